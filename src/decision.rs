@@ -1,0 +1,310 @@
+//! What a check came to.
+
+mod answer;
+
+use std::cmp::Reverse;
+use std::ops::Deref;
+use std::time::Duration;
+
+pub(crate) use answer::Wait;
+pub use answer::{Answer, QuotaAnswer, Source};
+
+use crate::{Quota, Quotas};
+
+/// What a check came to: admitted and charged, or refused and not.
+///
+/// It is what its [view](DecisionView) shows, by `Deref`, and it is not `Clone`: of the units that
+/// were charged there is one holder. Handlers and responses get the view.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{MemoryStore, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(3));
+/// let decision = limiter.check_n("job:1", 2).await?;
+/// assert!(decision.is_allowed());
+/// assert_eq!((decision.used(), decision.remaining()), (2, 1));
+///
+/// let decision = limiter.check_n("job:1", 2).await?;
+/// assert!(!decision.is_allowed());
+/// assert!(decision.retry_after().is_some());
+/// assert_eq!(decision.remaining(), 1);
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+#[must_use = "a decision says whether to go on"]
+pub struct Decision {
+    view: DecisionView,
+}
+
+impl Decision {
+    pub(crate) fn new(quotas: Quotas, cost: u32, answer: Answer) -> Self {
+        let view = DecisionView::new(quotas, cost, answer);
+        Self { view }
+    }
+
+    /// The view of this decision, to pass on.
+    #[must_use]
+    pub fn view(&self) -> &DecisionView {
+        &self.view
+    }
+
+    pub(crate) fn into_view(self) -> DecisionView {
+        self.view
+    }
+}
+
+impl Deref for Decision {
+    type Target = DecisionView;
+
+    fn deref(&self) -> &DecisionView {
+        &self.view
+    }
+}
+
+/// What a [`Decision`] shows, to be cloned and passed on: handlers find it in the extensions of
+/// their request.
+///
+/// Of several quotas, the numbers are those of the *reported* one: the refusing quota with the
+/// longest wait, else the one with the fewest units left, then the longer reset, then the first.
+/// [`quotas`](Self::quotas) gives each. Without any quota nothing limits, and the numbers say so:
+/// limit and remaining are `u32::MAX`.
+#[derive(Clone, Debug)]
+pub struct DecisionView {
+    quotas: Quotas,
+    answer: Answer,
+    cost: u32,
+    allowed: bool,
+    reported: usize,
+}
+
+impl DecisionView {
+    fn new(quotas: Quotas, cost: u32, answer: Answer) -> Self {
+        let mut view = Self {
+            quotas,
+            answer,
+            cost,
+            allowed: true,
+            reported: 0,
+        };
+        let allowed = view.quotas().all(|quota| quota.is_allowed());
+        let reported = view.most_telling();
+        view.allowed = allowed;
+        view.reported = reported;
+        view
+    }
+
+    fn most_telling(&self) -> usize {
+        self.quotas()
+            .enumerate()
+            .min_by_key(|(_, quota)| {
+                let wait = Reverse(quota.answer.wait());
+                (wait, quota.remaining(), Reverse(quota.reset_after()))
+            })
+            .map_or(0, |(index, _)| index)
+    }
+
+    fn reported(&self) -> Option<QuotaDecision<'_>> {
+        self.quotas().nth(self.reported)
+    }
+
+    /// Whether the check was admitted, and so charged.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The units that were asked for.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    /// The limit of the reported quota.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.reported().map_or(u32::MAX, |quota| quota.limit())
+    }
+
+    /// The units that count against the reported quota now, those of this check included if it was
+    /// admitted. More than the limit only where the limit was lowered.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.reported().map_or(0, |quota| quota.used())
+    }
+
+    /// The units that would be admitted right now: the least over all quotas.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        let least = self.quotas().map(|quota| quota.remaining()).min();
+        least.unwrap_or(u32::MAX)
+    }
+
+    /// How long until the reported quota has more units left than now; zero when nothing is charged
+    /// to it, or when its limit is 0.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.reported()
+            .map_or(Duration::ZERO, |quota| quota.reset_after())
+    }
+
+    /// Of a refused check: the shortest wait after which a check **of this cost** is admitted if
+    /// nothing else happens. Exact to the microsecond.
+    ///
+    /// `None` for an admitted check, and for a cost above the limit, which no wait lets pass.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.reported().and_then(|quota| quota.retry_after())
+    }
+
+    /// Who decided.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.answer.source()
+    }
+
+    /// What each quota says, in the order in which the quotas were given.
+    #[must_use]
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+        self.quotas
+            .iter()
+            .zip(self.answer.quotas())
+            .map(|(quota, answer)| QuotaDecision { quota, answer })
+    }
+}
+
+/// What one quota of a [`Decision`] says.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaDecision<'a> {
+    quota: &'a Quota,
+    answer: &'a QuotaAnswer,
+}
+
+impl<'a> QuotaDecision<'a> {
+    /// The quota.
+    #[must_use]
+    pub fn quota(&self) -> &'a Quota {
+        self.quota
+    }
+
+    /// Whether this quota admits the check; it is charged only if all do.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.answer.wait() == Wait::Zero
+    }
+
+    /// The limit of this quota.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.quota.limit()
+    }
+
+    /// As [`DecisionView::used`], of this quota.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.answer.used()
+    }
+
+    /// The units that this quota would admit right now.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.limit().saturating_sub(self.used())
+    }
+
+    /// As [`DecisionView::reset_after`], of this quota.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.answer.reset_micros())
+    }
+
+    /// As [`DecisionView::retry_after`], of this quota.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.answer.wait() {
+            Wait::Zero | Wait::Never => None,
+            Wait::Micros(micros) => Some(Duration::from_micros(micros)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn decide<const N: usize>(quotas: [(u32, QuotaAnswer); N]) -> Decision {
+        let list: Quotas = (1..)
+            .zip(&quotas)
+            .map(|(n, (limit, _))| Quota::new(*limit, n * SECOND))
+            .collect();
+        let answers = quotas.into_iter().map(|(_, answer)| answer);
+        Decision::new(list, 1, Answer::new(Source::Memory, answers))
+    }
+
+    #[test]
+    fn the_refusing_quota_with_the_longest_wait_is_reported() {
+        let decision = decide([
+            (5, QuotaAnswer::refused(5, Some(SECOND), SECOND)),
+            (7, QuotaAnswer::admitted(7, 9 * SECOND)),
+            (6, QuotaAnswer::refused(6, Some(3 * SECOND), SECOND)),
+        ]);
+        assert!(!decision.is_allowed());
+        assert_eq!((decision.limit(), decision.used()), (6, 6));
+        assert_eq!(decision.retry_after(), Some(3 * SECOND));
+    }
+
+    #[test]
+    fn never_is_the_longest_wait() {
+        let decision = decide([
+            (5, QuotaAnswer::refused(5, Some(9 * SECOND), SECOND)),
+            (0, QuotaAnswer::refused(0, None, Duration::ZERO)),
+        ]);
+        assert_eq!((decision.limit(), decision.retry_after()), (0, None));
+        assert!(!decision.is_allowed());
+    }
+
+    #[test]
+    fn of_admitting_quotas_the_fewest_left_then_the_longer_reset_then_the_first_is_reported() {
+        let reported = |quotas: [(u32, QuotaAnswer); 2]| decide(quotas).reported;
+        let admitted = QuotaAnswer::admitted;
+        assert_eq!(
+            reported([(9, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
+            1
+        );
+        assert_eq!(
+            reported([(5, admitted(1, SECOND)), (5, admitted(1, 2 * SECOND))]),
+            1
+        );
+        assert_eq!(
+            reported([(5, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
+            0
+        );
+    }
+
+    #[test]
+    fn remaining_is_the_least_and_never_negative() {
+        let decision = decide([
+            (5, QuotaAnswer::refused(9, Some(SECOND), SECOND)),
+            (7, QuotaAnswer::refused(6, Some(2 * SECOND), SECOND)),
+        ]);
+        assert_eq!((decision.remaining(), decision.used()), (0, 6));
+    }
+
+    #[test]
+    fn without_a_quota_nothing_limits() {
+        let decision = decide([]);
+        assert!(decision.is_allowed());
+        assert_eq!(
+            (decision.limit(), decision.used(), decision.remaining()),
+            (u32::MAX, 0, u32::MAX)
+        );
+        assert_eq!(
+            (decision.retry_after(), decision.reset_after()),
+            (None, Duration::ZERO)
+        );
+    }
+}

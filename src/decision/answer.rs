@@ -1,0 +1,106 @@
+//! What a store says of a check: the numbers, before they are joined to their quotas.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+/// What a [store](crate::Store) says of one check: where the counts are kept, and an answer for
+/// each quota in the order in which the check lists them.
+///
+/// The check is admitted if every quota admits it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    source: Source,
+    quotas: SmallVec<[QuotaAnswer; 2]>,
+}
+
+impl Answer {
+    /// Joins the answers of the quotas.
+    pub fn new(source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
+        let quotas = quotas.into_iter().collect();
+        Self { source, quotas }
+    }
+
+    /// Where the counts are kept.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The answers of the quotas.
+    #[must_use]
+    pub fn quotas(&self) -> &[QuotaAnswer] {
+        &self.quotas
+    }
+}
+
+/// Who decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// Redis, exact over all processes.
+    Redis,
+    /// A memory store, exact in this process.
+    Memory,
+    /// A store of another crate.
+    Other,
+    /// Nobody had to be asked: there is no quota.
+    None,
+}
+
+/// What a store says of one quota of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaAnswer {
+    used: u32,
+    wait: Wait,
+    reset_micros: u64,
+}
+
+/// How long until a cost passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wait {
+    Zero,
+    Micros(u64),
+    Never,
+}
+
+impl QuotaAnswer {
+    /// The quota admits the check: the units used now, those of the check included if all quotas
+    /// admit it, and the time until more are left.
+    #[must_use]
+    pub fn admitted(used: u32, reset_after: Duration) -> Self {
+        Self::from_micros(used, Wait::Zero, micros(reset_after))
+    }
+
+    /// The quota refuses the check: the units used now, the shortest wait after which the same check
+    /// is admitted (`None`: never; zero counts as a microsecond), and the time until more are left.
+    #[must_use]
+    pub fn refused(used: u32, retry_after: Option<Duration>, reset_after: Duration) -> Self {
+        let wait = retry_after.map_or(Wait::Never, |wait| Wait::Micros(micros(wait).max(1)));
+        Self::from_micros(used, wait, micros(reset_after))
+    }
+
+    pub(crate) fn from_micros(used: u32, wait: Wait, reset_micros: u64) -> Self {
+        Self {
+            used,
+            wait,
+            reset_micros,
+        }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait
+    }
+
+    pub(crate) fn reset_micros(&self) -> u64 {
+        self.reset_micros
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,209 @@
+//! A name, a store and quotas: the limiter, without HTTP.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::decision::{Answer, Source};
+use crate::store::{Check, Reset, Store, StoreFuture, check::Subject};
+use crate::{Decision, Error, ErrorKind, Key, Quota, Quotas};
+
+/// Limits how often something is done, by key.
+///
+/// This is the core of the crate, without HTTP: for jobs, for the quota of an upstream API, for
+/// anything that costs units. [`RateLimitLayer`](crate::RateLimitLayer) puts it before a service,
+/// and [`RateLimitLayer::from`](crate::RateLimitLayer) lets a layer and a job share one limiter.
+///
+/// Cloning is cheap; clones are the same limiter.
+///
+/// # All or nothing
+///
+/// A check with a cost is admitted if every quota admits it, and then charged to all of them;
+/// otherwise it is charged to none, in one atomic step at the store. A refused check costs nothing,
+/// writes nothing and extends nothing.
+///
+/// # Examples
+///
+/// An upstream API that grants 9 500 units a day, where a search costs 100:
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{MemoryStore, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(9_500)).name("video-api");
+///
+/// let decision = limiter.check_n("key1", 100).await?;
+/// if decision.is_allowed() {
+///     println!("searching, {} units are left", decision.remaining());
+/// } else {
+///     println!("again in {:?}", decision.retry_after());
+/// }
+/// # assert_eq!(decision.remaining(), 9_400);
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct RateLimiter {
+    store: Arc<dyn Store>,
+    quotas: Quotas,
+    name: Arc<str>,
+    /// The name as it is stored.
+    scope: Key,
+}
+
+/// What a limiter is called unless it is given a name.
+const DEFAULT_NAME: &str = "default";
+
+impl RateLimiter {
+    /// A limiter of the name `default`.
+    ///
+    /// `quotas` is one [`Quota`] or a list of them. An empty list admits everything.
+    pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
+        Self {
+            store: Arc::new(store),
+            quotas: quotas.into(),
+            name: DEFAULT_NAME.into(),
+            scope: Key::from(DEFAULT_NAME),
+        }
+    }
+
+    /// Names the limiter, as a part of the stored key: limiters of one name, store and key share
+    /// their counts, those of different names do not. Any text will do.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = name.into();
+        self.scope = Key::from(&*self.name);
+        self
+    }
+
+    /// Charges one unit to `key`, if every quota has room for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_n`](Self::check_n).
+    pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.check_n(key, 1).await
+    }
+
+    /// Charges `cost` units to `key`, if every quota has room for all of them.
+    ///
+    /// A cost of 0 only looks. If the future is dropped while a remote store is being asked, the
+    /// units may have been charged: they return when their window has passed.
+    ///
+    /// # Errors
+    ///
+    /// [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) when the cost is above a limit, so
+    /// that waiting would never help, and [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above
+    /// 100 000 units at once in a log; the store is not asked then. Else when the store fails.
+    pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
+        let key = key.into();
+        if let Some(limit) = self.limit_below(cost) {
+            return Err(Error::cost_exceeds_limit(cost, limit));
+        }
+        let answer = self.ask(&key, cost).await?;
+        self.decide(cost, answer)
+    }
+
+    /// Looks at `key` without charging it: what is used, what remains, when it resets.
+    ///
+    /// It is a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) says little;
+    /// [`remaining`](crate::DecisionView::remaining) says what would be admitted now.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.check_n(key, 0).await
+    }
+
+    /// Forgets what is charged to `key` under this limiter's quotas.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails, or cannot reset a key.
+    pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
+        let key = key.into();
+        if self.quotas.is_empty() {
+            return Ok(());
+        }
+        let subject = self.subject(&key);
+        self.store.reset(Reset { subject }).await
+    }
+
+    /// What this limiter allows.
+    #[must_use]
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    pub(crate) fn label(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Asks the store. Unlike [`check_n`](Self::check_n) it also asks about a cost above a limit,
+    /// which the store refuses for good, with the numbers as they are.
+    pub(crate) fn ask(&self, key: &Key, cost: u32) -> StoreFuture {
+        if self.quotas.is_empty() {
+            return StoreFuture::ready(Ok(Answer::new(Source::None, [])));
+        }
+        let most = self
+            .quotas
+            .iter()
+            .map(|quota| quota.counted_by().max_cost());
+        let exceeded = most.min().filter(|most| cost > *most);
+        // What no limit admits is refused rather than split.
+        if let (Some(most), None) = (exceeded, self.limit_below(cost)) {
+            return StoreFuture::ready(Err(Error::cost_too_large(cost, most)));
+        }
+        let subject = self.subject(key);
+        self.store.check(Check { subject, cost })
+    }
+
+    /// Joins the answer of the store to the quotas that it was asked about.
+    pub(crate) fn decide(&self, cost: u32, answer: Answer) -> Result<Decision, Error> {
+        if answer.quotas().len() == self.quotas.len() {
+            Ok(Decision::new(self.quotas.clone(), cost, answer))
+        } else {
+            Err(Error::new(
+                ErrorKind::InvalidReply,
+                format!(
+                    "the store answered for {} of {} quotas",
+                    answer.quotas().len(),
+                    self.quotas.len()
+                ),
+            ))
+        }
+    }
+
+    /// The least limit, if no wait makes `cost` fit into it.
+    fn limit_below(&self, cost: u32) -> Option<u32> {
+        let least = self.quotas.iter().map(Quota::limit).min();
+        least.filter(|limit| cost > *limit)
+    }
+
+    fn subject<'a>(&'a self, key: &'a Key) -> Subject<'a> {
+        Subject {
+            limiter: &self.scope,
+            key,
+            quotas: &self.quotas,
+        }
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            store,
+            quotas,
+            name,
+            scope: _,
+        } = self;
+        f.debug_struct("RateLimiter")
+            .field("name", name)
+            .field(
+                "quotas",
+                &quotas.iter().map(Quota::to_string).collect::<Vec<_>>(),
+            )
+            .field("store", store)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! The quotas of one limiter.
+
+use std::sync::Arc;
+
+use super::Quota;
+
+/// The quotas that one check is held against: all of them, or none is charged.
+///
+/// Cheap to clone. Made from one [`Quota`], an array, a slice or a `Vec` wherever quotas are asked
+/// for. An empty list admits everything without asking the store.
+///
+/// Two quotas of the same algorithm and window share one stored count, which a check charges once
+/// and each of the two judges by its own limit.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Quota, Quotas};
+///
+/// let quotas = Quotas::from([Quota::per_second(5), Quota::per_day(2_000)]);
+/// assert_eq!(quotas.iter().map(Quota::limit).max(), Some(2_000));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quotas {
+    list: Arc<[Held]>,
+}
+
+/// A quota and the stored count that it judges.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    quota: Quota,
+    counter: usize,
+}
+
+impl Quotas {
+    fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        let mut held: Vec<Held> = Vec::new();
+        let mut counters = 0;
+        for quota in quotas {
+            let shared = held.iter().find(|other| {
+                other.quota.counted_by() == quota.counted_by()
+                    && other.quota.window_micros() == quota.window_micros()
+            });
+            let counter = shared.map_or(counters, |other| other.counter);
+            counters = counters.max(counter + 1);
+            held.push(Held { quota, counter });
+        }
+        Self { list: held.into() }
+    }
+
+    /// The quotas, in the order in which they were given.
+    #[must_use]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Quota> {
+        self.list.iter().map(|held| &held.quota)
+    }
+
+    /// How many quotas there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there is none, so that everything is admitted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Each quota with the number of its stored count; the counts are numbered from 0 in the order
+    /// of their first quota.
+    pub(crate) fn counted(&self) -> impl ExactSizeIterator<Item = (&Quota, usize)> {
+        self.list.iter().map(|held| (&held.quota, held.counter))
+    }
+
+    /// One quota of each stored count, in the order of the counts.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &Quota> {
+        let mut next = 0;
+        self.counted().filter_map(move |(quota, counter)| {
+            let first = counter == next;
+            next += usize::from(first);
+            first.then_some(quota)
+        })
+    }
+}
+
+impl From<Quota> for Quotas {
+    fn from(quota: Quota) -> Self {
+        Self::new([quota])
+    }
+}
+
+impl<const N: usize> From<[Quota; N]> for Quotas {
+    fn from(quotas: [Quota; N]) -> Self {
+        Self::new(quotas)
+    }
+}
+
+impl From<Vec<Quota>> for Quotas {
+    fn from(quotas: Vec<Quota>) -> Self {
+        Self::new(quotas)
+    }
+}
+
+impl From<&[Quota]> for Quotas {
+    fn from(quotas: &[Quota]) -> Self {
+        Self::new(quotas.iter().cloned())
+    }
+}
+
+impl FromIterator<Quota> for Quotas {
+    fn from_iter<I: IntoIterator<Item = Quota>>(iter: I) -> Self {
+        Self::new(iter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_of_one_window_share_a_count() {
+        let quotas = Quotas::from([
+            Quota::per_minute(5),
+            Quota::per_second(2),
+            Quota::per_minute(9),
+        ]);
+        let counters: Vec<_> = quotas.counted().map(|(_, counter)| counter).collect();
+        assert_eq!(counters, [0, 1, 0]);
+        let limits: Vec<_> = quotas.counters().map(Quota::limit).collect();
+        assert_eq!(limits, [5, 2]);
+    }
+}
