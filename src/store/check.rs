@@ -1,0 +1,75 @@
+//! What a store is asked.
+
+use crate::{Key, Quotas};
+
+/// Under which limiter and key units are counted, and against which quotas.
+///
+/// [`Check`] and [`Reset`] have it in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    /// The limiter's name, in the form in which it is stored.
+    pub(crate) limiter: &'a Key,
+    pub(crate) key: &'a Key,
+    pub(crate) quotas: &'a Quotas,
+}
+
+/// One question to a [`Store`](crate::Store): does this cost fit into these quotas of this key?
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Check<'a> {
+    pub(crate) subject: Subject<'a>,
+    pub(crate) cost: u32,
+}
+
+impl<'a> Check<'a> {
+    /// The limiter that asks. Limiters of one name share their counts.
+    #[must_use]
+    pub fn limiter(&self) -> &'a Key {
+        self.subject.limiter
+    }
+
+    /// Who is counted.
+    #[must_use]
+    pub fn key(&self) -> &'a Key {
+        self.subject.key
+    }
+
+    /// What is allowed; never empty.
+    #[must_use]
+    pub fn quotas(&self) -> &'a Quotas {
+        self.subject.quotas
+    }
+
+    /// The units asked for; 0 only looks.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.cost
+    }
+}
+
+/// The order to a [`Store`](crate::Store) to forget what is charged to a key.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Reset<'a> {
+    pub(crate) subject: Subject<'a>,
+}
+
+impl<'a> Reset<'a> {
+    /// The limiter that asks.
+    #[must_use]
+    pub fn limiter(&self) -> &'a Key {
+        self.subject.limiter
+    }
+
+    /// Who is to be forgotten.
+    #[must_use]
+    pub fn key(&self) -> &'a Key {
+        self.subject.key
+    }
+
+    /// The quotas whose counts are forgotten.
+    #[must_use]
+    pub fn quotas(&self) -> &'a Quotas {
+        self.subject.quotas
+    }
+}

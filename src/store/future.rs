@@ -1,0 +1,70 @@
+//! The answer of a store, there at once or later.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::Answer;
+use crate::Error;
+
+/// The future of a store's answer.
+///
+/// It is either ready when it is made, as a store in memory answers, or a boxed future.
+#[must_use = "a store is asked only if its future is awaited"]
+pub struct StoreFuture<T = Answer>(State<T>);
+
+enum State<T> {
+    Ready(Result<T, Error>),
+    Taken,
+    Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+impl<T> StoreFuture<T> {
+    /// An answer that is there.
+    pub fn ready(answer: Result<T, Error>) -> Self {
+        Self(State::Ready(answer))
+    }
+
+    /// An answer that must be waited for.
+    pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self(State::Boxed(Box::pin(future)))
+    }
+
+    /// The answer if it is there, else this future again.
+    pub(crate) fn try_ready(self) -> Result<Result<T, Error>, Self> {
+        match self.0 {
+            State::Ready(answer) => Ok(answer),
+            State::Taken | State::Boxed(_) => Err(self),
+        }
+    }
+}
+
+// The value of a ready future is not pinned: it is moved out.
+impl<T> Unpin for StoreFuture<T> {}
+
+impl<T> Future for StoreFuture<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::Boxed(future) = &mut self.0 {
+            return future.as_mut().poll(cx);
+        }
+        match std::mem::replace(&mut self.0, State::Taken) {
+            State::Ready(answer) => Poll::Ready(answer),
+            // Polled again after its end: it has nothing more to say.
+            State::Taken | State::Boxed(_) => Poll::Pending,
+        }
+    }
+}
+
+impl<T> fmt::Debug for StoreFuture<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.0 {
+            State::Ready(_) => "ready",
+            State::Taken => "taken",
+            State::Boxed(_) => "boxed",
+        };
+        f.debug_tuple("StoreFuture").field(&state).finish()
+    }
+}

@@ -1,0 +1,189 @@
+//! The store in this process: the same rules as in Redis, without Redis.
+
+mod counters;
+mod shard;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::check::Subject;
+use super::clock::Clock;
+#[cfg(feature = "test-util")]
+use super::clock::TestClock;
+use super::{Answer, Check, Reset, Store, StoreFuture};
+use crate::{Error, ErrorKind};
+use shard::{Name, Shard};
+
+/// How many keys a store holds unless told otherwise: with a quota of 100 units, about 200 MB when
+/// every key is at its limit, and a tenth of that in common traffic.
+const DEFAULT_MAX_KEYS: usize = 100_000;
+
+/// A shard below this size would fill up long before its neighbours.
+const MIN_KEYS_PER_SHARD: usize = 1_024;
+
+const MAX_SHARDS: usize = 64;
+
+/// Counts in the memory of this process.
+///
+/// For tests, for services of one process, and as the stand-in while Redis is away. It decides by
+/// the same rules as [`RedisStore`](crate::RedisStore), to the microsecond, on a monotonic clock.
+/// Clones share their counts. A check is answered at once, without waiting and without a task or a
+/// thread in the background.
+///
+/// # Memory is bounded
+///
+/// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Every check
+/// drops what it finds to be idle. When a new key needs a place and there is none:
+///
+/// 1. a key whose units have all been returned is dropped;
+/// 2. else the key that has used the smallest part of its limits is dropped, if that is **at most
+///    half**: it gets a fresh quota when it comes back. A key that is over or near its limit is
+///    never dropped to make room, so nobody frees himself by making up keys;
+/// 3. else the check is answered by an [`Error`] of kind [`ErrorKind::Full`], which the
+///    middleware treats as a store that does not answer, and logs.
+///
+/// To keep a check short, 64 keys are looked at for a place, the next 64 at the next check.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+///
+/// let store = MemoryStore::with_max_keys(10_000);
+/// let layer = RateLimitLayer::new(store.clone(), Quota::per_minute(100));
+/// assert!(store.is_empty());
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: Clock,
+    hasher: RandomState,
+    max_keys: usize,
+    shards: Box<[Mutex<Shard>]>,
+}
+
+impl MemoryStore {
+    /// A store for 100 000 keys.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_max_keys(DEFAULT_MAX_KEYS)
+    }
+
+    /// A store for at most `max_keys` keys; at least one.
+    #[must_use]
+    pub fn with_max_keys(max_keys: usize) -> Self {
+        Self::build(max_keys, Clock::monotonic())
+    }
+
+    /// A store whose time a test moves by hand.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+    #[must_use]
+    pub fn with_clock(clock: TestClock) -> Self {
+        Self::build(DEFAULT_MAX_KEYS, Clock::Test(clock))
+    }
+
+    fn build(max_keys: usize, clock: Clock) -> Self {
+        let max_keys = max_keys.max(1);
+        let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
+        let shard = || Mutex::new(Shard::new(max_keys / shards));
+        Self {
+            inner: Arc::new(Inner {
+                clock,
+                hasher: RandomState::new(),
+                max_keys,
+                shards: std::iter::repeat_with(shard).take(shards).collect(),
+            }),
+        }
+    }
+
+    /// How many keys are held now, idle ones included that no check has come across yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inner
+            .shards
+            .iter()
+            .map(|shard| lock(shard).len())
+            .sum()
+    }
+
+    /// Whether no key is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most keys that are held.
+    #[must_use]
+    pub fn max_keys(&self) -> usize {
+        self.inner.max_keys
+    }
+
+    /// Runs a step on the shard of a subject, which alone is locked.
+    fn with_shard<T>(
+        &self,
+        subject: Subject<'_>,
+        step: impl FnOnce(&mut Shard, Name<'_>) -> T,
+    ) -> Option<T> {
+        let Inner { hasher, shards, .. } = &*self.inner;
+        let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
+        let hash = hasher.hash_one((limiter, key));
+        // The map inside the shard uses the low bits.
+        let index = usize::try_from(hash >> 48).unwrap_or(0) % shards.len();
+        let mut shard = lock(shards.get(index)?);
+        Some(step(&mut shard, Name { limiter, key, hash }))
+    }
+}
+
+/// A shard is whole between any two of its steps, so that a panic elsewhere does not taint it.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store for MemoryStore {
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        let moment = self.inner.clock.read();
+        let answers = self.with_shard(check.subject, |shard, name| {
+            shard.check(name, check, moment)
+        });
+        StoreFuture::ready(match answers.flatten() {
+            Some(answer) => Ok(answer),
+            None => Err(Error::new(
+                ErrorKind::Full,
+                format!(
+                    "the memory store holds {} keys, all near their limits: raise max_keys",
+                    self.inner.max_keys
+                ),
+            )),
+        })
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.with_shard(reset.subject, |shard, name| {
+            shard.reset(name, reset.quotas());
+        });
+        StoreFuture::ready(Ok(()))
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("keys", &self.len())
+            .field("max_keys", &self.inner.max_keys)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! What happens when the memory is full.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{Quota, RateLimiter};
+
+const LIMIT: u32 = 10;
+
+async fn charge(limiter: &RateLimiter, key: &str, cost: u32) -> Result<bool, ErrorKind> {
+    let decision = limiter.check_n(key, cost).await;
+    decision
+        .map(|decision| decision.is_allowed())
+        .map_err(|error| error.kind())
+}
+
+fn full_of(keys: [(&str, u32); 3]) -> (MemoryStore, RateLimiter) {
+    let store = MemoryStore::with_max_keys(3);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT));
+    tokio_test(async {
+        for (key, cost) in keys {
+            assert_eq!(charge(&limiter, key, cost).await, Ok(true));
+        }
+    });
+    (store, limiter)
+}
+
+fn tokio_test(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(test);
+}
+
+#[test]
+fn a_store_full_of_keys_near_their_limit_drops_none_of_them() {
+    let (store, limiter) = full_of([("a", 6), ("b", 10), ("c", 8)]);
+    tokio_test(async {
+        for stranger in ["d", "e", "f"] {
+            assert_eq!(charge(&limiter, stranger, 1).await, Err(ErrorKind::Full));
+        }
+        // What is there is still counted, and what writes nothing needs no place.
+        assert_eq!(charge(&limiter, "b", 1).await, Ok(false));
+        assert_eq!(charge(&limiter, "a", 5).await, Ok(false));
+        assert_eq!(charge(&limiter, "a", 4).await, Ok(true));
+        assert_eq!(charge(&limiter, "d", 0).await, Ok(true));
+        assert_eq!(
+            charge(&limiter, "d", LIMIT + 1).await,
+            Err(ErrorKind::CostExceedsLimit)
+        );
+    });
+    assert_eq!(store.len(), 3);
+}
+
+#[test]
+fn the_key_that_used_least_makes_room_if_that_is_at_most_half() {
+    let (store, limiter) = full_of([("a", 6), ("b", 5), ("c", 4)]);
+    tokio_test(async {
+        assert_eq!(charge(&limiter, "d", 9).await, Ok(true));
+        assert_eq!(limiter.peek("c").await.unwrap().used(), 0);
+        assert_eq!(charge(&limiter, "e", 9).await, Ok(true));
+        assert_eq!(limiter.peek("b").await.unwrap().used(), 0);
+        assert_eq!(charge(&limiter, "f", 9).await, Err(ErrorKind::Full));
+        assert_eq!(limiter.peek("a").await.unwrap().used(), 6);
+    });
+    assert_eq!(store.len(), 3);
+}
+
+#[cfg(feature = "test-util")]
+#[test]
+fn an_idle_key_is_dropped_before_any_live_one() {
+    let clock = TestClock::new();
+    let store = MemoryStore::build(2, Clock::Test(clock.clone()));
+    let short = RateLimiter::new(store.clone(), Quota::per_second(LIMIT)).name("short");
+    let long = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT)).name("long");
+    tokio_test(async {
+        assert_eq!(charge(&long, "live", 1).await, Ok(true));
+        assert_eq!(charge(&short, "idle", 10).await, Ok(true));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(charge(&long, "new", 1).await, Ok(true));
+        assert_eq!(long.peek("live").await.unwrap().used(), 1);
+        assert_eq!(store.len(), 2);
+    });
+}
+
+#[cfg(feature = "test-util")]
+#[test]
+fn dead_keys_are_dropped_by_the_checks_of_others() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let limiter = RateLimiter::new(store.clone(), Quota::per_second(LIMIT));
+    tokio_test(async {
+        for key in 0..1_000 {
+            assert_eq!(charge(&limiter, &format!("{key}"), 1).await, Ok(true));
+        }
+        assert_eq!(store.len(), 1_000);
+        // A count lives for two windows and a second.
+        clock.advance(Duration::from_secs(3));
+        for look in 0..10_000 {
+            assert_eq!(charge(&limiter, &format!("look {look}"), 0).await, Ok(true));
+        }
+        assert!(store.len() < 50, "{} keys are left", store.len());
+    });
+}
+
+#[test]
+fn the_bound_holds_over_all_shards() {
+    let store = MemoryStore::with_max_keys(5_000);
+    assert!(store.inner.shards.len() > 1);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT));
+    tokio_test(async {
+        for key in 0..20_000 {
+            let _ = charge(&limiter, &format!("{key}"), 1).await;
+        }
+    });
+    assert!(
+        store.len() <= 5_000 && store.len() > 4_000,
+        "{}",
+        store.len()
+    );
+}

@@ -1,0 +1,91 @@
+//! Where the counts are kept: the [`Store`] trait, and the stores of this crate.
+//!
+//! [`RedisStore`](crate::RedisStore) shares its counts between all processes,
+//! [`MemoryStore`](crate::MemoryStore) keeps them in this one, by the same rules.
+
+pub(crate) mod check;
+mod clock;
+mod future;
+pub(crate) mod memory;
+pub(crate) mod redis;
+mod url;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+pub use check::{Check, Reset};
+#[cfg(feature = "test-util")]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub use clock::TestClock;
+pub use future::StoreFuture;
+pub use url::from_url;
+
+use crate::{Error, ErrorKind};
+
+/// Keeps counts, and decides over a check in one atomic step.
+///
+/// A check is admitted if every quota admits it, and then charged to all of them; otherwise it is
+/// charged to none, and nothing is written. A cost of 0 only looks. Time is the store's own.
+///
+/// # Examples
+///
+/// A store that refuses whatever costs something, to see how a service takes it:
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::{Answer, Check, QuotaAnswer, Source, Store, StoreFuture};
+///
+/// #[derive(Debug)]
+/// struct Closed;
+///
+/// impl Store for Closed {
+///     fn check(&self, check: Check<'_>) -> StoreFuture {
+///         let wait = Some(Duration::from_secs(1));
+///         let answers = check.quotas().iter().map(|quota| match check.cost() {
+///             0 => QuotaAnswer::admitted(quota.limit(), quota.window()),
+///             _ => QuotaAnswer::refused(quota.limit(), wait, quota.window()),
+///         });
+///         StoreFuture::ready(Ok(Answer::new(Source::Other, answers)))
+///     }
+/// }
+/// ```
+pub trait Store: Debug + Send + Sync + 'static {
+    /// Decides over a check, and charges it if it is admitted.
+    ///
+    /// The future owns what it needs. A store that can answer without waiting does so here, with
+    /// [`StoreFuture::ready`]: the middleware then neither boxes nor awaits.
+    fn check(&self, check: Check<'_>) -> StoreFuture;
+
+    /// Forgets what is charged to a key.
+    ///
+    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        let _ = reset;
+        StoreFuture::ready(Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store cannot reset a key",
+        )))
+    }
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        (**self).check(check)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        (**self).reset(reset)
+    }
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        (**self).check(check)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        (**self).reset(reset)
+    }
+}
+
+pub use crate::decision::{Answer, QuotaAnswer, Source};

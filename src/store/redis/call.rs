@@ -1,0 +1,241 @@
+//! One call of the script: checks in, answers out. The format is that of `lua/decide.lua`.
+
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+
+use super::error;
+use super::names::Prefix;
+use crate::decision::{Answer, QuotaAnswer, Source, Wait};
+use crate::quota::Algorithm;
+use crate::store::Check;
+use crate::{Error, ErrorKind};
+
+/// The arguments of a check, and those of each of its quotas.
+pub(super) const CHECK_FIELDS: [&str; 2] = ["cost", "quotas"];
+pub(super) const QUOTA_FIELDS: [&str; 4] = ["algorithm", "key", "limit", "window"];
+
+/// What the script says of each quota.
+pub(super) const REPLY_FIELDS: [&str; 3] = ["used", "wait", "reset"];
+
+/// The keys and arguments of a call.
+#[derive(Debug)]
+pub(super) struct Call {
+    keys: Vec<String>,
+    args: Vec<Arg>,
+    /// How many quotas each check has.
+    quotas: SmallVec<[usize; 1]>,
+}
+
+#[derive(Debug)]
+enum Arg {
+    Number(u64),
+    Count(usize),
+    Algorithm(&'static str),
+}
+
+impl Call {
+    /// A call that decides these checks in their order.
+    pub(super) fn encode(prefix: &Prefix, checks: &[Check<'_>]) -> Self {
+        let mut call = Self {
+            keys: Vec::new(),
+            args: Vec::new(),
+            quotas: SmallVec::new(),
+        };
+        for check in checks {
+            call.push(prefix, check);
+        }
+        call
+    }
+
+    fn push(&mut self, prefix: &Prefix, check: &Check<'_>) {
+        let keys_before = self.keys.len();
+        self.keys.extend(prefix.names_of(check.subject));
+        let quotas = check.quotas();
+        self.quotas.push(quotas.len());
+        let fields: [Arg; CHECK_FIELDS.len()] =
+            [Arg::Number(check.cost().into()), Arg::Count(quotas.len())];
+        self.args.extend(fields);
+        for (quota, counter) in quotas.counted() {
+            let fields: [Arg; QUOTA_FIELDS.len()] = [
+                Arg::Algorithm(file_of(quota.counted_by())),
+                // Lua counts from 1.
+                Arg::Count(keys_before + counter + 1),
+                Arg::Number(quota.limit().into()),
+                Arg::Number(quota.window_micros()),
+            ];
+            self.args.extend(fields);
+        }
+    }
+
+    pub(super) fn write_to(&self, command: &mut Cmd) {
+        command.arg(self.keys.len());
+        for key in &self.keys {
+            command.arg(key);
+        }
+        for arg in &self.args {
+            match arg {
+                Arg::Number(number) => command.arg(number),
+                Arg::Count(count) => command.arg(count),
+                Arg::Algorithm(name) => command.arg(name),
+            };
+        }
+    }
+
+    /// How many quotas the reply must speak of, check by check.
+    pub(super) fn expected(&self) -> SmallVec<[usize; 1]> {
+        self.quotas.clone()
+    }
+}
+
+/// The file in `lua/` that counts so.
+fn file_of(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::SlidingLog => "sliding_log",
+    }
+}
+
+/// The answers of a call, check by check; outside that, what befell the whole call.
+pub(super) fn decode(
+    reply: Value,
+    expected: &[usize],
+) -> Result<Vec<Result<Answer, Error>>, Error> {
+    let Value::Array(replies) = reply else {
+        return Err(unexpected("no array"));
+    };
+    if replies.len() != expected.len() {
+        return Err(unexpected("another number of checks"));
+    }
+    let answers = replies.into_iter().zip(expected);
+    Ok(answers
+        .map(|(reply, quotas)| answer(reply, *quotas))
+        .collect())
+}
+
+fn answer(reply: Value, quotas: usize) -> Result<Answer, Error> {
+    let numbers = match reply {
+        Value::Array(numbers) if numbers.len() == quotas * REPLY_FIELDS.len() => numbers,
+        Value::BulkString(text) => return Err(error::from_script(&String::from_utf8_lossy(&text))),
+        Value::SimpleString(text) => return Err(error::from_script(&text)),
+        _ => return Err(unexpected("another number of quotas")),
+    };
+    let answers: Option<SmallVec<[QuotaAnswer; 2]>> = numbers
+        .chunks_exact(REPLY_FIELDS.len())
+        .map(quota_answer)
+        .collect();
+    let answers = answers.ok_or_else(|| unexpected("a number out of range"))?;
+    Ok(Answer::new(Source::Redis, answers))
+}
+
+fn quota_answer(fields: &[Value]) -> Option<QuotaAnswer> {
+    let [Value::Int(used), Value::Int(wait), Value::Int(reset)] = fields else {
+        return None;
+    };
+    let wait = match *wait {
+        -1 => Wait::Never,
+        0 => Wait::Zero,
+        micros => Wait::Micros(u64::try_from(micros).ok()?),
+    };
+    // A log that holds more than a limit can name is as full as one that holds just that.
+    let used = u32::try_from(u64::try_from(*used).ok()?).unwrap_or(u32::MAX);
+    Some(QuotaAnswer::from_micros(
+        used,
+        wait,
+        u64::try_from(*reset).ok()?,
+    ))
+}
+
+pub(super) fn unexpected(what: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidReply,
+        format!("Redis did not answer as the script does: {what}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Arg::Simple;
+
+    use super::*;
+    use crate::store::check::Subject;
+    use crate::{Key, Quota, Quotas};
+
+    fn written(checks: &[(&Quotas, u32)]) -> Vec<String> {
+        let (limiter, key) = (Key::from("l"), Key::from("k"));
+        let checks: Vec<_> = checks
+            .iter()
+            .map(|(quotas, cost)| Check {
+                subject: Subject {
+                    limiter: &limiter,
+                    key: &key,
+                    quotas,
+                },
+                cost: *cost,
+            })
+            .collect();
+        let mut command = Cmd::new();
+        Call::encode(&Prefix::new("p"), &checks).write_to(&mut command);
+        let args = command.args_iter().map(|arg| match arg {
+            Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            _ => unreachable!(),
+        });
+        args.collect()
+    }
+
+    #[test]
+    fn several_checks_travel_in_one_call() {
+        let two = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
+        let one = Quotas::from(Quota::per_minute(7));
+        let expected = "2 p:v1:{l,k}:log:1000000 p:v1:{l,k}:log:60000000 \
+            3 2 sliding_log 1 5 1000000 sliding_log 1 9 1000000 \
+            4 1 sliding_log 2 7 60000000";
+        assert_eq!(written(&[(&two, 3), (&one, 4)]).join(" "), expected);
+    }
+
+    #[test]
+    fn each_check_has_an_answer_or_an_error_of_its_own() {
+        let numbers =
+            |numbers: &[i64]| Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
+        let reply = Value::Array(vec![
+            numbers(&[3, 0, 17]),
+            Value::BulkString(b"WRONGTYPE Operation against a key".to_vec()),
+            numbers(&[5, 9, 9, 1, -1, 0]),
+        ]);
+        let answers = decode(reply, &[1, 1, 2]).unwrap();
+        assert_eq!(
+            answers[0].as_ref().unwrap().quotas(),
+            [QuotaAnswer::from_micros(3, Wait::Zero, 17)]
+        );
+        assert_eq!(
+            answers[1].as_ref().unwrap_err().kind(),
+            ErrorKind::Misconfigured
+        );
+        assert_eq!(
+            answers[2].as_ref().unwrap().quotas(),
+            [
+                QuotaAnswer::from_micros(5, Wait::Micros(9), 9),
+                QuotaAnswer::from_micros(1, Wait::Never, 0)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_reply_of_another_shape_is_an_error() {
+        let int = Value::Int;
+        for reply in [
+            Value::Nil,
+            int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![int(1)]),
+            Value::Array(vec![Value::Array(vec![int(1), int(0)])]),
+            Value::Array(vec![Value::Array(vec![int(1), int(-2), int(0)])]),
+            Value::Array(vec![Value::Array(vec![int(-1), int(0), int(0)])]),
+            Value::Array(vec![Value::Array(vec![int(1), int(0), Value::Nil])]),
+        ] {
+            let answers = decode(reply.clone(), &[1]);
+            let error = answers
+                .and_then(|mut answers| answers.remove(0))
+                .unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidReply, "{reply:?}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! A way to Redis: one that this crate manages, or one that the application has.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use redis::aio::ConnectionLike;
+use redis::{Cmd, RedisResult, Value};
+
+use super::managed::Managed;
+use crate::ConfigError;
+
+type Reply = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+
+/// Where commands are sent.
+pub(super) enum Connection {
+    /// Made when first used, and again when lost.
+    Managed(Managed),
+    /// The application's.
+    #[cfg_attr(
+        not(feature = "redis-1"),
+        expect(dead_code, reason = "only redis-1 gives one")
+    )]
+    Given(Box<dyn Fn(Cmd) -> Reply + Send + Sync>),
+}
+
+impl Connection {
+    pub(super) fn open(url: &str) -> Result<Self, ConfigError> {
+        Managed::open(url).map(Self::Managed)
+    }
+
+    #[cfg(feature = "redis-1")]
+    pub(super) fn given<C>(connection: C) -> Self
+    where
+        C: ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self::Given(Box::new(move |command| {
+            let mut connection = connection.clone();
+            Box::pin(async move { connection.req_packed_command(&command).await })
+        }))
+    }
+
+    /// Sends a command, once.
+    pub(super) async fn send(&self, command: Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Managed(managed) => managed.connection()?.req_packed_command(&command).await,
+            Self::Given(send) => send(command).await,
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Managed(managed) => managed.fmt(f),
+            Self::Given(_) => f.write_str("given"),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The store in Redis: one atomic Lua call for each check.
+//!
+//! The only folder that names `redis::`.
+
+mod call;
+mod connection;
+mod error;
+mod managed;
+mod names;
+mod script;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::{Cmd, Value};
+
+use super::{Answer, Check, Reset, Store, StoreFuture};
+use crate::{ConfigError, Error, ErrorKind};
+use call::Call;
+use connection::Connection;
+use names::Prefix;
+use script::Script;
+
+/// How long a call may take unless told otherwise: a hundred times a call to a healthy server near
+/// by, and little beside what people notice.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+
+/// Counts in Redis, exact over all processes that share it.
+///
+/// Each check is one call of one Lua script, which Redis runs as one step, on its own clock: the
+/// clocks of the clients do not matter. Cloning is cheap; clones share a connection.
+///
+/// Runs on Redis 6.0 and later, and on Valkey.
+///
+/// # Connections
+///
+/// [`open`](Self::open) does not connect, so that a service starts while Redis is down: the first
+/// check connects, and lost connections are made anew. One connection carries all checks of a tokio
+/// runtime, interleaved; no pool is needed. A store may outlive the runtime that first used it.
+///
+/// Every call has a [`deadline`](Self::deadline). What may have been executed is never asked again,
+/// so that nothing is charged twice.
+///
+/// # Keys
+///
+/// A count is stored under `prefix:v1:{limiter,key}:log:window`, in printable ASCII, with a TTL of
+/// two windows and a second. All counts of a check are in one slot. Run Redis with
+/// `maxmemory-policy noeviction`: where it evicts a key, that client gets a fresh quota.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Quota, RateLimitLayer, RedisStore};
+///
+/// let store = RedisStore::open("redis://127.0.0.1:6379")?
+///     .prefix("shop")
+///     .deadline(Duration::from_millis(50));
+/// let layer = RateLimitLayer::new(store, Quota::per_minute(100));
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    connection: Arc<Connection>,
+    script: Arc<Script>,
+    prefix: Prefix,
+    deadline: Duration,
+}
+
+impl RedisStore {
+    /// The store at a URL: `redis://[user][:password@]host[:port][/database]`, or
+    /// `unix:///path/to/redis.sock`. Speaks RESP3 unless the URL says `?protocol=resp2`.
+    ///
+    /// # Errors
+    ///
+    /// When the URL is malformed. That the server is there is not looked at; see
+    /// [`ping`](Self::ping).
+    pub fn open(url: &str) -> Result<Self, ConfigError> {
+        Ok(Self::on(Connection::open(url)?))
+    }
+
+    /// The store on a connection that the application already has: a
+    /// [`ConnectionManager`](redis::aio::ConnectionManager), a
+    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or any other of redis 1.x.
+    ///
+    /// It is cloned for each call. Its settings stay as they are, and whether it connects again
+    /// when it is lost is its own business; the deadline holds all the same.
+    #[cfg(feature = "redis-1")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-1")))]
+    pub fn with_connection<C>(connection: C) -> Self
+    where
+        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self::on(Connection::given(connection))
+    }
+
+    fn on(connection: Connection) -> Self {
+        Self {
+            connection: Arc::new(connection),
+            script: Script::shared(),
+            prefix: Prefix::default(),
+            deadline: DEFAULT_DEADLINE,
+        }
+    }
+
+    /// Puts `prefix` before every stored key, `tollgate` unless said otherwise: what keeps apart the
+    /// services that share a server.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = Prefix::new(prefix);
+        self
+    }
+
+    /// Bounds how long a call may take, connecting included: 100 ms unless said otherwise. A call
+    /// that takes longer is an [`Error`] of kind [`ErrorKind::Timeout`].
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Takes the time from another piece of Lua, which defines `now`: for this crate's own tests.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_clock_source(mut self, clock: &str) -> Self {
+        self.script = Arc::new(Script::with_clock(clock));
+        self
+    }
+
+    /// Asks the server whether it is there.
+    ///
+    /// # Errors
+    ///
+    /// When it does not answer within the deadline, or answers an error.
+    pub async fn ping(&self) -> Result<(), Error> {
+        self.query(::redis::cmd("PING")).await.map(drop)
+    }
+
+    /// Runs a call of the script. Where the server does not know the script, which may be at any
+    /// time, it has not run and is sent along.
+    async fn run(&self, call: Call) -> Result<Value, Error> {
+        let reply = self.send(self.script.by_hash(&call)).await;
+        let reply = match reply {
+            Err(failure) if error::is_unknown_script(&failure) => {
+                self.send(self.script.by_text(&call)).await
+            }
+            reply => reply,
+        };
+        reply.map_err(error::from_redis)
+    }
+
+    async fn query(&self, command: Cmd) -> Result<Value, Error> {
+        let reply = self.within_deadline(self.send(command)).await?;
+        reply.map_err(error::from_redis)
+    }
+
+    async fn send(&self, command: Cmd) -> ::redis::RedisResult<Value> {
+        self.connection.send(command).await
+    }
+
+    async fn within_deadline<T>(&self, call: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::time::timeout(self.deadline, call)
+            .await
+            .map_err(|_| {
+                Error::new(
+                    ErrorKind::Timeout,
+                    format!("Redis did not answer within {:?}", self.deadline),
+                )
+            })
+    }
+}
+
+impl Store for RedisStore {
+    fn check(&self, check: Check<'_>) -> StoreFuture<Answer> {
+        let call = Call::encode(&self.prefix, &[check]);
+        let store = self.clone();
+        StoreFuture::boxed(async move {
+            let expected = call.expected();
+            let reply = store.within_deadline(store.run(call)).await??;
+            let answers = call::decode(reply, &expected)?;
+            answers
+                .into_iter()
+                .next()
+                .unwrap_or_else(|| Err(call::unexpected("nothing")))
+        })
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        let mut command = ::redis::cmd("DEL");
+        for name in self.prefix.names_of(reset.subject) {
+            command.arg(name);
+        }
+        let store = self.clone();
+        StoreFuture::boxed(async move { store.query(command).await.map(drop) })
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            connection,
+            script: _,
+            prefix,
+            deadline,
+        } = self;
+        f.debug_struct("RedisStore")
+            .field("connection", connection)
+            .field("prefix", &prefix.as_str())
+            .field("deadline", deadline)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,152 @@
+//! The script: the files of `lua/`, joined, and how it is called.
+
+use std::sync::{Arc, LazyLock};
+
+use redis::Cmd;
+
+use super::call::Call;
+
+const CLOCK: &str = include_str!("../../../lua/clock.lua");
+
+/// All but the clock: the bytes that decide.
+const DECISION: &str = concat!(
+    include_str!("../../../lua/sliding_log.lua"),
+    include_str!("../../../lua/decide.lua"),
+);
+
+/// A script and its hash, which is computed once.
+#[derive(Debug)]
+pub(super) struct Script {
+    text: String,
+    hash: String,
+}
+
+impl Script {
+    /// The script that counts.
+    pub(super) fn shared() -> Arc<Self> {
+        static SCRIPT: LazyLock<Arc<Script>> =
+            LazyLock::new(|| Arc::new(Script::with_clock(CLOCK)));
+        Arc::clone(&SCRIPT)
+    }
+
+    /// The same bytes behind another clock.
+    pub(super) fn with_clock(clock: &str) -> Self {
+        let text = [clock, DECISION].concat();
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// The usual call: a server that has seen the script knows it by its hash.
+    pub(super) fn by_hash(&self, call: &Call) -> Cmd {
+        command("EVALSHA", &self.hash, call)
+    }
+
+    /// The call that brings the script along, and has the server remember it. EVAL rather than
+    /// SCRIPT LOAD: one round trip, needs no further right, and goes where the keys are.
+    pub(super) fn by_text(&self, call: &Call) -> Cmd {
+        command("EVAL", &self.text, call)
+    }
+}
+
+fn command(name: &str, script: &str, call: &Call) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script);
+    call.write_to(&mut command);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::super::call::{CHECK_FIELDS, QUOTA_FIELDS, REPLY_FIELDS};
+
+    const FILES: [(&str, &str); 3] = [
+        ("clock", super::CLOCK),
+        ("sliding_log", include_str!("../../../lua/sliding_log.lua")),
+        ("decide", include_str!("../../../lua/decide.lua")),
+    ];
+
+    /// The lines `field   text` of a header, by field.
+    fn header(file: &str) -> BTreeMap<&str, Vec<&str>> {
+        let (header, _) = file
+            .strip_prefix("--[[\n")
+            .unwrap()
+            .split_once("]]\n")
+            .unwrap();
+        let mut fields = BTreeMap::<_, Vec<_>>::new();
+        for line in header.lines() {
+            if let Some((field, text)) = line.split_once("  ") {
+                fields.entry(field).or_default().push(text.trim());
+            }
+        }
+        fields
+    }
+
+    fn documented<'a>(
+        fields: &BTreeMap<&str, Vec<&'a str>>,
+        field: &str,
+        of: &str,
+    ) -> Vec<&'a str> {
+        let lines = fields.get(field).unwrap();
+        let list = lines.iter().find_map(|line| line.strip_prefix(of));
+        list.unwrap()
+            .trim_start_matches(':')
+            .split(',')
+            .map(str::trim)
+            .collect()
+    }
+
+    fn commands(text: &str) -> BTreeSet<&str> {
+        let words = text.split(|c: char| !c.is_ascii_uppercase());
+        words.filter(|word| word.len() > 2).collect()
+    }
+
+    #[test]
+    fn every_file_says_what_it_is_and_takes() {
+        for (name, file) in FILES {
+            assert!(file.starts_with(&format!("--[[\n{name}: ")), "{name}");
+            let fields = header(file);
+            for field in ["KEYS", "ARGV", "reply", "calls", "server"] {
+                assert!(fields.contains_key(field), "{name} lacks {field}");
+            }
+            assert!(file.ends_with('\n'), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_header_of_decide_lists_the_fields_that_are_encoded_and_decoded() {
+        let fields = header(include_str!("../../../lua/decide.lua"));
+        assert_eq!(documented(&fields, "ARGV", "check"), CHECK_FIELDS);
+        assert_eq!(documented(&fields, "ARGV", "quota"), QUOTA_FIELDS);
+        assert_eq!(documented(&fields, "reply", "quota"), REPLY_FIELDS);
+    }
+
+    #[test]
+    fn decide_reads_as_many_arguments_as_its_header_lists() {
+        let (_, file) = FILES[2];
+        let read = |text: &str| file.matches(text).count();
+        // The check is read at `at`, its quotas at the `at` behind it.
+        assert_eq!(read("ARGV[at"), CHECK_FIELDS.len() + QUOTA_FIELDS.len());
+        assert_eq!(read(&format!("at = at + {}\n", CHECK_FIELDS.len())), 1);
+        assert_eq!(read(&format!("at = at + {}\n", QUOTA_FIELDS.len())), 1);
+        assert_eq!(read("reply[#reply + 1] ="), REPLY_FIELDS.len());
+    }
+
+    #[test]
+    fn headers_name_the_commands_that_are_called() {
+        for (name, file) in FILES {
+            let calls = file.split("redis.call('").skip(1);
+            let called: BTreeSet<_> = calls.map(|call| call.split('\'').next().unwrap()).collect();
+            let documented = header(file).get("calls").unwrap().concat();
+            assert_eq!(commands(&documented), called, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_script_is_ascii_and_has_no_shebang() {
+        let script = super::Script::shared();
+        assert!(script.text.is_ascii());
+        assert!(!script.text.starts_with("#!"));
+    }
+}

@@ -1,0 +1,91 @@
+//! A store by its URL, for configuration.
+
+use std::sync::Arc;
+
+use super::Store;
+use crate::{ConfigError, MemoryStore, RedisStore};
+
+/// Makes the store that a URL names, without connecting.
+///
+/// | URL | store |
+/// |---|---|
+/// | `memory:` | [`MemoryStore::new`] |
+/// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`] |
+/// | `unix:///path/to/redis.sock` | [`RedisStore::open`] on a socket of this machine |
+///
+/// # Errors
+///
+/// When the URL names no store, or one that this build does not have. The error does not show what
+/// could be a password.
+///
+/// # Examples
+///
+/// ```
+/// let url = std::env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
+/// let store = tollgate::store::from_url(&url)?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+pub fn from_url(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
+    let (scheme, rest) = split(url)?;
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
+        "memory" => Err(ConfigError::url(
+            "memory:…",
+            "the memory store takes no address, its URL is memory:",
+        )),
+        _ => Ok(Arc::new(RedisStore::open(url)?)),
+    }
+}
+
+/// The scheme of a URL and what follows it.
+pub(super) fn split(url: &str) -> Result<(&str, &str), ConfigError> {
+    // The text may begin with a password for all we know: nothing of it is shown.
+    url.split_once(':').ok_or_else(|| {
+        ConfigError::url(
+            "…",
+            "a store URL begins with a scheme, like redis:// or memory:",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConfigErrorKind;
+
+    #[test]
+    fn a_url_names_a_store() {
+        for (url, store) in [
+            ("memory:", "MemoryStore"),
+            ("redis://127.0.0.1", "RedisStore"),
+            ("redis://:secret@[::1]:7000/3", "RedisStore"),
+        ] {
+            let debug = format!("{:?}", from_url(url).unwrap());
+            assert!(debug.starts_with(store), "{debug}");
+            assert!(!debug.contains("secret"), "{debug}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_url_is_an_error_that_shows_no_password() {
+        for (url, rule) in [
+            ("", "begins with a scheme"),
+            ("127.0.0.1", "begins with a scheme"),
+            ("memory:secret", "takes no address"),
+            ("http://user:secret@127.0.0.1", "redis://"),
+            ("redis://", "host"),
+            ("redis://user:secret@", "host"),
+            ("redis://user:secret@127.0.0.1:notaport", "port"),
+            ("redis://user:secret@127.0.0.1:70000", "port"),
+            ("redis://user:secret@127.0.0.1/notanumber", "database"),
+            ("redis://user:secret@0.0.0.0", "wildcard"),
+            ("rediss://user:secret@127.0.0.1", "TLS"),
+        ] {
+            let error = from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ConfigErrorKind::Url);
+            let text = error.to_string();
+            assert!(text.contains(rule), "{url}: {text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+}
