@@ -1,0 +1,159 @@
+//! The future of an answer: the store's, then the service's.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::body::ResponseBody;
+use crate::layer::Settings;
+use crate::service::{Judged, admit};
+use crate::store::StoreFuture;
+use crate::{DecisionView, Headers, Rejection};
+
+pin_project! {
+    /// The future of [`RateLimit`](crate::RateLimit).
+    pub struct ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        state: State<S, B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        Asking { #[pin] answer: StoreFuture, then: Option<Asking<S, B>> },
+        Calling { #[pin] response: S::Future, told: Option<(DecisionView, Headers)> },
+        Rejected { rejection: Option<(Rejection, Headers)> },
+    }
+}
+
+/// What waits for the store: the ready service and the request.
+pub(crate) struct Asking<S, B> {
+    pub(crate) service: S,
+    pub(crate) request: Request<B>,
+    pub(crate) cost: u32,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
+    pub(crate) fn asking(answer: StoreFuture, then: Asking<S, B>) -> Self {
+        let then = Some(then);
+        Self {
+            state: State::Asking { answer, then },
+        }
+    }
+
+    pub(crate) fn admitted(response: S::Future, decision: DecisionView, headers: Headers) -> Self {
+        let told = Some((decision, headers));
+        Self {
+            state: State::Calling { response, told },
+        }
+    }
+
+    pub(crate) fn exempt(response: S::Future) -> Self {
+        Self {
+            state: State::Calling {
+                response,
+                told: None,
+            },
+        }
+    }
+
+    pub(crate) fn rejected(rejection: Rejection, headers: Headers) -> Self {
+        let rejection = Some((rejection, headers));
+        Self {
+            state: State::Rejected { rejection },
+        }
+    }
+}
+
+impl<S, B, ResBody> Future for ResponseFuture<S, B>
+where
+    S: Service<Request<B>, Response = Response<ResBody>>,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProjection::Asking { answer, then } => {
+                    let answer = ready!(answer.poll(cx));
+                    let Some(asking) = then.take() else {
+                        return Poll::Pending;
+                    };
+                    asking.go_on(answer)
+                }
+                StateProjection::Calling { response, told } => {
+                    let response = ready!(response.poll(cx))?;
+                    return Poll::Ready(Ok(tell(response, told.take())));
+                }
+                StateProjection::Rejected { rejection } => {
+                    // Polled again after its end, there is nothing left to answer.
+                    let Some((rejection, headers)) = rejection.take() else {
+                        return Poll::Pending;
+                    };
+                    let response = rejection.into_response(headers);
+                    return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
+                }
+            };
+            state.set(next);
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B> Asking<S, B> {
+    fn go_on(mut self, answer: <StoreFuture as Future>::Output) -> State<S, B> {
+        let headers = self.settings.headers;
+        match self.settings.judge(self.cost, answer) {
+            Judged::Admitted(decision) => {
+                let (parts, body) = self.request.into_parts();
+                let request = admit(parts, body, &decision);
+                State::Calling {
+                    response: self.service.call(request),
+                    told: Some((decision, headers)),
+                }
+            }
+            Judged::Rejected(rejection) => State::Rejected {
+                rejection: Some((rejection, headers)),
+            },
+        }
+    }
+}
+
+/// Adds the headers to the service's answer. One that a limit further in has refused keeps the
+/// headers of that limit.
+fn tell<ResBody>(
+    mut response: Response<ResBody>,
+    told: Option<(DecisionView, Headers)>,
+) -> Response<ResponseBody<ResBody>> {
+    if let Some((decision, headers)) = told
+        && response.extensions().get::<Rejection>().is_none()
+    {
+        headers.write(&decision, response.headers_mut());
+    }
+    response.map(ResponseBody::inner)
+}
+
+impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Asking { .. } => "asking",
+            State::Calling { .. } => "calling",
+            State::Rejected { .. } => "rejected",
+        };
+        f.debug_tuple("ResponseFuture").field(&state).finish()
+    }
+}

@@ -1,0 +1,137 @@
+//! Keys of several parts, and keys with a second choice.
+
+use http::request::Parts;
+
+use super::custom::{FromFn, Global};
+use super::extension::Extension;
+use super::header::Header;
+use super::peer_ip::PeerIp;
+use super::{KeyError, KeyErrorKind, KeyExtractor};
+use crate::Key;
+
+/// The key of the first choice, else of the second; made by `or`.
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B> {
+    first: A,
+    second: B,
+}
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        match self.first.extract(parts) {
+            Err(first) if first.kind() == KeyErrorKind::Missing => self
+                .second
+                .extract(parts)
+                .map_err(|second| match second.kind() {
+                    KeyErrorKind::Missing => {
+                        KeyError::new(KeyErrorKind::Missing, format!("{first}, or {second}"))
+                    }
+                    KeyErrorKind::Ambiguous | KeyErrorKind::Misconfigured => second,
+                }),
+            found => found,
+        }
+    }
+}
+
+/// Gives each extractor `or`, as a method of its own rather than the trait's, so that it needs no
+/// import.
+macro_rules! alternatives {
+    ($($extractor:ident $(<$($parameter:ident),+>)?)*) => {$(
+        impl$(<$($parameter),+>)? $extractor$(<$($parameter),+>)? {
+            /// Tries `second` where a request does not have this key.
+            ///
+            /// What is there but cannot be used is refused all the same: a client must not be able
+            /// to choose how it is counted.
+            #[must_use]
+            pub fn or<Second: KeyExtractor>(self, second: Second) -> Or<Self, Second> {
+                Or { first: self, second }
+            }
+        }
+    )*};
+}
+
+alternatives!(Extension<T> FromFn<F> Global Header Or<A, B> PeerIp);
+
+#[cfg(feature = "axum-08")]
+use super::path::Path;
+#[cfg(feature = "axum-08")]
+alternatives!(Path);
+
+macro_rules! tuples {
+    ($(($head:ident $($tail:ident)+))*) => {$(
+        impl<$head: KeyExtractor, $($tail: KeyExtractor),+> KeyExtractor for ($head, $($tail),+) {
+            #[expect(non_snake_case, reason = "a part is named as its type")]
+            fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+                let ($head, $($tail),+) = self;
+                let key = $head.extract(parts)?;
+                $(let key = key.and(&$tail.extract(parts)?);)+
+                Ok(key)
+            }
+        }
+    )*};
+}
+
+tuples!((A B) (A B C) (A B C D));
+
+#[cfg(test)]
+mod tests {
+    use crate::Key;
+    use crate::key::test_request::{get, parts};
+    use crate::key::{KeyErrorKind, KeyExtractor, from_fn, global, header};
+
+    #[test]
+    fn a_key_of_parts_tells_every_combination_apart() {
+        let key = (header("a").plain(), header("b").plain());
+        let of = |a, b| key.extract(&parts(&[("a", a), ("b", b)])).unwrap();
+        assert_eq!(of("1", "2").as_str(), "a=1,b=2");
+        assert_ne!(of("1,b=2", "3"), of("1", "2,b=3"));
+        let error = key.extract(&parts(&[("a", "1")])).unwrap_err();
+        assert_eq!(error.kind(), KeyErrorKind::Missing);
+    }
+
+    #[test]
+    fn parts_of_up_to_four_are_joined() {
+        let of = |value: &'static str| from_fn(move |_| Some(Key::from(value)));
+        let parts = get();
+        let key = (of("a"), of("b"), of("c"), of("d"))
+            .extract(&parts)
+            .unwrap();
+        assert_eq!(key.as_str(), "a,b,c,d");
+        let key = (of("a"), of("b"), of("c")).extract(&parts).unwrap();
+        assert_eq!(key.as_str(), "a,b,c");
+    }
+
+    #[test]
+    fn the_second_choice_is_taken_only_where_the_first_is_missing() {
+        let key = header("a").plain().or(header("b").plain()).or(global());
+        let of = |headers: &[_]| {
+            key.extract(&parts(headers))
+                .map(|key| key.as_str().to_owned())
+        };
+        assert_eq!(of(&[("a", "1"), ("b", "2")]).unwrap(), "a=1");
+        assert_eq!(of(&[("b", "2")]).unwrap(), "b=2");
+        assert_eq!(of(&[]).unwrap(), "*");
+        let twice = of(&[("a", "1"), ("a", "2"), ("b", "2")]).unwrap_err();
+        assert_eq!(twice.kind(), KeyErrorKind::Ambiguous);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_all_choices() {
+        let key = header("x-api-key").or(header("x-tenant-id"));
+        let error = key.extract(&get()).unwrap_err();
+        assert_eq!(error.kind(), KeyErrorKind::Missing);
+        let text = error.to_string();
+        assert!(
+            text.contains("x-api-key") && text.contains("x-tenant-id"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_value_of_one_choice_is_never_taken_for_one_of_another() {
+        let key = header("a").plain().or(header("b").plain());
+        let first = key.extract(&parts(&[("a", "1")])).unwrap();
+        let second = key.extract(&parts(&[("b", "1")])).unwrap();
+        assert_ne!(first, second);
+    }
+}

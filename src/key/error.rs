@@ -1,0 +1,50 @@
+//! Why a request has no key.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Why a request has no key.
+///
+/// The text names the place where the key was looked for, never a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyError {
+    kind: KeyErrorKind,
+    text: Cow<'static, str>,
+}
+
+/// The kinds of [`KeyError`], which decide how the request is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KeyErrorKind {
+    /// The request does not say who it is from: 400, or exempt if the layer says so. With `.or`,
+    /// the next choice is tried.
+    Missing,
+    /// The request says who it is from in a way that can be read in two: 400. Never exempt, and not
+    /// tried otherwise: it would let a client choose how it is counted.
+    Ambiguous,
+    /// The server is not set up to know it: 500, and a line in the log that says what to do.
+    Misconfigured,
+}
+
+impl KeyError {
+    /// An error whose text completes "cannot tell who the request is from: …".
+    #[must_use]
+    pub fn new(kind: KeyErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
+        let text = text.into();
+        Self { kind, text }
+    }
+
+    /// What kind of error this is.
+    #[must_use]
+    pub fn kind(&self) -> KeyErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for KeyError {}

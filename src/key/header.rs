@@ -1,0 +1,215 @@
+//! The value of a header.
+
+use std::fmt;
+
+use http::HeaderName;
+use http::request::Parts;
+
+use super::{KeyError, KeyErrorKind, KeyExtractor};
+use crate::Key;
+
+/// Separates these hashes from all others that anybody makes with BLAKE3.
+const CONTEXT: &str = "tollgate 2026-11-21 value of a header";
+const SECRET_CONTEXT: &str = "tollgate 2026-11-21 value of a header, by a secret";
+
+/// Counts by the value of a header: an API key, a tenant.
+///
+/// The value is hashed before it is stored (160 bits of BLAKE3), because most headers that tell
+/// clients apart let one pass for them; see [`plain`](Header::plain) and
+/// [`secret`](Header::secret). It is taken as it is: case and blanks inside count, and bytes that
+/// are not UTF-8 make a key too.
+///
+/// A header that is empty is missing. One that is sent twice is refused: which of the two counts
+/// would be the client's choice. A name that no header can have is answered as a server that is not
+/// set up.
+///
+/// **A client can send any header.** Where nobody has checked the value yet, each made-up one is a
+/// fresh quota: put the limit behind the layer that checks it, or one by
+/// [`peer_ip`](super::peer_ip) before it.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+///
+/// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+///     .key(key::header("x-api-key"));
+/// ```
+#[must_use]
+pub fn header(name: impl AsRef<str>) -> Header {
+    Header {
+        name: name.as_ref().parse().ok(),
+        given: name.as_ref().into(),
+        stored: Stored::Hashed(blake3::derive_key(CONTEXT, &[])),
+    }
+}
+
+/// Counts by the value of a header; made by [`header`].
+#[derive(Clone)]
+pub struct Header {
+    name: Option<HeaderName>,
+    given: Box<str>,
+    stored: Stored,
+}
+
+#[derive(Clone, Copy)]
+enum Stored {
+    Plain,
+    Hashed([u8; 32]),
+}
+
+impl Header {
+    /// Stores the value as it is, so that it can be read in Redis: for names that are no secret,
+    /// like a tenant's.
+    #[must_use]
+    pub fn plain(mut self) -> Self {
+        self.stored = Stored::Plain;
+        self
+    }
+
+    /// Hashes under a secret of yours: for values that could be guessed and then looked for, like
+    /// an e-mail address. All processes must have the same secret; changing it starts all counts
+    /// anew.
+    #[must_use]
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.stored = Stored::Hashed(blake3::derive_key(SECRET_CONTEXT, secret.as_ref()));
+        self
+    }
+
+    /// The key of a request with this value: to look at it or reset it without a request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
+    ///
+    /// let api_key = key::header("x-api-key");
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(1_000));
+    /// let layer = RateLimitLayer::from(limiter.clone()).key(api_key.clone());
+    ///
+    /// limiter.reset(api_key.of("1f0c")).await?;
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
+        let tag = self.name.as_ref().map_or(&*self.given, HeaderName::as_str);
+        match &self.stored {
+            Stored::Plain => Key::tagged(tag, value.as_ref()),
+            Stored::Hashed(hash_key) => Key::secret(tag, value.as_ref(), hash_key),
+        }
+    }
+}
+
+impl KeyExtractor for Header {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        let error = |kind, what| KeyError::new(kind, format!("the header `{}` {what}", self.given));
+        let Some(name) = &self.name else {
+            return Err(error(
+                KeyErrorKind::Misconfigured,
+                "cannot exist: give key::header the name of one",
+            ));
+        };
+        let mut values = parts.headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (Some(value), None) if !value.is_empty() => Ok(self.of(value)),
+            (None | Some(_), None) => Err(error(KeyErrorKind::Missing, "is missing")),
+            (_, Some(_)) => Err(error(KeyErrorKind::Ambiguous, "is sent more than once")),
+        }
+    }
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the hash key, which may be a secret.
+        f.debug_tuple("Header").field(&self.given).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+    use crate::key::test_request::{get, parts};
+
+    fn stored(key: &Header, value: &str) -> String {
+        let key = key.extract(&parts(&[("x-api-key", value)])).unwrap();
+        key.as_str().to_owned()
+    }
+
+    #[test]
+    fn a_value_is_hashed_unless_it_may_be_read() {
+        let key = header("X-API-Key");
+        let hashed = stored(&key, "hunter2");
+        assert!(
+            hashed.starts_with("x-api-key=~") && !hashed.contains("hunter2"),
+            "{hashed}"
+        );
+        assert_eq!(stored(&key.clone().plain(), "hunter2"), "x-api-key=hunter2");
+        let secret = stored(&key.clone().secret("s3cret"), "hunter2");
+        assert_ne!(secret, hashed);
+        assert_ne!(secret, stored(&key.secret("other"), "hunter2"));
+    }
+
+    #[test]
+    fn the_hash_is_the_same_in_every_process_and_version() {
+        // BLAKE3 keyed by its key derivation of CONTEXT, as another implementation computes it.
+        let expected = "x-api-key=~648169584ac95f61920b47c2a9aeaeeb5889044e";
+        assert_eq!(stored(&header("x-api-key"), "hunter2"), expected);
+    }
+
+    #[test]
+    fn the_key_of_a_value_is_that_of_a_request_with_it() {
+        let key = header("x-api-key");
+        let found = key.extract(&parts(&[("x-api-key", "hunter2")])).unwrap();
+        assert_eq!(found, key.of("hunter2"));
+    }
+
+    #[test]
+    fn a_header_that_is_absent_or_empty_is_missing() {
+        for parts in [get(), parts(&[("x-api-key", "")])] {
+            let error = header("x-api-key").extract(&parts).unwrap_err();
+            assert_eq!(error.kind(), KeyErrorKind::Missing);
+            assert!(error.to_string().contains("x-api-key"));
+        }
+    }
+
+    #[test]
+    fn a_header_that_is_sent_twice_is_ambiguous() {
+        for second in ["a", "b", ""] {
+            let parts = parts(&[("x-api-key", "a"), ("x-api-key", second)]);
+            let error = header("x-api-key").extract(&parts).unwrap_err();
+            assert_eq!(error.kind(), KeyErrorKind::Ambiguous);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_make_a_key() {
+        let of = |bytes: &[u8]| {
+            let mut parts = get();
+            parts
+                .headers
+                .insert("x-api-key", HeaderValue::from_bytes(bytes).unwrap());
+            header("x-api-key").plain().extract(&parts).unwrap()
+        };
+        assert_eq!(of(b"\xff\xfe").as_str(), "x-api-key=%FF%FE");
+        assert_ne!(of(b"\xff"), of(b"\xfe"));
+    }
+
+    #[test]
+    fn a_name_that_no_header_has_is_a_fault_of_the_server() {
+        for name in ["", "x api key", "x-é"] {
+            let error = header(name).extract(&get()).unwrap_err();
+            assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
+            assert!(error.to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_in_the_debug_output() {
+        let debug = format!("{:?}", header("x-api-key").secret("s3cret"));
+        assert_eq!(debug, "Header(\"x-api-key\")");
+    }
+}

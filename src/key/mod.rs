@@ -1,0 +1,100 @@
+//! Who is counted: how a key is found in a request.
+//!
+//! | extractor | counts by | a request without it |
+//! |---|---|---|
+//! | [`peer_ip()`] | the address of the connection's other end; the default | is answered 500: the server is not set up |
+//! | [`header(name)`](header) | the value of a header, hashed | has no key |
+//! | [`extension::<T>()`](extension) | what a layer before put into the request, like a user | has no key |
+//! | [`path()`] | the route that axum matched | has no key |
+//! | [`global()`] | nothing: everybody shares one count | |
+//! | [`from_fn(f)`](from_fn) | what a closure returns | has no key where it returns `None` |
+//! | `(a, b)` | several at once, up to four | has no key where one has none |
+//! | `a.or(b)` | `b` where there is no `a` | has no key where both have none |
+//!
+//! A request without a key is refused with 400, unless the layer is told
+//! [otherwise](crate::RateLimitLayer::on_missing_key): keyless requests are never counted together
+//! by accident.
+//!
+//! # Examples
+//!
+//! ```
+//! use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+//!
+//! let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60));
+//!
+//! // By API key, and by address where there is none.
+//! let by_client = layer.clone().key(key::header("x-api-key").or(key::peer_ip()));
+//!
+//! // By tenant and route.
+//! let by_route = layer.key((key::header("x-tenant-id"), key::path()));
+//! ```
+
+mod compose;
+mod custom;
+mod error;
+mod extension;
+mod header;
+mod path;
+mod peer_ip;
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+pub use compose::Or;
+pub use custom::{FromFn, Global, from_fn, global};
+pub use error::{KeyError, KeyErrorKind};
+pub use extension::{Extension, extension};
+pub use header::{Header, header};
+#[cfg(feature = "axum-08")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+pub use path::{Path, path};
+pub use peer_ip::{PeerAddr, PeerIp, peer_ip};
+
+use crate::Key;
+
+/// Finds in a request the key under which it is counted.
+///
+/// For a rule of one's own, [`from_fn`] is shorter than an implementation.
+pub trait KeyExtractor: Send + Sync + 'static {
+    /// The key of a request.
+    ///
+    /// # Errors
+    ///
+    /// When the request has no key, or one that cannot be used, or when the server is not set up to
+    /// know it. The [kind](KeyErrorKind) decides how the request is answered.
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
+}
+
+impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        (**self).extract(parts)
+    }
+}
+
+impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        (**self).extract(parts)
+    }
+}
+
+#[cfg(test)]
+mod test_request {
+    //! The head of a request, for the tests of extractors.
+
+    use http::Request;
+    use http::request::Parts;
+
+    pub(super) fn get() -> Parts {
+        parts(&[])
+    }
+
+    pub(super) fn parts(headers: &[(&str, &str)]) -> Parts {
+        let request = headers
+            .iter()
+            .fold(Request::get("/"), |request, (name, value)| {
+                request.header(*name, *value)
+            });
+        request.body(()).unwrap().into_parts().0
+    }
+}

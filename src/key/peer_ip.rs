@@ -1,0 +1,205 @@
+//! The address of the connection's other end.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use http::request::Parts;
+
+use super::{KeyError, KeyErrorKind, KeyExtractor};
+use crate::Key;
+
+/// The part of an IPv6 address that is one client unless said otherwise: what a provider gives to
+/// one customer at least (RFC 6177), who has all the addresses below it.
+const DEFAULT_IPV6_PREFIX: u8 = 64;
+
+/// Counts by the address of the connection's other end; the default of a layer.
+///
+/// The address is the one that the server saw, which cannot be made up. Behind a proxy or a load
+/// balancer that is the proxy, and all its clients are counted together.
+///
+/// An IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. Of an IPv6
+/// address the first 64 bits count, see [`ipv6_prefix`](PeerIp::ipv6_prefix).
+///
+/// # What the server must do
+///
+/// axum knows the address only if the router is served so:
+///
+/// ```no_run
+/// # use std::net::SocketAddr;
+/// # async fn serve(app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
+/// let app = app.into_make_service_with_connect_info::<SocketAddr>();
+/// axum::serve(listener, app).await
+/// # }
+/// ```
+///
+/// Other servers insert a [`PeerAddr`] into the request's extensions. Without either, requests are
+/// answered 500 and the log says what to add.
+#[must_use]
+pub fn peer_ip() -> PeerIp {
+    PeerIp {
+        ipv6_prefix: DEFAULT_IPV6_PREFIX,
+    }
+}
+
+/// Counts by the address of the connection's other end; made by [`peer_ip`].
+#[derive(Clone, Copy, Debug)]
+pub struct PeerIp {
+    ipv6_prefix: u8,
+}
+
+/// Tells [`peer_ip`] the address, in the extensions of a request: for servers other than axum's.
+///
+/// It is believed, so only the server may insert it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "it is an address and nothing else"
+)]
+pub struct PeerAddr(pub SocketAddr);
+
+impl PeerIp {
+    /// Counts IPv6 addresses that share their first `bits` together: 64 unless said otherwise. A
+    /// customer may have 56 or 48 of his own; 128 counts each address by itself, of which anybody
+    /// has billions. Values outside of 32 to 128 are taken as the nearest of these.
+    #[must_use]
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.ipv6_prefix = bits.clamp(32, 128);
+        self
+    }
+
+    /// The key of a request from this address: to look at it or reset it without a request.
+    #[must_use]
+    pub fn of(&self, address: IpAddr) -> Key {
+        // Unmapped before it is masked: else all of IPv4 would be one client.
+        let text = match address.to_canonical() {
+            IpAddr::V4(address) => Text::from(format_args!("{address}")),
+            IpAddr::V6(address) if self.ipv6_prefix >= 128 => Text::from(format_args!("{address}")),
+            IpAddr::V6(address) => {
+                let network = network(address, self.ipv6_prefix);
+                Text::from(format_args!("{network}/{}", self.ipv6_prefix))
+            }
+        };
+        Key::tagged("ip", text.0.as_bytes())
+    }
+}
+
+/// An address in text, on the stack.
+struct Text(arrayvec::ArrayString<64>);
+
+impl From<std::fmt::Arguments<'_>> for Text {
+    fn from(address: std::fmt::Arguments<'_>) -> Self {
+        let mut text = arrayvec::ArrayString::new();
+        // An IPv6 address with its prefix has at most 43 characters.
+        let _ = std::fmt::Write::write_fmt(&mut text, address);
+        Self(text)
+    }
+}
+
+fn network(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+    Ipv6Addr::from(u128::from(address) & mask)
+}
+
+impl KeyExtractor for PeerIp {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        peer_addr(parts)
+            .map(|address| self.of(address.ip()))
+            .ok_or_else(|| {
+                KeyError::new(
+                    KeyErrorKind::Misconfigured,
+                    "the peer's address is not known: serve the router by \
+                     `into_make_service_with_connect_info::<SocketAddr>()`, or insert a \
+                     `tollgate::key::PeerAddr` into the extensions of each request",
+                )
+            })
+    }
+}
+
+fn peer_addr(parts: &Parts) -> Option<SocketAddr> {
+    let told = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
+    #[cfg(feature = "axum-08")]
+    let told = told.or_else(|| {
+        let info = parts
+            .extensions
+            .get::<axum::extract::ConnectInfo<SocketAddr>>();
+        info.map(|info| info.0)
+    });
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::test_request::get;
+
+    fn of(key: PeerIp, address: &str) -> String {
+        key.of(address.parse().unwrap()).as_str().to_owned()
+    }
+
+    #[test]
+    fn an_address_is_known_by_its_bits() {
+        for (address, key) in [
+            ("192.0.2.1", "ip=192.0.2.1"),
+            ("::ffff:192.0.2.1", "ip=192.0.2.1"),
+            ("::ffff:c000:201", "ip=192.0.2.1"),
+            ("2001:db8:1:2:3:4:5:6", "ip=2001:db8:1:2::/64"),
+            ("2001:DB8:1:2::", "ip=2001:db8:1:2::/64"),
+            ("::1", "ip=::/64"),
+        ] {
+            assert_eq!(of(peer_ip(), address), key, "{address}");
+        }
+    }
+
+    #[test]
+    fn the_prefix_can_be_set_within_reason() {
+        let address = "2001:db8:1:2:3:4:5:6";
+        for (bits, key) in [
+            (48, "ip=2001:db8:1::/48"),
+            (128, "ip=2001:db8:1:2:3:4:5:6"),
+            (0, "ip=2001:db8::/32"),
+            (255, "ip=2001:db8:1:2:3:4:5:6"),
+        ] {
+            assert_eq!(of(peer_ip().ipv6_prefix(bits), address), key, "{bits}");
+        }
+        assert_eq!(
+            of(peer_ip().ipv6_prefix(32), "::ffff:192.0.2.1"),
+            "ip=192.0.2.1"
+        );
+    }
+
+    #[test]
+    fn an_unknown_peer_is_a_fault_of_the_server_and_says_what_to_add() {
+        let error = peer_ip().extract(&get()).unwrap_err();
+        assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
+        let text = error.to_string();
+        assert!(
+            text.contains("into_make_service_with_connect_info::<SocketAddr>()"),
+            "{text}"
+        );
+        assert!(text.contains("PeerAddr"), "{text}");
+    }
+
+    #[test]
+    fn a_server_tells_the_address_by_an_extension() {
+        let mut parts = get();
+        parts
+            .extensions
+            .insert(PeerAddr("192.0.2.7:5000".parse().unwrap()));
+        assert_eq!(peer_ip().extract(&parts).unwrap().as_str(), "ip=192.0.2.7");
+    }
+
+    proptest! {
+        #[test]
+        fn two_addresses_share_a_key_if_and_only_if_they_share_the_prefix(
+            a: u128, flip in 0_u32..128, bits in 32_u8..=128,
+        ) {
+            // Not among the mapped addresses, which are IPv4.
+            let a = a | 1 << 127;
+            let b = a ^ 1 << flip;
+            let key = |bits_of: u128| peer_ip().ipv6_prefix(bits).of(Ipv6Addr::from(bits_of).into());
+            prop_assume!(b >> 127 == 1);
+            prop_assert_eq!(key(a) == key(b), flip < 128 - u32::from(bits));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Why a request was not let through, and what it is answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+
+use crate::headers::{Headers, whole_seconds};
+use crate::key::{KeyError, KeyErrorKind};
+use crate::{DecisionView, Error, ErrorKind};
+
+/// After how many seconds a client may ask again when the store has failed: soon, since a store is
+/// mostly back at once, and not at once, since it may be drowning.
+const STORE_RETRY_SECONDS: u64 = 1;
+
+/// Why a request was not let through.
+///
+/// It stands in the extensions of the answer, so that a layer outside, of logs or metrics, need not
+/// guess from the status. Cheap to clone.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Rejection, RejectionReason};
+///
+/// fn log(response: &http::Response<()>) {
+///     if let Some(rejection) = response.extensions().get::<Rejection>() {
+///         match rejection.reason() {
+///             RejectionReason::Limited(decision) => {
+///                 println!("{}: over {}", rejection.limiter(), decision.limit());
+///             }
+///             reason => println!("{}: {reason:?}", rejection.limiter()),
+///         }
+///     }
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rejection {
+    limiter: Arc<str>,
+    reason: RejectionReason,
+}
+
+/// The reasons of a [`Rejection`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RejectionReason {
+    /// A quota has no room: 429.
+    Limited(DecisionView),
+    /// The request has no key that can be used: 400, or 500 where the server is not set up to know
+    /// it.
+    NoKey(KeyError),
+    /// The store did not decide: 503, or 500 where no store could have.
+    Failed(Error),
+}
+
+impl Rejection {
+    pub(crate) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
+        let limiter = Arc::clone(limiter);
+        Self { limiter, reason }
+    }
+
+    /// The name of the limiter.
+    #[must_use]
+    pub fn limiter(&self) -> &str {
+        &self.limiter
+    }
+
+    /// Why the request was not let through.
+    #[must_use]
+    pub fn reason(&self) -> &RejectionReason {
+        &self.reason
+    }
+
+    /// The status of the answer.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match &self.reason {
+            RejectionReason::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
+            RejectionReason::NoKey(error) => match error.kind() {
+                KeyErrorKind::Missing | KeyErrorKind::Ambiguous => StatusCode::BAD_REQUEST,
+                KeyErrorKind::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+            },
+            RejectionReason::Failed(error) => match error.kind() {
+                // The author's cost, whichever store.
+                ErrorKind::CostTooLarge | ErrorKind::CostExceedsLimit => {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
+                _ => StatusCode::SERVICE_UNAVAILABLE,
+            },
+        }
+    }
+
+    /// How long the client should wait, if waiting helps.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match &self.reason {
+            RejectionReason::Limited(decision) => decision.retry_after(),
+            RejectionReason::Failed(_) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
+                Some(Duration::from_secs(STORE_RETRY_SECONDS))
+            }
+            RejectionReason::Failed(_) | RejectionReason::NoKey(_) => None,
+        }
+    }
+
+    /// A short text, for people. It says nothing of the inside.
+    fn body(&self) -> Bytes {
+        match &self.reason {
+            RejectionReason::Limited(_) => Bytes::from_static(b"rate limit exceeded\n"),
+            RejectionReason::NoKey(error) if self.status() == StatusCode::BAD_REQUEST => {
+                format!("cannot tell who the request is from: {error}\n").into()
+            }
+            RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),
+            RejectionReason::Failed(_) => Bytes::from_static(b"the rate limiter cannot decide\n"),
+        }
+    }
+
+    /// The answer of the service, with this rejection in its extensions.
+    pub(crate) fn into_response(self, dialect: Headers) -> Response<Bytes> {
+        let mut response = Response::new(self.body());
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        );
+        // RFC 6585, section 4, forbids caches to store a 429; not all of them know.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(wait) = self.retry_after() {
+            headers.insert(RETRY_AFTER, whole_seconds(wait).max(1).into());
+        }
+        if let RejectionReason::Limited(decision) = &self.reason {
+            dialect.write(decision, headers);
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
