@@ -30,8 +30,9 @@ impl State {
         }
     }
 
-    /// Charges a cost that every quota admitted.
-    pub(crate) fn charge(&mut self, question: Question) {
+    /// Charges a cost that every quota admitted; whether that renews the time to live.
+    #[must_use]
+    pub(crate) fn charge(&mut self, question: Question) -> bool {
         match self {
             Self::SlidingLog(log) => log.charge(question),
         }

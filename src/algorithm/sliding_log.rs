@@ -69,13 +69,16 @@ impl SlidingLog {
         }
     }
 
-    pub(super) fn charge(&mut self, question: Question) {
+    /// Renews when the log begins.
+    pub(super) fn charge(&mut self, question: Question) -> bool {
         let Question { cost, now, .. } = question;
+        let begins = self.runs.is_empty();
         let end = self.end() + u64::from(cost);
         match self.runs.back_mut() {
             Some(last) if last.time == now => last.end = end,
             _ => self.runs.push_back(Run { time: now, end }),
         }
+        begins
     }
 
     /// A clock that stepped back leaves units after now: they are charged now, so that none counts
@@ -133,4 +136,140 @@ fn expired(time: u64, now: u64, window: u64) -> bool {
 
 fn saturate(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WINDOW: u64 = 1_000;
+    const START: u64 = 1_000_000;
+
+    /// The promise, told as plainly as it can be: the times of all units that were ever charged.
+    #[derive(Default)]
+    struct Units(Vec<u64>);
+
+    impl Units {
+        fn counting(&self, now: u64) -> u64 {
+            let counts = |time: &&u64| **time <= now && now < **time + WINDOW;
+            self.0.iter().filter(counts).count() as u64
+        }
+
+        fn check(&mut self, limit: u32, cost: u32, now: u64) -> bool {
+            let admitted = self.counting(now) + u64::from(cost) <= u64::from(limit);
+            if admitted {
+                self.0.extend((0..cost).map(|_| now));
+            }
+            admitted
+        }
+    }
+
+    fn question(limit: u32, cost: u32, now: u64) -> Question {
+        Question {
+            limit,
+            window: WINDOW,
+            cost,
+            now,
+        }
+    }
+
+    fn check(log: &mut SlidingLog, question: Question) -> Asked {
+        let asked = log.ask(question);
+        if asked.wait == Wait::Zero && question.cost > 0 {
+            log.charge(question);
+        }
+        asked
+    }
+
+    proptest! {
+        #[test]
+        fn the_log_counts_as_the_plain_list_of_units_does(
+            checks in prop::collection::vec((0..12_u32, 0..8_u32, 0..700_u64), 1..200),
+        ) {
+            let (mut log, mut units, mut now) = (SlidingLog::default(), Units::default(), START);
+            for (limit, cost, step) in checks {
+                now += step;
+                let used = units.counting(now);
+                let asked = check(&mut log, question(limit, cost, now));
+                prop_assert_eq!(u64::from(asked.used), used);
+                prop_assert_eq!(asked.wait == Wait::Zero, units.check(limit, cost, now));
+                prop_assert!(asked.wait != Wait::Never || cost > limit);
+            }
+        }
+
+        #[test]
+        fn reset_is_when_one_more_unit_is_left(
+            charges in prop::collection::vec((1..4_u32, 0..400_u64), 1..20),
+            limit in 0..30_u32,
+        ) {
+            let (mut log, mut now) = (SlidingLog::default(), START);
+            for (cost, step) in charges {
+                now += step;
+                check(&mut log, question(30, cost, now));
+            }
+            let mut left = |at: u64| limit.saturating_sub(log.ask(question(limit, 0, at)).used);
+            let (before, reset) = (left(now), log.ask(question(limit, 0, now)).reset);
+            if limit == 0 {
+                prop_assert_eq!(reset, 0);
+            } else {
+                let mut left = |at: u64| limit.saturating_sub(log.ask(question(limit, 0, at)).used);
+                prop_assert_eq!(left(now + reset - 1), before);
+                prop_assert!(left(now + reset) > before);
+            }
+        }
+
+        #[test]
+        fn a_clock_that_steps_back_locks_nobody_out_and_frees_nobody(
+            charges in prop::collection::vec((1..4_u32, 0..400_u64), 1..20),
+            back in 1..100_000_u64,
+            limit in 1..10_u32,
+        ) {
+            let (mut log, mut now) = (SlidingLog::default(), START);
+            for (cost, step) in charges {
+                now += step;
+                check(&mut log, question(limit, cost, now));
+            }
+            let used = log.ask(question(limit, 0, now)).used;
+            now -= back;
+            let after = check(&mut log, question(limit, limit, now));
+            prop_assert!(after.used >= used);
+            prop_assert!(after.used == 0 || matches!(after.wait, Wait::Micros(wait) if wait <= WINDOW));
+            let full = log.ask(question(limit, limit, now + WINDOW));
+            prop_assert_eq!(full.wait, Wait::Zero);
+        }
+    }
+
+    #[test]
+    fn a_unit_counts_up_to_one_window_and_no_longer() {
+        let mut log = SlidingLog::default();
+        check(&mut log, question(1, 1, START));
+        assert_eq!(
+            log.ask(question(1, 1, START + WINDOW - 1)).wait,
+            Wait::Micros(1)
+        );
+        assert_eq!(log.ask(question(1, 1, START + WINDOW)).wait, Wait::Zero);
+    }
+
+    #[test]
+    fn a_refusal_changes_nothing() {
+        let mut log = SlidingLog::default();
+        check(&mut log, question(3, 2, START));
+        let before = format!("{log:?}");
+        assert_eq!(
+            check(&mut log, question(3, 2, START + 1)).wait,
+            Wait::Micros(WINDOW - 1)
+        );
+        assert_eq!(format!("{log:?}"), before);
+    }
+
+    #[test]
+    fn units_of_one_microsecond_are_one_run() {
+        let mut log = SlidingLog::default();
+        for _ in 0..1_000 {
+            check(&mut log, question(100_000, 100, START));
+        }
+        assert_eq!((log.runs.len(), log.len()), (1, 100_000));
+    }
 }

@@ -74,10 +74,12 @@ impl Counters {
     fn charge(&mut self, quota: &Quota, cost: u32, moment: Moment) {
         let question = Question::new(quota, cost, moment.now);
         if self.find(quota).is_none() {
-            self.list.push(Counter::new(quota, moment));
+            self.list.push(Counter::new(quota));
         }
         if let Some(counter) = self.find(quota) {
-            counter.state.charge(question);
+            if counter.state.charge(question) {
+                counter.renew(moment);
+            }
             counter.part_used = counter.part_used.saturating_add(part(cost, quota.limit()));
             counter.idle_at = moment.now + counter.window;
         }
@@ -117,17 +119,15 @@ impl Counters {
 }
 
 impl Counter {
-    fn new(quota: &Quota, moment: Moment) -> Self {
-        let mut counter = Self {
+    fn new(quota: &Quota) -> Self {
+        Self {
             algorithm: quota.counted_by(),
             window: quota.window_micros(),
             state: State::empty(quota.counted_by()),
             dies_at: 0,
             part_used: 0,
             idle_at: 0,
-        };
-        counter.renew(moment);
-        counter
+        }
     }
 
     fn counts(&self, quota: &Quota) -> bool {

@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use redis::aio::ConnectionLike;
 use redis::{Cmd, RedisResult, Value};
 
 use super::managed::Managed;
@@ -32,18 +31,18 @@ impl Connection {
     #[cfg(feature = "redis-1")]
     pub(super) fn given<C>(connection: C) -> Self
     where
-        C: ConnectionLike + Clone + Send + Sync + 'static,
+        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
         Self::Given(Box::new(move |command| {
             let mut connection = connection.clone();
-            Box::pin(async move { connection.req_packed_command(&command).await })
+            Box::pin(async move { command.query_async(&mut connection).await })
         }))
     }
 
     /// Sends a command, once.
     pub(super) async fn send(&self, command: Cmd) -> RedisResult<Value> {
         match self {
-            Self::Managed(managed) => managed.connection()?.req_packed_command(&command).await,
+            Self::Managed(managed) => command.query_async(&mut managed.connection()?).await,
             Self::Given(send) => send(command).await,
         }
     }

@@ -1,0 +1,302 @@
+//! One law for all stores: the memory store and Redis give the same decisions for the same
+//! sequence, and what they promise of waiting is true to the microsecond.
+
+mod support;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use support::redis_server::{RedisServer, run, times_to_live};
+use support::test_time::TestTime;
+use tollgate::{Decision, ErrorKind, MemoryStore, Quota, RateLimiter, RedisStore};
+
+const SECOND: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// One step of a sequence.
+#[derive(Clone, Debug)]
+enum Step {
+    Check {
+        plan: usize,
+        key: usize,
+        cost: u32,
+    },
+    /// Checks, and if refused for a while, waits as long as told, less a microsecond, then that.
+    CheckAndWait {
+        plan: usize,
+        key: usize,
+        cost: u32,
+    },
+    Peek {
+        plan: usize,
+        key: usize,
+    },
+    Reset {
+        plan: usize,
+        key: usize,
+    },
+    Advance(Duration),
+    StepBack(Duration),
+    ForgetScripts,
+}
+
+/// What a limiter may change to while it runs: all share a name, so that a changed limit goes on
+/// with the same counts.
+fn plans() -> Vec<Vec<Quota>> {
+    let per_window = |limit| Quota::new(limit, WINDOW);
+    vec![
+        vec![per_window(5)],
+        vec![per_window(9)],
+        vec![per_window(2)],
+        vec![per_window(0)],
+        vec![Quota::per_second(12), per_window(4)],
+        vec![per_window(7), Quota::new(3, WINDOW / 10), per_window(6)],
+        vec![],
+    ]
+}
+
+const KEYS: [&str; 3] = ["ada", "bob {}\n", ""];
+
+fn step() -> impl Strategy<Value = Step> {
+    let plan = 0..plans().len();
+    let key = 0..KEYS.len();
+    let duration = prop_oneof![
+        Just(Duration::ZERO),
+        Just(Duration::from_micros(1)),
+        Just(WINDOW / 10),
+        Just(WINDOW - Duration::from_micros(1)),
+        Just(WINDOW),
+        Just(2 * WINDOW),
+        (0..200_000_u64).prop_map(Duration::from_micros),
+        (0..5_000_u64).prop_map(Duration::from_millis),
+    ];
+    prop_oneof![
+        8 => (plan.clone(), key.clone(), 0..14_u32)
+            .prop_map(|(plan, key, cost)| Step::Check { plan, key, cost }),
+        4 => (plan.clone(), key.clone(), 1..6_u32)
+            .prop_map(|(plan, key, cost)| Step::CheckAndWait { plan, key, cost }),
+        1 => (plan.clone(), key.clone()).prop_map(|(plan, key)| Step::Peek { plan, key }),
+        1 => (plan, key).prop_map(|(plan, key)| Step::Reset { plan, key }),
+        8 => duration.clone().prop_map(Step::Advance),
+        1 => duration.prop_map(Step::StepBack),
+        1 => Just(Step::ForgetScripts),
+    ]
+}
+
+/// Every field of a decision but who made it.
+#[derive(Debug, PartialEq)]
+struct Fields {
+    numbers: Vec<(u32, u32, u32)>,
+    durations: Vec<(Duration, Option<Duration>)>,
+    allowed: bool,
+}
+
+fn fields(decision: Result<Decision, tollgate::Error>) -> Result<Fields, ErrorKind> {
+    let decision = decision.map_err(|error| error.kind())?;
+    let quotas = decision.quotas();
+    let (mut numbers, mut durations): (Vec<_>, Vec<_>) = quotas
+        .map(|quota| {
+            (
+                (quota.limit(), quota.used(), quota.remaining()),
+                (quota.reset_after(), quota.retry_after()),
+            )
+        })
+        .unzip();
+    numbers.push((decision.limit(), decision.used(), decision.remaining()));
+    durations.push((decision.reset_after(), decision.retry_after()));
+    Ok(Fields {
+        numbers,
+        durations,
+        allowed: decision.is_allowed(),
+    })
+}
+
+struct Pair {
+    memory: MemoryStore,
+    redis: RedisStore,
+    time: TestTime,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Pair {
+    fn new(server: &RedisServer) -> Self {
+        let mut time = TestTime::new(server);
+        run(time.connection(), &["FLUSHALL"]);
+        time.advance(Duration::ZERO);
+        let (memory, redis) = time.stores(server);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        Self {
+            memory,
+            redis,
+            time,
+            runtime: runtime.expect("a runtime"),
+        }
+    }
+
+    fn limiters(&self, plan: usize) -> (RateLimiter, RateLimiter) {
+        let quotas = plans().swap_remove(plan);
+        (
+            RateLimiter::new(self.memory.clone(), quotas.clone()),
+            RateLimiter::new(self.redis.clone(), quotas),
+        )
+    }
+
+    /// What both stores say, after seeing that it is the same.
+    fn check(&self, plan: usize, key: &str, cost: u32) -> Result<Fields, ErrorKind> {
+        let (memory, redis) = self.limiters(plan);
+        self.runtime.block_on(async {
+            let in_memory = fields(memory.check_n(key, cost).await);
+            let in_redis = fields(redis.check_n(key, cost).await);
+            assert_eq!(in_memory, in_redis, "cost {cost} of plan {plan} on {key:?}");
+            in_memory
+        })
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Check { plan, key, cost } => {
+                let _ = self.check(plan, KEYS[key], cost);
+            }
+            Step::CheckAndWait { plan, key, cost } => self.check_and_wait(plan, KEYS[key], cost),
+            Step::Peek { plan, key } => {
+                let looked = self.check(plan, KEYS[key], 0);
+                assert_eq!(
+                    looked,
+                    self.check(plan, KEYS[key], 0),
+                    "a look changed something"
+                );
+            }
+            Step::Reset { plan, key } => {
+                let (memory, redis) = self.limiters(plan);
+                self.runtime.block_on(async {
+                    memory.reset(KEYS[key]).await.expect("reset");
+                    redis.reset(KEYS[key]).await.expect("reset");
+                });
+                let used = self.check(plan, KEYS[key], 0).expect("a look");
+                assert!(used.numbers.iter().all(|(_, used, _)| *used == 0));
+            }
+            Step::Advance(duration) => self.time.advance(duration),
+            Step::StepBack(duration) => self.time.step_back(duration),
+            Step::ForgetScripts => run(self.time.connection(), &["SCRIPT", "FLUSH"]),
+        }
+    }
+
+    fn check_and_wait(&mut self, plan: usize, key: &str, cost: u32) {
+        let Ok(first) = self.check(plan, key, cost) else {
+            return;
+        };
+        let Some((_, Some(wait))) = first.durations.last() else {
+            return;
+        };
+        self.time.advance(*wait - Duration::from_micros(1));
+        let early = self.check(plan, key, cost).expect("a decision");
+        assert!(!early.allowed, "admitted a microsecond before {wait:?}");
+        self.time.advance(Duration::from_micros(1));
+        let due = self.check(plan, key, cost).expect("a decision");
+        assert!(due.allowed, "refused after {wait:?}");
+    }
+}
+
+/// No key is immortal, and none lives much longer than its units matter.
+fn assert_times_to_live(connection: &mut redis::Connection) {
+    for (key, millis) in times_to_live(connection) {
+        if key != "test:clock" {
+            let window: u128 = key.rsplit(':').next().unwrap().parse().unwrap();
+            let most = i64::try_from(2 * window / 1_000 + 1_000).unwrap();
+            assert!((1..=most).contains(&millis), "{key} lives for {millis} ms");
+        }
+    }
+}
+
+#[test]
+fn memory_and_redis_give_the_same_decisions_and_waiting_is_exact() {
+    let server = RedisServer::start();
+    let config = Config {
+        cases: 300,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let steps = prop::collection::vec(step(), 1..160);
+    TestRunner::new(config)
+        .run(&steps, |steps| {
+            let mut pair = Pair::new(&server);
+            for step in &steps {
+                pair.take(step);
+            }
+            assert_times_to_live(pair.time.connection());
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server);
+    let quota = Quota::new(50, 10 * SECOND);
+    let (memory, redis) = (
+        RateLimiter::new(pair.memory.clone(), quota.clone()),
+        RateLimiter::new(pair.redis.clone(), quota),
+    );
+    // The clock stands on a multiple of ten seconds.
+    pair.time.advance(9 * SECOND);
+    let mut admitted = [0, 0];
+    for _ in 0..2 {
+        pair.runtime.block_on(async {
+            for _ in 0..50 {
+                for (limiter, admitted) in [&memory, &redis].into_iter().zip(&mut admitted) {
+                    let decision = limiter.check("ada").await.expect("a decision");
+                    *admitted += u32::from(decision.is_allowed());
+                }
+            }
+        });
+        pair.time.advance(2 * SECOND);
+    }
+    assert_eq!(admitted, [50, 50]);
+}
+
+#[test]
+fn a_large_log_is_trimmed_searched_and_rewound_alike() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server);
+    let quota = Quota::new(200_000, 10 * SECOND);
+    let (memory, redis) = (
+        RateLimiter::new(pair.memory.clone(), quota.clone()),
+        RateLimiter::new(pair.redis.clone(), quota),
+    );
+    let both = |pair: &Pair, cost| {
+        pair.runtime.block_on(async {
+            let in_memory = fields(memory.check_n("ada", cost).await);
+            assert_eq!(
+                in_memory,
+                fields(redis.check_n("ada", cost).await),
+                "cost {cost}"
+            );
+            in_memory.expect("a decision")
+        })
+    };
+    for (cost, step) in [
+        (100_000, SECOND),
+        (7_999, SECOND),
+        (8_000, SECOND),
+        (8_001, 4 * SECOND),
+        (100_000, Duration::ZERO),
+        (0, 4 * SECOND),
+        (50_000, SECOND),
+        (90_000, SECOND),
+        (100_000, Duration::ZERO),
+    ] {
+        let _ = both(&pair, cost);
+        pair.time.advance(step);
+    }
+    pair.time.step_back(5 * SECOND);
+    let looked = both(&pair, 0);
+    let rewound = both(&pair, 100_000);
+    assert_eq!(looked.numbers[0].1, rewound.numbers[0].1);
+    let (_, wait) = rewound.durations[0];
+    pair.time.advance(wait.expect("a wait"));
+    assert!(both(&pair, 100_000).allowed);
+}

@@ -1,0 +1,94 @@
+//! A Redis server that belongs to one test and dies with it.
+
+use std::time::{Duration, Instant};
+
+use redis::{Commands, ConnectionLike};
+
+/// A server on a free port of this machine, ready to answer.
+pub struct RedisServer {
+    process: redis_test::server::RedisServer,
+    port: u16,
+}
+
+impl RedisServer {
+    pub fn start() -> Self {
+        // A free port may be taken by somebody else before the server has it: then the server ends,
+        // or another one answers there. Both are seen, and another port is tried.
+        for _ in 0..10 {
+            let process = redis_test::server::RedisServer::new();
+            let (_, port) = process.host_and_port().expect("a TCP port");
+            let mut server = Self { process, port };
+            if server.is_ready() {
+                return server;
+            }
+        }
+        panic!("no Redis server could be started; is redis-server installed?");
+    }
+
+    fn is_ready(&mut self) -> bool {
+        let patience = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < patience && matches!(self.process.process.try_wait(), Ok(None)) {
+            if let Ok(mut connection) = self.try_connect() {
+                let info = redis::cmd("INFO").arg("server").query(&mut connection);
+                let info: redis::InfoDict = info.expect("INFO answers");
+                return info.get("process_id") == Some(self.process.process.id());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The id of the server's process.
+    pub fn id(&self) -> u32 {
+        self.process.process.id()
+    }
+
+    /// A blocking connection for the test itself.
+    pub fn connect(&self) -> redis::Connection {
+        self.try_connect().expect("the server is ready")
+    }
+
+    fn try_connect(&self) -> redis::RedisResult<redis::Connection> {
+        let mut connection = redis::Client::open(self.url())?.get_connection()?;
+        redis::cmd("PING").exec(&mut connection)?;
+        Ok(connection)
+    }
+
+    /// Ends the server at once, as a crash does.
+    pub fn kill(&mut self) {
+        self.process.stop();
+    }
+}
+
+/// All keys with their times to live in milliseconds, as PTTL tells them.
+pub fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, i64)> {
+    let keys: Vec<String> = connection.keys("*").expect("KEYS answers");
+    let pttl = |key: String| {
+        let millis = connection.pttl(&key).expect("PTTL answers");
+        (key, millis)
+    };
+    keys.into_iter().map(pttl).collect()
+}
+
+/// Runs a command whose reply does not matter.
+pub fn run(connection: &mut redis::Connection, command: &[&str]) {
+    let mut packed = redis::cmd(command[0]);
+    packed.arg(&command[1..]);
+    connection
+        .req_command(&packed)
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+}
+
+/// A port on which nobody listens.
+pub fn unused_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
