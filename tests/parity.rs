@@ -37,7 +37,7 @@ enum Step {
         key: usize,
     },
     Advance(Duration),
-    StepBack(Duration),
+    SetBack(Duration),
     ForgetScripts,
 }
 
@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (plan.clone(), key.clone()).prop_map(|(plan, key)| Step::Peek { plan, key }),
         1 => (plan, key).prop_map(|(plan, key)| Step::Reset { plan, key }),
         8 => duration.clone().prop_map(Step::Advance),
-        1 => duration.prop_map(Step::StepBack),
+        1 => duration.prop_map(Step::SetBack),
         1 => Just(Step::ForgetScripts),
     ]
 }
@@ -179,7 +179,7 @@ impl Pair {
                 assert!(used.numbers.iter().all(|(_, used, _)| *used == 0));
             }
             Step::Advance(duration) => self.time.advance(duration),
-            Step::StepBack(duration) => self.time.step_back(duration),
+            Step::SetBack(duration) => self.time.step_back(duration),
             Step::ForgetScripts => run(self.time.connection(), &["SCRIPT", "FLUSH"]),
         }
     }

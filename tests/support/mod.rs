@@ -1,5 +1,5 @@
 //! What several tests need: a Redis of their own.
 #![allow(dead_code, reason = "each test uses a part")]
 
-pub mod redis_server;
-pub mod test_time;
+pub(crate) mod redis_server;
+pub(crate) mod test_time;

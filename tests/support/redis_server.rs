@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use redis::{Commands, ConnectionLike};
 
 /// A server on a free port of this machine, ready to answer.
-pub struct RedisServer {
+pub(crate) struct RedisServer {
     process: redis_test::server::RedisServer,
     port: u16,
 }
 
 impl RedisServer {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         // A free port may be taken by somebody else before the server has it: then the server ends,
         // or another one answers there. Both are seen, and another port is tried.
         for _ in 0..10 {
@@ -38,21 +38,21 @@ impl RedisServer {
         false
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// The id of the server's process.
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.process.process.id()
     }
 
     /// A blocking connection for the test itself.
-    pub fn connect(&self) -> redis::Connection {
+    pub(crate) fn connect(&self) -> redis::Connection {
         self.try_connect().expect("the server is ready")
     }
 
@@ -63,13 +63,13 @@ impl RedisServer {
     }
 
     /// Ends the server at once, as a crash does.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process.stop();
     }
 }
 
 /// All keys with their times to live in milliseconds, as PTTL tells them.
-pub fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, i64)> {
+pub(crate) fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, i64)> {
     let keys: Vec<String> = connection.keys("*").expect("KEYS answers");
     let pttl = |key: String| {
         let millis = connection.pttl(&key).expect("PTTL answers");
@@ -79,7 +79,7 @@ pub fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, i64)> {
 }
 
 /// Runs a command whose reply does not matter.
-pub fn run(connection: &mut redis::Connection, command: &[&str]) {
+pub(crate) fn run(connection: &mut redis::Connection, command: &[&str]) {
     let mut packed = redis::cmd(command[0]);
     packed.arg(&command[1..]);
     connection
@@ -88,7 +88,7 @@ pub fn run(connection: &mut redis::Connection, command: &[&str]) {
 }
 
 /// A port on which nobody listens.
-pub fn unused_port() -> u16 {
+pub(crate) fn unused_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
 }

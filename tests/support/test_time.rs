@@ -29,14 +29,14 @@ end
 return redis.status_reply('OK')
 ";
 
-pub struct TestTime {
+pub(crate) struct TestTime {
     clock: TestClock,
     connection: redis::Connection,
     elapsed: Duration,
 }
 
 impl TestTime {
-    pub fn new(server: &RedisServer) -> Self {
+    pub(crate) fn new(server: &RedisServer) -> Self {
         let mut time = Self {
             clock: TestClock::new(),
             connection: server.connect(),
@@ -47,7 +47,7 @@ impl TestTime {
     }
 
     /// A memory store and a Redis store that live by this time.
-    pub fn stores(&self, server: &RedisServer) -> (MemoryStore, RedisStore) {
+    pub(crate) fn stores(&self, server: &RedisServer) -> (MemoryStore, RedisStore) {
         let redis = RedisStore::open(&server.url()).expect("a URL");
         (
             MemoryStore::with_clock(self.clock.clone()),
@@ -58,14 +58,14 @@ impl TestTime {
         )
     }
 
-    pub fn advance(&mut self, step: Duration) {
+    pub(crate) fn advance(&mut self, step: Duration) {
         let before = self.elapsed.as_millis();
         self.elapsed += step;
         self.clock.advance(step);
         self.show(self.elapsed.as_millis() - before);
     }
 
-    pub fn step_back(&mut self, step: Duration) {
+    pub(crate) fn step_back(&mut self, step: Duration) {
         self.clock.step_back(step);
         self.show(0);
     }
@@ -81,7 +81,7 @@ impl TestTime {
     }
 
     /// A connection to the server, for what only the test does.
-    pub fn connection(&mut self) -> &mut redis::Connection {
+    pub(crate) fn connection(&mut self) -> &mut redis::Connection {
         &mut self.connection
     }
 }

@@ -1,0 +1,151 @@
+//! How a store comes by its connections.
+
+use std::time::Duration;
+
+use redis::aio::{ConnectionManager, MultiplexedConnection};
+use tollgate::{Quota, RateLimiter, RedisStore};
+
+use crate::store_on;
+use crate::support::redis_server::{RedisServer, run};
+
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime")
+}
+
+#[test]
+fn a_store_outlives_the_runtime_that_first_used_it() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(9));
+    for used in 1..=3 {
+        let decision = runtime().block_on(limiter.check("ada"));
+        assert_eq!(decision.unwrap().used(), used);
+    }
+    // At once, too.
+    let (one, other) = (runtime(), runtime());
+    for used in 4..=7 {
+        let runtime = if used % 2 == 0 { &one } else { &other };
+        assert_eq!(runtime.block_on(limiter.check("ada")).unwrap().used(), used);
+    }
+}
+
+#[test]
+fn the_connections_of_ended_runtimes_are_closed() {
+    let server = RedisServer::start();
+    let store = store_on(&server);
+    for _ in 0..20 {
+        runtime().block_on(store.ping()).unwrap();
+    }
+    let mut connection = server.connect();
+    let clients: String = redis::cmd("CLIENT")
+        .arg("LIST")
+        .query(&mut connection)
+        .unwrap();
+    assert!(clients.lines().count() <= 3, "{clients}");
+}
+
+#[tokio::test]
+async fn all_checks_of_a_runtime_share_one_connection_of_resp3() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1_000));
+    let checks: Vec<_> = (0..100)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check("ada").await })
+        })
+        .collect();
+    for check in checks {
+        let _ = check.await.unwrap().unwrap();
+    }
+    let mut connection = server.connect();
+    let clients: String = redis::cmd("CLIENT")
+        .arg("LIST")
+        .query(&mut connection)
+        .unwrap();
+    let ours: Vec<_> = clients
+        .lines()
+        .filter(|client| client.contains("cmd=eval"))
+        .collect();
+    assert_eq!(ours.len(), 1, "{clients}");
+    assert!(ours[0].contains("resp=3"), "{clients}");
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_made_anew() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1_000));
+    let _ = limiter.check("ada").await.unwrap();
+    let mut connection = server.connect();
+    for _ in 0..5 {
+        run(
+            &mut connection,
+            &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
+        );
+        // The check that meets the loss may fail; which one that is depends on when it is noticed.
+        let mut failed = 0;
+        while let Err(error) = limiter.check("ada").await {
+            failed += 1;
+            assert!(failed < 10, "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_comes_later_is_found() {
+    let mut server = RedisServer::start();
+    let port = server.port();
+    server.kill();
+    let url = format!("redis://127.0.0.1:{port}");
+    let store = RedisStore::open(&url).unwrap();
+    assert!(store.ping().await.is_err());
+
+    let addr = redis::ConnectionAddr::Tcp("127.0.0.1".into(), port);
+    let _server = redis_test::server::RedisServer::new_with_addr_and_modules(addr, &[], false);
+    let patience = tokio::time::Instant::now() + Duration::from_secs(10);
+    while let Err(error) = store.ping().await {
+        assert!(tokio::time::Instant::now() < patience, "{error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_of_the_application_serves_as_well() {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let multiplexed: MultiplexedConnection =
+        client.get_multiplexed_async_connection().await.unwrap();
+    let managed = ConnectionManager::new(client).await.unwrap();
+    let stores = [
+        RedisStore::with_connection(multiplexed),
+        RedisStore::with_connection(managed),
+        store_on(&server),
+    ];
+    for (used, store) in (1..).zip(stores) {
+        store.ping().await.unwrap();
+        let limiter = RateLimiter::new(store, Quota::per_hour(9));
+        assert_eq!(limiter.check("ada").await.unwrap().used(), used);
+    }
+}
+
+#[tokio::test]
+async fn a_url_may_ask_for_resp2_and_another_database() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(&format!("{}/3?protocol=resp2", server.url())).unwrap();
+    let limiter = RateLimiter::new(store.deadline(Duration::from_secs(10)), Quota::per_hour(9));
+    let _ = limiter.check("ada").await.unwrap();
+    let mut connection = server.connect();
+    let clients: String = redis::cmd("CLIENT")
+        .arg("LIST")
+        .query(&mut connection)
+        .unwrap();
+    let ours = clients
+        .lines()
+        .find(|client| client.contains("cmd=eval"))
+        .unwrap();
+    assert!(
+        ours.contains("resp=2") && ours.contains("db=3"),
+        "{clients}"
+    );
+}

@@ -1,0 +1,145 @@
+//! What a check comes to when Redis will not, cannot or does not answer.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
+
+use crate::store_on;
+use crate::support::redis_server::{RedisServer, run, unused_port};
+
+const NAME: &str = "tollgate:v1:{default,ada}:log:3600000000";
+
+#[tokio::test]
+async fn a_key_of_another_type_is_a_wrong_setup_and_is_left_alone() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(5));
+    let mut connection = server.connect();
+    let () = connection.set(NAME, "somebody else's").unwrap();
+    for cost in [1, 0] {
+        let error = limiter.check_n("ada", cost).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    }
+    let value: String = connection.get(NAME).unwrap();
+    assert_eq!(value, "somebody else's");
+    assert!(limiter.check("bob").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn of_several_quotas_none_is_charged_when_one_cannot_be_asked() {
+    let server = RedisServer::start();
+    let quotas = [Quota::per_minute(5), Quota::per_hour(5)];
+    let limiter = RateLimiter::new(store_on(&server), quotas);
+    let mut connection = server.connect();
+    let () = connection.set(NAME, "somebody else's").unwrap();
+    let error = limiter.check("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    let keys: Vec<String> = connection.keys("*").unwrap();
+    assert_eq!(keys, [NAME]);
+}
+
+#[tokio::test]
+async fn a_missing_right_is_a_wrong_setup() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for (user, rights) in [("nobody", "-@all"), ("half", "+@all -rpush")] {
+        let mut command = vec!["ACL", "SETUSER", user, "on", ">pw", "~*"];
+        command.extend(rights.split(' '));
+        run(&mut connection, &command);
+        let url = format!("redis://{user}:pw@127.0.0.1:{}", server.port());
+        let store = RedisStore::open(&url)
+            .unwrap()
+            .deadline(Duration::from_secs(5));
+        let error = RateLimiter::new(store, Quota::per_hour(5))
+            .check("ada")
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{user}: {error}");
+        assert!(!error.to_string().contains("pw@"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_a_wrong_setup_that_is_not_shown() {
+    let server = RedisServer::start();
+    let url = format!("redis://default:hunter2@127.0.0.1:{}", server.port());
+    run(
+        &mut server.connect(),
+        &["CONFIG", "SET", "requirepass", "other"],
+    );
+    let store = RedisStore::open(&url)
+        .unwrap()
+        .deadline(Duration::from_secs(5));
+    let debug = format!("{store:?}");
+    let error = store.ping().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error:?}");
+    assert!(!format!("{error:?}{debug}").contains("hunter2"));
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_still_but_admits_nobody() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(2));
+    let _ = limiter.check_n("ada", 2).await.unwrap();
+    let mut connection = server.connect();
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(!limiter.check("ada").await.unwrap().is_allowed());
+    let error = limiter.check("bob").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(limiter.check("bob").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn a_replica_is_unavailable() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(2));
+    let mut connection = server.connect();
+    run(
+        &mut connection,
+        &["REPLICAOF", "127.0.0.1", &unused_port().to_string()],
+    );
+    let error = limiter.check("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_unavailable_within_the_deadline() {
+    let url = format!("redis://127.0.0.1:{}", unused_port());
+    let limiter = RateLimiter::new(RedisStore::open(&url).unwrap(), Quota::per_hour(2));
+    for _ in 0..3 {
+        let begin = Instant::now();
+        let error = limiter.check("ada").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(
+            begin.elapsed() < Duration::from_millis(150),
+            "{:?}",
+            begin.elapsed()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_a_timeout_at_the_deadline() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(60);
+    let store = store_on(&server).deadline(deadline);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(9));
+    store.ping().await.unwrap();
+    signal(&server, "STOP");
+    let begin = Instant::now();
+    let error = limiter.check("ada").await.unwrap_err();
+    let waited = begin.elapsed();
+    signal(&server, "CONT");
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!((deadline..deadline * 5).contains(&waited), "{waited:?}");
+}
+
+fn signal(server: &RedisServer, signal: &str) {
+    let sent = Command::new("kill")
+        .args(["-s", signal, &server.id().to_string()])
+        .status();
+    assert!(sent.expect("kill runs").success());
+}

@@ -1,0 +1,237 @@
+//! What the script leaves in Redis, and what it costs there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::Commands;
+use tollgate::{ErrorKind, Quota, RateLimiter};
+
+use crate::store_on;
+use crate::support::redis_server::{RedisServer, run, times_to_live};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn a_check_writes_one_list_of_times_under_its_name() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server).prefix("shop"), Quota::per_minute(10));
+    let _ = limiter.name("search").check_n("ada", 3).await.unwrap();
+
+    let mut connection = server.connect();
+    let keys = times_to_live(&mut connection);
+    let [(key, millis)] = keys.as_slice() else {
+        panic!("{keys:?}");
+    };
+    assert_eq!(key, "shop:v1:{search,ada}:log:60000000");
+    assert!((120_000..=121_000).contains(millis), "{millis}");
+    let times: Vec<u64> = connection.lrange(key, 0, -1).unwrap();
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
+    let now = seconds * 1_000_000 + micros;
+    assert_eq!(times.len(), 3);
+    assert!(
+        times
+            .iter()
+            .all(|time| (now - 5_000_000..now).contains(time)),
+        "{times:?}, {now}"
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_and_a_look_write_nothing() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(
+        store_on(&server),
+        [Quota::per_hour(2), Quota::per_second(1_000)],
+    );
+    let mut connection = server.connect();
+    let mut dump = move || -> BTreeMap<String, (Vec<String>, i64)> {
+        let keys = times_to_live(&mut connection);
+        let of = |(key, _): (String, i64)| {
+            let expires = redis::cmd("PEXPIRETIME").arg(&key).query(&mut connection);
+            let times = connection.lrange(&key, 0, -1).unwrap();
+            (key, (times, expires.unwrap()))
+        };
+        keys.into_iter().map(of).collect()
+    };
+
+    assert!(limiter.peek("ada").await.unwrap().is_allowed());
+    assert!(dump().is_empty());
+
+    assert!(limiter.check_n("ada", 2).await.unwrap().is_allowed());
+    let before = dump();
+    assert_eq!(before.len(), 2);
+    for _ in 0..3 {
+        let refused = limiter.check("ada").await.unwrap();
+        assert!(!refused.is_allowed());
+        let each: Vec<_> = refused.quotas().map(|quota| quota.is_allowed()).collect();
+        assert_eq!(each, [false, true]);
+        let _ = limiter.peek("ada").await.unwrap();
+    }
+    assert_eq!(dump(), before);
+}
+
+#[tokio::test]
+async fn quotas_of_one_window_are_charged_once_and_judged_each() {
+    let server = RedisServer::start();
+    let quotas = [Quota::per_hour(9), Quota::per_hour(2).named("strict")];
+    let limiter = RateLimiter::new(store_on(&server), quotas);
+    let decision = limiter.check("ada").await.unwrap();
+    let used: Vec<_> = decision
+        .quotas()
+        .map(|quota| (quota.limit(), quota.used()))
+        .collect();
+    assert_eq!(used, [(9, 1), (2, 1)]);
+    assert!(limiter.check("ada").await.unwrap().is_allowed());
+    let refused = limiter.check("ada").await.unwrap();
+    assert_eq!((refused.limit(), refused.used()), (2, 2));
+    let mut connection = server.connect();
+    let length: usize = connection
+        .llen("tollgate:v1:{default,ada}:log:3600000000")
+        .unwrap();
+    assert_eq!(length, 2);
+}
+
+#[tokio::test]
+async fn scripts_forgotten_between_any_two_checks_change_nothing() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(20));
+    let mut connection = server.connect();
+    for used in 1..=20 {
+        run(&mut connection, &["SCRIPT", "FLUSH"]);
+        let decision = limiter.check("ada").await.unwrap();
+        assert_eq!((decision.is_allowed(), decision.used()), (true, used));
+    }
+    run(&mut connection, &["SCRIPT", "FLUSH"]);
+    assert!(!limiter.check("ada").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn the_whole_range_of_limits_windows_and_costs_is_taken() {
+    let server = RedisServer::start();
+    let store = store_on(&server);
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    for (limit, window) in [(u32::MAX, days(366)), (1, days(366)), (u32::MAX, HOUR)] {
+        let name = format!("{limit} in {window:?}");
+        let limiter = RateLimiter::new(store.clone(), Quota::new(limit, window)).name(name);
+        let decision = limiter.check("ada").await.unwrap();
+        assert_eq!((decision.used(), decision.remaining()), (1, limit - 1));
+        assert_eq!(decision.reset_after(), window);
+    }
+
+    let brief = RateLimiter::new(store.clone(), Quota::new(1, Duration::from_millis(1)));
+    for _ in 0..50 {
+        let decision = brief.check("ada").await.unwrap();
+        let wait = decision.retry_after().unwrap_or_default();
+        assert!(wait <= Duration::from_millis(1));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    let large = RateLimiter::new(store, Quota::new(u32::MAX, HOUR)).name("large");
+    let decision = large.check_n("ada", 100_000).await.unwrap();
+    assert_eq!((decision.is_allowed(), decision.used()), (true, 100_000));
+    let error = large.check_n("ada", 100_001).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CostTooLarge);
+    assert_eq!(large.peek("ada").await.unwrap().used(), 100_000);
+}
+
+#[tokio::test]
+async fn keys_of_any_bytes_are_counted_apart_and_in_one_slot() {
+    let server = RedisServer::start();
+    let quotas = [Quota::per_hour(1), Quota::per_minute(1)];
+    let limiter = RateLimiter::new(store_on(&server), quotas);
+    let megabyte = vec![b'x'; 1 << 20];
+    let keys: [&[u8]; 12] = [
+        b"",
+        b" ",
+        b"{}",
+        b"}{",
+        b"{a}",
+        b"a\nb",
+        b"a\0b",
+        b"\xff\xfe",
+        b"a,b",
+        "é".as_bytes(),
+        &megabyte,
+        &megabyte[1..],
+    ];
+    for key in keys {
+        assert!(limiter.check(key).await.unwrap().is_allowed());
+        assert!(!limiter.check(key).await.unwrap().is_allowed());
+    }
+    let mut connection = server.connect();
+    let stored = times_to_live(&mut connection);
+    assert_eq!(stored.len(), 2 * keys.len());
+    let mut slots = BTreeMap::<u16, usize>::new();
+    for (key, _) in stored {
+        assert!(
+            key.len() < 120 && key.bytes().all(|byte| byte.is_ascii_graphic()),
+            "{key}"
+        );
+        let slot = redis::cmd("CLUSTER")
+            .arg("KEYSLOT")
+            .arg(&key)
+            .query(&mut connection);
+        *slots
+            .entry(slot.unwrap_or_else(|_| tag_slot(&key)))
+            .or_default() += 1;
+    }
+    assert!(slots.values().all(|keys| keys % 2 == 0), "{slots:?}");
+}
+
+/// Stands for the slot where the server has no cluster support: keys of one tag have one slot.
+fn tag_slot(key: &str) -> u16 {
+    let (_, tag) = key.split_once('{').unwrap();
+    let (tag, _) = tag.split_once('}').unwrap();
+    tag.bytes().fold(0, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(byte.into())
+    })
+}
+
+#[tokio::test]
+async fn reset_forgets_one_key_of_one_limiter() {
+    let server = RedisServer::start();
+    let store = store_on(&server);
+    let quotas = [Quota::per_hour(5), Quota::per_minute(5)];
+    let (search, export) = (
+        RateLimiter::new(store.clone(), quotas.clone()).name("search"),
+        RateLimiter::new(store, quotas).name("export"),
+    );
+    for (limiter, key) in [(&search, "ada"), (&search, "bob"), (&export, "ada")] {
+        let _ = limiter.check_n(key, 5).await.unwrap();
+    }
+    search.reset("ada").await.unwrap();
+    search.reset("nobody").await.unwrap();
+    assert_eq!(search.peek("ada").await.unwrap().used(), 0);
+    assert_eq!(search.peek("bob").await.unwrap().used(), 5);
+    assert_eq!(export.peek("ada").await.unwrap().used(), 5);
+}
+
+#[tokio::test]
+async fn a_check_calls_as_few_commands_as_it_can() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(3));
+    let _ = limiter.peek("ada").await.unwrap();
+    let mut connection = server.connect();
+    let mut calls_of_next = async |expected: &str| {
+        run(&mut connection, &["CONFIG", "RESETSTAT"]);
+        let _ = limiter.check("ada").await.unwrap();
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query(&mut connection)
+            .unwrap();
+        let calls = info.lines().filter_map(|line| {
+            let (name, stats) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let calls = stats.split(',').next()?;
+            let of_script = !matches!(name, "eval" | "evalsha" | "config|resetstat" | "info");
+            of_script.then(|| format!("{name} {calls}"))
+        });
+        let mut calls: Vec<_> = calls.collect();
+        calls.sort();
+        assert_eq!(calls.join(", "), expected);
+    };
+    calls_of_next("llen 1, pexpire 1, rpush 1, time 1").await;
+    calls_of_next("lindex 2, llen 1, rpush 1, time 1").await;
+    calls_of_next("lindex 2, llen 1, rpush 1, time 1").await;
+    // Refused.
+    calls_of_next("lindex 2, llen 1, time 1").await;
+}
