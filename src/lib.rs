@@ -1,4 +1,53 @@
 //! Exact, distributed rate limiting for tower and axum.
+//!
+//! A [`RateLimitLayer`] wraps any tower service of HTTP requests. It takes a [key](mod@key) from each
+//! request, an address or a header or a user, asks a [store](mod@store) in one atomic step whether
+//! a sliding window has room, and answers `429 Too Many Requests` with a `Retry-After` when it has
+//! not. With [`RedisStore`], all processes of a service share one exact limit; [`MemoryStore`] keeps
+//! to the same rules in one process.
+//!
+//! # Examples
+//!
+//! One line limits a router, here each client's address to 100 requests in any 60 seconds:
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tollgate::{MemoryStore, Quota, RateLimitLayer};
+//!
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "ok" }))
+//!     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)));
+//! ```
+//!
+//! The address is known where the router is served by
+//! `into_make_service_with_connect_info::<SocketAddr>()`; see [`key::peer_ip`]. Quotas, names, keys
+//! and costs are told to the [layer](RateLimitLayer), or to a [`RateLimiter`] where there is no HTTP.
+//!
+//! # How a check is decided
+//!
+//! 1. A check has a key, a cost in units, one unless said otherwise, and a list of [quotas](Quota).
+//! 2. The store reads its own clock, once.
+//! 3. Each quota admits the check if the units charged to the key within its window, and the cost,
+//!    are at most its limit.
+//! 4. If every quota admits it, it is charged to all of them; else to none, and nothing is written.
+//! 5. The [`Decision`] tells what is used and left, and when a refused check will be admitted: that
+//!    is exact to the microsecond, by the predicate of rule 3.
+//!
+//! # What this does not do
+//!
+//! - It does not queue or delay requests: one that is refused is answered at once. So it differs from
+//!   `tower::limit::RateLimit`, which makes callers wait, knows no keys and is of one process.
+//! - It does not limit how many requests run at the same time: `tower::limit::ConcurrencyLimit` does.
+//! - It does not believe `X-Forwarded-For`: behind a proxy, [`key::peer_ip`] is the proxy.
+//! - It does not decide while its store is away: requests are answered 503 then.
+//!
+//! # Features
+//!
+//! | feature | adds | default |
+//! |---|---|---|
+//! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
+//! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
+//! | `test-util` | [`store::TestClock`], a clock that a test moves by hand | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(test),
@@ -48,3 +97,8 @@ pub use service::RateLimit;
 pub use store::Store;
 pub use store::memory::MemoryStore;
 pub use store::redis::RedisStore;
+
+/// The examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

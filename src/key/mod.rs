@@ -34,6 +34,7 @@ mod custom;
 mod error;
 mod extension;
 mod header;
+#[cfg(feature = "axum-08")]
 mod path;
 mod peer_ip;
 

@@ -1,0 +1,75 @@
+//! A router with two limits: `cargo run --example axum`
+//!
+//! It counts in memory, so that it starts at once. On a Redis, any number of these share one limit:
+//! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example axum`
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::{env, io};
+
+use axum::http::request::Parts;
+use axum::{Extension, Router, routing::get};
+use tokio::net::TcpListener;
+use tollgate::{DecisionView, Quota, RateLimitLayer, key, store};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_writer(io::stderr).init();
+
+    let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
+    let store = store::from_url(&url)?;
+
+    // By API key: 5 units a second and 100 a minute, where an export costs 10.
+    let search = RateLimitLayer::new(
+        store.clone(),
+        [Quota::per_second(5), Quota::per_minute(100)],
+    )
+    .name("search")
+    .key(key::header("x-api-key"))
+    .cost(|parts: &Parts| {
+        if parts.uri.query() == Some("export") {
+            10
+        } else {
+            1
+        }
+    });
+
+    let app = Router::new()
+        .route("/search", get(found).layer(search))
+        // By address: 10 requests in any 10 seconds, to whatever stands above.
+        .layer(RateLimitLayer::new(store, "10/10s".parse::<Quota>()?).name("site"));
+
+    let listener = listen().await?;
+    let address = listener.local_addr()?;
+    println!("Listening on {address}. Try:");
+    println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
+    println!(
+        "  for i in $(seq 12); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done"
+    );
+
+    // `peer_ip`, the key of the second layer, needs the address that axum tells it so.
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app).await?;
+    Ok(())
+}
+
+async fn found(Extension(decision): Extension<DecisionView>) -> String {
+    format!(
+        "found, with {} of {} units left\n",
+        decision.remaining(),
+        decision.limit()
+    )
+}
+
+/// `TOLLGATE_ADDR`, else port 3000, else any that is free.
+async fn listen() -> io::Result<TcpListener> {
+    match env::var("TOLLGATE_ADDR") {
+        Ok(address) => TcpListener::bind(address).await,
+        Err(_) => match TcpListener::bind("127.0.0.1:3000").await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                TcpListener::bind("127.0.0.1:0").await
+            }
+            bound => bound,
+        },
+    }
+}

@@ -1,0 +1,311 @@
+//! The contracts of tower: any service, any body, errors and readiness as they are.
+
+mod support;
+
+use std::convert::Infallible;
+use std::future::{Ready, poll_fn, ready};
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use support::redis_server::{RedisServer, unused_port};
+use tollgate::key::{self, PeerAddr};
+use tollgate::{
+    ErrorKind, Key, MemoryStore, Quota, RateLimitLayer, RateLimiter, RedisStore, Rejection,
+    RejectionReason, Store,
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+fn request<B>(body: B) -> Request<B> {
+    let mut request = Request::new(body);
+    let peer = PeerAddr(SocketAddr::from(([192, 0, 2, 1], 5_000)));
+    request.extensions_mut().insert(peer);
+    request
+}
+
+async fn ok<B>(_: Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
+    Ok(Response::new(Full::from("ok")))
+}
+
+fn layer(limit: u32) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(limit))
+}
+
+/// Whatever the store: at once in memory, later in Redis.
+fn stores(server: &RedisServer) -> [Arc<dyn Store>; 2] {
+    let redis = RedisStore::open(&server.url()).unwrap();
+    [
+        Arc::new(MemoryStore::new()),
+        Arc::new(redis.deadline(Duration::from_secs(10))),
+    ]
+}
+
+/// A body that is neither Clone, Default nor Send.
+struct OddBody(PhantomData<*const ()>);
+
+#[tokio::test]
+async fn a_request_body_may_be_of_any_type() {
+    let service = layer(1).layer(service_fn(ok::<OddBody>));
+    let response = service
+        .oneshot(request(OddBody(PhantomData)))
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    let body = response.into_body().collect().await.unwrap();
+    assert_eq!(body.to_bytes(), "ok");
+}
+
+#[derive(Debug, PartialEq)]
+struct OwnError(u32);
+
+#[tokio::test]
+async fn an_error_of_the_service_is_passed_on_unchanged() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let fails = |_: Request<()>| async { Err::<Response<Empty<Bytes>>, _>(OwnError(7)) };
+        let service = RateLimitLayer::new(store, Quota::per_minute(1)).layer(service_fn(fails));
+        let outcome: Result<_, OwnError> = service.oneshot(request(())).await;
+        assert_eq!(outcome.unwrap_err(), OwnError(7));
+    }
+}
+
+/// A service that may be called only when it, not a clone of it, was polled ready.
+#[derive(Debug, Default)]
+struct Strict {
+    is_ready: bool,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self { is_ready: false }
+    }
+}
+
+impl Service<Request<()>> for Strict {
+    type Response = Response<Empty<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.is_ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        assert!(self.is_ready, "called without having been polled ready");
+        self.is_ready = false;
+        ready(Ok(Response::new(Empty::new())))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let mut service = RateLimitLayer::new(store, Quota::per_minute(9)).layer(Strict::default());
+        for _ in 0..3 {
+            poll_fn(|cx| service.poll_ready(cx)).await.unwrap();
+            let response = service.call(request(())).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refused_request_does_not_reach_the_service() {
+    let calls = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&calls);
+    let service = layer(1).layer(service_fn(move |request: Request<()>| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        ok(request)
+    }));
+    for _ in 0..3 {
+        let _ = service.clone().oneshot(request(())).await.unwrap();
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn layers_services_and_their_clones_share_one_count() {
+    let layer = layer(2);
+    for status in [200, 200, 429] {
+        let service = layer.clone().layer(service_fn(ok::<()>)).clone();
+        let response = service.oneshot(request(())).await.unwrap();
+        assert_eq!(response.status(), status);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_request_poisons_nothing() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let mut service =
+            RateLimitLayer::new(store, Quota::per_minute(1_000)).layer(service_fn(ok::<()>));
+        for _ in 0..20 {
+            // Never polled, and polled once: whatever was sent is given up.
+            drop(service.call(request(())));
+            let mut response = Box::pin(service.call(request(())));
+            let _ = poll_fn(|cx| Poll::Ready(response.as_mut().poll(cx))).await;
+        }
+        let response = service.oneshot(request(())).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let left: u32 = response.headers()["x-ratelimit-remaining"]
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!((959..=999).contains(&left), "{left}");
+    }
+}
+
+#[tokio::test]
+async fn the_answer_to_a_refused_request_says_why() {
+    let service = layer(1).name("site").layer(service_fn(ok::<()>));
+    let _ = service.clone().oneshot(request(())).await.unwrap();
+    let response = service.oneshot(request(())).await.unwrap();
+    let rejection = response.extensions().get::<Rejection>().unwrap();
+    assert_eq!(
+        (rejection.limiter(), rejection.status().as_u16()),
+        ("site", 429)
+    );
+    let RejectionReason::Limited(decision) = rejection.reason() else {
+        panic!("{rejection:?}");
+    };
+    assert_eq!(
+        (decision.limit(), decision.used(), decision.remaining()),
+        (1, 1, 0)
+    );
+    assert_eq!(rejection.retry_after(), decision.retry_after());
+}
+
+async fn answer(layer: RateLimitLayer) -> (StatusCode, HeaderMap) {
+    let response = layer
+        .layer(service_fn(ok::<()>))
+        .oneshot(request(()))
+        .await
+        .unwrap();
+    (response.status(), response.headers().clone())
+}
+
+#[tokio::test]
+async fn what_can_never_pass_is_not_told_to_wait() {
+    let quota = Quota::per_minute(0);
+    for never in [
+        RateLimitLayer::new(MemoryStore::new(), quota),
+        layer(5).cost(|_| 6),
+        layer(5).cost(|_| u32::MAX),
+    ] {
+        let (status, headers) = answer(never).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(!headers.contains_key("retry-after"));
+        assert_eq!(
+            headers["x-ratelimit-remaining"],
+            headers["x-ratelimit-limit"]
+        );
+        assert_eq!(headers["x-ratelimit-reset"], "0");
+    }
+}
+
+#[tokio::test]
+async fn a_cost_that_no_log_takes_at_once_is_a_fault_of_the_server() {
+    let (status, _) = answer(layer(u32::MAX).cost(|_| 100_001)).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test]
+async fn a_cost_of_zero_passes_uncharged() {
+    let free = layer(1).cost(|_| 0);
+    for _ in 0..3 {
+        let (status, headers) = answer(free.clone()).await;
+        assert_eq!(
+            (status, &headers["x-ratelimit-remaining"]),
+            (StatusCode::OK, &"1".parse().unwrap())
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_a_quota_everything_passes_unlabelled_and_unasked() {
+    let nowhere = format!("redis://127.0.0.1:{}", unused_port());
+    let store = RedisStore::open(&nowhere).unwrap();
+    let (status, headers) = answer(RateLimitLayer::new(store, [])).await;
+    assert_eq!(status, StatusCode::OK);
+    assert!(!headers.contains_key("x-ratelimit-limit"));
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_503_within_its_deadline() {
+    let nowhere = format!("redis://127.0.0.1:{}", unused_port());
+    let store = RedisStore::open(&nowhere).unwrap();
+    let begin = std::time::Instant::now();
+    let response = RateLimitLayer::new(store, Quota::per_minute(1))
+        .layer(service_fn(ok::<()>))
+        .oneshot(request(()))
+        .await
+        .unwrap();
+    assert!(
+        begin.elapsed() < Duration::from_millis(200),
+        "{:?}",
+        begin.elapsed()
+    );
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.headers()["retry-after"], "1");
+    let rejection = response.extensions().get::<Rejection>().unwrap();
+    let RejectionReason::Failed(error) = rejection.reason() else {
+        panic!("{rejection:?}");
+    };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_layer_and_a_job_share_one_limiter() {
+    let by_key = key::header("x-api-key");
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(10));
+    let layer = RateLimitLayer::from(limiter.clone()).key(by_key.clone());
+    let _ = limiter.check_n(by_key.of("ada"), 4).await.unwrap();
+
+    let mut request = request(());
+    request
+        .headers_mut()
+        .insert("x-api-key", "ada".parse().unwrap());
+    let response = layer
+        .layer(service_fn(ok::<()>))
+        .oneshot(request)
+        .await
+        .unwrap();
+    assert_eq!(response.headers()["x-ratelimit-remaining"], "5");
+}
+
+#[tokio::test]
+async fn a_closure_makes_the_key() {
+    let layer = layer(1).key(key::from_fn(|parts| parts.uri.query().map(Key::from)));
+    let status = async |uri: &str| {
+        let mut request = request(());
+        *request.uri_mut() = uri.parse().unwrap();
+        let response = layer
+            .layer(service_fn(ok::<()>))
+            .oneshot(request)
+            .await
+            .unwrap();
+        response.status().as_u16()
+    };
+    assert_eq!(status("/?ada").await, 200);
+    assert_eq!(status("/?bob").await, 200);
+    assert_eq!(status("/?ada").await, 429);
+    assert_eq!(status("/").await, 400);
+}
+
+#[test]
+fn layers_limiters_and_services_go_anywhere() {
+    fn anywhere<T: Clone + std::fmt::Debug + Send + Sync + 'static>(_: &T) {}
+    let layer = layer(1);
+    anywhere(&layer);
+    anywhere(&layer.layer(Strict::default()));
+    anywhere(&RateLimiter::new(MemoryStore::new(), []));
+}
