@@ -144,7 +144,7 @@ impl Quota {
         self
     }
 
-    /// Gives the quota a name of its own, by which [`Decision::quotas`](crate::Decision::quotas)
+    /// Gives the quota a name of its own, by which [`DecisionView::quotas`](crate::DecisionView::quotas)
     /// tells it from its neighbours. The stored count does not depend on it.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
