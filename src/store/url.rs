@@ -72,12 +72,27 @@ mod tests {
             ("", "begins with a scheme"),
             ("127.0.0.1", "begins with a scheme"),
             ("memory:secret", "takes no address"),
-            ("http://user:secret@127.0.0.1", "redis://"),
-            ("redis://", "host"),
-            ("redis://user:secret@", "host"),
-            ("redis://user:secret@127.0.0.1:notaport", "port"),
-            ("redis://user:secret@127.0.0.1:70000", "port"),
-            ("redis://user:secret@127.0.0.1/notanumber", "database"),
+            ("http://user:secret@127.0.0.1", "not a redis url"),
+            ("redis://", "missing hostname"),
+            ("redis://user:secret@", "empty host"),
+            (
+                "redis://user:secret@127.0.0.1:notaport",
+                "invalid port number",
+            ),
+            ("redis://user:secret@127.0.0.1:70000", "invalid port number"),
+            ("redis://user:secret@[::1", "invalid IPv6 address"),
+            (
+                "redis://user:secret@127.0.0.1/x",
+                "\"redis://127.0.0.1/x\": invalid database number",
+            ),
+            (
+                "redis://user:secret@127.0.0.1/-1",
+                "a database is a number from 0",
+            ),
+            (
+                "redis://user:secret@127.0.0.1?protocol=9",
+                "invalid protocol version",
+            ),
             ("redis://user:secret@0.0.0.0", "wildcard"),
             ("rediss://user:secret@127.0.0.1", "TLS"),
         ] {

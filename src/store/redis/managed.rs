@@ -10,6 +10,7 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult};
 use tokio::runtime::{self, Handle};
 use tokio::task::AbortHandle;
+use url::Url;
 
 use crate::ConfigError;
 
@@ -42,7 +43,7 @@ struct OfRuntime {
 impl Managed {
     pub(super) fn open(url: &str) -> Result<Self, ConfigError> {
         let info = connection_info(url)?;
-        let client = Client::open(info).map_err(|error| malformed(url, &error))?;
+        let client = Client::open(info).map_err(|error| malformed("…", &reason(&error)))?;
         Ok(Self {
             client,
             connections: RwLock::default(),
@@ -102,14 +103,22 @@ fn manager_config() -> ConnectionManagerConfig {
 
 fn connection_info(url: &str) -> Result<ConnectionInfo, ConfigError> {
     let scheme = url.split(':').next().unwrap_or_default();
+    let url = Url::parse(url)
+        // Nothing behind the scheme is shown: what cannot be read may hold a password anywhere.
+        .map_err(|error| malformed(&format!("{scheme}:…"), &error.to_string()))?;
+    let shown = without_secrets(&url);
     if TLS_SCHEMES.contains(&scheme) {
-        return Err(ConfigError::url("rediss:…", "this build has no TLS"));
+        return Err(ConfigError::url(&shown, "this build has no TLS"));
     }
+    let asks_for_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
     let info = url
         .into_connection_info()
-        .map_err(|error| malformed(url, &error))?;
+        .map_err(|error| malformed(&shown, &reason(&error)))?;
+    if info.redis_settings().db() < 0 {
+        return Err(malformed(&shown, "a database is a number from 0"));
+    }
     // RESP3 tells at once when a connection is lost, RESP2 with the next command.
-    let protocol = if url.contains("protocol=") {
+    let protocol = if asks_for_protocol {
         info.redis_settings().protocol()
     } else {
         ProtocolVersion::RESP3
@@ -135,18 +144,56 @@ fn tcp_settings() -> TcpSettings {
     settings
 }
 
-/// The reason without the URL, which may hold a password.
-fn malformed(url: &str, error: &redis::RedisError) -> ConfigError {
+fn malformed(shown: &str, reason: &str) -> ConfigError {
     const RULE: &str = "a URL of Redis is redis://[user][:password@]host[:port][/database]";
-    let scheme = url.split(':').next().unwrap_or_default();
-    let reason = error.to_string();
-    let reason = reason.split(" - ").next().unwrap_or_default();
-    ConfigError::url(&format!("{scheme}:…"), &format!("{RULE}: {reason}"))
+    ConfigError::url(shown, &format!("{reason}; {RULE}"))
+}
+
+/// What an error of redis says, without its kind.
+fn reason(error: &redis::RedisError) -> String {
+    let text = error.to_string();
+    text.split(" - ").next().unwrap_or_default().to_lowercase()
+}
+
+fn without_secrets(url: &Url) -> String {
+    let mut shown = url.clone();
+    // Where a URL cannot have them, it has none.
+    let _ = shown.set_password(None);
+    let _ = shown.set_username("");
+    shown.set_query(None);
+    shown.into()
 }
 
 impl fmt::Debug for Managed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the whole of it: it holds the password.
         write!(f, "{}", self.client.get_connection_info().addr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_prompt_and_notices_a_peer_that_is_gone() {
+        let info = connection_info("redis://127.0.0.1").unwrap();
+        let tcp = info.tcp_settings();
+        assert!(tcp.nodelay() && tcp.keepalive().is_some());
+        #[cfg(target_os = "linux")]
+        assert_eq!(tcp.user_timeout(), Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn the_protocol_is_resp3_unless_the_url_says_otherwise() {
+        for (url, protocol) in [
+            ("redis://127.0.0.1", ProtocolVersion::RESP3),
+            ("redis://:protocol=2@127.0.0.1", ProtocolVersion::RESP3),
+            ("redis://127.0.0.1?protocol=resp2", ProtocolVersion::RESP2),
+            ("redis://127.0.0.1?protocol=3", ProtocolVersion::RESP3),
+        ] {
+            let info = connection_info(url).unwrap();
+            assert_eq!(info.redis_settings().protocol(), protocol, "{url}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::{Cmd, Value};
+use tokio::runtime::Handle;
 
 use super::{Answer, Check, Reset, Store, StoreFuture};
 use crate::{ConfigError, Error, ErrorKind};
@@ -161,6 +162,12 @@ impl RedisStore {
     }
 
     async fn within_deadline<T>(&self, call: impl Future<Output = T>) -> Result<T, Error> {
+        if Handle::try_current().is_err() {
+            return Err(Error::new(
+                ErrorKind::Misconfigured,
+                "a RedisStore can only be asked inside of a tokio runtime",
+            ));
+        }
         tokio::time::timeout(self.deadline, call)
             .await
             .map_err(|_| {
