@@ -11,8 +11,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::body::ResponseBody;
-use crate::layer::Settings;
-use crate::service::{Judged, admit};
+use crate::gate::{Gate, Judged, admit};
 use crate::store::StoreFuture;
 use crate::{DecisionView, Headers, Rejection};
 
@@ -44,7 +43,7 @@ pub(crate) struct Asking<S, B> {
     pub(crate) service: S,
     pub(crate) request: Request<B>,
     pub(crate) cost: u32,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) gate: Arc<Gate>,
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
@@ -116,8 +115,8 @@ where
 
 impl<S: Service<Request<B>>, B> Asking<S, B> {
     fn go_on(mut self, answer: <StoreFuture as Future>::Output) -> State<S, B> {
-        let headers = self.settings.headers;
-        match self.settings.judge(self.cost, answer) {
+        let headers = self.gate.headers;
+        match self.gate.judge(self.cost, answer) {
             Judged::Admitted(decision) => {
                 let (parts, body) = self.request.into_parts();
                 let request = admit(parts, body, &decision);

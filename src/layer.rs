@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::request::Parts;
 use tower_layer::Layer;
 
+use crate::gate::{Gate, MissingKey};
 use crate::key::{KeyExtractor, peer_ip};
-use crate::notice::Notices;
 use crate::{Headers, Quotas, RateLimit, RateLimiter, Store};
 
 /// Puts a limit before a service: of a router, a route, or any other that takes HTTP requests.
@@ -58,32 +58,7 @@ use crate::{Headers, Quotas, RateLimit, RateLimiter, Store};
 #[derive(Clone)]
 #[must_use = "a layer limits nothing until it is added to a service"]
 pub struct RateLimitLayer {
-    settings: Arc<Settings>,
-}
-
-/// What a layer and its services have in common.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) limiter: RateLimiter,
-    pub(crate) key: Arc<dyn KeyExtractor>,
-    pub(crate) cost: Option<Arc<CostFn>>,
-    pub(crate) on_missing_key: MissingKey,
-    pub(crate) headers: Headers,
-    pub(crate) notices: Arc<Notices>,
-}
-
-type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
-
-/// What happens to a request without a key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MissingKey {
-    /// It is answered 400, and told what is missing. The default: who could leave out the key would
-    /// leave out the limit.
-    #[default]
-    Refuse,
-    /// It goes on without being counted: where another layer limits it.
-    Exempt,
+    gate: Arc<Gate>,
 }
 
 impl RateLimitLayer {
@@ -98,12 +73,12 @@ impl RateLimitLayer {
     /// Names the limiter, `default` unless said otherwise: a part of the stored key. Layers of one
     /// name and store share their counts; give each limit of its own a name of its own.
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
-        self.with(|settings| settings.limiter = settings.limiter.clone().name(name))
+        self.with(|gate| gate.limiter = gate.limiter.clone().name(name))
     }
 
     /// Counts by `key`; by [`peer_ip`](crate::key::peer_ip) unless said otherwise.
     pub fn key(self, key: impl KeyExtractor) -> Self {
-        self.with(|settings| settings.key = Arc::new(key))
+        self.with(|gate| gate.key = Arc::new(key))
     }
 
     /// Charges each request what `cost` says; one unit unless said otherwise.
@@ -114,22 +89,22 @@ impl RateLimitLayer {
     where
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
     {
-        self.with(|settings| settings.cost = Some(Arc::new(cost)))
+        self.with(|gate| gate.cost = Some(Arc::new(cost)))
     }
 
     /// Decides what happens to requests without a key; they are refused unless said otherwise.
     pub fn on_missing_key(self, then: MissingKey) -> Self {
-        self.with(|settings| settings.on_missing_key = then)
+        self.with(|gate| gate.on_missing_key = then)
     }
 
     /// Tells clients of their limit by these headers; by [`Headers::x_ratelimit`] unless said
     /// otherwise.
     pub fn headers(self, headers: Headers) -> Self {
-        self.with(|settings| settings.headers = headers)
+        self.with(|gate| gate.headers = headers)
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(Arc::make_mut(&mut self.settings));
+    fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
+        change(Arc::make_mut(&mut self.gate));
         self
     }
 }
@@ -139,7 +114,7 @@ impl RateLimitLayer {
 impl From<RateLimiter> for RateLimitLayer {
     fn from(limiter: RateLimiter) -> Self {
         Self {
-            settings: Arc::new(Settings {
+            gate: Arc::new(Gate {
                 limiter,
                 key: Arc::new(peer_ip()),
                 cost: None,
@@ -155,24 +130,12 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, Arc::clone(&self.settings))
+        RateLimit::new(inner, Arc::clone(&self.gate))
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RateLimitLayer")
-            .field(&self.settings)
-            .finish()
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("limiter", &self.limiter)
-            .field("on_missing_key", &self.on_missing_key)
-            .field("headers", &self.headers)
-            .finish_non_exhaustive()
+        f.debug_tuple("RateLimitLayer").field(&self.gate).finish()
     }
 }

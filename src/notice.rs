@@ -1,27 +1,62 @@
 //! What an operator has to know: one line in the log for each change, never one for each request.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::key::KeyError;
 use crate::{Error, ErrorKind};
 
+/// How long a store must have answered for it to be back: of a store that fails now and then, not
+/// each failure is news.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// What has been said already, for one layer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Notices {
     keys_unknown: AtomicBool,
+    cost_too_large: AtomicBool,
     store_fails: AtomicBool,
+    /// When the store last failed, in milliseconds from `begin`.
+    last_failure: AtomicU64,
+    begin: Instant,
+    quiet: Duration,
+}
+
+impl Default for Notices {
+    fn default() -> Self {
+        Self::new(QUIET)
+    }
 }
 
 impl Notices {
-    /// The server cannot know keys as it is set up: said once, it will not pass.
-    pub(crate) fn keys_unknown(&self, limiter: &str, error: &KeyError) {
-        if !self.keys_unknown.swap(true, Ordering::Relaxed) {
-            tracing::error!(limiter, "every request is answered 500: {error}");
+    fn new(quiet: Duration) -> Self {
+        Self {
+            keys_unknown: AtomicBool::default(),
+            cost_too_large: AtomicBool::default(),
+            store_fails: AtomicBool::default(),
+            last_failure: AtomicU64::default(),
+            begin: Instant::now(),
+            quiet,
         }
     }
 
-    /// The store failed: said when it begins.
-    pub(crate) fn store_fails(&self, limiter: &str, error: &Error) {
+    /// The server cannot know keys as it is set up: said once, it will not pass.
+    pub(crate) fn keys_unknown(&self, limiter: &str, error: &KeyError) {
+        if !self.keys_unknown.swap(true, Ordering::Relaxed) {
+            tracing::error!(limiter, "requests are answered 500: {error}");
+        }
+    }
+
+    /// There is no decision. For a cost that no log takes: said once. Else the store failed: said
+    /// when it begins.
+    pub(crate) fn no_decision(&self, limiter: &str, error: &Error) {
+        if error.kind() == ErrorKind::CostTooLarge {
+            if !self.cost_too_large.swap(true, Ordering::Relaxed) {
+                tracing::error!(limiter, "requests are answered 500: {error}");
+            }
+            return;
+        }
+        self.last_failure.store(self.millis(), Ordering::Relaxed);
         if self.store_fails.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -41,11 +76,18 @@ impl Notices {
     /// The store answered: said when it had failed.
     pub(crate) fn store_answers(&self, limiter: &str) {
         // Read first: writing would have all cores pass the line around, on each request.
-        if self.store_fails.load(Ordering::Relaxed)
-            && self.store_fails.swap(false, Ordering::Relaxed)
-        {
+        if !self.store_fails.load(Ordering::Relaxed) {
+            return;
+        }
+        let failed = Duration::from_millis(self.last_failure.load(Ordering::Relaxed));
+        let quiet = self.begin.elapsed().saturating_sub(failed) >= self.quiet;
+        if quiet && self.store_fails.swap(false, Ordering::Relaxed) {
             tracing::info!(limiter, "the store answers again");
         }
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -107,10 +149,10 @@ mod tests {
     fn a_failing_store_is_a_line_when_it_begins_and_one_when_it_ends() {
         let error = Error::new(ErrorKind::Unavailable, "nobody is there");
         let log = log_of(|| {
-            let notices = Notices::default();
+            let notices = Notices::new(Duration::ZERO);
             for _ in 0..2 {
                 for _ in 0..100 {
-                    notices.store_fails("search", &error);
+                    notices.no_decision("search", &error);
                 }
                 for _ in 0..100 {
                     notices.store_answers("search");
@@ -128,7 +170,37 @@ mod tests {
     #[test]
     fn a_wrong_setup_is_louder() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
-        let log = log_of(|| Notices::default().store_fails("search", &error));
+        let log = log_of(|| Notices::default().no_decision("search", &error));
         assert!(log[0].contains("ERROR"), "{log:?}");
+    }
+
+    #[test]
+    fn a_store_that_fails_now_and_then_is_not_news_each_time() {
+        let error = Error::new(ErrorKind::Timeout, "too late");
+        let log = log_of(|| {
+            let notices = Notices::new(Duration::from_secs(3_600));
+            for _ in 0..100 {
+                notices.no_decision("search", &error);
+                notices.store_answers("search");
+            }
+        });
+        assert_eq!(log.len(), 1, "{log:?}");
+    }
+
+    #[test]
+    fn a_cost_that_is_too_large_does_not_blame_the_store() {
+        let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
+        let log = log_of(|| {
+            let notices = Notices::new(Duration::ZERO);
+            for _ in 0..100 {
+                notices.no_decision("search", &error);
+                notices.store_answers("search");
+            }
+        });
+        assert_eq!(log.len(), 1, "{log:?}");
+        assert!(
+            log[0].contains("500") && log[0].contains("a cost of 100001"),
+            "{log:?}"
+        );
     }
 }

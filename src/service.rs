@@ -4,17 +4,12 @@ use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::request::Parts;
 use http::{Request, Response};
 use tower_service::Service;
 
 use crate::body::ResponseBody;
-use crate::decision::Answer;
 use crate::future::{Asking, ResponseFuture};
-use crate::key::KeyErrorKind;
-use crate::layer::{MissingKey, Settings};
-use crate::store::StoreFuture;
-use crate::{DecisionView, Error, Rejection, RejectionReason};
+use crate::gate::{Asked, Gate, Judged, admit};
 
 /// A service with a limit before it; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -23,12 +18,12 @@ use crate::{DecisionView, Error, Rejection, RejectionReason};
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    settings: Arc<Settings>,
+    gate: Arc<Gate>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) fn new(inner: S, settings: Arc<Settings>) -> Self {
-        Self { inner, settings }
+    pub(crate) fn new(inner: S, gate: Arc<Gate>) -> Self {
+        Self { inner, gate }
     }
 
     /// The service inside.
@@ -64,24 +59,22 @@ where
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let (parts, body) = req.into_parts();
-        match self.settings.ask(&parts) {
+        match self.gate.ask(&parts) {
             Asked::Exempt => {
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::exempt(self.inner.call(request))
             }
-            Asked::Rejected(rejection) => {
-                ResponseFuture::rejected(rejection, self.settings.headers)
-            }
+            Asked::Rejected(rejection) => ResponseFuture::rejected(rejection, self.gate.headers),
             Asked::Store { answer, cost } => match answer.try_ready() {
                 // Without waiting, the service need not be cloned, which for axum's would allocate.
-                Ok(answer) => match self.settings.judge(cost, answer) {
+                Ok(answer) => match self.gate.judge(cost, answer) {
                     Judged::Admitted(decision) => {
                         let request = admit(parts, body, &decision);
                         let response = self.inner.call(request);
-                        ResponseFuture::admitted(response, decision, self.settings.headers)
+                        ResponseFuture::admitted(response, decision, self.gate.headers)
                     }
                     Judged::Rejected(rejection) => {
-                        ResponseFuture::rejected(rejection, self.settings.headers)
+                        ResponseFuture::rejected(rejection, self.gate.headers)
                     }
                 },
                 Err(answer) => {
@@ -93,80 +86,11 @@ where
                             service: mem::replace(&mut self.inner, clone),
                             request: Request::from_parts(parts, body),
                             cost,
-                            settings: Arc::clone(&self.settings),
+                            gate: Arc::clone(&self.gate),
                         },
                     )
                 }
             },
         }
-    }
-}
-
-/// Puts a request together again, with the decision for its handler.
-pub(crate) fn admit<B>(mut parts: Parts, body: B, decision: &DecisionView) -> Request<B> {
-    parts.extensions.insert(decision.clone());
-    Request::from_parts(parts, body)
-}
-
-/// What comes of a request before the store has answered.
-enum Asked {
-    /// Not counted.
-    Exempt,
-    Rejected(Rejection),
-    Store {
-        answer: StoreFuture,
-        cost: u32,
-    },
-}
-
-/// What comes of a request when the store has answered.
-pub(crate) enum Judged {
-    Admitted(DecisionView),
-    Rejected(Rejection),
-}
-
-impl Settings {
-    /// Finds out who asks and for how much, and asks the store.
-    fn ask(&self, parts: &Parts) -> Asked {
-        let key = match self.key.extract(parts) {
-            Ok(key) => key,
-            Err(error) => {
-                match (error.kind(), self.on_missing_key) {
-                    (KeyErrorKind::Missing, MissingKey::Exempt) => return Asked::Exempt,
-                    (KeyErrorKind::Misconfigured, _) => {
-                        self.notices.keys_unknown(self.limiter.label(), &error);
-                    }
-                    (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
-                }
-                return Asked::Rejected(self.reject(RejectionReason::NoKey(error)));
-            }
-        };
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        let answer = self.limiter.ask(&key, cost);
-        Asked::Store { answer, cost }
-    }
-
-    /// Lets a request through or not, by what the store said.
-    pub(crate) fn judge(&self, cost: u32, answer: Result<Answer, Error>) -> Judged {
-        let limiter = self.limiter.label();
-        match answer.and_then(|answer| self.limiter.decide(cost, answer)) {
-            Ok(decision) => {
-                self.notices.store_answers(limiter);
-                let decision = decision.into_view();
-                if decision.is_allowed() {
-                    Judged::Admitted(decision)
-                } else {
-                    Judged::Rejected(self.reject(RejectionReason::Limited(decision)))
-                }
-            }
-            Err(error) => {
-                self.notices.store_fails(limiter, &error);
-                Judged::Rejected(self.reject(RejectionReason::Failed(error)))
-            }
-        }
-    }
-
-    fn reject(&self, reason: RejectionReason) -> Rejection {
-        Rejection::new(self.limiter.label(), reason)
     }
 }
