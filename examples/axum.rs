@@ -35,6 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     });
 
     let app = Router::new()
+        .route("/", get(|| async { "ok\n" }))
         .route("/search", get(found).layer(search))
         // By address: 10 requests in any 10 seconds, to whatever stands above.
         .layer(RateLimitLayer::new(store, "10/10s".parse::<Quota>()?).name("site"));

@@ -10,10 +10,10 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use crate::Rejection;
 use crate::body::ResponseBody;
-use crate::gate::{Gate, Judged, admit};
+use crate::gate::{Gate, Judged, Telling};
 use crate::store::StoreFuture;
-use crate::{DecisionView, Headers, Rejection};
 
 pin_project! {
     /// The future of [`RateLimit`](crate::RateLimit).
@@ -33,8 +33,8 @@ pin_project! {
         S: Service<Request<B>>,
     {
         Asking { #[pin] answer: StoreFuture, then: Option<Asking<S, B>> },
-        Calling { #[pin] response: S::Future, told: Option<(DecisionView, Headers)> },
-        Rejected { rejection: Option<(Rejection, Headers)> },
+        Calling { #[pin] response: S::Future, telling: Option<Telling> },
+        Rejected { rejection: Option<(Rejection, Arc<Gate>)> },
     }
 }
 
@@ -54,24 +54,22 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
         }
     }
 
-    pub(crate) fn admitted(response: S::Future, decision: DecisionView, headers: Headers) -> Self {
-        let told = Some((decision, headers));
+    pub(crate) fn admitted(response: S::Future, telling: Telling) -> Self {
+        let telling = Some(telling);
         Self {
-            state: State::Calling { response, told },
+            state: State::Calling { response, telling },
         }
     }
 
     pub(crate) fn exempt(response: S::Future) -> Self {
+        let telling = None;
         Self {
-            state: State::Calling {
-                response,
-                told: None,
-            },
+            state: State::Calling { response, telling },
         }
     }
 
-    pub(crate) fn rejected(rejection: Rejection, headers: Headers) -> Self {
-        let rejection = Some((rejection, headers));
+    pub(crate) fn rejected(rejection: Rejection, gate: Arc<Gate>) -> Self {
+        let rejection = Some((rejection, gate));
         Self {
             state: State::Rejected { rejection },
         }
@@ -95,16 +93,19 @@ where
                     };
                     asking.go_on(answer)
                 }
-                StateProjection::Calling { response, told } => {
-                    let response = ready!(response.poll(cx))?;
-                    return Poll::Ready(Ok(tell(response, told.take())));
+                StateProjection::Calling { response, telling } => {
+                    let mut response = ready!(response.poll(cx))?;
+                    if let Some(telling) = telling.take() {
+                        telling.write_to(&mut response);
+                    }
+                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
                 StateProjection::Rejected { rejection } => {
                     // Polled again after its end, there is nothing left to answer.
-                    let Some((rejection, headers)) = rejection.take() else {
+                    let Some((rejection, gate)) = rejection.take() else {
                         return Poll::Pending;
                     };
-                    let response = rejection.into_response(headers);
+                    let response = rejection.into_response(&gate.headers);
                     return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
                 }
             };
@@ -115,35 +116,20 @@ where
 
 impl<S: Service<Request<B>>, B> Asking<S, B> {
     fn go_on(mut self, answer: <StoreFuture as Future>::Output) -> State<S, B> {
-        let headers = self.gate.headers;
         match self.gate.judge(self.cost, answer) {
             Judged::Admitted(decision) => {
                 let (parts, body) = self.request.into_parts();
-                let request = admit(parts, body, &decision);
+                let (request, telling) = self.gate.admit(parts, body, decision);
                 State::Calling {
                     response: self.service.call(request),
-                    told: Some((decision, headers)),
+                    telling: Some(telling),
                 }
             }
             Judged::Rejected(rejection) => State::Rejected {
-                rejection: Some((rejection, headers)),
+                rejection: Some((rejection, self.gate)),
             },
         }
     }
-}
-
-/// Adds the headers to the service's answer. One that a limit further in has refused keeps the
-/// headers of that limit.
-fn tell<ResBody>(
-    mut response: Response<ResBody>,
-    told: Option<(DecisionView, Headers)>,
-) -> Response<ResponseBody<ResBody>> {
-    if let Some((decision, headers)) = told
-        && response.extensions().get::<Rejection>().is_none()
-    {
-        headers.write(&decision, response.headers_mut());
-    }
-    response.map(ResponseBody::inner)
 }
 
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {

@@ -5,8 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::Request;
 use http::request::Parts;
+use http::{Request, Response};
 
 use crate::decision::Answer;
 use crate::key::{KeyErrorKind, KeyExtractor};
@@ -35,7 +35,8 @@ pub enum MissingKey {
     /// leave out the limit.
     #[default]
     Refuse,
-    /// It goes on without being counted: where another layer limits it.
+    /// It goes on without being counted, and without a
+    /// [`DecisionView`](crate::DecisionView) in its extensions: where another layer limits it.
     Exempt,
 }
 
@@ -54,6 +55,39 @@ pub(crate) enum Asked {
 pub(crate) enum Judged {
     Admitted(DecisionView),
     Rejected(Rejection),
+}
+
+/// What the answer to an admitted request tells its client.
+pub(crate) struct Telling {
+    decision: DecisionView,
+    headers: Headers,
+    /// Whether another layer outside has admitted the request before.
+    is_nested: bool,
+}
+
+/// Left in the answer by a nested layer: how few units are left there.
+#[derive(Clone, Copy)]
+struct Told {
+    remaining: u32,
+}
+
+impl Telling {
+    /// Writes the headers, unless a layer further in has refused the request or left fewer units.
+    pub(crate) fn write_to<B>(self, response: &mut Response<B>) {
+        let extensions = response.extensions();
+        let refused_inside = extensions
+            .get::<Rejection>()
+            .is_some_and(Rejection::is_limited);
+        let told = extensions.get::<Told>().map(|told| told.remaining);
+        let remaining = self.decision.remaining();
+        if refused_inside || told.is_some_and(|told| told <= remaining) {
+            return;
+        }
+        self.headers.write(&self.decision, response.headers_mut());
+        if self.is_nested {
+            response.extensions_mut().insert(Told { remaining });
+        }
+    }
 }
 
 impl Gate {
@@ -97,15 +131,26 @@ impl Gate {
         }
     }
 
+    /// Puts a request together again, with the decision for its handler, and keeps what its answer
+    /// is to tell.
+    pub(crate) fn admit<B>(
+        &self,
+        mut parts: Parts,
+        body: B,
+        decision: DecisionView,
+    ) -> (Request<B>, Telling) {
+        let outer = parts.extensions.insert(decision.clone());
+        let telling = Telling {
+            decision,
+            headers: self.headers.clone(),
+            is_nested: outer.is_some(),
+        };
+        (Request::from_parts(parts, body), telling)
+    }
+
     fn reject(&self, reason: RejectionReason) -> Rejection {
         Rejection::new(self.limiter.label(), reason)
     }
-}
-
-/// Puts a request together again, with the decision for its handler.
-pub(crate) fn admit<B>(mut parts: Parts, body: B, decision: &DecisionView) -> Request<B> {
-    parts.extensions.insert(decision.clone());
-    Request::from_parts(parts, body)
 }
 
 impl fmt::Debug for Gate {

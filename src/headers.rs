@@ -23,7 +23,7 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// | `X-RateLimit-Reset` | whole seconds from now, rounded up, until more units are left; on a 429, until this request is admitted, like `Retry-After` |
 ///
 /// Where layers are nested, the headers are those of the layer with fewer units left, or of the one
-/// that refused.
+/// that answered 429. Headers of these names that a service sets itself are replaced.
 ///
 /// # Examples
 ///
@@ -34,7 +34,7 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
 ///     .headers(Headers::x_ratelimit().epoch_reset());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     dialect: Dialect,
     reset: Reset,
@@ -79,12 +79,9 @@ impl Headers {
         self
     }
 
-    /// Writes the headers, unless a layer further in has left fewer units.
-    pub(crate) fn write(self, decision: &DecisionView, headers: &mut HeaderMap) {
+    /// Writes the headers, in place of those of the same names.
+    pub(crate) fn write(&self, decision: &DecisionView, headers: &mut HeaderMap) {
         if self.dialect == Dialect::None || decision.quotas().len() == 0 {
-            return;
-        }
-        if remaining_in(headers).is_some_and(|told| told <= decision.remaining()) {
             return;
         }
         let reset = decision
@@ -104,10 +101,6 @@ impl Default for Headers {
     fn default() -> Self {
         Self::x_ratelimit()
     }
-}
-
-fn remaining_in(headers: &HeaderMap) -> Option<u32> {
-    headers.get(REMAINING)?.to_str().ok()?.parse().ok()
 }
 
 /// Rounded up: who waits as long as he is told must not be refused again.
@@ -136,19 +129,17 @@ mod tests {
         Decision::new(Quota::per_minute(limit).into(), 1, answer).into_view()
     }
 
-    fn written(dialect: Headers, decisions: &[DecisionView]) -> Vec<(String, String)> {
+    fn written(dialect: &Headers, decision: &DecisionView) -> Vec<(String, String)> {
         let mut headers = HeaderMap::new();
-        for decision in decisions {
-            dialect.write(decision, &mut headers);
-        }
+        dialect.write(decision, &mut headers);
         let text = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), value.to_str().unwrap().to_owned())
         };
         headers.iter().map(text).collect()
     }
 
-    fn values(dialect: Headers, decisions: &[DecisionView]) -> Vec<String> {
-        let written = written(dialect, decisions);
+    fn values(dialect: &Headers, decision: &DecisionView) -> Vec<String> {
+        let written = written(dialect, decision);
         written.into_iter().map(|(_, value)| value).collect()
     }
 
@@ -177,21 +168,21 @@ mod tests {
             ("x-ratelimit-reset", "42"),
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(written(Headers::default(), &[admitted]), expected);
+        assert_eq!(written(&Headers::default(), &admitted), expected);
     }
 
     #[test]
     fn a_refused_request_is_told_when_it_will_be_admitted() {
         let (wait, reset) = (Duration::from_millis(5_001), Duration::from_secs(1));
         let refused = decision(10, QuotaAnswer::refused(10, Some(wait), reset));
-        assert_eq!(values(Headers::default(), &[refused]), ["10", "0", "6"]);
+        assert_eq!(values(&Headers::default(), &refused), ["10", "0", "6"]);
     }
 
     #[test]
     fn an_epoch_reset_names_the_second() {
         let admitted = decision(10, QuotaAnswer::admitted(1, Duration::from_secs(30)));
         let before = whole_seconds(since_epoch());
-        let told = values(Headers::x_ratelimit().epoch_reset(), &[admitted]);
+        let told = values(&Headers::x_ratelimit().epoch_reset(), &admitted);
         let told: u64 = told[2].parse().unwrap();
         assert!(
             (before + 29..=before + 32).contains(&told),
@@ -200,16 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_with_fewer_units_left_is_told() {
-        let admitted = |limit| decision(limit, QuotaAnswer::admitted(1, Duration::from_secs(1)));
-        let told = |inner, outer| values(Headers::default(), &[admitted(inner), admitted(outer)]);
-        assert_eq!(told(5, 9), ["5", "4", "1"]);
-        assert_eq!(told(9, 5), ["5", "4", "1"]);
-    }
-
-    #[test]
     fn headers_can_be_left_out() {
         let admitted = decision(10, QuotaAnswer::admitted(1, Duration::ZERO));
-        assert!(written(Headers::none(), &[admitted]).is_empty());
+        assert!(written(&Headers::none(), &admitted).is_empty());
     }
 }

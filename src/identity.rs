@@ -34,8 +34,9 @@ const LONG_TEXT_CONTEXT: &str = "tollgate 2026-11-21 text of a key longer than 6
 /// BLAKE3 hash, never cut. So a key can be logged, is safe inside a Redis hash tag, and takes no
 /// allocation.
 ///
-/// The [extractors](crate::key) tag what they find (`ip=192.0.2.1`), so that a header cannot pass
-/// itself off as an address; their `of` makes the same key elsewhere, to look at it or reset it.
+/// The [extractors](crate::key) tag what they find (`ip=192.0.2.1`, `header:x-tenant-id=acme`), so
+/// that a header cannot pass itself off as an address; their `of`, and [`and`](Self::and) for keys
+/// of several parts, make the same key elsewhere, to look at it or reset it.
 ///
 /// # Examples
 ///
@@ -70,26 +71,22 @@ impl Key {
         &self.text
     }
 
-    /// A value found in a certain place, which `tag` names.
-    pub(crate) fn tagged(tag: &str, value: &[u8]) -> Self {
-        Self::from_chunks(|| {
-            let tag: PercentEncode<'_> = percent_encode(tag.as_bytes(), ESCAPED);
-            tag.chain(["="]).chain(percent_encode(value, ESCAPED))
-        })
+    /// A value found in a certain place, which `tag` names: a kind of place, and for one of many its
+    /// name behind a colon.
+    pub(crate) fn tagged(tag: Tag<'_>, value: &[u8]) -> Self {
+        Self::from_chunks(|| tag.chunks().chain(percent_encode(value, ESCAPED)))
     }
 
     /// A value that must not be readable where it is stored.
-    pub(crate) fn secret(tag: &str, value: &[u8], hash_key: &[u8; 32]) -> Self {
+    pub(crate) fn secret(tag: Tag<'_>, value: &[u8], hash_key: &[u8; 32]) -> Self {
         let hash = blake3::keyed_hash(hash_key, value).to_hex();
         let digits = digits_of(&hash);
-        Self::from_chunks(|| {
-            let tag: PercentEncode<'_> = percent_encode(tag.as_bytes(), ESCAPED);
-            tag.chain(["=~", digits])
-        })
+        Self::from_chunks(|| tag.chunks().chain(["~", digits]))
     }
 
-    /// A key of two parts.
-    pub(crate) fn and(&self, other: &Self) -> Self {
+    /// The key of two parts, as an extractor of a tuple makes it of the keys of its parts.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
         Self::from_chunks(|| [self.as_str(), ",", other.as_str()])
     }
 
@@ -110,6 +107,28 @@ impl Key {
             text.push_str(digits_of(&hasher.finalize().to_hex()));
         }
         Self { text }
+    }
+}
+
+/// Where a value was found, so that no two places have one key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tag<'a> {
+    Ip,
+    Path,
+    Header(&'a str),
+    Extension(&'a str),
+}
+
+impl<'a> Tag<'a> {
+    fn chunks(self) -> impl Iterator<Item = &'a str> {
+        let (kind, name) = match self {
+            Self::Ip => ("ip", ""),
+            Self::Path => ("path", ""),
+            Self::Header(name) => ("header:", name),
+            Self::Extension(name) => ("extension:", name),
+        };
+        let name: PercentEncode<'a> = percent_encode(name.as_bytes(), ESCAPED);
+        [kind].into_iter().chain(name).chain(["="])
     }
 }
 
@@ -178,18 +197,27 @@ mod tests {
         }
         assert_eq!(Key::from("%2A").as_str(), "%252A");
         assert_ne!(Key::from("*"), Key::global());
-        assert_ne!(Key::from("a=b"), Key::tagged("a", b"b"));
+        assert_ne!(Key::from("header:a=b"), Key::tagged(Tag::Header("a"), b"b"));
         assert_ne!(Key::from("a,b"), Key::from("a").and(&Key::from("b")));
     }
 
     #[test]
     fn a_secret_is_not_readable_and_depends_on_the_hash_key() {
-        let secret = Key::secret("x-api-key", b"hunter2", &[1; 32]);
+        let secret = Key::secret(Tag::Header("x-api-key"), b"hunter2", &[1; 32]);
         assert!(!secret.as_str().contains("hunter2"));
-        assert_eq!(secret, Key::secret("x-api-key", b"hunter2", &[1; 32]));
-        assert_ne!(secret, Key::secret("x-api-key", b"hunter2", &[2; 32]));
-        assert_ne!(secret, Key::secret("x-api-key", b"hunter3", &[1; 32]));
-        assert_ne!(secret, Key::tagged("x-api-key", b"hunter2"));
+        assert_eq!(
+            secret,
+            Key::secret(Tag::Header("x-api-key"), b"hunter2", &[1; 32])
+        );
+        assert_ne!(
+            secret,
+            Key::secret(Tag::Header("x-api-key"), b"hunter2", &[2; 32])
+        );
+        assert_ne!(
+            secret,
+            Key::secret(Tag::Header("x-api-key"), b"hunter3", &[1; 32])
+        );
+        assert_ne!(secret, Key::tagged(Tag::Header("x-api-key"), b"hunter2"));
     }
 
     /// Values that a careless encoding would confuse.
@@ -220,14 +248,24 @@ mod tests {
         fn a_stored_text_is_short_printable_and_without_braces(value in value(), tag in "\\PC{0,9}") {
             for key in [
                 Key::new(&value),
-                Key::tagged(&tag, &value),
-                Key::secret(&tag, &value, &[0; 32]),
-                Key::new(&value).and(&Key::tagged(&tag, &value)),
+                Key::tagged(Tag::Extension(&tag), &value),
+                Key::secret(Tag::Header(&tag), &value, &[0; 32]),
+                Key::new(&value).and(&Key::tagged(Tag::Extension(&tag), &value)),
             ] {
                 prop_assert!(key.as_str().len() <= MAX_LENGTH);
                 let printable = |byte: u8| byte.is_ascii_graphic() && !b"{}".contains(&byte);
                 prop_assert!(key.as_str().bytes().all(printable));
             }
         }
+    }
+
+    #[test]
+    fn places_of_one_name_are_told_apart() {
+        let tags = [Tag::Ip, Tag::Path, Tag::Header("ip"), Tag::Extension("ip")];
+        let keys: std::collections::HashSet<_> = tags
+            .iter()
+            .map(|tag| Key::tagged(*tag, b"192.0.2.1"))
+            .collect();
+        assert_eq!(keys.len(), tags.len());
     }
 }

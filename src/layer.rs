@@ -104,7 +104,10 @@ impl RateLimitLayer {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
-        change(Arc::make_mut(&mut self.gate));
+        let gate = Arc::make_mut(&mut self.gate);
+        change(gate);
+        // Another layer than before, with a log of its own.
+        gate.notices = Arc::default();
         self
     }
 }

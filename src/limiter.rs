@@ -192,7 +192,7 @@ impl RateLimiter {
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            store,
+            store: _,
             quotas,
             name,
             scope: _,
@@ -203,7 +203,6 @@ impl fmt::Debug for RateLimiter {
                 "quotas",
                 &quotas.iter().map(Quota::to_string).collect::<Vec<_>>(),
             )
-            .field("store", store)
             .finish_non_exhaustive()
     }
 }

@@ -104,6 +104,10 @@ impl Rejection {
         }
     }
 
+    pub(crate) fn is_limited(&self) -> bool {
+        matches!(self.reason, RejectionReason::Limited(_))
+    }
+
     /// A short text, for people. It says nothing of the inside.
     fn body(&self) -> Bytes {
         match &self.reason {
@@ -117,7 +121,7 @@ impl Rejection {
     }
 
     /// The answer of the service, with this rejection in its extensions.
-    pub(crate) fn into_response(self, dialect: Headers) -> Response<Bytes> {
+    pub(crate) fn into_response(self, dialect: &Headers) -> Response<Bytes> {
         let mut response = Response::new(self.body());
         *response.status_mut() = self.status();
         let headers = response.headers_mut();

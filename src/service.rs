@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower_service::Service;
 
+use crate::Rejection;
 use crate::body::ResponseBody;
 use crate::future::{Asking, ResponseFuture};
-use crate::gate::{Asked, Gate, Judged, admit};
+use crate::gate::{Asked, Gate, Judged};
 
 /// A service with a limit before it; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -64,33 +65,44 @@ where
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::exempt(self.inner.call(request))
             }
-            Asked::Rejected(rejection) => ResponseFuture::rejected(rejection, self.gate.headers),
+            Asked::Rejected(rejection) => self.reject(rejection),
             Asked::Store { answer, cost } => match answer.try_ready() {
                 // Without waiting, the service need not be cloned, which for axum's would allocate.
                 Ok(answer) => match self.gate.judge(cost, answer) {
                     Judged::Admitted(decision) => {
-                        let request = admit(parts, body, &decision);
-                        let response = self.inner.call(request);
-                        ResponseFuture::admitted(response, decision, self.gate.headers)
+                        let (request, told) = self.gate.admit(parts, body, decision);
+                        ResponseFuture::admitted(self.inner.call(request), told)
                     }
-                    Judged::Rejected(rejection) => {
-                        ResponseFuture::rejected(rejection, self.gate.headers)
-                    }
+                    Judged::Rejected(rejection) => self.reject(rejection),
                 },
                 Err(answer) => {
-                    // The service that was polled ready is the one that is called.
-                    let clone = self.inner.clone();
-                    ResponseFuture::asking(
-                        answer,
-                        Asking {
-                            service: mem::replace(&mut self.inner, clone),
-                            request: Request::from_parts(parts, body),
-                            cost,
-                            gate: Arc::clone(&self.gate),
-                        },
-                    )
+                    let asking = Asking {
+                        service: self.take_ready(),
+                        request: Request::from_parts(parts, body),
+                        cost,
+                        gate: Arc::clone(&self.gate),
+                    };
+                    ResponseFuture::asking(answer, asking)
                 }
             },
         }
+    }
+}
+
+impl<S: Clone> RateLimit<S> {
+    /// The service that was polled ready, which is the one to call.
+    fn take_ready(&mut self) -> S {
+        let clone = self.inner.clone();
+        mem::replace(&mut self.inner, clone)
+    }
+
+    /// Answers without the service. What it has set aside for this call, like a permit of
+    /// `ConcurrencyLimit`, is given back.
+    fn reject<B>(&mut self, rejection: Rejection) -> ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        drop(self.take_ready());
+        ResponseFuture::rejected(rejection, Arc::clone(&self.gate))
     }
 }

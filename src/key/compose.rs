@@ -16,6 +16,12 @@ pub struct Or<A, B> {
     second: B,
 }
 
+impl<A, B> Or<A, B> {
+    pub(super) fn new(first: A, second: B) -> Self {
+        Self { first, second }
+    }
+}
+
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         match self.first.extract(parts) {
@@ -33,18 +39,14 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 }
 
-/// Gives each extractor `or`, as a method of its own rather than the trait's, so that it needs no
-/// import.
+/// Gives each extractor the trait's `or` as a method of its own, which needs no import.
 macro_rules! alternatives {
     ($($extractor:ident $(<$($parameter:ident),+>)?)*) => {$(
         impl$(<$($parameter),+>)? $extractor$(<$($parameter),+>)? {
-            /// Tries `second` where a request does not have this key.
-            ///
-            /// What is there but cannot be used is refused all the same: a client must not be able
-            /// to choose how it is counted.
+            /// Tries `second` where a request does not have this key; see [`KeyExtractor::or`].
             #[must_use]
             pub fn or<Second: KeyExtractor>(self, second: Second) -> Or<Self, Second> {
-                Or { first: self, second }
+                Or::new(self, second)
             }
         }
     )*};
@@ -77,13 +79,13 @@ tuples!((A B) (A B C) (A B C D));
 mod tests {
     use crate::Key;
     use crate::key::test_request::{get, parts};
-    use crate::key::{KeyErrorKind, KeyExtractor, from_fn, global, header};
+    use crate::key::{KeyErrorKind, KeyExtractor, from_fn, global, header, peer_ip};
 
     #[test]
     fn a_key_of_parts_tells_every_combination_apart() {
         let key = (header("a").plain(), header("b").plain());
         let of = |a, b| key.extract(&parts(&[("a", a), ("b", b)])).unwrap();
-        assert_eq!(of("1", "2").as_str(), "a=1,b=2");
+        assert_eq!(of("1", "2").as_str(), "header:a=1,header:b=2");
         assert_ne!(of("1,b=2", "3"), of("1", "2,b=3"));
         let error = key.extract(&parts(&[("a", "1")])).unwrap_err();
         assert_eq!(error.kind(), KeyErrorKind::Missing);
@@ -108,8 +110,8 @@ mod tests {
             key.extract(&parts(headers))
                 .map(|key| key.as_str().to_owned())
         };
-        assert_eq!(of(&[("a", "1"), ("b", "2")]).unwrap(), "a=1");
-        assert_eq!(of(&[("b", "2")]).unwrap(), "b=2");
+        assert_eq!(of(&[("a", "1"), ("b", "2")]).unwrap(), "header:a=1");
+        assert_eq!(of(&[("b", "2")]).unwrap(), "header:b=2");
         assert_eq!(of(&[]).unwrap(), "*");
         let twice = of(&[("a", "1"), ("a", "2"), ("b", "2")]).unwrap_err();
         assert_eq!(twice.kind(), KeyErrorKind::Ambiguous);
@@ -133,5 +135,24 @@ mod tests {
         let first = key.extract(&parts(&[("a", "1")])).unwrap();
         let second = key.extract(&parts(&[("b", "1")])).unwrap();
         assert_ne!(first, second);
+    }
+
+    #[test]
+    fn a_fault_of_the_server_is_not_passed_over() {
+        let error = peer_ip().or(global()).extract(&get()).unwrap_err();
+        assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
+    }
+
+    #[test]
+    fn keys_of_parts_have_a_second_choice_too() {
+        let key = (header("a"), header("b")).or(global());
+        assert_eq!(key.extract(&parts(&[("a", "1")])).unwrap(), Key::global());
+    }
+
+    #[test]
+    fn a_key_of_parts_is_that_of_its_parts_joined() {
+        let (a, b) = (header("a"), header("b"));
+        let found = (a.clone(), b.clone()).extract(&parts(&[("a", "1"), ("b", "2")]));
+        assert_eq!(found.unwrap(), a.of("1").and(&b.of("2")));
     }
 }

@@ -1,15 +1,15 @@
 //! Why a request has no key.
 
-use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 /// Why a request has no key.
 ///
-/// The text names the place where the key was looked for, never a value.
+/// The text names the place where the key was looked for, never a value. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     kind: KeyErrorKind,
-    text: Cow<'static, str>,
+    text: Arc<str>,
 }
 
 /// The kinds of [`KeyError`], which decide how the request is answered.
@@ -29,7 +29,7 @@ pub enum KeyErrorKind {
 impl KeyError {
     /// An error whose text completes "cannot tell who the request is from: …".
     #[must_use]
-    pub fn new(kind: KeyErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(kind: KeyErrorKind, text: impl Into<Arc<str>>) -> Self {
         let text = text.into();
         Self { kind, text }
     }

@@ -9,13 +9,15 @@ use smallvec::SmallVec;
 
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
+use crate::identity::Tag;
 
 /// Counts by an extension of the request, in the form in which it displays: a user or a tenant that
 /// a layer outside of this one has found out.
 ///
-/// The key is tagged with the last part of the type's name (`UserId=42`), so that a `UserId` and a
-/// `TeamId` that look the same are two; [`named`](Extension::named) gives another tag. The value is
-/// stored readable.
+/// The key is tagged with the name of the type (`extension:app::UserId=42`), so that a `UserId` and a
+/// `TeamId` that look the same are two. Renaming or moving the type, or a compiler that writes it
+/// otherwise, then begins new counts; [`named`](Extension::named) gives a tag that stays. The value
+/// is stored readable. One that displays as nothing is a missing one.
 ///
 /// # Examples
 ///
@@ -37,7 +39,7 @@ use crate::Key;
 #[must_use]
 pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
     Extension {
-        tag: short_name(type_name::<T>()),
+        tag: type_name::<T>(),
         of: PhantomData,
     }
 }
@@ -60,27 +62,30 @@ impl<T: Display> Extension<T> {
     /// The key of a request that has this value: to look at it or reset it without a request.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
-        let mut text = Text(SmallVec::new());
-        // Only a Display that fails of itself fails here; what it wrote is the value then.
-        let _ = write!(text, "{value}");
-        Key::tagged(self.tag, &text.0)
+        Key::tagged(Tag::Extension(self.tag), &text_of(value))
     }
 }
 
 impl<T: Display + Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let value = parts.extensions.get::<T>();
-        value.map(|value| self.of(value)).ok_or_else(|| {
-            let text = format!("the request has no extension `{}`", self.tag);
-            KeyError::new(KeyErrorKind::Missing, text)
-        })
+        let text = parts.extensions.get::<T>().map(|value| text_of(value));
+        match text {
+            Some(text) if !text.is_empty() => Ok(Key::tagged(Tag::Extension(self.tag), &text)),
+            _ => Err(KeyError::new(
+                KeyErrorKind::Missing,
+                format!("the request has no extension `{}`", self.tag),
+            )),
+        }
     }
 }
 
-/// `Name` of `path::to::Name<of::What>`.
-fn short_name(full: &'static str) -> &'static str {
-    let path = full.split('<').next().unwrap_or(full);
-    path.rsplit("::").next().unwrap_or(path)
+fn text_of(value: &impl Display) -> SmallVec<[u8; 64]> {
+    let mut text = Text(SmallVec::new());
+    match write!(text, "{value}") {
+        Ok(()) => text.0,
+        // A value that cannot be displayed is not there; half of it could be another's.
+        Err(fmt::Error) => SmallVec::new(),
+    }
 }
 
 /// What is displayed, without an allocation where it is short.
@@ -109,35 +114,57 @@ impl<T> fmt::Debug for Extension<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::key::test_request::get;
 
+    struct Id<T>(u64, PhantomData<fn() -> T>);
+
+    impl<T> Display for Id<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
+
     #[test]
-    fn a_value_is_tagged_with_its_type() {
+    fn a_value_is_tagged_with_its_type_or_as_told() {
         let mut parts = get();
         parts.extensions.insert(7_u64);
-        parts.extensions.insert(String::from("a b"));
         let of = |key: Result<Key, KeyError>| key.unwrap().as_str().to_owned();
-        assert_eq!(of(extension::<u64>().extract(&parts)), "u64=7");
-        assert_eq!(of(extension::<String>().extract(&parts)), "String=a%20b");
-        assert_eq!(
-            of(extension::<u64>().named("user").extract(&parts)),
-            "user=7"
-        );
-        assert_eq!(extension::<u64>().of(&7).as_str(), "u64=7");
+        assert_eq!(of(extension::<u64>().extract(&parts)), "extension:u64=7");
+        let named = extension::<u64>().named("user");
+        assert_eq!(of(named.extract(&parts)), "extension:user=7");
+        assert_eq!(named.of(&7), named.extract(&parts).unwrap());
     }
 
     #[test]
-    fn a_missing_extension_is_named() {
-        let error = extension::<u64>().extract(&get()).unwrap_err();
-        assert_eq!(error.kind(), KeyErrorKind::Missing);
-        assert!(error.to_string().contains("u64"));
+    fn values_of_two_types_that_look_the_same_are_two() {
+        let user = extension::<Id<u8>>().of(&Id(7, PhantomData));
+        let team = extension::<Id<u16>>().of(&Id(7, PhantomData));
+        assert_ne!(user, team);
     }
 
     #[test]
-    fn a_type_is_called_by_its_last_name() {
-        assert_eq!(short_name("u64"), "u64");
-        assert_eq!(short_name("app::auth::UserId"), "UserId");
-        assert_eq!(short_name("app::Id<app::User>"), "Id");
+    fn a_value_that_is_absent_or_displays_as_nothing_is_missing() {
+        struct Broken;
+        impl Display for Broken {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("half of it")?;
+                Err(fmt::Error)
+            }
+        }
+        let mut parts = get();
+        let error = extension::<String>().extract(&parts).unwrap_err();
+        assert!(error.to_string().contains("String"));
+        parts.extensions.insert(Arc::new(String::new()));
+        parts.extensions.insert(Arc::new(Broken));
+        for error in [
+            error,
+            extension::<Arc<String>>().extract(&parts).unwrap_err(),
+            extension::<Arc<Broken>>().extract(&parts).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), KeyErrorKind::Missing);
+        }
     }
 }

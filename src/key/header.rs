@@ -7,6 +7,7 @@ use http::request::Parts;
 
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
+use crate::identity::Tag;
 
 /// Separates these hashes from all others that anybody makes with BLAKE3.
 const CONTEXT: &str = "tollgate 2026-11-21 value of a header";
@@ -37,9 +38,17 @@ const SECRET_CONTEXT: &str = "tollgate 2026-11-21 value of a header, by a secret
 /// ```
 #[must_use]
 pub fn header(name: impl AsRef<str>) -> Header {
+    let given = name.as_ref();
+    let error = |kind, what| KeyError::new(kind, format!("the header `{given}` {what}"));
     Header {
-        name: name.as_ref().parse().ok(),
-        given: name.as_ref().into(),
+        name: given.parse().map_err(|_| {
+            error(
+                KeyErrorKind::Misconfigured,
+                "cannot exist: give key::header the name of one",
+            )
+        }),
+        missing: error(KeyErrorKind::Missing, "is missing"),
+        ambiguous: error(KeyErrorKind::Ambiguous, "is sent more than once"),
         stored: Stored::Hashed(blake3::derive_key(CONTEXT, &[])),
     }
 }
@@ -47,8 +56,9 @@ pub fn header(name: impl AsRef<str>) -> Header {
 /// Counts by the value of a header; made by [`header`].
 #[derive(Clone)]
 pub struct Header {
-    name: Option<HeaderName>,
-    given: Box<str>,
+    name: Result<HeaderName, KeyError>,
+    missing: KeyError,
+    ambiguous: KeyError,
     stored: Stored,
 }
 
@@ -94,7 +104,7 @@ impl Header {
     /// ```
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
-        let tag = self.name.as_ref().map_or(&*self.given, HeaderName::as_str);
+        let tag = Tag::Header(self.name.as_ref().map_or("", HeaderName::as_str));
         match &self.stored {
             Stored::Plain => Key::tagged(tag, value.as_ref()),
             Stored::Hashed(hash_key) => Key::secret(tag, value.as_ref(), hash_key),
@@ -104,18 +114,12 @@ impl Header {
 
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let error = |kind, what| KeyError::new(kind, format!("the header `{}` {what}", self.given));
-        let Some(name) = &self.name else {
-            return Err(error(
-                KeyErrorKind::Misconfigured,
-                "cannot exist: give key::header the name of one",
-            ));
-        };
+        let name = self.name.as_ref().map_err(KeyError::clone)?;
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
             (Some(value), None) if !value.is_empty() => Ok(self.of(value)),
-            (None | Some(_), None) => Err(error(KeyErrorKind::Missing, "is missing")),
-            (_, Some(_)) => Err(error(KeyErrorKind::Ambiguous, "is sent more than once")),
+            (None | Some(_), None) => Err(self.missing.clone()),
+            (_, Some(_)) => Err(self.ambiguous.clone()),
         }
     }
 }
@@ -123,7 +127,7 @@ impl KeyExtractor for Header {
 impl fmt::Debug for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the hash key, which may be a secret.
-        f.debug_tuple("Header").field(&self.given).finish()
+        f.debug_tuple("Header").field(&self.name).finish()
     }
 }
 
@@ -144,10 +148,13 @@ mod tests {
         let key = header("X-API-Key");
         let hashed = stored(&key, "hunter2");
         assert!(
-            hashed.starts_with("x-api-key=~") && !hashed.contains("hunter2"),
+            hashed.starts_with("header:x-api-key=~") && !hashed.contains("hunter2"),
             "{hashed}"
         );
-        assert_eq!(stored(&key.clone().plain(), "hunter2"), "x-api-key=hunter2");
+        assert_eq!(
+            stored(&key.clone().plain(), "hunter2"),
+            "header:x-api-key=hunter2"
+        );
         let secret = stored(&key.clone().secret("s3cret"), "hunter2");
         assert_ne!(secret, hashed);
         assert_ne!(secret, stored(&key.secret("other"), "hunter2"));
@@ -156,7 +163,7 @@ mod tests {
     #[test]
     fn the_hash_is_the_same_in_every_process_and_version() {
         // BLAKE3 keyed by its key derivation of CONTEXT, as another implementation computes it.
-        let expected = "x-api-key=~648169584ac95f61920b47c2a9aeaeeb5889044e";
+        let expected = "header:x-api-key=~648169584ac95f61920b47c2a9aeaeeb5889044e";
         assert_eq!(stored(&header("x-api-key"), "hunter2"), expected);
     }
 
@@ -194,7 +201,7 @@ mod tests {
                 .insert("x-api-key", HeaderValue::from_bytes(bytes).unwrap());
             header("x-api-key").plain().extract(&parts).unwrap()
         };
-        assert_eq!(of(b"\xff\xfe").as_str(), "x-api-key=%FF%FE");
+        assert_eq!(of(b"\xff\xfe").as_str(), "header:x-api-key=%FF%FE");
         assert_ne!(of(b"\xff"), of(b"\xfe"));
     }
 
@@ -210,6 +217,6 @@ mod tests {
     #[test]
     fn a_secret_is_not_in_the_debug_output() {
         let debug = format!("{:?}", header("x-api-key").secret("s3cret"));
-        assert_eq!(debug, "Header(\"x-api-key\")");
+        assert_eq!(debug, "Header(Ok(\"x-api-key\"))");
     }
 }

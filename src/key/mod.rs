@@ -65,6 +65,19 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// When the request has no key, or one that cannot be used, or when the server is not set up to
     /// know it. The [kind](KeyErrorKind) decides how the request is answered.
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
+
+    /// Tries `second` where a request does not have this key.
+    ///
+    /// What is there but cannot be used is refused all the same: a client must not be able to choose
+    /// how it is counted. After [`global`], which every request has, and [`peer_ip`], which the
+    /// server and not the request must know, nothing else is tried.
+    #[must_use]
+    fn or<Second: KeyExtractor>(self, second: Second) -> Or<Self, Second>
+    where
+        Self: Sized,
+    {
+        Or::new(self, second)
+    }
 }
 
 impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {

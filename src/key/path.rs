@@ -5,6 +5,7 @@ use http::request::Parts;
 
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
+use crate::identity::Tag;
 
 /// Counts by the route that axum matched, as it was written: `/users/{id}`, not `/users/7`.
 ///
@@ -29,7 +30,7 @@ impl Path {
     /// The key of a request to a route, written as for the router.
     #[must_use]
     pub fn of(&self, route: &str) -> Key {
-        Key::tagged("path", route.as_bytes())
+        Key::tagged(Tag::Path, route.as_bytes())
     }
 }
 

@@ -6,6 +6,7 @@ use http::request::Parts;
 
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
+use crate::identity::Tag;
 
 /// The part of an IPv6 address that is one client unless said otherwise: what a provider gives to
 /// one customer at least (RFC 6177), who has all the addresses below it.
@@ -31,8 +32,10 @@ const DEFAULT_IPV6_PREFIX: u8 = 64;
 /// # }
 /// ```
 ///
-/// Other servers insert a [`PeerAddr`] into the request's extensions. Without either, requests are
-/// answered 500 and the log says what to add.
+/// Other servers insert a [`PeerAddr`] into the request's extensions, which goes before. Without
+/// either, requests are answered 500 and the log says what to add.
+///
+/// Tests without a server insert a [`PeerAddr`] too, or add a layer of axum's `MockConnectInfo`.
 #[must_use]
 pub fn peer_ip() -> PeerIp {
     PeerIp {
@@ -78,7 +81,7 @@ impl PeerIp {
                 Text::from(format_args!("{network}/{}", self.ipv6_prefix))
             }
         };
-        Key::tagged("ip", text.0.as_bytes())
+        Key::tagged(Tag::Ip, text.0.as_bytes())
     }
 }
 
@@ -117,13 +120,19 @@ impl KeyExtractor for PeerIp {
 fn peer_addr(parts: &Parts) -> Option<SocketAddr> {
     let told = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
     #[cfg(feature = "axum-08")]
-    let told = told.or_else(|| {
-        let info = parts
-            .extensions
-            .get::<axum::extract::ConnectInfo<SocketAddr>>();
-        info.map(|info| info.0)
-    });
+    let told = told.or_else(|| connect_info(parts));
     told
+}
+
+/// What axum's own extractor of `ConnectInfo` would find.
+#[cfg(feature = "axum-08")]
+fn connect_info(parts: &Parts) -> Option<SocketAddr> {
+    use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+    let info = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    let mock = || parts.extensions.get::<MockConnectInfo<SocketAddr>>();
+    info.map(|info| info.0)
+        .or_else(|| mock().map(|mock| mock.0))
 }
 
 #[cfg(test)]
@@ -187,6 +196,22 @@ mod tests {
             .extensions
             .insert(PeerAddr("192.0.2.7:5000".parse().unwrap()));
         assert_eq!(peer_ip().extract(&parts).unwrap().as_str(), "ip=192.0.2.7");
+    }
+
+    #[cfg(feature = "axum-08")]
+    #[test]
+    fn axum_tells_the_address_and_tests_of_axum_do() {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+        let mut parts = get();
+        let of = |parts: &Parts| peer_ip().extract(parts).unwrap().as_str().to_owned();
+        let address = |last: u8| SocketAddr::from(([192, 0, 2, last], 5_000));
+        parts.extensions.insert(MockConnectInfo(address(1)));
+        assert_eq!(of(&parts), "ip=192.0.2.1");
+        parts.extensions.insert(ConnectInfo(address(2)));
+        assert_eq!(of(&parts), "ip=192.0.2.2");
+        parts.extensions.insert(PeerAddr(address(3)));
+        assert_eq!(of(&parts), "ip=192.0.2.3");
     }
 
     proptest! {

@@ -10,7 +10,6 @@ pub(crate) mod memory;
 pub(crate) mod redis;
 mod url;
 
-use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use check::{Check, Reset};
@@ -35,7 +34,6 @@ use crate::{Error, ErrorKind};
 /// use std::time::Duration;
 /// use tollgate::store::{Answer, Check, QuotaAnswer, Source, Store, StoreFuture};
 ///
-/// #[derive(Debug)]
 /// struct Closed;
 ///
 /// impl Store for Closed {
@@ -49,7 +47,7 @@ use crate::{Error, ErrorKind};
 ///     }
 /// }
 /// ```
-pub trait Store: Debug + Send + Sync + 'static {
+pub trait Store: Send + Sync + 'static {
     /// Decides over a check, and charges it if it is admitted.
     ///
     /// The future owns what it needs. A store that can answer without waiting does so here, with

@@ -7,7 +7,7 @@ use redis::Commands;
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::store_on;
-use crate::support::redis_server::{RedisServer, run, unused_port};
+use crate::support::redis_server::{DeadPort, RedisServer, run};
 
 const NAME: &str = "tollgate:v1:{default,ada}:log:3600000000";
 
@@ -97,18 +97,20 @@ async fn a_replica_is_unavailable() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(2));
     let mut connection = server.connect();
-    run(
-        &mut connection,
-        &["REPLICAOF", "127.0.0.1", &unused_port().to_string()],
-    );
+    let nowhere = DeadPort::new();
+    let port = nowhere.port().to_string();
+    run(&mut connection, &["REPLICAOF", "127.0.0.1", &port]);
     let error = limiter.check("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
 #[tokio::test]
 async fn nobody_there_is_unavailable_within_the_deadline() {
-    let url = format!("redis://127.0.0.1:{}", unused_port());
-    let limiter = RateLimiter::new(RedisStore::open(&url).unwrap(), Quota::per_hour(2));
+    let nowhere = DeadPort::new();
+    let limiter = RateLimiter::new(
+        RedisStore::open(&nowhere.url()).unwrap(),
+        Quota::per_hour(2),
+    );
     for _ in 0..3 {
         let begin = Instant::now();
         let error = limiter.check("ada").await.unwrap_err();

@@ -66,6 +66,50 @@ async fn a_refusal_and_a_look_write_nothing() {
     assert_eq!(written(), before);
 }
 
+#[test]
+fn no_key_is_without_a_time_to_live_after_any_operations() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let window = Duration::from_millis;
+    let plans = [
+        vec![Quota::new(5, window(4))],
+        vec![Quota::new(3, window(50)), Quota::new(9, window(4))],
+        vec![Quota::per_hour(20), Quota::new(4, window(50))],
+    ];
+    let limiters = plans.map(|plan| RateLimiter::new(store_on(&server), plan));
+    let config = proptest::test_runner::Config {
+        cases: 40,
+        failure_persistence: None,
+        ..Default::default()
+    };
+    let operation = (0..limiters.len(), 0..3_u8, 0..6_u32, 0..40_u8);
+    let operations = proptest::collection::vec(operation, 1..60);
+    let law = |operations: Vec<(usize, u8, u32, u8)>| {
+        runtime.block_on(async {
+            for (limiter, key, cost, chance) in operations {
+                let (limiter, key) = (&limiters[limiter], format!("key {key}"));
+                match chance {
+                    0 => limiter.reset(key).await.unwrap(),
+                    1 => tokio::time::sleep(window(5)).await,
+                    _ => drop(limiter.check_n(key, cost).await),
+                }
+            }
+        });
+        for (key, millis) in times_to_live(&mut connection) {
+            let window: i64 = key.rsplit(':').next().unwrap().parse().unwrap();
+            // -2: it ended in between.
+            let lives = (0..=2 * window / 1_000 + 1_000).contains(&millis) || millis == -2;
+            assert!(lives, "{key} lives for {millis} ms");
+        }
+        Ok(())
+    };
+    let law = std::cell::RefCell::new(law);
+    proptest::test_runner::TestRunner::new(config)
+        .run(&operations, |operations| (law.borrow_mut())(operations))
+        .unwrap();
+}
+
 #[tokio::test]
 async fn quotas_of_one_window_are_charged_once_and_judged_each() {
     let server = RedisServer::start();

@@ -2,4 +2,5 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod redis_server;
+#[cfg(feature = "test-util")]
 pub(crate) mod test_time;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use redis::io::tcp::socket2;
 use redis::{Commands, ConnectionLike};
 
 /// A server on a free port of this machine, ready to answer.
@@ -87,8 +88,25 @@ pub(crate) fn run(connection: &mut redis::Connection, command: &[&str]) {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
 }
 
-/// A port on which nobody listens.
-pub(crate) fn unused_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+/// A port on which nobody listens, for as long as this lives: it is taken, so that no server that
+/// another test starts is given it.
+pub(crate) struct DeadPort(socket2::Socket);
+
+impl DeadPort {
+    pub(crate) fn new() -> Self {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        socket.bind(&any.into()).expect("a free port");
+        Self(socket)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        let address = self.0.local_addr().expect("an address");
+        address.as_socket().expect("an address of IP").port()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port())
+    }
 }
