@@ -14,8 +14,13 @@ local sliding_log = {}
 -- As many arguments as are passed to one command at once: unpack fails at 8 000.
 local CHUNK = 4000
 
+-- Redis 7.2.0 to 7.2.4 write the number 100000000 as 1e+08, which is no index.
+local function text(number)
+  return string.format('%.0f', number)
+end
+
 local function time_at(key, index)
-  return tonumber(redis.call('LINDEX', key, index))
+  return tonumber(redis.call('LINDEX', key, text(index)))
 end
 
 -- The index of the first entry later than `time`, in a list whose first entry is not and whose last
@@ -38,14 +43,15 @@ local function first_later(key, length, time)
   return high
 end
 
--- Keeps a log for as long as its entries can count, and one window more: without a trim it may grow
--- for one window after this and then counts for another. The second is for clocks that step.
+-- Keeps a log for as long as its entries can count: without a trim it may grow for one window after
+-- this and then counts for another. The second more keeps brief windows from being at the mercy of
+-- a millisecond.
 local function renew(key, window)
-  redis.call('PEXPIRE', key, string.format('%.0f', math.ceil(2 * window / 1000) + 1000))
+  redis.call('PEXPIRE', key, text(math.ceil(2 * window / 1000) + 1000))
 end
 
 local function push(key, count)
-  local time = string.format('%.0f', now)
+  local time = text(now)
   if count == 1 then
     redis.call('RPUSH', key, time)
     return
@@ -72,7 +78,7 @@ local function rewind(key, length, window)
   if kept == 0 then
     redis.call('DEL', key)
   else
-    redis.call('LTRIM', key, 0, kept - 1)
+    redis.call('LTRIM', key, '0', text(kept - 1))
   end
   push(key, length - kept)
   renew(key, window)
@@ -103,7 +109,7 @@ local function settle(key, window, cost)
   if cost == 0 then
     return length - expired, expired
   end
-  redis.call('LTRIM', key, expired, -1)
+  redis.call('LTRIM', key, text(expired), '-1')
   renew(key, window)
   return length - expired, 0
 end
@@ -141,6 +147,11 @@ end
 function sliding_log.charge(key, window, cost, asked)
   push(key, cost)
   if asked.used == 0 then
-    renew(key, window)
+    local renewed, problem = pcall(renew, key, window)
+    if not renewed then
+      -- A user without the right to PEXPIRE: rather no log than one that stays for ever.
+      redis.call('DEL', key)
+      error(problem, 0)
+    end
   end
 end

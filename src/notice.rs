@@ -92,40 +92,20 @@ impl Notices {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{self, Write};
-    use std::sync::{Arc, Mutex};
+#[path = "../tests/support/log.rs"]
+mod log;
 
+#[cfg(test)]
+mod tests {
     use super::*;
     use crate::key::KeyErrorKind;
+    use crate::notice::log;
 
     /// What is logged while `steps` run, line by line.
     fn log_of(steps: impl FnOnce()) -> Vec<String> {
-        let log = Log::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer({
-                let log = log.clone();
-                move || log.clone()
-            })
-            .with_ansi(false)
-            .finish();
-        tracing::subscriber::with_default(subscriber, steps);
-        let bytes = log.0.lock().unwrap().clone();
-        let text = String::from_utf8(bytes).unwrap();
-        text.lines().map(str::to_owned).collect()
-    }
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Log {
-        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(buf)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+        log::keep();
+        steps();
+        log::kept()
     }
 
     #[test]

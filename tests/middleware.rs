@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use axum::body::Bytes;
 use axum::body::HttpBody as _;
 use axum::http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
+use support::log;
 use support::redis_server::{DeadPort, RedisServer};
 use tollgate::key::{self, PeerAddr};
 use tollgate::{
@@ -300,50 +301,22 @@ async fn a_server_that_is_not_set_up_exempts_nobody() {
     assert!(!response.headers().contains_key("retry-after"));
 }
 
-/// What is logged while a future runs, on this thread.
-async fn log_of(future: impl Future<Output = ()>) -> String {
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Log {
-        fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(buf)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(move || writer.clone())
-        .finish();
-    let guard = tracing::subscriber::set_default(subscriber);
-    future.await;
-    drop(guard);
-    let bytes = log.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
-}
-
 #[tokio::test]
 async fn each_layer_that_cannot_know_keys_says_once_what_to_do() {
     let first = layer(9).name("first");
     let second = first.clone().name("second").key(key::header("no header"));
-    let log = log_of(async {
-        for layer in [&first, &second, &first, &second] {
-            let service = layer.layer(service_fn(ok::<()>));
-            let _ = service.oneshot(Request::new(())).await.unwrap();
-        }
-    });
-    let log = log.await;
-    assert_eq!(log.lines().count(), 2, "{log}");
+    log::keep();
+    for layer in [&first, &second, &first, &second] {
+        let service = layer.layer(service_fn(ok::<()>));
+        let _ = service.oneshot(Request::new(())).await.unwrap();
+    }
+    let log = log::kept();
+    assert_eq!(log.len(), 2, "{log:?}");
     assert!(
-        log.contains("into_make_service_with_connect_info::<SocketAddr>()"),
-        "{log}"
+        log[0].contains("into_make_service_with_connect_info::<SocketAddr>()"),
+        "{log:?}"
     );
-    assert!(log.contains("no header"), "{log}");
+    assert!(log[1].contains("no header"), "{log:?}");
 }
 
 #[tokio::test]
@@ -351,15 +324,17 @@ async fn a_store_that_fails_is_one_line() {
     let nowhere = DeadPort::new();
     let store = RedisStore::open(&nowhere.url()).unwrap();
     let layer = RateLimitLayer::new(store, Quota::per_minute(1)).name("search");
-    let log = log_of(async {
-        for _ in 0..3 {
-            let service = layer.layer(service_fn(ok::<()>));
-            let _ = service.oneshot(request(())).await.unwrap();
-        }
-    });
-    let log = log.await;
-    assert_eq!(log.lines().count(), 1, "{log}");
-    assert!(log.contains("WARN") && log.contains("search"), "{log}");
+    log::keep();
+    for _ in 0..3 {
+        let service = layer.layer(service_fn(ok::<()>));
+        let _ = service.oneshot(request(())).await.unwrap();
+    }
+    let log = log::kept();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(
+        log[0].contains("WARN") && log[0].contains("search"),
+        "{log:?}"
+    );
 }
 
 #[tokio::test]

@@ -85,7 +85,8 @@ impl Asked {
 }
 
 /// How long a stored count is kept after it was last renewed, in milliseconds: a log without a trim
-/// may grow for one window and then counts for another; the second is for clocks that step.
+/// may grow for one window and then counts for another. The second more keeps brief windows from
+/// being at the mercy of a millisecond.
 pub(crate) fn time_to_live_millis(window: u64) -> u64 {
     (2 * window).div_ceil(1_000) + 1_000
 }

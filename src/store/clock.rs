@@ -15,31 +15,17 @@ pub(crate) enum Clock {
     Test(TestClock),
 }
 
-/// One reading of a clock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
-    /// Microseconds of the clock, by which units are charged.
-    pub(crate) now: u64,
-    /// Milliseconds that have passed, by which counts live; they never step back.
-    pub(crate) elapsed: u64,
-}
-
 impl Clock {
     pub(crate) fn monotonic() -> Self {
         Self::Monotonic(Instant::now())
     }
 
-    pub(crate) fn read(&self) -> Moment {
+    /// What the clock shows, in microseconds.
+    pub(crate) fn now(&self) -> u64 {
         match self {
-            Self::Monotonic(start) => {
-                let now = micros(start.elapsed());
-                Moment {
-                    now,
-                    elapsed: now / 1_000,
-                }
-            }
+            Self::Monotonic(start) => micros(start.elapsed()),
             #[cfg(feature = "test-util")]
-            Self::Test(clock) => clock.read(),
+            Self::Test(clock) => clock.now_micros(),
         }
     }
 }
@@ -76,14 +62,7 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 #[derive(Clone, Debug)]
-pub struct TestClock(Arc<Hands>);
-
-#[cfg(feature = "test-util")]
-#[derive(Debug)]
-struct Hands {
-    now: AtomicU64,
-    elapsed_micros: AtomicU64,
-}
+pub struct TestClock(Arc<AtomicU64>);
 
 #[cfg(feature = "test-util")]
 impl TestClock {
@@ -93,35 +72,23 @@ impl TestClock {
     /// A clock that stands at some time in 2025.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Hands {
-            now: AtomicU64::new(Self::START),
-            elapsed_micros: AtomicU64::new(0),
-        }))
+        Self(Arc::new(AtomicU64::new(Self::START)))
     }
 
     /// Lets time pass.
     pub fn advance(&self, duration: Duration) {
-        let passed = micros(duration);
-        self.0.now.fetch_add(passed, Ordering::SeqCst);
-        self.0.elapsed_micros.fetch_add(passed, Ordering::SeqCst);
+        self.0.fetch_add(micros(duration), Ordering::SeqCst);
     }
 
-    /// Sets the clock back, as a correction of a server's clock does: no time passes.
+    /// Sets the clock back, as a correction of a server's clock does.
     pub fn step_back(&self, duration: Duration) {
-        self.0.now.fetch_sub(micros(duration), Ordering::SeqCst);
+        self.0.fetch_sub(micros(duration), Ordering::SeqCst);
     }
 
     /// What the clock shows, in microseconds since the Unix epoch.
     #[must_use]
     pub fn now_micros(&self) -> u64 {
-        self.0.now.load(Ordering::SeqCst)
-    }
-
-    fn read(&self) -> Moment {
-        Moment {
-            now: self.now_micros(),
-            elapsed: self.0.elapsed_micros.load(Ordering::SeqCst) / 1_000,
-        }
+        self.0.load(Ordering::SeqCst)
     }
 }
 

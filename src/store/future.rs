@@ -6,12 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::Answer;
-use crate::Error;
+use crate::{Error, ErrorKind};
 
 /// The future of a store's answer.
 ///
 /// It is either ready when it is made, as a store in memory answers, or a boxed future.
-#[must_use = "a store is asked only if its future is awaited"]
+#[must_use = "a store may be asked only when its future is awaited"]
 pub struct StoreFuture<T = Answer>(State<T>);
 
 enum State<T> {
@@ -52,8 +52,10 @@ impl<T> Future for StoreFuture<T> {
         }
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Ready(answer) => Poll::Ready(answer),
-            // Polled again after its end: it has nothing more to say.
-            State::Taken | State::Boxed(_) => Poll::Pending,
+            State::Taken | State::Boxed(_) => Poll::Ready(Err(Error::new(
+                ErrorKind::InvalidReply,
+                "a store's answer was asked for twice",
+            ))),
         }
     }
 }

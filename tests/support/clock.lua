@@ -2,8 +2,8 @@
 clock: the time that a test has set, in place of the server's, for what is decided and for what
 expires. In front of the very bytes that decide in production.
 
-Times to live are kept in the hash test:deadlines, in milliseconds of the test's own time, and keys
-are made to persist: else the real time that passes while a test runs would shorten them as well.
+Times to live are kept as deadlines of the test's clock, in milliseconds, in the hash test:deadlines,
+and keys are made to persist: else the real time that passes while a test runs would shorten them.
 ]]
 
 local now = tonumber(redis.call('GET', 'test:clock'))
@@ -14,7 +14,7 @@ local redis = {}
 function redis.call(command, key, ...)
   local reply
   if command == 'PEXPIRE' then
-    local deadline = tonumber(server.call('GET', 'test:elapsed')) + tonumber((...))
+    local deadline = math.floor(now / 1000) + tonumber((...))
     server.call('HSET', 'test:deadlines', key, string.format('%.0f', deadline))
     reply = server.call('EXISTS', key)
   else
@@ -26,3 +26,5 @@ function redis.call(command, key, ...)
   end
   return reply
 end
+
+redis.pcall = redis.call

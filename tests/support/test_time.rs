@@ -13,14 +13,13 @@ const CLOCK: &str = include_str!("clock.lua");
 /// as a wrong decision. A key without a time to live is an error.
 const MOVE: &str = r"
 redis.call('SET', 'test:clock', ARGV[1])
-redis.call('SET', 'test:elapsed', ARGV[2])
 for _, key in ipairs(redis.call('KEYS', '*')) do
   if key:sub(1, 5) ~= 'test:' then
     local deadline = redis.call('HGET', 'test:deadlines', key)
     if not deadline then
       return redis.error_reply('no time to live: ' .. key)
     end
-    if tonumber(deadline) <= tonumber(ARGV[2]) then
+    if tonumber(deadline) <= math.floor(tonumber(ARGV[1]) / 1000) then
       redis.call('DEL', key)
       redis.call('HDEL', 'test:deadlines', key)
     end
@@ -34,19 +33,27 @@ end
 return redis.status_reply('OK')
 ";
 
+/// The time, and two stores that live by it.
 pub(crate) struct TestTime {
     clock: TestClock,
     connection: redis::Connection,
-    elapsed: Duration,
+    pub(crate) memory: MemoryStore,
+    pub(crate) redis: RedisStore,
 }
 
 impl TestTime {
     /// The time of a server, on which this leaves nothing else.
     pub(crate) fn new(server: &RedisServer) -> Self {
+        let clock = TestClock::new();
+        let redis = RedisStore::open(&server.url()).expect("a URL");
         let mut time = Self {
-            clock: TestClock::new(),
+            memory: MemoryStore::with_clock(clock.clone()),
+            redis: redis
+                .with_clock_source(CLOCK)
+                // A slow machine is not what is tested.
+                .deadline(Duration::from_secs(10)),
             connection: server.connect(),
-            elapsed: Duration::ZERO,
+            clock,
         };
         let flushed = redis::cmd("FLUSHALL").exec(&mut time.connection);
         flushed.expect("FLUSHALL");
@@ -54,49 +61,39 @@ impl TestTime {
         time
     }
 
-    /// A memory store and a Redis store that live by this time.
-    pub(crate) fn stores(&self, server: &RedisServer) -> (MemoryStore, RedisStore) {
-        let redis = RedisStore::open(&server.url()).expect("a URL");
-        (
-            MemoryStore::with_clock(self.clock.clone()),
-            redis
-                .with_clock_source(CLOCK)
-                // A slow machine is not what is tested.
-                .deadline(Duration::from_secs(10)),
-        )
-    }
-
     pub(crate) fn advance(&mut self, step: Duration) {
-        self.elapsed += step;
         self.clock.advance(step);
         self.show();
     }
 
+    /// Sets the clock back. What a server keeps lives until a time of that same clock.
     pub(crate) fn step_back(&mut self, step: Duration) {
         self.clock.step_back(step);
         self.show();
     }
 
+    /// What has died is gone from both stores as soon as it has, so that a step back cannot find it
+    /// in one of them only.
     fn show(&mut self) {
+        self.memory.remove_dead();
         redis::cmd("EVAL")
             .arg(MOVE)
             .arg(0)
             .arg(self.clock.now_micros())
-            .arg(self.elapsed.as_millis().to_string())
             .exec(&mut self.connection)
             .expect("every key has a time to live");
     }
 
     /// The keys of the store with what they have left to live, in milliseconds of this time.
-    pub(crate) fn times_to_live(&mut self) -> Vec<(String, u128)> {
-        let deadlines: Vec<(String, u128)> = redis::cmd("HGETALL")
+    pub(crate) fn times_to_live(&mut self) -> Vec<(String, i128)> {
+        let deadlines: Vec<(String, i128)> = redis::cmd("HGETALL")
             .arg("test:deadlines")
             .query(&mut self.connection)
             .expect("HGETALL answers");
-        let elapsed = self.elapsed.as_millis();
+        let now = i128::from(self.clock.now_micros() / 1_000);
         let left = deadlines
             .into_iter()
-            .map(|(key, deadline)| (key, deadline - elapsed));
+            .map(|(key, deadline)| (key, deadline - now));
         left.collect()
     }
 

@@ -2,11 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::super::clock::Moment;
 use super::{Answer, Check};
 use crate::algorithm::{Asked, Question, State, time_to_live_millis};
-use crate::decision::{Source, Wait};
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::decision::{QuotaAnswer, Source, Wait};
+use crate::quota::{Algorithm, Quotas};
 
 /// What is stored for one key: a count for each algorithm and window.
 #[derive(Debug, Default)]
@@ -19,10 +18,11 @@ struct Counter {
     algorithm: Algorithm,
     window: u64,
     state: State,
-    /// When the count has died, in milliseconds of the store's elapsed time, as a key in Redis dies
-    /// of its TTL.
+    /// When the count dies, in milliseconds of the store's clock, as a key in Redis dies of its
+    /// TTL.
     dies_at: u64,
-    /// How much of the limit was used when last asked, in 1/1024 of it.
+    /// How much of a limit is used, in 1/1024: the most over the quotas of the last check that had a
+    /// cost.
     part_used: u32,
     /// When the last charged unit is returned.
     idle_at: u64,
@@ -33,109 +33,127 @@ pub(super) const DROPPABLE_PART: u32 = 512;
 
 impl Counters {
     /// Asks every quota, and charges all if all admit.
-    pub(super) fn check(&mut self, check: Check<'_>, moment: Moment) -> Answer {
-        self.list.retain(|counter| counter.dies_at > moment.elapsed);
+    pub(super) fn check(&mut self, check: Check<'_>, now: u64) -> Answer {
         let cost = check.cost();
-        let asked: SmallVec<[Asked; 2]> = check
-            .quotas()
+        let quotas = check.quotas();
+        let asked: SmallVec<[Asked; 2]> = quotas
             .iter()
-            .map(|quota| self.ask(quota, cost, moment))
+            .map(|quota| self.ask(Question::new(quota, cost, now), quota.counted_by()))
             .collect();
         let admitted = asked.iter().all(|asked| asked.wait == Wait::Zero);
         let charged = admitted && cost > 0;
         if charged {
-            for quota in check.quotas().counters() {
-                self.charge(quota, cost, moment);
+            for quota in quotas.counters() {
+                self.charge(Question::new(quota, cost, now), quota.counted_by());
             }
         }
-        let answers = asked.into_iter().map(|asked| {
-            if charged {
-                asked.charged(cost)
-            } else {
-                asked.uncharged()
-            }
-        });
+        let answers: SmallVec<[QuotaAnswer; 2]> = asked
+            .into_iter()
+            .map(|asked| {
+                if charged {
+                    asked.charged(cost)
+                } else {
+                    asked.uncharged()
+                }
+            })
+            .collect();
+        if cost > 0 {
+            self.note_parts_used(quotas, &answers);
+        }
         Answer::new(Source::Memory, answers)
     }
 
-    fn ask(&mut self, quota: &Quota, cost: u32, moment: Moment) -> Asked {
-        let question = Question::new(quota, cost, moment.now);
-        let Some(counter) = self.find(quota) else {
-            return State::empty(quota.counted_by()).ask(question);
+    fn ask(&mut self, question: Question, algorithm: Algorithm) -> Asked {
+        // What has died was not there any more.
+        let died = |counter: &Counter| counter.dies_at <= question.now / 1_000;
+        self.list
+            .retain(|counter| !(counter.counts(algorithm, question.window) && died(counter)));
+        let Some(counter) = self.find(algorithm, question.window) else {
+            return State::empty(algorithm).ask(question);
         };
         let asked = counter.state.ask(question);
-        counter.part_used = part(asked.used, quota.limit());
         if asked.renewed {
-            counter.renew(moment);
+            counter.renew(question.now);
         }
         asked
     }
 
-    fn charge(&mut self, quota: &Quota, cost: u32, moment: Moment) {
-        let question = Question::new(quota, cost, moment.now);
-        if self.find(quota).is_none() {
-            self.list.push(Counter::new(quota));
+    fn charge(&mut self, question: Question, algorithm: Algorithm) {
+        if self.find(algorithm, question.window).is_none() {
+            self.list.push(Counter::new(algorithm, question.window));
         }
-        if let Some(counter) = self.find(quota) {
+        if let Some(counter) = self.find(algorithm, question.window) {
             if counter.state.charge(question) {
-                counter.renew(moment);
+                counter.renew(question.now);
             }
-            counter.part_used = counter.part_used.saturating_add(part(cost, quota.limit()));
-            counter.idle_at = moment.now + counter.window;
+            counter.idle_at = question.now + counter.window;
         }
     }
 
-    fn find(&mut self, quota: &Quota) -> Option<&mut Counter> {
-        self.list.iter_mut().find(|counter| counter.counts(quota))
+    fn note_parts_used(&mut self, quotas: &Quotas, answers: &[QuotaAnswer]) {
+        for quota in quotas.counters() {
+            if let Some(counter) = self.find(quota.counted_by(), quota.window_micros()) {
+                counter.part_used = 0;
+            }
+        }
+        for (quota, answer) in quotas.iter().zip(answers) {
+            if let Some(counter) = self.find(quota.counted_by(), quota.window_micros()) {
+                let part = part(answer.used(), quota.limit());
+                counter.part_used = counter.part_used.max(part);
+            }
+        }
+    }
+
+    fn find(&mut self, algorithm: Algorithm, window: u64) -> Option<&mut Counter> {
+        self.list
+            .iter_mut()
+            .find(|counter| counter.counts(algorithm, window))
     }
 
     /// Forgets the counts of these quotas.
     pub(super) fn reset(&mut self, quotas: &Quotas) {
-        for quota in quotas.iter() {
-            self.list.retain(|counter| !counter.counts(quota));
+        for quota in quotas.counters() {
+            let (algorithm, window) = (quota.counted_by(), quota.window_micros());
+            self.list
+                .retain(|counter| !counter.counts(algorithm, window));
         }
+    }
+
+    /// Forgets the counts that have died.
+    pub(super) fn remove_dead(&mut self, now: u64) {
+        self.list.retain(|counter| counter.dies_at > now / 1_000);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether nothing here will be asked for again.
-    pub(super) fn is_dead(&self, moment: Moment) -> bool {
-        self.list
-            .iter()
-            .all(|counter| counter.dies_at <= moment.elapsed)
-    }
-
     /// How much is lost by dropping this key now: the largest part used of any limit, in 1/1024;
     /// nothing once all units are returned.
-    pub(super) fn part_used(&self, moment: Moment) -> u32 {
-        let live = self
-            .list
-            .iter()
-            .filter(|counter| counter.idle_at > moment.now && counter.dies_at > moment.elapsed);
+    pub(super) fn part_used(&self, now: u64) -> u32 {
+        let live = self.list.iter().filter(|counter| counter.idle_at > now);
         live.map(|counter| counter.part_used).max().unwrap_or(0)
     }
 }
 
 impl Counter {
-    fn new(quota: &Quota) -> Self {
+    fn new(algorithm: Algorithm, window: u64) -> Self {
         Self {
-            algorithm: quota.counted_by(),
-            window: quota.window_micros(),
-            state: State::empty(quota.counted_by()),
+            algorithm,
+            window,
+            state: State::empty(algorithm),
             dies_at: 0,
             part_used: 0,
             idle_at: 0,
         }
     }
 
-    fn counts(&self, quota: &Quota) -> bool {
-        self.algorithm == quota.counted_by() && self.window == quota.window_micros()
+    fn counts(&self, algorithm: Algorithm, window: u64) -> bool {
+        self.algorithm == algorithm && self.window == window
     }
 
-    fn renew(&mut self, moment: Moment) {
-        self.dies_at = moment.elapsed + time_to_live_millis(self.window);
+    fn renew(&mut self, now: u64) {
+        self.dies_at = now / 1_000 + time_to_live_millis(self.window);
     }
 }
 

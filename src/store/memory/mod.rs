@@ -43,7 +43,9 @@ const MAX_SHARDS: usize = 64;
 /// 3. else the check is answered by an [`Error`] of kind [`ErrorKind::Full`], which the
 ///    middleware treats as a store that does not answer, and logs.
 ///
-/// To keep a check short, 64 keys are looked at for a place, the next 64 at the next check.
+/// To keep a check short, 64 keys are looked at for a place, the next 64 at the next check. What one
+/// key takes is bounded by its limits: a log holds 16 bytes for each microsecond in which a unit was
+/// charged.
 ///
 /// # Examples
 ///
@@ -117,6 +119,18 @@ impl MemoryStore {
         self.len() == 0
     }
 
+    /// Drops all keys whose counts have died: two windows and a second after they last began or
+    /// were trimmed.
+    ///
+    /// Checks do so by and by, two keys each; this is for a store that is not asked any more, and
+    /// whose memory is wanted.
+    pub fn remove_dead(&self) {
+        let now = self.inner.clock.now();
+        for shard in &self.inner.shards {
+            lock(shard).remove_dead(now);
+        }
+    }
+
     /// The most keys that are held.
     #[must_use]
     pub fn max_keys(&self) -> usize {
@@ -146,10 +160,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 impl Store for MemoryStore {
     fn check(&self, check: Check<'_>) -> StoreFuture {
-        let moment = self.inner.clock.read();
-        let answers = self.with_shard(check.subject, |shard, name| {
-            shard.check(name, check, moment)
-        });
+        let now = self.inner.clock.now();
+        let answers = self.with_shard(check.subject, |shard, name| shard.check(name, check, now));
         StoreFuture::ready(match answers.flatten() {
             Some(answer) => Ok(answer),
             None => Err(Error::new(

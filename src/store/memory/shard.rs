@@ -4,7 +4,6 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use indexmap::{Equivalent, IndexMap};
 
-use super::super::clock::Moment;
 use super::counters::{Counters, DROPPABLE_PART};
 use super::{Answer, Check};
 use crate::Quotas;
@@ -54,21 +53,16 @@ impl Shard {
     }
 
     /// Decides over a check; `None` when it would need a place and there is none.
-    pub(super) fn check(
-        &mut self,
-        name: Name<'_>,
-        check: Check<'_>,
-        moment: Moment,
-    ) -> Option<Answer> {
-        self.sweep(moment);
+    pub(super) fn check(&mut self, name: Name<'_>, check: Check<'_>, now: u64) -> Option<Answer> {
+        self.sweep(now);
         if let Some(counters) = self.entries.get_mut(&name) {
-            return Some(counters.check(check, moment));
+            return Some(counters.check(check, now));
         }
         let mut counters = Counters::default();
-        let answer = counters.check(check, moment);
+        let answer = counters.check(check, now);
         // A check that was not charged leaves nothing to keep.
         if !counters.is_empty() {
-            if self.entries.len() >= self.max_keys && !self.make_room(moment) {
+            if self.entries.len() >= self.max_keys && !self.make_room(now) {
                 return None;
             }
             self.entries.insert(name.into(), counters);
@@ -85,23 +79,38 @@ impl Shard {
         }
     }
 
-    fn sweep(&mut self, moment: Moment) {
+    fn sweep(&mut self, now: u64) {
         for _ in 0..SWEPT_PER_CHECK {
-            let Some((_, counters)) = self.entries.get_index(self.hand) else {
-                self.hand = 0;
+            if !self.sweep_one(now) {
                 return;
-            };
-            if counters.is_dead(moment) {
-                // The last key takes this place, and is looked at next.
-                self.entries.swap_remove_index(self.hand);
-            } else {
-                self.hand += 1;
             }
         }
     }
 
+    /// Forgets all counts that have died.
+    pub(super) fn remove_dead(&mut self, now: u64) {
+        self.hand = 0;
+        while self.sweep_one(now) {}
+    }
+
+    /// Looks at the next key, and drops it if it is dead. False at the end of the round.
+    fn sweep_one(&mut self, now: u64) -> bool {
+        let Some((_, counters)) = self.entries.get_index_mut(self.hand) else {
+            self.hand = 0;
+            return false;
+        };
+        counters.remove_dead(now);
+        if counters.is_empty() {
+            // The last key takes this place, and is looked at next.
+            self.entries.swap_remove_index(self.hand);
+        } else {
+            self.hand += 1;
+        }
+        true
+    }
+
     /// Drops one key that is idle, else one that has used little.
-    fn make_room(&mut self, moment: Moment) -> bool {
+    fn make_room(&mut self, now: u64) -> bool {
         let mut candidate: Option<(u32, usize)> = None;
         for _ in 0..SEEN_FOR_ROOM.min(self.entries.len()) {
             if self.hand >= self.entries.len() {
@@ -110,7 +119,7 @@ impl Shard {
             let Some((_, counters)) = self.entries.get_index(self.hand) else {
                 break;
             };
-            let seen = (counters.part_used(moment), self.hand);
+            let seen = (counters.part_used(now), self.hand);
             candidate = Some(candidate.map_or(seen, |best| best.min(seen)));
             self.hand += 1;
             if seen.0 == 0 {

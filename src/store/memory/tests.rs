@@ -102,6 +102,43 @@ fn dead_keys_are_dropped_by_the_checks_of_others() {
 }
 
 #[test]
+fn a_key_over_one_of_its_limits_is_kept_whatever_the_others_say() {
+    let quotas = [Quota::per_hour(2), Quota::per_hour(9)];
+    let store = MemoryStore::with_max_keys(1);
+    let limiter = RateLimiter::new(store.clone(), quotas);
+    let lax = RateLimiter::new(store, Quota::per_hour(100));
+    tokio_test(async {
+        assert_eq!(charge(&limiter, "a", 2).await, Ok(true));
+        assert_eq!(charge(&limiter, "stranger", 1).await, Err(ErrorKind::Full));
+        assert_eq!(charge(&limiter, "a", 1).await, Ok(false));
+        assert_eq!(lax.peek("a").await.unwrap().used(), 2);
+        assert_eq!(charge(&limiter, "stranger", 1).await, Err(ErrorKind::Full));
+        assert_eq!(limiter.peek("a").await.unwrap().used(), 2);
+    });
+}
+
+#[cfg(feature = "test-util")]
+#[test]
+fn dead_keys_can_be_dropped_at_once() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let short = RateLimiter::new(store.clone(), Quota::per_second(LIMIT)).name("short");
+    let long = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT)).name("long");
+    tokio_test(async {
+        for key in 0..100 {
+            assert_eq!(charge(&short, &format!("{key}"), 1).await, Ok(true));
+        }
+        assert_eq!(charge(&long, "ada", 1).await, Ok(true));
+    });
+    clock.advance(Duration::from_millis(2_999));
+    store.remove_dead();
+    assert_eq!(store.len(), 101);
+    clock.advance(Duration::from_millis(1));
+    store.remove_dead();
+    assert_eq!(store.len(), 1);
+}
+
+#[test]
 fn the_bound_holds_over_all_shards() {
     let store = MemoryStore::with_max_keys(5_000);
     assert!(store.inner.shards.len() > 1);

@@ -46,6 +46,13 @@ impl Connection {
             Self::Given(send) => send(command).await,
         }
     }
+
+    /// Begins with a new connection, where this crate makes them.
+    pub(super) fn give_up(&self) {
+        if let Self::Managed(managed) = self {
+            managed.give_up();
+        }
+    }
 }
 
 impl fmt::Debug for Connection {

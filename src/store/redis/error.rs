@@ -5,12 +5,13 @@ use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 use crate::{Error, ErrorKind};
 
 /// The codes of errors that pass: the server cannot serve now, or is not the one to ask.
-const PASSING: [&str; 10] = [
+const PASSING: [&str; 11] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
     "LOADING",
     "MASTERDOWN",
+    "MISCONF",
     "MOVED",
     "NOREPLICAS",
     "READONLY",
@@ -23,22 +24,31 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
 }
 
+/// Whether the server refuses us as we are set up, perhaps from the handshake on.
+pub(super) fn is_of_setup(error: &RedisError) -> bool {
+    !is_unknown_script(error) && kind_of_call(error) == ErrorKind::Misconfigured
+}
+
 /// An error of a whole call.
 pub(super) fn from_redis(error: RedisError) -> Error {
-    let kind = if error.is_timeout() {
-        ErrorKind::Timeout
-    } else if let Some(code) = error.code() {
-        kind_of(code, error.detail().unwrap_or_default())
-    } else {
-        match error.kind() {
-            RedisKind::AuthenticationFailed
-            | RedisKind::InvalidClientConfig
-            | RedisKind::RESP3NotSupported => ErrorKind::Misconfigured,
-            RedisKind::Parse | RedisKind::UnexpectedReturnType => ErrorKind::InvalidReply,
-            _ => ErrorKind::Unavailable,
-        }
-    };
+    let kind = kind_of_call(&error);
     Error::new(kind, text_of(kind, &error.to_string())).with_source(error)
+}
+
+fn kind_of_call(error: &RedisError) -> ErrorKind {
+    if error.is_timeout() {
+        return ErrorKind::Timeout;
+    }
+    if let Some(code) = error.code() {
+        return kind_of(code, error.detail().unwrap_or_default());
+    }
+    match error.kind() {
+        RedisKind::AuthenticationFailed
+        | RedisKind::InvalidClientConfig
+        | RedisKind::RESP3NotSupported => ErrorKind::Misconfigured,
+        RedisKind::Parse | RedisKind::UnexpectedReturnType => ErrorKind::InvalidReply,
+        _ => ErrorKind::Unavailable,
+    }
 }
 
 /// An error of one check, as the script caught it.
@@ -116,6 +126,48 @@ mod tests {
             ),
         ] {
             assert_eq!(from_script(text).kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_failed_says_what_kind_of_failure_it_was() {
+        let error = |code: &str, detail: &str| {
+            redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+        };
+        let script = "Error running script (call to f_1): @user_script: 1: -";
+        for (error, kind) in [
+            (error("OOM", "command not allowed"), ErrorKind::Full),
+            (
+                error("ERR", &format!("{script}OOM command")),
+                ErrorKind::Full,
+            ),
+            (error("LOADING", "the dataset"), ErrorKind::Unavailable),
+            (
+                error("MISCONF", "unable to persist"),
+                ErrorKind::Unavailable,
+            ),
+            (error("READONLY", "replica"), ErrorKind::Unavailable),
+            (
+                error("ERR", &format!("{script}READONLY You")),
+                ErrorKind::Unavailable,
+            ),
+            (error("NOAUTH", "required"), ErrorKind::Misconfigured),
+            (error("CROSSSLOT", "keys"), ErrorKind::Misconfigured),
+            (
+                error("ERR", "unknown command EVALSHA"),
+                ErrorKind::Misconfigured,
+            ),
+            (
+                std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(),
+                ErrorKind::Unavailable,
+            ),
+            (
+                std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
+                ErrorKind::Timeout,
+            ),
+        ] {
+            let text = format!("{error:?}");
+            assert_eq!(from_redis(error).kind(), kind, "{text}");
         }
     }
 }

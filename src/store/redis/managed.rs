@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
@@ -19,6 +19,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Before the one further attempt: a refused connection is an answer, not a wait.
 const RECONNECT_DELAY: Duration = Duration::from_millis(20);
+
+/// For how long a server that refuses the handshake is believed.
+const GIVE_UP_AFTER: Duration = Duration::from_millis(250);
+
+/// How many commands are on their way at once: what a server that hung still executes when it wakes
+/// is no more than that, though nobody waits for it any longer.
+const CONCURRENT_COMMANDS: usize = 512;
 
 /// How many commands wait for the socket before callers wait for them.
 const QUEUED_COMMANDS: usize = 1_024;
@@ -38,6 +45,7 @@ struct OfRuntime {
     connection: ConnectionManager,
     /// A task that lives as long as the runtime, or this entry.
     life: AbortHandle,
+    made: Instant,
 }
 
 impl Managed {
@@ -80,8 +88,23 @@ impl Managed {
             id,
             connection: connection.clone(),
             life,
+            made: Instant::now(),
         });
         Ok(connection)
+    }
+
+    /// Gives up the connection of the runtime that calls, unless it was made just now.
+    ///
+    /// A manager connects again when it loses a connection, but what a server answers to the
+    /// handshake, like a wrong password, it remembers for good.
+    pub(super) fn give_up(&self) {
+        let id = Handle::current().id();
+        let mut connections = self
+            .connections
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        connections
+            .retain(|connection| connection.id != id || connection.made.elapsed() < GIVE_UP_AFTER);
     }
 }
 
@@ -99,15 +122,20 @@ fn manager_config() -> ConnectionManagerConfig {
         .set_number_of_retries(1)
         .set_min_delay(RECONNECT_DELAY)
         .set_pipeline_buffer_size(QUEUED_COMMANDS)
+        .set_concurrency_limit(CONCURRENT_COMMANDS)
 }
 
 fn connection_info(url: &str) -> Result<ConnectionInfo, ConfigError> {
-    let scheme = url.split(':').next().unwrap_or_default();
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     let url = Url::parse(url)
         // Nothing behind the scheme is shown: what cannot be read may hold a password anywhere.
-        .map_err(|error| malformed(&format!("{scheme}:…"), &error.to_string()))?;
+        .map_err(|error| malformed(&format!("{scheme}…"), &error.to_string()))?;
+    if url.cannot_be_a_base() {
+        // What stands before the first colon may be a password as well.
+        return Err(malformed("…", "not a redis url"));
+    }
     let shown = without_secrets(&url);
-    if TLS_SCHEMES.contains(&scheme) {
+    if TLS_SCHEMES.contains(&url.scheme()) {
         return Err(ConfigError::url(&shown, "this build has no TLS"));
     }
     let asks_for_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
@@ -174,6 +202,46 @@ impl fmt::Debug for Managed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn runtime() -> runtime::Runtime {
+        runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn the_connections_of_ended_runtimes_are_forgotten() {
+        let managed = Managed::open("redis://127.0.0.1").unwrap();
+        let held = || managed.connections.read().unwrap().len();
+        let living = runtime();
+        for _ in 0..5 {
+            living
+                .block_on(async { managed.connection().map(drop) })
+                .unwrap();
+            runtime()
+                .block_on(async { managed.connection().map(drop) })
+                .unwrap();
+        }
+        assert_eq!(held(), 2);
+    }
+
+    #[test]
+    fn a_store_that_is_dropped_leaves_no_task() {
+        let runtime = runtime();
+        let managed = Managed::open("redis://127.0.0.1").unwrap();
+        runtime
+            .block_on(async { managed.connection().map(drop) })
+            .unwrap();
+        let tasks = || runtime.metrics().num_alive_tasks();
+        assert!(tasks() > 0);
+        drop(managed);
+        runtime.block_on(async {
+            while tasks() > 0 {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
 
     #[test]
     fn a_connection_is_prompt_and_notices_a_peer_that_is_gone() {

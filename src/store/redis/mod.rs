@@ -158,7 +158,13 @@ impl RedisStore {
     }
 
     async fn send(&self, command: Cmd) -> ::redis::RedisResult<Value> {
-        self.connection.send(command).await
+        let reply = self.connection.send(command).await;
+        if let Err(failure) = &reply
+            && error::is_of_setup(failure)
+        {
+            self.connection.give_up();
+        }
+        reply
     }
 
     async fn within_deadline<T>(&self, call: impl Future<Output = T>) -> Result<T, Error> {
