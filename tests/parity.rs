@@ -301,3 +301,58 @@ fn a_large_log_is_trimmed_searched_and_rewound_alike() {
     pair.time.advance(wait.expect("a wait"));
     assert!(both(&pair, 100_000).allowed);
 }
+
+/// Charges a unit to both stores, and returns the units in the window.
+fn charge_both(pair: &Pair, limiters: &[RateLimiter; 2]) -> u32 {
+    let [memory, redis] = limiters;
+    pair.runtime.block_on(async {
+        let in_memory = fields(memory.check("ada").await);
+        assert_eq!(in_memory, fields(redis.check("ada").await));
+        in_memory.expect("a decision").numbers[0].1
+    })
+}
+
+#[test]
+fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server);
+    let quota = Quota::new(1_000, 100 * SECOND);
+    let limiters = [
+        RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+        RateLimiter::new(pair.time.redis.clone(), quota),
+    ];
+    for check in 0..20 {
+        // Of checks 60 seconds apart, two are in any 100 seconds.
+        assert_eq!(
+            charge_both(&pair, &limiters),
+            if check == 0 { 1 } else { 2 }
+        );
+        pair.time.advance(60 * SECOND);
+    }
+}
+
+#[test]
+fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server);
+    let quota = Quota::new(1_000, 100 * SECOND);
+    let limiters = [
+        RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+        RateLimiter::new(pair.time.redis.clone(), quota),
+    ];
+    // The log begins, and is trimmed by none of these.
+    assert_eq!(charge_both(&pair, &limiters), 1);
+    pair.time.advance(99 * SECOND);
+    assert_eq!(charge_both(&pair, &limiters), 2);
+    // Steps back and forth keep the first unit in the window, and have the second charged anew.
+    for used in 3..9 {
+        pair.time.step_back(30 * SECOND);
+        assert_eq!(charge_both(&pair, &limiters), used);
+        pair.time.advance(30 * SECOND);
+    }
+    let left = pair.time.times_to_live();
+    assert!(
+        left.iter().all(|(_, millis)| *millis >= 170_000),
+        "{left:?}"
+    );
+}

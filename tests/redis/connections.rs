@@ -102,8 +102,7 @@ async fn a_server_that_comes_later_is_found() {
     let store = RedisStore::open(&url).unwrap();
     assert!(store.ping().await.is_err());
 
-    let addr = redis::ConnectionAddr::Tcp("127.0.0.1".into(), port);
-    let _server = redis_test::server::RedisServer::new_with_addr_and_modules(addr, &[], false);
+    let _server = RedisServer::spawn(port);
     let patience = tokio::time::Instant::now() + Duration::from_secs(10);
     while let Err(error) = store.ping().await {
         assert!(tokio::time::Instant::now() < patience, "{error}");

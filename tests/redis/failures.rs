@@ -1,9 +1,12 @@
 //! What a check comes to when Redis will not, cannot or does not answer.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::Commands;
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Commands, Pipeline, RedisError, RedisFuture, Value};
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::store_on;
@@ -44,7 +47,11 @@ async fn of_several_quotas_none_is_charged_when_one_cannot_be_asked() {
 async fn a_missing_right_is_a_wrong_setup() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for (user, rights) in [("nobody", "-@all"), ("half", "+@all -rpush")] {
+    for (user, rights) in [
+        ("nobody", "-@all"),
+        ("pushes_not", "+@all -rpush"),
+        ("expires_not", "+@all -pexpire"),
+    ] {
         let mut command = vec!["ACL", "SETUSER", user, "on", ">pw", "~*"];
         command.extend(rights.split(' '));
         run(&mut connection, &command);
@@ -62,20 +69,77 @@ async fn a_missing_right_is_a_wrong_setup() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_a_wrong_setup_that_is_not_shown() {
+async fn a_wrong_password_is_a_wrong_setup_until_it_is_right_and_is_not_shown() {
     let server = RedisServer::start();
     let url = format!("redis://default:hunter2@127.0.0.1:{}", server.port());
-    run(
-        &mut server.connect(),
-        &["CONFIG", "SET", "requirepass", "other"],
-    );
+    let mut connection = server.connect();
+    run(&mut connection, &["CONFIG", "SET", "requirepass", "other"]);
     let store = RedisStore::open(&url)
         .unwrap()
         .deadline(Duration::from_secs(5));
-    let debug = format!("{store:?}");
     let error = store.ping().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error:?}");
-    assert!(!format!("{error:?}{debug}").contains("hunter2"));
+    assert!(!format!("{error:?}{store:?}").contains("hunter2"));
+
+    run(
+        &mut connection,
+        &["CONFIG", "SET", "requirepass", "hunter2"],
+    );
+    let patience = Instant::now() + Duration::from_secs(5);
+    while let Err(error) = store.ping().await {
+        assert!(Instant::now() < patience, "{error}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A connection on which every command fails, and is counted.
+#[derive(Clone)]
+struct Failing {
+    commands: Arc<AtomicU32>,
+    failure: fn() -> RedisError,
+}
+
+impl ConnectionLike for Failing {
+    fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+        self.commands.fetch_add(1, Ordering::Relaxed);
+        let failure = (self.failure)();
+        Box::pin(async move { Err(failure) })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        let failure = (self.failure)();
+        Box::pin(async move { Err(failure) })
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_been_executed_is_not_asked_again() {
+    let failures: [fn() -> RedisError; 4] = [
+        || std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(),
+        || std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
+        || redis::make_extension_error("READONLY".into(), None),
+        || redis::make_extension_error("BUSY".into(), None),
+    ];
+    for failure in failures {
+        let commands = Arc::new(AtomicU32::new(0));
+        let connection = Failing {
+            commands: Arc::clone(&commands),
+            failure,
+        };
+        let store = RedisStore::with_connection(connection);
+        let limiter = RateLimiter::new(store, Quota::per_hour(5));
+        assert!(limiter.check("ada").await.is_err());
+        assert_eq!(commands.load(Ordering::Relaxed), 1, "{}", failure());
+    }
 }
 
 #[tokio::test]

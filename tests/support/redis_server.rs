@@ -9,6 +9,8 @@ use redis::{Commands, ConnectionLike};
 pub(crate) struct RedisServer {
     process: redis_test::server::RedisServer,
     port: u16,
+    /// Where the server runs: nothing that lies about elsewhere is loaded.
+    _directory: tempfile::TempDir,
 }
 
 impl RedisServer {
@@ -16,14 +18,35 @@ impl RedisServer {
         // A free port may be taken by somebody else before the server has it: then the server ends,
         // or another one answers there. Both are seen, and another port is tried.
         for _ in 0..10 {
-            let process = redis_test::server::RedisServer::new();
-            let (_, port) = process.host_and_port().expect("a TCP port");
-            let mut server = Self { process, port };
+            let mut server = Self::spawn(free_port());
             if server.is_ready() {
                 return server;
             }
         }
         panic!("no Redis server could be started; is redis-server installed?");
+    }
+
+    /// A server on this port, which is not waited for.
+    pub(crate) fn spawn(port: u16) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let addr = redis::ConnectionAddr::Tcp("127.0.0.1".into(), port);
+        let process = redis_test::server::RedisServer::new_with_addr_tls_modules_and_spawner(
+            addr,
+            None,
+            None,
+            false,
+            None,
+            &[],
+            |command| {
+                command.current_dir(directory.path());
+                command.spawn().expect("redis-server is installed")
+            },
+        );
+        Self {
+            process,
+            port,
+            _directory: directory,
+        }
     }
 
     fn is_ready(&mut self) -> bool {
@@ -86,6 +109,11 @@ pub(crate) fn run(connection: &mut redis::Connection, command: &[&str]) {
     connection
         .req_command(&packed)
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
 }
 
 /// A port on which nobody listens, for as long as this lives: it is taken, so that no server that

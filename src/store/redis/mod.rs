@@ -225,3 +225,10 @@ impl fmt::Debug for RedisStore {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[path = "../../../tests/support/redis_server.rs"]
+#[expect(dead_code, reason = "the tests of other folders use the rest")]
+mod redis_server;
+#[cfg(test)]
+mod tests;
