@@ -1,6 +1,6 @@
 //! Jobs that share the daily quota of an upstream API: `cargo run --example jobs`
 //!
-//! The API grants 9 500 units a day; a search costs 100, a page of a list 1. With
+//! The API grants 9 500 units a day; a search costs 100, a page of results 1. With
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379` all machines that run jobs share the quota.
 
 use std::env;
