@@ -236,11 +236,14 @@ mod tests {
         let tasks = || runtime.metrics().num_alive_tasks();
         assert!(tasks() > 0);
         drop(managed);
-        runtime.block_on(async {
+        let ended = async {
             while tasks() > 0 {
                 tokio::task::yield_now().await;
             }
-        });
+        };
+        let within = Duration::from_secs(5);
+        let ended = runtime.block_on(async { tokio::time::timeout(within, ended).await });
+        assert!(ended.is_ok(), "{} tasks are left", tasks());
     }
 
     #[test]
