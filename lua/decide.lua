@@ -5,35 +5,57 @@ another type, is answered by the text of the error and leaves its neighbours alo
 
 KEYS    the stored counts: for each check those of its quotas, each once
 ARGV    check: cost, quotas
-ARGV    quota: algorithm, key, limit, window
+ARGV    quota: algorithm, parts, key, limit, window
 reply   check: an array of its quotas, flat, or the text of an error
 reply   quota: used, wait, reset
 calls   those of the algorithms
 server  Redis 5.0
 
 cost, limit and used are units; window, wait and reset whole microseconds. `quotas` says how many
-follow; `key` is an index into KEYS. A wait of 0 admits, one of -1 never ends. A cost of 0 only
+follow; `key` is an index into KEYS; `parts` is into how many buckets a window is divided. A wait of 0 admits, one of -1 never ends. A cost of 0 only
 looks. Quotas of one check that share a key share its count: it is charged once.
 ]]
 
-local algorithms = { sliding_log = sliding_log }
+local algorithms = {
+  sliding_log = sliding_log,
+  sorted_set_log = sorted_set_log,
+  sliding_counter = sliding_counter,
+  sliding_buckets = sliding_buckets,
+  fixed_window = fixed_window,
+  gcra = gcra,
+}
 
 local function ask(check)
   local admitted = true
   for _, quota in ipairs(check.quotas) do
-    quota.asked = quota.algorithm.ask(quota.key, quota.limit, quota.window, check.cost)
+    quota.asked = quota.algorithm.ask(quota, check.cost)
     admitted = admitted and quota.asked.wait == 0
   end
   return admitted
 end
 
-local function charge(check)
-  local charged = {}
-  for _, quota in ipairs(check.quotas) do
-    if not charged[quota.key] then
-      charged[quota.key] = true
-      quota.algorithm.charge(quota.key, quota.window, check.cost, quota.asked)
+-- The quotas that charge: of those that share a count the strictest, by which it drains.
+local function charging(quotas)
+  local strictest = {}
+  for _, quota in ipairs(quotas) do
+    local other = strictest[quota.key]
+    if not other or quota.limit < other.limit then
+      strictest[quota.key] = quota
     end
+  end
+  return strictest
+end
+
+local function charge(check)
+  local strictest = charging(check.quotas)
+  for _, quota in ipairs(check.quotas) do
+    if strictest[quota.key] == quota then
+      quota.algorithm.charge(quota, check.cost, quota.asked)
+    end
+  end
+  for _, quota in ipairs(check.quotas) do
+    local charged = strictest[quota.key].asked
+    quota.looked = quota.algorithm.look(quota, charged, quota.asked, check.cost)
   end
 end
 
@@ -44,10 +66,10 @@ local function decide(check)
   end
   local reply = {}
   for _, quota in ipairs(check.quotas) do
-    local asked = quota.asked
-    reply[#reply + 1] = charged and asked.used + check.cost or asked.used
-    reply[#reply + 1] = asked.wait
-    reply[#reply + 1] = charged and asked.reset_if_charged or asked.reset
+    local answer = quota.looked or quota.asked
+    reply[#reply + 1] = answer.used
+    reply[#reply + 1] = answer.wait
+    reply[#reply + 1] = answer.reset
   end
   return reply
 end
@@ -60,11 +82,12 @@ local function read(at)
   for index = 1, count do
     check.quotas[index] = {
       algorithm = algorithms[ARGV[at]],
-      key = KEYS[tonumber(ARGV[at + 1])],
-      limit = tonumber(ARGV[at + 2]),
-      window = tonumber(ARGV[at + 3]),
+      parts = tonumber(ARGV[at + 1]),
+      key = KEYS[tonumber(ARGV[at + 2])],
+      limit = tonumber(ARGV[at + 3]),
+      window = tonumber(ARGV[at + 4]),
     }
-    at = at + 4
+    at = at + 5
   end
   return check, at
 end

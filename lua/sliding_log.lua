@@ -1,157 +1,113 @@
 --[[
 sliding_log: the exact sliding window. A list of the times at which units were charged, in whole
-microseconds, oldest first, one entry a unit. A unit charged at t counts in [t, t + window).
+microseconds, oldest first, one entry a unit.
 
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
-reply   none; answers decide: used, wait, reset, reset_if_charged
+reply   none; answers decide
 calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or DEL, PEXPIRE; to charge RPUSH, PEXPIRE
 server  Redis 5.0
 ]]
 
-local sliding_log = {}
+local sliding_log
+do
+  -- As many arguments as are passed to one command at once: unpack fails at 8 000.
+  local CHUNK = 4000
 
--- As many arguments as are passed to one command at once: unpack fails at 8 000.
-local CHUNK = 4000
-
--- Redis 7.2.0 to 7.2.4 write the number 100000000 as 1e+08, which is no index.
-local function text(number)
-  return string.format('%.0f', number)
-end
-
-local function time_at(key, index)
-  return tonumber(redis.call('LINDEX', key, text(index)))
-end
-
--- The index of the first entry later than `time`, in a list whose first entry is not and whose last
--- one is. Gallops from the head, where what has expired is, so that the cost is the logarithm of
--- the answer and not of the length.
-local function first_later(key, length, time)
-  local low, high = 0, 1
-  while high < length - 1 and time_at(key, high) <= time do
-    low, high = high, high * 2
-  end
-  high = math.min(high, length - 1)
-  while high - low > 1 do
-    local middle = math.floor((low + high) / 2)
-    if time_at(key, middle) <= time then
-      low = middle
-    else
-      high = middle
-    end
-  end
-  return high
-end
-
--- Keeps a log for as long as its entries can count: without a trim it may grow for one window after
--- this and then counts for another. The second more keeps brief windows from being at the mercy of
--- a millisecond.
-local function renew(key, window)
-  redis.call('PEXPIRE', key, text(math.ceil(2 * window / 1000) + 1000))
-end
-
-local function push(key, count)
-  local time = text(now)
-  if count == 1 then
-    redis.call('RPUSH', key, time)
-    return
-  end
   local unpack = table.unpack or unpack
-  local entries = {}
-  for index = 1, math.min(count, CHUNK) do
-    entries[index] = time
-  end
-  while count > 0 do
-    local pushed = math.min(count, CHUNK)
-    redis.call('RPUSH', key, unpack(entries, 1, pushed))
-    count = count - pushed
-  end
-end
 
--- A clock that stepped back leaves entries after now: they are charged now, so that none counts for
--- longer than a window. The only loop over stored units; once for each step of the clock.
-local function rewind(key, length, window)
-  local kept = 0
-  if time_at(key, 0) <= now then
-    kept = first_later(key, length, now)
+  local function time_at(key, index)
+    return tonumber(redis.call('LINDEX', key, text(index)))
   end
-  if kept == 0 then
-    redis.call('DEL', key)
-  else
-    redis.call('LTRIM', key, '0', text(kept - 1))
-  end
-  push(key, length - kept)
-  renew(key, window)
-end
 
--- How many entries count, and how many expired ones are still before them. A cost of 0 only looks.
-local function settle(key, window, cost)
-  local length = redis.call('LLEN', key)
-  if length == 0 then
-    return 0, 0
-  end
-  local newest = time_at(key, -1)
-  if newest + window <= now then
-    -- All have expired: the log is gone.
-    if cost > 0 then
-      redis.call('DEL', key)
+  -- The index of the first entry later than `time`, in a list whose first entry is not and whose last
+  -- one is. Gallops from the head, where what has expired is, so that the cost is the logarithm of
+  -- the answer and not of the length.
+  local function first_later(key, length, time)
+    local low, high = 0, 1
+    while high < length - 1 and time_at(key, high) <= time do
+      low, high = high, high * 2
     end
-    return 0, 0
-  end
-  if newest > now and cost > 0 then
-    rewind(key, length, window)
-  end
-  local oldest = time_at(key, 0)
-  if oldest + window > now then
-    return length, 0, oldest
-  end
-  local expired = first_later(key, length, now - window)
-  if cost == 0 then
-    return length - expired, expired
-  end
-  redis.call('LTRIM', key, text(expired), '-1')
-  renew(key, window)
-  return length - expired, 0
-end
-
-function sliding_log.ask(key, limit, window, cost)
-  local used, skipped, oldest = settle(key, window, cost)
-
-  -- When the entry at `index` has left, in microseconds from now.
-  local function returns_in(index)
-    local time = index == 0 and oldest or time_at(key, skipped + index)
-    return math.min(time, now) + window - now
+    high = math.min(high, length - 1)
+    while high - low > 1 do
+      local middle = math.floor((low + high) / 2)
+      if time_at(key, middle) <= time then
+        low = middle
+      else
+        high = middle
+      end
+    end
+    return high
   end
 
-  local wait = 0
-  if cost > limit then
-    wait = -1
-  elseif used + cost > limit then
-    -- That many units must leave, and they leave in order.
-    wait = returns_in(used + cost - limit - 1)
+  -- Without a trim a log may grow for one window after this and then counts for another. The second
+  -- more keeps brief windows from being at the mercy of a millisecond.
+  local function renew(key, window)
+    redis.call('PEXPIRE', key, text(math.ceil(2 * window / 1000) + 1000))
   end
-  -- Where the limit was lowered below what is used, some leave before one more fits.
-  local surplus = math.max(used - limit, 0)
-  local reset = 0
-  if surplus < used then
-    reset = returns_in(surplus)
-  end
-  return {
-    used = used,
-    wait = wait,
-    reset = reset,
-    reset_if_charged = used == 0 and window or reset,
-  }
-end
 
-function sliding_log.charge(key, window, cost, asked)
-  push(key, cost)
-  if asked.used == 0 then
-    local renewed, problem = pcall(renew, key, window)
-    if not renewed then
-      -- A user without the right to PEXPIRE: rather no log than one that stays for ever.
-      redis.call('DEL', key)
-      error(problem, 0)
+  local function push(key, count)
+    local time = text(now)
+    if count == 1 then
+      redis.call('RPUSH', key, time)
+      return
+    end
+    local entries = {}
+    for index = 1, math.min(count, CHUNK) do
+      entries[index] = time
+    end
+    while count > 0 do
+      local pushed = math.min(count, CHUNK)
+      redis.call('RPUSH', key, unpack(entries, 1, pushed))
+      count = count - pushed
     end
   end
+
+  -- A clock that stepped back leaves entries after now: they are charged now, so that none counts for
+  -- longer than a window. The only loop over stored units; once for each step of the clock.
+  local function rewind(key, length, window)
+    local kept = 0
+    if time_at(key, 0) <= now then
+      kept = first_later(key, length, now)
+    end
+    if kept == 0 then
+      redis.call('DEL', key)
+    else
+      redis.call('LTRIM', key, '0', text(kept - 1))
+    end
+    push(key, length - kept)
+    renew(key, window)
+  end
+
+  -- How many entries count, and how many expired ones are still before them. A cost of 0 only looks.
+  local function settle(key, window, cost)
+    local length = redis.call('LLEN', key)
+    if length == 0 then
+      return 0, 0
+    end
+    local newest = time_at(key, -1)
+    if newest + window <= now then
+      -- All have expired: the log is gone.
+      if cost > 0 then
+        redis.call('DEL', key)
+      end
+      return 0, 0
+    end
+    if newest > now and cost > 0 then
+      rewind(key, length, window)
+    end
+    local oldest = time_at(key, 0)
+    if oldest + window > now then
+      return length, 0, nil, oldest
+    end
+    local expired = first_later(key, length, now - window)
+    if cost == 0 then
+      return length - expired, expired
+    end
+    redis.call('LTRIM', key, text(expired), '-1')
+    renew(key, window)
+    return length - expired, 0
+  end
+
+  sliding_log = log({ settle = settle, time_at = time_at, push = push, renew = renew })
 end

@@ -1,11 +1,13 @@
 //! What is allowed: so many units in a window, counted by an algorithm.
 
+mod algorithm;
 mod list;
 mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use algorithm::Algorithm;
 pub use list::Quotas;
 
 use crate::ConfigError;
@@ -14,33 +16,11 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 const MIN_WINDOW_MICROS: u64 = 1_000;
 const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 
-/// How units are counted: what is promised, and what a key costs in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Remembers when each unit was charged: never more than the limit in any span as long as the
-    /// window. The default, because it is the one without a footnote.
-    ///
-    /// About 10 bytes a unit in Redis (a list), 16 bytes per distinct microsecond in memory. Takes
-    /// costs up to 100 000 at once.
-    #[default]
-    SlidingLog,
-}
-
-impl Algorithm {
-    /// The most units that one check may cost.
-    pub(crate) const fn max_cost(self) -> u32 {
-        match self {
-            Self::SlidingLog => 100_000,
-        }
-    }
-}
-
 /// A limit of units per window.
 ///
-/// The window slides: a unit that was charged at *t* counts until *t* + window and not a
-/// microsecond longer. There is no separate burst: the whole limit may be used at once, and each
-/// unit is back one window after it was charged.
+/// The window slides, unless another [algorithm](Algorithm) is asked for: a unit that was charged at
+/// *t* counts until *t* + window and not a microsecond longer. There is no separate burst: the whole
+/// limit may be used at once, and each unit is back one window after it was charged.
 ///
 /// The constructors are `const`, so that a quota can be a constant of the program; one that comes
 /// from a configuration is parsed, see [`FromStr`](#impl-FromStr-for-Quota), or made by
@@ -140,7 +120,7 @@ impl Quota {
     /// Counts by `algorithm`; by [`Algorithm::SlidingLog`] unless said otherwise.
     #[must_use]
     pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm;
+        self.algorithm = algorithm.in_range();
         self
     }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::redis_server::{RedisServer, run};
 use support::test_time::TestTime;
-use tollgate::{Decision, ErrorKind, Quota, RateLimiter};
+use tollgate::{Algorithm, Decision, ErrorKind, Quota, RateLimiter};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(100);
@@ -41,25 +41,45 @@ enum Step {
     ForgetScripts,
 }
 
+/// The algorithms, each of which has a test of its own, so that a failure names one.
+const ALGORITHMS: [(&str, Algorithm); 7] = [
+    ("sliding_log", Algorithm::SlidingLog),
+    ("sorted_set_log", Algorithm::SortedSetLog),
+    ("sliding_counter", Algorithm::SlidingCounter),
+    ("sliding_buckets of 7", Algorithm::SlidingBuckets(7)),
+    ("sliding_buckets of 60", Algorithm::SlidingBuckets(60)),
+    ("fixed_window", Algorithm::FixedWindow),
+    ("gcra", Algorithm::Gcra),
+];
+
 /// What a limiter may change to while it runs: all share a name, so that a changed limit goes on
 /// with the same counts.
-fn plans() -> Vec<Vec<Quota>> {
-    let per_window = |limit| Quota::new(limit, WINDOW);
+fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
+    let per = |limit, window| Quota::new(limit, window).algorithm(algorithm);
+    let log = |limit, window| Quota::new(limit, window);
     vec![
-        vec![per_window(5)],
-        vec![per_window(9)],
-        vec![per_window(2)],
-        vec![per_window(0)],
-        vec![Quota::per_second(12), per_window(4)],
-        vec![per_window(7), Quota::new(3, WINDOW / 10), per_window(6)],
+        vec![per(5, WINDOW)],
+        vec![per(9, WINDOW)],
+        vec![per(2, WINDOW)],
+        vec![per(0, WINDOW)],
+        vec![per(12, SECOND), per(4, WINDOW)],
+        vec![per(7, WINDOW), per(3, WINDOW / 10), per(6, WINDOW)],
         vec![],
+        vec![log(4, WINDOW), per(11, SECOND)],
+        vec![
+            per(3, WINDOW),
+            log(30, 9 * WINDOW),
+            Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
+        ],
     ]
 }
+
+const PLANS: usize = 9;
 
 const KEYS: [&str; 3] = ["ada", "bob {}\n", ""];
 
 fn step() -> impl Strategy<Value = Step> {
-    let plan = 0..plans().len();
+    let plan = 0..PLANS;
     let key = 0..KEYS.len();
     let duration = prop_oneof![
         Just(Duration::ZERO),
@@ -113,6 +133,7 @@ fn fields(decision: Result<Decision, tollgate::Error>) -> Result<Fields, ErrorKi
 }
 
 struct Pair {
+    algorithm: Algorithm,
     time: TestTime,
     runtime: tokio::runtime::Runtime,
 }
@@ -123,13 +144,14 @@ impl Pair {
             .enable_all()
             .build();
         Self {
+            algorithm: Algorithm::SlidingLog,
             time: TestTime::new(server),
             runtime: runtime.expect("a runtime"),
         }
     }
 
     fn limiters(&self, plan: usize) -> (RateLimiter, RateLimiter) {
-        let quotas = plans().swap_remove(plan);
+        let quotas = plans(self.algorithm).swap_remove(plan);
         (
             RateLimiter::new(self.time.memory.clone(), quotas.clone()),
             RateLimiter::new(self.time.redis.clone(), quotas),
@@ -211,15 +233,17 @@ fn assert_times_to_live(time: &mut TestTime, stepped_back: i128) {
 #[test]
 fn memory_and_redis_give_the_same_decisions_and_waiting_is_exact() {
     let server = RedisServer::start();
-    let config = Config {
-        cases: 300,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    let steps = prop::collection::vec(step(), 1..160);
-    TestRunner::new(config)
-        .run(&steps, |steps| {
+    for (name, algorithm) in ALGORITHMS {
+        let config = Config {
+            cases: 290,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let steps = prop::collection::vec(step(), 1..160);
+        let mut taken = 0;
+        let law = |steps: Vec<Step>| {
             let mut pair = Pair::new(&server);
+            pair.algorithm = algorithm;
             for step in &steps {
                 pair.take(step);
             }
@@ -228,9 +252,18 @@ fn memory_and_redis_give_the_same_decisions_and_waiting_is_exact() {
                 _ => 0,
             });
             assert_times_to_live(&mut pair.time, stepped_back.sum());
+            steps.len()
+        };
+        let law = |steps| {
+            taken += law(steps);
             Ok(())
-        })
-        .unwrap();
+        };
+        let law = std::cell::RefCell::new(law);
+        TestRunner::new(config)
+            .run(&steps, |steps| (law.borrow_mut())(steps))
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(taken >= 20_000, "{name}: {taken} steps");
+    }
 }
 
 #[test]

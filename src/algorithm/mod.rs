@@ -4,29 +4,55 @@
 //! written here in Rust is the executable specification of what Redis runs. Times are whole
 //! microseconds of one clock, the store's.
 
+mod arithmetic;
+mod fixed_window;
+mod gcra;
+mod sliding_buckets;
+mod sliding_counter;
 mod sliding_log;
+mod sorted_set_log;
+mod tally;
 
 use crate::decision::{QuotaAnswer, Wait};
 use crate::quota::{Algorithm, Quota};
+use fixed_window::FixedWindow;
+use gcra::Gcra;
+use sliding_buckets::SlidingBuckets;
+use sliding_counter::SlidingCounter;
 use sliding_log::SlidingLog;
+use sorted_set_log::SortedSetLog;
 
 /// What is stored for one algorithm and window of one key.
 #[derive(Debug)]
 pub(crate) enum State {
     SlidingLog(SlidingLog),
+    SortedSetLog(SortedSetLog),
+    SlidingCounter(SlidingCounter),
+    SlidingBuckets(SlidingBuckets),
+    FixedWindow(FixedWindow),
+    Gcra(Gcra),
 }
 
 impl State {
     pub(crate) fn empty(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::default()),
+            Algorithm::SortedSetLog => Self::SortedSetLog(SortedSetLog::default()),
+            Algorithm::SlidingCounter => Self::SlidingCounter(SlidingCounter::default()),
+            Algorithm::SlidingBuckets(_) => Self::SlidingBuckets(SlidingBuckets::default()),
+            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::default()),
+            Algorithm::Gcra => Self::Gcra(Gcra::default()),
         }
     }
 
-    /// Asks whether `cost` fits, and forgets what no longer counts. A cost of 0 only looks.
+    /// Asks whether the cost fits, and forgets what no longer counts. A cost of 0 only looks.
     pub(crate) fn ask(&mut self, question: Question) -> Asked {
         match self {
-            Self::SlidingLog(log) => log.ask(question),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.ask(question),
+            Self::SlidingCounter(counter) => tally::ask(counter, question),
+            Self::SlidingBuckets(buckets) => tally::ask(buckets, question),
+            Self::FixedWindow(window) => tally::ask(window, question),
+            Self::Gcra(meter) => tally::ask(meter, question),
         }
     }
 
@@ -34,7 +60,11 @@ impl State {
     #[must_use]
     pub(crate) fn charge(&mut self, question: Question) -> bool {
         match self {
-            Self::SlidingLog(log) => log.charge(question),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.charge(question),
+            Self::SlidingCounter(counter) => tally::charge(counter, question),
+            Self::SlidingBuckets(buckets) => tally::charge(buckets, question),
+            Self::FixedWindow(window) => tally::charge(window, question),
+            Self::Gcra(meter) => tally::charge(meter, question),
         }
     }
 }
@@ -44,6 +74,8 @@ impl State {
 pub(crate) struct Question {
     pub(crate) limit: u32,
     pub(crate) window: u64,
+    /// Into how many parts the window is divided, where it is.
+    pub(crate) parts: u64,
     pub(crate) cost: u32,
     pub(crate) now: u64,
 }
@@ -53,35 +85,31 @@ impl Question {
         Self {
             limit: quota.limit(),
             window: quota.window_micros(),
+            parts: quota.counted_by().parts(),
             cost,
             now,
         }
     }
 }
 
-/// What a quota says before the check is charged.
+/// What a quota says of a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) used: u32,
     pub(crate) wait: Wait,
     pub(crate) reset: u64,
-    /// What `reset` becomes if the check is charged.
-    pub(crate) reset_if_charged: u64,
     /// Whether the step changed the state in a way that renews its time to live.
     pub(crate) renewed: bool,
 }
 
-impl Asked {
-    /// The answer to a check that was not charged.
-    pub(crate) fn uncharged(self) -> QuotaAnswer {
-        QuotaAnswer::from_micros(self.used, self.wait, self.reset)
+impl From<Asked> for QuotaAnswer {
+    fn from(asked: Asked) -> Self {
+        Self::from_micros(asked.used, asked.wait, asked.reset)
     }
+}
 
-    /// The answer to a check that was charged.
-    pub(crate) fn charged(self, cost: u32) -> QuotaAnswer {
-        let used = self.used.saturating_add(cost);
-        QuotaAnswer::from_micros(used, self.wait, self.reset_if_charged)
-    }
+fn saturate(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
 }
 
 /// How long a stored count is kept after it was last renewed, in milliseconds: a log without a trim

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Asked, Question};
+use super::{Asked, Question, saturate};
 use crate::decision::Wait;
 
 /// The units that were charged, oldest first.
@@ -33,6 +33,7 @@ impl SlidingLog {
             window,
             cost,
             now,
+            ..
         } = question;
         let renewed = cost > 0 && (self.rewind(now) | self.trim(now, window));
         let skipped = self.units_before(
@@ -64,7 +65,6 @@ impl SlidingLog {
             used,
             wait,
             reset,
-            reset_if_charged: if used == 0 { window } else { reset },
             renewed,
         }
     }
@@ -134,10 +134,6 @@ fn expired(time: u64, now: u64, window: u64) -> bool {
     time + window <= now
 }
 
-fn saturate(units: u64) -> u32 {
-    u32::try_from(units).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -170,6 +166,7 @@ mod tests {
         Question {
             limit,
             window: WINDOW,
+            parts: 1,
             cost,
             now,
         }

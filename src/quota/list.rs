@@ -23,6 +23,8 @@ use super::Quota;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quotas {
     list: Arc<[Held]>,
+    /// Of each stored count, the index of its strictest quota.
+    charging: Arc<[usize]>,
 }
 
 /// A quota and the stored count that it judges.
@@ -34,18 +36,32 @@ struct Held {
 
 impl Quotas {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        let mut held: Vec<Held> = Vec::new();
-        let mut counters = 0;
-        for quota in quotas {
-            let shared = held.iter().find(|other| {
-                other.quota.counted_by() == quota.counted_by()
-                    && other.quota.window_micros() == quota.window_micros()
+        let mut list: Vec<Held> = Vec::new();
+        let mut charging: Vec<usize> = Vec::new();
+        for (index, quota) in quotas.into_iter().enumerate() {
+            let counter = list.iter().find_map(|other| {
+                let shared = other.quota.counted_by() == quota.counted_by()
+                    && other.quota.window_micros() == quota.window_micros();
+                shared.then_some(other.counter)
             });
-            let counter = shared.map_or(counters, |other| other.counter);
-            counters = counters.max(counter + 1);
-            held.push(Held { quota, counter });
+            let counter = counter.unwrap_or(charging.len());
+            match charging.get_mut(counter) {
+                None => charging.push(index),
+                Some(strictest) => {
+                    if list
+                        .get(*strictest)
+                        .is_some_and(|held| quota.limit() < held.quota.limit())
+                    {
+                        *strictest = index;
+                    }
+                }
+            }
+            list.push(Held { quota, counter });
         }
-        Self { list: held.into() }
+        Self {
+            list: list.into(),
+            charging: charging.into(),
+        }
     }
 
     /// The quotas, in the order in which they were given.
@@ -72,14 +88,14 @@ impl Quotas {
         self.list.iter().map(|held| (&held.quota, held.counter))
     }
 
-    /// One quota of each stored count, in the order of the counts.
+    /// The strictest quota of each stored count, in the order of the counts: it is the one that
+    /// charges, where how a count drains depends on the limit.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &Quota> {
-        let mut next = 0;
-        self.counted().filter_map(move |(quota, counter)| {
-            let first = counter == next;
-            next += usize::from(first);
-            first.then_some(quota)
-        })
+        let strictest = self
+            .charging
+            .iter()
+            .filter_map(|index| self.list.get(*index));
+        strictest.map(|held| &held.quota)
     }
 }
 
@@ -128,5 +144,8 @@ mod tests {
         assert_eq!(counters, [0, 1, 0]);
         let limits: Vec<_> = quotas.counters().map(Quota::limit).collect();
         assert_eq!(limits, [5, 2]);
+        let quotas = Quotas::from([9, 5, 7].map(Quota::per_minute));
+        let limits: Vec<_> = quotas.counters().map(Quota::limit).collect();
+        assert_eq!(limits, [5]);
     }
 }

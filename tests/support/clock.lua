@@ -11,12 +11,21 @@ local now = tonumber(redis.call('GET', 'test:clock'))
 local server = redis
 local redis = {}
 
+local function keep(key, millis)
+  local deadline = math.floor(now / 1000) + tonumber(millis)
+  server.call('HSET', 'test:deadlines', key, string.format('%.0f', deadline))
+end
+
 function redis.call(command, key, ...)
   local reply
   if command == 'PEXPIRE' then
-    local deadline = math.floor(now / 1000) + tonumber((...))
-    server.call('HSET', 'test:deadlines', key, string.format('%.0f', deadline))
+    keep(key, (...))
     reply = server.call('EXISTS', key)
+  elseif command == 'SET' then
+    local value, px, millis = ...
+    assert(px == 'PX')
+    reply = server.call('SET', key, value)
+    keep(key, millis)
   else
     reply = server.call(command, key, ...)
   end
@@ -26,5 +35,3 @@ function redis.call(command, key, ...)
   end
   return reply
 end
-
-redis.pcall = redis.call

@@ -47,16 +47,12 @@ impl Counters {
                 self.charge(Question::new(quota, cost, now), quota.counted_by());
             }
         }
-        let answers: SmallVec<[QuotaAnswer; 2]> = asked
-            .into_iter()
-            .map(|asked| {
-                if charged {
-                    asked.charged(cost)
-                } else {
-                    asked.uncharged()
-                }
-            })
-            .collect();
+        let answers: SmallVec<[QuotaAnswer; 2]> = if charged {
+            let look = |quota| self.ask(Question::new(quota, 0, now), quota.counted_by());
+            quotas.iter().map(look).map(QuotaAnswer::from).collect()
+        } else {
+            asked.into_iter().map(QuotaAnswer::from).collect()
+        };
         if cost > 0 {
             self.note_parts_used(quotas, &answers);
         }

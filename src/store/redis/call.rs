@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind};
 
 /// The arguments of a check, and those of each of its quotas.
 pub(super) const CHECK_FIELDS: [&str; 2] = ["cost", "quotas"];
-pub(super) const QUOTA_FIELDS: [&str; 4] = ["algorithm", "key", "limit", "window"];
+pub(super) const QUOTA_FIELDS: [&str; 5] = ["algorithm", "parts", "key", "limit", "window"];
 
 /// What the script says of each quota.
 pub(super) const REPLY_FIELDS: [&str; 3] = ["used", "wait", "reset"];
@@ -58,6 +58,7 @@ impl Call {
         for (quota, counter) in quotas.counted() {
             let fields: [Arg; QUOTA_FIELDS.len()] = [
                 Arg::Algorithm(file_of(quota.counted_by())),
+                Arg::Number(quota.counted_by().parts()),
                 // Lua counts from 1.
                 Arg::Count(keys_before + counter + 1),
                 Arg::Number(quota.limit().into()),
@@ -91,6 +92,11 @@ impl Call {
 fn file_of(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::SlidingLog => "sliding_log",
+        Algorithm::SortedSetLog => "sorted_set_log",
+        Algorithm::SlidingCounter => "sliding_counter",
+        Algorithm::SlidingBuckets(_) => "sliding_buckets",
+        Algorithm::FixedWindow => "fixed_window",
+        Algorithm::Gcra => "gcra",
     }
 }
 
@@ -184,10 +190,11 @@ mod tests {
     #[test]
     fn several_checks_travel_in_one_call() {
         let two = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
-        let one = Quotas::from(Quota::per_minute(7));
-        let expected = "2 p:v1:{l,k}:log:1000000 p:v1:{l,k}:log:60000000 \
-            3 2 sliding_log 1 5 1000000 sliding_log 1 9 1000000 \
-            4 1 sliding_log 2 7 60000000";
+        let buckets = Algorithm::SlidingBuckets(60);
+        let one = Quotas::from(Quota::per_minute(7).algorithm(buckets));
+        let expected = "2 p:v1:{l,k}:log:1000000 p:v1:{l,k}:buckets60:60000000 \
+            3 2 sliding_log 1 1 5 1000000 sliding_log 1 1 9 1000000 \
+            4 1 sliding_buckets 60 2 7 60000000";
         assert_eq!(written(&[(&two, 3), (&one, 4)]).join(" "), expected);
     }
 

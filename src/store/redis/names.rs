@@ -1,6 +1,6 @@
 //! The names of stored keys: `{prefix}:v1:{tag}:…`.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use crate::Key;
@@ -39,7 +39,7 @@ impl Prefix {
                 name,
                 "{}:{FORMAT}:{{{limiter},{key}}}:{}:{}",
                 self.0,
-                stored_as(quota.counted_by()),
+                StoredAs(quota.counted_by()),
                 Quota::window_micros(quota),
             );
             name
@@ -54,9 +54,18 @@ impl Default for Prefix {
 }
 
 /// How an algorithm is called in a stored key.
-fn stored_as(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::SlidingLog => "log",
+struct StoredAs(Algorithm);
+
+impl fmt::Display for StoredAs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Algorithm::SlidingLog => f.write_str("log"),
+            Algorithm::SortedSetLog => f.write_str("set"),
+            Algorithm::SlidingCounter => f.write_str("counter"),
+            Algorithm::SlidingBuckets(buckets) => write!(f, "buckets{buckets}"),
+            Algorithm::FixedWindow => f.write_str("fixed"),
+            Algorithm::Gcra => f.write_str("gcra"),
+        }
     }
 }
 

@@ -8,10 +8,24 @@ use super::call::Call;
 
 const CLOCK: &str = include_str!("../../../lua/clock.lua");
 
-/// All but the clock: the bytes that decide.
-const DECISION: &str = concat!(
-    include_str!("../../../lua/sliding_log.lua"),
-    include_str!("../../../lua/decide.lua"),
+/// The files behind the clock, in the order in which they use each other: the bytes that decide.
+macro_rules! files {
+    ($($name:literal)*) => {
+        /// The files by name.
+        #[cfg(test)]
+        const FILES: &[(&str, &str)] = &[
+            ("clock", CLOCK),
+            $(($name, include_str!(concat!("../../../lua/", $name, ".lua")))),*
+        ];
+
+        const DECISION: &str = concat!($(include_str!(concat!("../../../lua/", $name, ".lua"))),*);
+    };
+}
+
+files!(
+    "arithmetic" "log" "sliding_log" "sorted_set_log"
+    "tally" "sliding_counter" "sliding_buckets" "fixed_window" "gcra"
+    "decide"
 );
 
 /// A script and its hash, which is computed once.
@@ -60,12 +74,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::super::call::{CHECK_FIELDS, QUOTA_FIELDS, REPLY_FIELDS};
-
-    const FILES: [(&str, &str); 3] = [
-        ("clock", super::CLOCK),
-        ("sliding_log", include_str!("../../../lua/sliding_log.lua")),
-        ("decide", include_str!("../../../lua/decide.lua")),
-    ];
+    use super::FILES;
 
     /// The lines `field   text` of a header, by field.
     fn header(file: &str) -> BTreeMap<&str, Vec<&str>> {
@@ -124,7 +133,7 @@ mod tests {
 
     #[test]
     fn decide_reads_as_many_arguments_as_its_header_lists() {
-        let (_, file) = FILES[2];
+        let file = include_str!("../../../lua/decide.lua");
         let read = |text: &str| file.matches(text).count();
         // The check is read at `at`, its quotas at the `at` behind it.
         assert_eq!(read("ARGV[at"), CHECK_FIELDS.len() + QUOTA_FIELDS.len());
@@ -138,7 +147,7 @@ mod tests {
         for (name, file) in FILES {
             let calls = file.split("redis.call('").skip(1);
             let called: BTreeSet<_> = calls.map(|call| call.split('\'').next().unwrap()).collect();
-            let documented = header(file).get("calls").unwrap().concat();
+            let documented = header(file).get("calls").unwrap().join(" ");
             assert_eq!(commands(&documented), called, "{name}");
         }
     }

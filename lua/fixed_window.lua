@@ -1,0 +1,37 @@
+--[[
+fixed_window: the plain limit, one count for each window aligned to the epoch. Twin of
+src/algorithm/fixed_window.rs.
+
+KEYS    none; is given one by decide
+ARGV    none; is given a quota by decide
+reply   none; answers decide
+calls   those of tally
+server  Redis 5.0
+
+Stored: the window, its count.
+]]
+
+local fixed_window = tally({
+  is_after = function(numbers, quota)
+    return numbers[1] > aligned(now, quota.window)
+  end,
+
+  at = function(numbers, quota)
+    local window = aligned(now, quota.window)
+    local counts = #numbers > 0 and numbers[1] >= window
+    return { window, counts and numbers[2] or 0 }
+  end,
+
+  used = function(numbers)
+    return numbers[2]
+  end,
+
+  until_at_most = function(_, quota)
+    local _, left = aligned(now, quota.window)
+    return left
+  end,
+
+  add = function(numbers, _, cost)
+    numbers[2] = numbers[2] + cost
+  end,
+})

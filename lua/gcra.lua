@@ -1,0 +1,71 @@
+--[[
+gcra: the generic cell rate algorithm, as a meter that drains. A limit of units flows out evenly in
+a window, and up to the limit may stand in it at once. Counts in whole parts of a unit, so that
+nothing drifts where the limit does not divide the window. Twin of src/algorithm/gcra.rs.
+
+KEYS    none; is given one by decide
+ARGV    none; is given a quota by decide
+reply   none; answers decide
+calls   those of tally
+server  Redis 5.0
+
+Stored: a time, the whole units that stood in the meter then, and what stood of one more, in units
+times microseconds: a whole unit is a window of them.
+]]
+
+local gcra
+do
+  -- In which parts of a unit the meter is read: a unit is `whole` of them, and a limit of them flows
+  -- out each tick.
+  local function scale(quota)
+    local tick = tick_of(quota.limit, quota.window)
+    return tick, div_up(quota.window, tick)
+  end
+
+  -- What stands in the meter: no more than the limit, so that none waits longer than a window where
+  -- the limit was lowered.
+  local function level_of(numbers, quota, tick, whole)
+    local most = quota.limit * whole
+    if numbers[2] >= quota.limit then
+      return most
+    end
+    return math.min(most, numbers[2] * whole + div_up(numbers[3], tick))
+  end
+
+  gcra = tally({
+    is_after = function(numbers)
+      return numbers[1] > now
+    end,
+
+    at = function(numbers, quota)
+      if #numbers == 0 then
+        return { now, 0, 0 }
+      end
+      local tick, whole = scale(quota)
+      local level = level_of(numbers, quota, tick, whole)
+      local time = math.min(numbers[1], now)
+      local passed = div_down(now - time, tick)
+      if level == 0 or passed >= div_up(level, quota.limit) then
+        return { now, 0, 0 }
+      end
+      level = level - passed * quota.limit
+      local units = div_down(level, whole)
+      -- Not now: the rest of a tick goes on counting.
+      return { time + passed * tick, units, (level - units * whole) * tick }
+    end,
+
+    used = function(numbers)
+      return numbers[3] > 0 and numbers[2] + 1 or numbers[2]
+    end,
+
+    until_at_most = function(numbers, quota, target)
+      local tick, whole = scale(quota)
+      local over = level_of(numbers, quota, tick, whole) - target * whole
+      return div_up(over, quota.limit) * tick - (now - numbers[1])
+    end,
+
+    add = function(numbers, _, cost)
+      numbers[2] = numbers[2] + cost
+    end,
+  })
+end

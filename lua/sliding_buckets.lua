@@ -1,0 +1,77 @@
+--[[
+sliding_buckets: the sliding window in steps. Counts of short aligned buckets, each of which counts
+in full until the last moment that it holds is a window back. Twin of
+src/algorithm/sliding_buckets.rs.
+
+KEYS    none; is given one by decide
+ARGV    none; is given a quota by decide
+reply   none; answers decide
+calls   those of tally
+server  Redis 5.0
+
+Stored: for each bucket that is not empty, oldest first, its number since the epoch and its count.
+]]
+
+local sliding_buckets
+do
+  -- Rounded up: so one bucket more than the window has parts covers all that counts.
+  local function length(quota)
+    return div_up(quota.window, quota.parts)
+  end
+
+  -- When the units of a bucket have returned: a window after the last of its moments.
+  local function returned_at(quota, index)
+    return (index + 1) * length(quota) - 1 + quota.window
+  end
+
+  local function add_to(numbers, index, count)
+    local last = #numbers - 1
+    if numbers[last] == index then
+      numbers[last + 1] = numbers[last + 1] + count
+    else
+      numbers[last + 2], numbers[last + 3] = index, count
+    end
+  end
+
+  local function used(numbers)
+    local sum = 0
+    for at = 2, #numbers, 2 do
+      sum = sum + numbers[at]
+    end
+    return sum
+  end
+
+  sliding_buckets = tally({
+    is_after = function(numbers, quota)
+      return numbers[#numbers - 1] > div_down(now, length(quota))
+    end,
+
+    at = function(numbers, quota)
+      local current = div_down(now, length(quota))
+      local counting = {}
+      for at = 1, #numbers, 2 do
+        if returned_at(quota, numbers[at]) > now then
+          add_to(counting, math.min(numbers[at], current), numbers[at + 1])
+        end
+      end
+      return counting
+    end,
+
+    used = used,
+
+    until_at_most = function(numbers, quota, target)
+      local left = used(numbers)
+      for at = 1, #numbers, 2 do
+        left = left - numbers[at + 1]
+        if left <= target then
+          return returned_at(quota, numbers[at]) - now
+        end
+      end
+      return 0
+    end,
+
+    add = function(numbers, quota, cost)
+      add_to(numbers, div_down(now, length(quota)), cost)
+    end,
+  })
+end

@@ -1,0 +1,67 @@
+--[[
+sliding_counter: the estimated sliding window. The count of this aligned window, and that of the one
+before by the part of it that a window back from now still overlaps, rounded up. Twin of
+src/algorithm/sliding_counter.rs.
+
+KEYS    none; is given one by decide
+ARGV    none; is given a quota by decide
+reply   none; answers decide
+calls   those of tally
+server  Redis 5.0
+
+Stored: the window, the count of the one before, its own count.
+]]
+
+local sliding_counter
+do
+  local function tick_for(numbers, quota)
+    return tick_of(math.max(numbers[2], numbers[3], quota.limit), quota.window)
+  end
+
+  -- The longest overlap at which `units` of the window before count as at most `target`.
+  local function overlap_for(numbers, quota, units, target)
+    if target >= units then
+      return quota.window
+    end
+    local tick = tick_for(numbers, quota)
+    return div_down(target * div_down(quota.window, tick), units) * tick
+  end
+
+  sliding_counter = tally({
+    is_after = function(numbers, quota)
+      return numbers[1] > aligned(now, quota.window)
+    end,
+
+    at = function(numbers, quota)
+      local window = aligned(now, quota.window)
+      if #numbers == 0 or window > numbers[1] + 1 then
+        return { window, 0, 0 }
+      elseif window == numbers[1] + 1 then
+        return { window, numbers[3], 0 }
+      end
+      return { window, numbers[2], numbers[3] }
+    end,
+
+    used = function(numbers, quota)
+      local _, overlap = aligned(now, quota.window)
+      local tick = tick_for(numbers, quota)
+      local part = div_up(numbers[2] * div_up(overlap, tick), div_down(quota.window, tick))
+      return numbers[3] + math.min(part, numbers[2])
+    end,
+
+    until_at_most = function(numbers, quota, target)
+      local _, overlap = aligned(now, quota.window)
+      local left = target - numbers[3]
+      if left >= 0 then
+        -- The window before has to slide on.
+        return overlap - math.min(overlap_for(numbers, quota, numbers[2], left), overlap)
+      end
+      -- What counts in full has to become the window before, and then slide on.
+      return overlap + quota.window - overlap_for(numbers, quota, numbers[3], target)
+    end,
+
+    add = function(numbers, _, cost)
+      numbers[3] = numbers[3] + cost
+    end,
+  })
+end

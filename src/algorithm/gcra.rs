@@ -1,0 +1,90 @@
+//! The generic cell rate algorithm, as a meter that drains: units flow out evenly, a limit of them
+//! in a window, and up to the limit may stand in it at once.
+//!
+//! The limit per window after a burst of at most the limit, so below twice the limit in any span as
+//! long as the window. Counts in whole parts of a unit, so that nothing drifts where the limit does
+//! not divide the window. Twin of `lua/gcra.lua`.
+
+use super::Question;
+use super::arithmetic::tick;
+use super::tally::Tally;
+
+/// How full the meter was at a time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gcra {
+    time: u64,
+    /// Whole units.
+    units: u64,
+    /// What is left of one more, in units × microseconds: a whole unit is a window of them.
+    part: u64,
+}
+
+/// In which parts of a unit the meter is read: a unit is `whole` of them, and a limit of them flows
+/// out each tick.
+#[derive(Clone, Copy)]
+struct Scale {
+    tick: u64,
+    whole: u64,
+}
+
+impl Scale {
+    fn of(question: &Question) -> Self {
+        let tick = tick(question.limit.into(), question.window);
+        let whole = question.window.div_ceil(tick);
+        Self { tick, whole }
+    }
+}
+
+impl Gcra {
+    /// What stands in the meter: no more than the limit, so that none waits longer than a window
+    /// where the limit was lowered.
+    fn level(&self, question: &Question, scale: Scale) -> u64 {
+        let most = u64::from(question.limit) * scale.whole;
+        if self.units >= question.limit.into() {
+            return most;
+        }
+        most.min(self.units * scale.whole + self.part.div_ceil(scale.tick))
+    }
+}
+
+impl Tally for Gcra {
+    fn is_after(&self, question: &Question) -> bool {
+        self.time > question.now
+    }
+
+    fn at(&self, question: &Question) -> Self {
+        let scale = Scale::of(question);
+        let level = self.level(question, scale);
+        let time = self.time.min(question.now);
+        let passed = (question.now - time) / scale.tick;
+        let rate = u64::from(question.limit);
+        if level == 0 || passed >= level.div_ceil(rate) {
+            return Self {
+                time: question.now,
+                ..Self::default()
+            };
+        }
+        let level = level - passed * rate;
+        Self {
+            // Not now: the rest of a tick goes on counting.
+            time: time + passed * scale.tick,
+            units: level / scale.whole,
+            part: level % scale.whole * scale.tick,
+        }
+    }
+
+    fn used(&self, _: &Question) -> u64 {
+        self.units + u64::from(self.part > 0)
+    }
+
+    fn until(&self, question: &Question, target: u64) -> u64 {
+        let scale = Scale::of(question);
+        let over = self.level(question, scale) - target * scale.whole;
+        let ticks = over.div_ceil(question.limit.into());
+        ticks * scale.tick - (question.now - self.time)
+    }
+
+    fn add(&mut self, _: &Question, cost: u64) {
+        self.units += cost;
+    }
+}

@@ -1,0 +1,77 @@
+//! The sliding window in steps: counts of short aligned buckets, each of which counts in full until
+//! the last moment that it holds is a window back.
+//!
+//! Never more than the limit in any span as long as the window, and a unit returns at most window/n
+//! late. Twin of `lua/sliding_buckets.lua`.
+
+use super::Question;
+use super::tally::Tally;
+
+/// The counts of the buckets that are not empty, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SlidingBuckets {
+    buckets: Vec<Bucket>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    /// Which bucket since the epoch.
+    index: u64,
+    count: u64,
+}
+
+/// How long a bucket is. Rounded up: so n + 1 of them cover all that counts.
+fn length(question: &Question) -> u64 {
+    question.window.div_ceil(question.parts)
+}
+
+/// When the units of a bucket have returned: a window after the last of its moments.
+fn returned_at(question: &Question, index: u64) -> u64 {
+    (index + 1) * length(question) - 1 + question.window
+}
+
+impl Tally for SlidingBuckets {
+    fn is_after(&self, question: &Question) -> bool {
+        let current = question.now / length(question);
+        self.buckets.last().is_some_and(|last| last.index > current)
+    }
+
+    fn at(&self, question: &Question) -> Self {
+        let current = question.now / length(question);
+        let mut now = Self::default();
+        for bucket in &self.buckets {
+            if returned_at(question, bucket.index) > question.now {
+                now.add_to(bucket.index.min(current), bucket.count);
+            }
+        }
+        now
+    }
+
+    fn used(&self, _: &Question) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.count).sum()
+    }
+
+    fn until(&self, question: &Question, target: u64) -> u64 {
+        let mut used = self.used(question);
+        for bucket in &self.buckets {
+            used -= bucket.count;
+            if used <= target {
+                return returned_at(question, bucket.index) - question.now;
+            }
+        }
+        0
+    }
+
+    fn add(&mut self, question: &Question, cost: u64) {
+        self.add_to(question.now / length(question), cost);
+    }
+}
+
+impl SlidingBuckets {
+    fn add_to(&mut self, index: u64, count: u64) {
+        match self.buckets.last_mut() {
+            Some(last) if last.index == index => last.count += count,
+            _ => self.buckets.push(Bucket { index, count }),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The estimated sliding window: the count of this aligned window, and that of the one before by the
+//! part of it that a window back from now still overlaps.
+//!
+//! About the limit for steady traffic; below twice the limit at worst. The part of the previous
+//! count is rounded up. Twin of `lua/sliding_counter.lua`.
+
+use super::Question;
+use super::arithmetic::{aligned, tick};
+use super::tally::Tally;
+
+/// The counts of two windows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SlidingCounter {
+    window: u64,
+    previous: u64,
+    current: u64,
+}
+
+impl SlidingCounter {
+    fn tick(&self, question: &Question) -> u64 {
+        let most = self.previous.max(self.current).max(question.limit.into());
+        tick(most, question.window)
+    }
+
+    /// The longest overlap at which `units` of the window before count as at most `target`.
+    fn overlap_for(&self, question: &Question, units: u64, target: u64) -> u64 {
+        if target >= units {
+            return question.window;
+        }
+        let tick = self.tick(question);
+        target * (question.window / tick) / units * tick
+    }
+}
+
+impl Tally for SlidingCounter {
+    fn is_after(&self, question: &Question) -> bool {
+        self.window > aligned(question.now, question.window).0
+    }
+
+    fn at(&self, question: &Question) -> Self {
+        let (window, _) = aligned(question.now, question.window);
+        let (previous, current) = match window.saturating_sub(self.window) {
+            0 => (self.previous, self.current),
+            1 => (self.current, 0),
+            _ => (0, 0),
+        };
+        Self {
+            window,
+            previous,
+            current,
+        }
+    }
+
+    fn used(&self, question: &Question) -> u64 {
+        let (_, overlap) = aligned(question.now, question.window);
+        let tick = self.tick(question);
+        let part = self.previous * overlap.div_ceil(tick);
+        let part = part.div_ceil(question.window / tick);
+        self.current + part.min(self.previous)
+    }
+
+    fn until(&self, question: &Question, target: u64) -> u64 {
+        let (_, overlap) = aligned(question.now, question.window);
+        if let Some(left) = target.checked_sub(self.current) {
+            // The window before has to slide on.
+            overlap - self.overlap_for(question, self.previous, left).min(overlap)
+        } else {
+            // What counts in full has to become the window before, and then slide on.
+            overlap + question.window - self.overlap_for(question, self.current, target)
+        }
+    }
+
+    fn add(&mut self, _: &Question, cost: u64) {
+        self.current += cost;
+    }
+}
