@@ -6,24 +6,17 @@ another type, is answered by the text of the error and leaves its neighbours alo
 KEYS    the stored counts: for each check those of its quotas, each once
 ARGV    check: cost, quotas
 ARGV    quota: algorithm, parts, key, limit, window
-reply   check: an array of its quotas, flat, or the text of an error
-reply   quota: used, wait, reset
+reply   check: time
+reply   quota: used, wait, reset, stamp, mark
 calls   those of the algorithms
 server  Redis 5.0
 
-cost, limit and used are units; window, wait and reset whole microseconds. `quotas` says how many
+The reply to a check is an array of its time and, flat, of its quotas; or the text of an error.
+cost, limit and used are units; window, wait, reset and time whole microseconds. `quotas` says how many
 follow; `key` is an index into KEYS; `parts` is into how many buckets a window is divided. A wait of 0 admits, one of -1 never ends. A cost of 0 only
-looks. Quotas of one check that share a key share its count: it is charged once.
+looks. Quotas of one check that share a key share its count: it is charged once. By time, stamp and
+mark of the strictest of them, refund finds again what was charged.
 ]]
-
-local algorithms = {
-  sliding_log = sliding_log,
-  sorted_set_log = sorted_set_log,
-  sliding_counter = sliding_counter,
-  sliding_buckets = sliding_buckets,
-  fixed_window = fixed_window,
-  gcra = gcra,
-}
 
 local function ask(check)
   local admitted = true
@@ -64,12 +57,14 @@ local function decide(check)
   if charged then
     charge(check)
   end
-  local reply = {}
+  local reply = { now }
   for _, quota in ipairs(check.quotas) do
     local answer = quota.looked or quota.asked
     reply[#reply + 1] = answer.used
     reply[#reply + 1] = answer.wait
     reply[#reply + 1] = answer.reset
+    reply[#reply + 1] = answer.stamp or 0
+    reply[#reply + 1] = answer.mark or 0
   end
   return reply
 end

@@ -34,4 +34,16 @@ local fixed_window = tally({
   add = function(numbers, _, cost)
     numbers[2] = numbers[2] + cost
   end,
+
+  mark = function(numbers)
+    return numbers[1]
+  end,
+
+  take = function(numbers, _, charge, units)
+    local counts = numbers[1] == charge.mark
+    if counts then
+      numbers[2] = math.max(numbers[2] - units, 0)
+    end
+    return counts
+  end,
 })

@@ -67,5 +67,27 @@ do
     add = function(numbers, _, cost)
       numbers[2] = numbers[2] + cost
     end,
+
+    mark = function(numbers)
+      return numbers[3]
+    end,
+
+    -- What stood in the meter before a charge drains before it, so that of a charge is left what of
+    -- all that stood there has not drained since.
+    take = function(numbers, quota, charge, units)
+      local tick, whole = scale(quota)
+      local part = charge.mark
+      local after = { charge.time, charge.used - (part > 0 and 1 or 0), part }
+      local ticks = div_up(math.max(now - charge.time, 0), tick)
+      local stood = level_of(after, quota, tick, whole)
+      if quota.limit == 0 or ticks >= div_up(stood, quota.limit) then
+        return false
+      end
+      local level = level_of(numbers, quota, tick, whole)
+      level = level - math.min(units * whole, stood - ticks * quota.limit, level)
+      numbers[2] = div_down(level, whole)
+      numbers[3] = (level - numbers[2] * whole) * tick
+      return true
+    end,
   })
 end

@@ -5,13 +5,14 @@ counts in [t, t + window). Twin of src/algorithm/sliding_log.rs.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   those of the log; where its time to live cannot be set, DEL
+calls   those of the log; where its time to live cannot be set, DEL; after a refund EXISTS
 server  Redis 5.0
 
 A kind of log is a table of functions: `settle` forgets what no longer counts, and tells how many
 units do, how many expired ones are still before them, what `push` is to be told, and when the oldest
 unit was charged, where that is known; `time_at` tells when the unit at an index was charged, from 0
-at the oldest; `push` charges units now; `renew` has the log live as long as it can count.
+at the oldest; `push` charges units now; `take` takes back up to so many that were charged at a time,
+and tells whether there were any; `renew` has the log live as long as it can count.
 ]]
 
 local function log(kind)
@@ -57,6 +58,16 @@ local function log(kind)
   function algorithm.look(quota, _, asked, cost)
     local reset = asked.used == 0 and quota.window or asked.reset
     return { used = asked.used + cost, wait = 0, reset = reset }
+  end
+
+  -- The units of a charge are those of its time: units of one microsecond are all alike.
+  function algorithm.refund(quota, charge, units)
+    if charge.time + quota.window <= now then
+      return
+    end
+    if kind.take(quota.key, charge.time, units) and redis.call('EXISTS', quota.key) == 1 then
+      kind.renew(quota.key, quota.window)
+    end
   end
 
   return algorithm

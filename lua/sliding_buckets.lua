@@ -73,5 +73,23 @@ do
     add = function(numbers, quota, cost)
       add_to(numbers, div_down(now, length(quota)), cost)
     end,
+
+    mark = function(_, quota)
+      return div_down(now, length(quota))
+    end,
+
+    take = function(numbers, _, charge, units)
+      for at = 1, #numbers, 2 do
+        if numbers[at] == charge.mark then
+          numbers[at + 1] = math.max(numbers[at + 1] - units, 0)
+          if numbers[at + 1] == 0 then
+            table.remove(numbers, at)
+            table.remove(numbers, at)
+          end
+          return true
+        end
+      end
+      return false
+    end,
   })
 end

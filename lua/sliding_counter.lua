@@ -63,5 +63,19 @@ do
     add = function(numbers, _, cost)
       numbers[3] = numbers[3] + cost
     end,
+
+    mark = function(numbers)
+      return numbers[1]
+    end,
+
+    take = function(numbers, _, charge, units)
+      -- Of this window, or of the one before.
+      local count = 3 - (numbers[1] - charge.mark)
+      if count ~= 3 and count ~= 2 then
+        return false
+      end
+      numbers[count] = math.max(numbers[count] - units, 0)
+      return true
+    end,
   })
 end

@@ -5,7 +5,8 @@ microseconds, oldest first, one entry a unit.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or DEL, PEXPIRE; to charge RPUSH, PEXPIRE
+calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or DEL, PEXPIRE; to charge RPUSH, PEXPIRE;
+calls   to refund LLEN, LINDEX, LREM
 server  Redis 5.0
 ]]
 
@@ -109,5 +110,31 @@ do
     return length - expired, 0
   end
 
-  sliding_log = log({ settle = settle, time_at = time_at, push = push, renew = renew })
+  -- How many entries are at most `time`.
+  local function not_later(key, length, time)
+    if time_at(key, 0) > time then
+      return 0
+    elseif time_at(key, -1) <= time then
+      return length
+    end
+    return first_later(key, length, time)
+  end
+
+  local function take(key, time, units)
+    local length = redis.call('LLEN', key)
+    if length == 0 or not_later(key, length, time) == not_later(key, length, time - 1) then
+      return false
+    end
+    -- From the tail, where what was charged of late is.
+    redis.call('LREM', key, text(-units), text(time))
+    return true
+  end
+
+  sliding_log = log({
+    settle = settle,
+    time_at = time_at,
+    push = push,
+    take = take,
+    renew = renew,
+  })
 end

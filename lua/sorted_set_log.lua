@@ -6,7 +6,8 @@ KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
 calls   ZCARD, ZRANGE twice; then for a trim ZREMRANGEBYSCORE or DEL, PEXPIRE; to look ZCOUNT; to
-calls   charge ZADD, PEXPIRE; after a step back of the clock ZRANGEBYSCORE, ZADD, PEXPIRE
+calls   charge ZADD, PEXPIRE; after a step back of the clock ZRANGEBYSCORE, ZADD, PEXPIRE; to refund
+calls   ZCOUNT twice, ZREMRANGEBYRANK
 server  Redis 5.0
 
 Members are numbers that go on from the newest one, all of 16 digits: so each is unique, and those of
@@ -100,6 +101,18 @@ do
         put(key, members)
         count = count - #members
       end
+    end,
+
+    take = function(key, time, units)
+      local before = redis.call('ZCOUNT', key, '-inf', '(' .. text(time))
+      local charged = redis.call('ZCOUNT', key, text(time), text(time))
+      if charged == 0 then
+        return false
+      end
+      local last = before + charged - 1
+      local first = math.max(last - units + 1, before)
+      redis.call('ZREMRANGEBYRANK', key, text(first), text(last))
+      return true
     end,
 
     renew = renew,

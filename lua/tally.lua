@@ -6,36 +6,40 @@ when they are asked. So a refusal writes nothing.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   GET; to charge, or after a step back of the clock, SET
+calls   GET; to charge, or after a step back of the clock, SET; to refund SET
 server  Redis 5.0
 
 A kind of tally is a table of functions of its numbers, which are a list, and a quota: `is_after`,
-`at`, `used`, `until_at_most` and `add` mean what `Tally` says in src/algorithm/tally.rs.
+`at`, `used`, `until_at_most`, `add`, `mark` and `take` mean what `Tally` says in
+src/algorithm/tally.rs.
 ]]
 
 local function tally(kind)
   local algorithm = {}
 
+  -- The numbers, and when the tally began: one that was empty in between is another, whose units are
+  -- not those of charges before.
   local function read(key)
     local numbers = {}
     for number in string.gmatch(redis.call('GET', key) or '', '%S+') do
       -- A text that somebody else has put there is no count.
       numbers[#numbers + 1] = tonumber(number) or error('WRONGTYPE this key holds no count', 0)
     end
-    return numbers
+    local born = table.remove(numbers, 1)
+    return numbers, born or 0
   end
 
-  local function write(key, numbers, window)
-    local texts = {}
+  local function write(key, numbers, born, window)
+    local texts = { text(born) }
     for index, number in ipairs(numbers) do
-      texts[index] = text(number)
+      texts[index + 1] = text(number)
     end
     local millis = math.ceil(2 * window / 1000) + 1000
     redis.call('SET', key, table.concat(texts, ' '), 'PX', text(millis))
   end
 
   -- What a quota says of numbers as they are now.
-  local function judge(numbers, quota, cost)
+  local function judge(numbers, born, quota, cost)
     local used = kind.used(numbers, quota)
     local wait = 0
     if cost > quota.limit then
@@ -43,29 +47,50 @@ local function tally(kind)
     elseif used + cost > quota.limit then
       wait = kind.until_at_most(numbers, quota, quota.limit - cost)
     end
-    -- One unit more is left when one fewer counts, or one fewer than the limit where it was lowered.
+    -- One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
     local fewer = math.min(used, quota.limit) - 1
-    local reset = fewer < 0 and 0 or kind.until_at_most(numbers, quota, fewer)
-    return { used = used, wait = wait, reset = reset, numbers = numbers }
+    return {
+      used = used,
+      wait = wait,
+      reset = fewer < 0 and 0 or kind.until_at_most(numbers, quota, fewer),
+      stamp = born,
+      mark = kind.mark(numbers, quota),
+      numbers = numbers,
+    }
   end
 
   function algorithm.ask(quota, cost)
-    local stored = read(quota.key)
+    local stored, born = read(quota.key)
     local numbers = kind.at(stored, quota)
     if cost > 0 and #stored > 0 and kind.is_after(stored, quota) then
-      write(quota.key, numbers, quota.window)
+      born = now
+      write(quota.key, numbers, born, quota.window)
     end
-    return judge(numbers, quota, cost)
+    return judge(numbers, born, quota, cost)
   end
 
   function algorithm.charge(quota, cost, asked)
+    if asked.used == 0 then
+      asked.stamp = now
+    end
     kind.add(asked.numbers, quota, cost)
-    write(quota.key, asked.numbers, quota.window)
+    write(quota.key, asked.numbers, asked.stamp, quota.window)
   end
 
   -- What a quota says after `charged`, the answer of the strictest quota of its count, was charged.
   function algorithm.look(quota, charged)
-    return judge(kind.at(charged.numbers, quota), quota, 0)
+    return judge(kind.at(charged.numbers, quota), charged.stamp, quota, 0)
+  end
+
+  function algorithm.refund(quota, charge, units)
+    local stored, born = read(quota.key)
+    local numbers = kind.at(stored, quota)
+    if born ~= charge.stamp or kind.used(numbers, quota) == 0 then
+      return
+    end
+    if kind.take(numbers, quota, charge, units) then
+      write(quota.key, numbers, born, quota.window)
+    end
   end
 
   return algorithm

@@ -4,12 +4,13 @@ mod answer;
 
 use std::cmp::Reverse;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use answer::Wait;
 pub use answer::{Answer, QuotaAnswer, Source};
+pub(crate) use answer::{Receipt, Wait};
 
-use crate::{Quota, Quotas};
+use crate::{Key, Quota, Quotas};
 
 /// What a check came to: admitted and charged, or refused and not.
 ///
@@ -38,12 +39,51 @@ use crate::{Quota, Quotas};
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
+    /// The units that were charged and not given back.
+    held: u32,
+    charged_to: Option<ChargedTo>,
+}
+
+/// Where the units of a decision were charged.
+#[derive(Clone, Debug)]
+pub(crate) struct ChargedTo {
+    pub(crate) limiter: Arc<str>,
+    pub(crate) key: Key,
 }
 
 impl Decision {
     pub(crate) fn new(quotas: Quotas, cost: u32, answer: Answer) -> Self {
         let view = DecisionView::new(quotas, cost, answer);
-        Self { view }
+        let held = if view.allowed { cost } else { 0 };
+        Self {
+            view,
+            held,
+            charged_to: None,
+        }
+    }
+
+    /// The same, knowing where its units were charged.
+    pub(crate) fn charged_to(self, limiter: Arc<str>, key: Key) -> Self {
+        let charged_to = Some(ChargedTo { limiter, key });
+        Self { charged_to, ..self }
+    }
+
+    pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {
+        self.charged_to.as_ref()
+    }
+
+    /// The units that were charged by this decision and not given back since: of a refused one,
+    /// none.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Takes up to `units` of those that are held, to give them back: nobody else will.
+    pub(crate) fn take(&mut self, units: u32) -> u32 {
+        let taken = units.min(self.held);
+        self.held -= taken;
+        taken
     }
 
     /// The view of this decision, to pass on.
@@ -164,6 +204,14 @@ impl DecisionView {
     #[must_use]
     pub fn source(&self) -> Source {
         self.answer.source()
+    }
+
+    pub(crate) fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
+    pub(crate) fn asked_quotas(&self) -> &Quotas {
+        &self.quotas
     }
 
     /// What each quota says, in the order in which the quotas were given.

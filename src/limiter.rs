@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::decision::{Answer, Source};
-use crate::store::{Check, Reset, Store, StoreFuture, check::Subject};
+use crate::store::{Check, Refund, Reset, Store, StoreFuture, check::Subject};
 use crate::{Decision, Error, ErrorKind, Key, Quota, Quotas};
 
 /// Limits how often something is done, by key.
@@ -100,7 +101,8 @@ impl RateLimiter {
             return Err(Error::cost_exceeds_limit(cost, limit));
         }
         let answer = self.ask(&key, cost).await?;
-        self.decide(cost, answer)
+        let decision = self.decide(cost, answer)?;
+        Ok(decision.charged_to(Arc::clone(&self.name), key))
     }
 
     /// Looks at `key` without charging it: what is used, what remains, when it resets.
@@ -113,6 +115,111 @@ impl RateLimiter {
     /// When the store fails.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         self.check_n(key, 0).await
+    }
+
+    /// Takes units only when there is room, and waits for it: as long as
+    /// [`retry_after`](crate::DecisionView::retry_after) says, and again if somebody else was faster.
+    ///
+    /// For jobs that would rather be late than fail. When the wait would end later than `max_wait`
+    /// from the call, it is not begun: the refusal is returned at once, and says how long it would
+    /// have been.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_n`](Self::check_n).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::new(1, Duration::from_millis(20)));
+    /// let patience = Duration::from_secs(5);
+    /// for _ in 0..3 {
+    ///     assert!(limiter.until_ready("ada", 1, patience).await?.is_allowed());
+    /// }
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn until_ready(
+        &self,
+        key: impl Into<Key>,
+        cost: u32,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        let key = key.into();
+        let begin = Instant::now();
+        loop {
+            let decision = self.check_n(&key, cost).await?;
+            let left = max_wait.saturating_sub(begin.elapsed());
+            match decision.retry_after().filter(|wait| *wait <= left) {
+                Some(wait) if !decision.is_allowed() => tokio::time::sleep(wait).await,
+                _ => return Ok(decision),
+            }
+        }
+    }
+
+    /// Takes back up to `units` of those that a decision of this limiter charged.
+    ///
+    /// For work that cost less than was reserved, or came to nothing. What is taken back is what
+    /// this decision charged and still holds: never more, never twice, and never another's. Units
+    /// that have left their window, or whose count was reset since, are not taken back: they are
+    /// there already. Of [`Gcra`](crate::Algorithm::Gcra), what has drained since is.
+    ///
+    /// # Errors
+    ///
+    /// When the decision is of another limiter. When the store fails, or cannot take units back: the
+    /// decision does not hold them any more then, since they may have been taken back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_minute(10_000));
+    ///
+    /// // Reserve 1 000, use 640, give back 360.
+    /// let mut reserved = tokens.check_n("ada", 1_000).await?;
+    /// tokens.refund(&mut reserved, 360).await?;
+    /// assert_eq!(reserved.held(), 640);
+    /// assert_eq!(tokens.peek("ada").await?.used(), 640);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn refund(&self, decision: &mut Decision, units: u32) -> Result<(), Error> {
+        let Some(charged_to) = decision.where_charged().cloned() else {
+            return Ok(());
+        };
+        if charged_to.limiter != self.name {
+            return Err(Error::new(
+                ErrorKind::Misconfigured,
+                format!(
+                    "a decision of the limiter {:?} was given back to {:?}",
+                    charged_to.limiter, self.name
+                ),
+            ));
+        }
+        // Before the store is asked: it may take them back and its answer be lost.
+        let units = decision.take(units);
+        if units == 0 || decision.asked_quotas().is_empty() {
+            return Ok(());
+        }
+        let subject = Subject {
+            limiter: &self.scope,
+            key: &charged_to.key,
+            quotas: decision.asked_quotas(),
+        };
+        let answer = decision.answer();
+        self.store
+            .refund(Refund {
+                subject,
+                units,
+                answer,
+            })
+            .await
     }
 
     /// Forgets what is charged to `key` under this limiter's quotas.

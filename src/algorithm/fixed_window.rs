@@ -4,9 +4,9 @@
 //! the limit within one of them; up to twice the limit in a span across an edge. Twin of
 //! `lua/fixed_window.lua`.
 
-use super::Question;
 use super::arithmetic::aligned;
 use super::tally::Tally;
+use super::{Charge, Question};
 
 /// The count of one window.
 #[derive(Clone, Debug, Default)]
@@ -36,5 +36,17 @@ impl Tally for FixedWindow {
 
     fn add(&mut self, _: &Question, cost: u64) {
         self.count += cost;
+    }
+
+    fn mark(&self, _: &Question) -> u64 {
+        self.window
+    }
+
+    fn take(&mut self, _: &Question, charge: Charge, units: u64) -> bool {
+        let counts = self.window == charge.receipt.mark;
+        if counts {
+            self.count = self.count.saturating_sub(units);
+        }
+        counts
     }
 }

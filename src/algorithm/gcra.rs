@@ -5,9 +5,9 @@
 //! long as the window. Counts in whole parts of a unit, so that nothing drifts where the limit does
 //! not divide the window. Twin of `lua/gcra.lua`.
 
-use super::Question;
 use super::arithmetic::tick;
 use super::tally::Tally;
+use super::{Charge, Question};
 
 /// How full the meter was at a time.
 #[derive(Clone, Debug, Default)]
@@ -86,5 +86,35 @@ impl Tally for Gcra {
 
     fn add(&mut self, _: &Question, cost: u64) {
         self.units += cost;
+    }
+
+    fn mark(&self, _: &Question) -> u64 {
+        self.part
+    }
+
+    /// What stood in the meter before a charge drains before it, so that of a charge is left what of
+    /// all that stood there has not drained since.
+    fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool {
+        let scale = Scale::of(question);
+        let part = charge.receipt.mark;
+        let then = Self {
+            time: charge.time,
+            units: u64::from(charge.used) - u64::from(part > 0),
+            part,
+        };
+        let ticks = question
+            .now
+            .saturating_sub(charge.time)
+            .div_ceil(scale.tick);
+        let rate = u64::from(question.limit);
+        let stood = then.level(question, scale);
+        if rate == 0 || ticks >= stood.div_ceil(rate) {
+            return false;
+        }
+        let level = self.level(question, scale);
+        let taken = (units * scale.whole).min(stood - ticks * rate).min(level);
+        self.units = (level - taken) / scale.whole;
+        self.part = (level - taken) % scale.whole * scale.tick;
+        true
     }
 }

@@ -13,7 +13,7 @@ mod sliding_log;
 mod sorted_set_log;
 mod tally;
 
-use crate::decision::{QuotaAnswer, Wait};
+use crate::decision::{QuotaAnswer, Receipt, Wait};
 use crate::quota::{Algorithm, Quota};
 use fixed_window::FixedWindow;
 use gcra::Gcra;
@@ -21,16 +21,17 @@ use sliding_buckets::SlidingBuckets;
 use sliding_counter::SlidingCounter;
 use sliding_log::SlidingLog;
 use sorted_set_log::SortedSetLog;
+use tally::Kept;
 
 /// What is stored for one algorithm and window of one key.
 #[derive(Debug)]
 pub(crate) enum State {
     SlidingLog(SlidingLog),
     SortedSetLog(SortedSetLog),
-    SlidingCounter(SlidingCounter),
-    SlidingBuckets(SlidingBuckets),
-    FixedWindow(FixedWindow),
-    Gcra(Gcra),
+    SlidingCounter(Kept<SlidingCounter>),
+    SlidingBuckets(Kept<SlidingBuckets>),
+    FixedWindow(Kept<FixedWindow>),
+    Gcra(Kept<Gcra>),
 }
 
 impl State {
@@ -38,10 +39,10 @@ impl State {
         match algorithm {
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::default()),
             Algorithm::SortedSetLog => Self::SortedSetLog(SortedSetLog::default()),
-            Algorithm::SlidingCounter => Self::SlidingCounter(SlidingCounter::default()),
-            Algorithm::SlidingBuckets(_) => Self::SlidingBuckets(SlidingBuckets::default()),
-            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::default()),
-            Algorithm::Gcra => Self::Gcra(Gcra::default()),
+            Algorithm::SlidingCounter => Self::SlidingCounter(Kept::default()),
+            Algorithm::SlidingBuckets(_) => Self::SlidingBuckets(Kept::default()),
+            Algorithm::FixedWindow => Self::FixedWindow(Kept::default()),
+            Algorithm::Gcra => Self::Gcra(Kept::default()),
         }
     }
 
@@ -49,10 +50,23 @@ impl State {
     pub(crate) fn ask(&mut self, question: Question) -> Asked {
         match self {
             Self::SlidingLog(log) | Self::SortedSetLog(log) => log.ask(question),
-            Self::SlidingCounter(counter) => tally::ask(counter, question),
-            Self::SlidingBuckets(buckets) => tally::ask(buckets, question),
-            Self::FixedWindow(window) => tally::ask(window, question),
-            Self::Gcra(meter) => tally::ask(meter, question),
+            Self::SlidingCounter(counter) => counter.ask(question),
+            Self::SlidingBuckets(buckets) => buckets.ask(question),
+            Self::FixedWindow(window) => window.ask(question),
+            Self::Gcra(meter) => meter.ask(question),
+        }
+    }
+
+    /// Takes back units that were charged, as far as they still count; whether that renews the time
+    /// to live.
+    #[must_use]
+    pub(crate) fn refund(&mut self, question: Question, charge: Charge, units: u32) -> bool {
+        match self {
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.refund(question, charge, units),
+            Self::SlidingCounter(counter) => counter.refund(question, charge, units),
+            Self::SlidingBuckets(buckets) => buckets.refund(question, charge, units),
+            Self::FixedWindow(window) => window.refund(question, charge, units),
+            Self::Gcra(meter) => meter.refund(question, charge, units),
         }
     }
 
@@ -61,10 +75,10 @@ impl State {
     pub(crate) fn charge(&mut self, question: Question) -> bool {
         match self {
             Self::SlidingLog(log) | Self::SortedSetLog(log) => log.charge(question),
-            Self::SlidingCounter(counter) => tally::charge(counter, question),
-            Self::SlidingBuckets(buckets) => tally::charge(buckets, question),
-            Self::FixedWindow(window) => tally::charge(window, question),
-            Self::Gcra(meter) => tally::charge(meter, question),
+            Self::SlidingCounter(counter) => counter.charge(question),
+            Self::SlidingBuckets(buckets) => buckets.charge(question),
+            Self::FixedWindow(window) => window.charge(question),
+            Self::Gcra(meter) => meter.charge(question),
         }
     }
 }
@@ -92,6 +106,15 @@ impl Question {
     }
 }
 
+/// What a charge left behind, by which it is found again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Charge {
+    pub(crate) time: u64,
+    pub(crate) receipt: Receipt,
+    /// The units used after it.
+    pub(crate) used: u32,
+}
+
 /// What a quota says of a check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
@@ -100,11 +123,13 @@ pub(crate) struct Asked {
     pub(crate) reset: u64,
     /// Whether the step changed the state in a way that renews its time to live.
     pub(crate) renewed: bool,
+    /// By what a charge that was made just now is found again.
+    pub(crate) receipt: Receipt,
 }
 
 impl From<Asked> for QuotaAnswer {
     fn from(asked: Asked) -> Self {
-        Self::from_micros(asked.used, asked.wait, asked.reset)
+        Self::from_micros(asked.used, asked.wait, asked.reset).with_receipt(asked.receipt)
     }
 }
 

@@ -4,8 +4,8 @@
 //! Never more than the limit in any span as long as the window, and a unit returns at most window/n
 //! late. Twin of `lua/sliding_buckets.lua`.
 
-use super::Question;
 use super::tally::Tally;
+use super::{Charge, Question};
 
 /// The counts of the buckets that are not empty, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +64,22 @@ impl Tally for SlidingBuckets {
 
     fn add(&mut self, question: &Question, cost: u64) {
         self.add_to(question.now / length(question), cost);
+    }
+
+    fn mark(&self, question: &Question) -> u64 {
+        question.now / length(question)
+    }
+
+    fn take(&mut self, _: &Question, charge: Charge, units: u64) -> bool {
+        let mut taken = false;
+        self.buckets.retain_mut(|bucket| {
+            if bucket.index == charge.receipt.mark {
+                bucket.count = bucket.count.saturating_sub(units);
+                taken = true;
+            }
+            bucket.count > 0
+        });
+        taken
     }
 }
 

@@ -4,9 +4,9 @@
 //! About the limit for steady traffic; below twice the limit at worst. The part of the previous
 //! count is rounded up. Twin of `lua/sliding_counter.lua`.
 
-use super::Question;
 use super::arithmetic::{aligned, tick};
 use super::tally::Tally;
+use super::{Charge, Question};
 
 /// The counts of two windows.
 #[derive(Clone, Debug, Default)]
@@ -72,5 +72,19 @@ impl Tally for SlidingCounter {
 
     fn add(&mut self, _: &Question, cost: u64) {
         self.current += cost;
+    }
+
+    fn mark(&self, _: &Question) -> u64 {
+        self.window
+    }
+
+    fn take(&mut self, _: &Question, charge: Charge, units: u64) -> bool {
+        let count = match self.window.checked_sub(charge.receipt.mark) {
+            Some(0) => &mut self.current,
+            Some(1) => &mut self.previous,
+            _ => return false,
+        };
+        *count = count.saturating_sub(units);
+        true
     }
 }

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Asked, Question, saturate};
-use crate::decision::Wait;
+use super::{Asked, Charge, Question, saturate};
+use crate::decision::{Receipt, Wait};
 
 /// The units that were charged, oldest first.
 #[derive(Debug, Default)]
@@ -66,6 +66,8 @@ impl SlidingLog {
             wait,
             reset,
             renewed,
+            // The units of a log are found by their time.
+            receipt: Receipt::default(),
         }
     }
 
@@ -79,6 +81,26 @@ impl SlidingLog {
             _ => self.runs.push_back(Run { time: now, end }),
         }
         begins
+    }
+
+    pub(super) fn refund(&mut self, question: Question, charge: Charge, units: u32) -> bool {
+        let Question { window, now, .. } = question;
+        let at = self.runs.partition_point(|run| run.time < charge.time);
+        let before = self.units_before(at) + self.gone;
+        let Some(run) = self.runs.get(at) else {
+            return false;
+        };
+        if run.time != charge.time || expired(run.time, now, window) {
+            return false;
+        }
+        let taken = u64::from(units).min(run.end - before);
+        for run in self.runs.range_mut(at..) {
+            run.end -= taken;
+        }
+        if self.runs.get(at).is_some_and(|run| run.end == before) {
+            self.runs.remove(at);
+        }
+        taken > 0 && !self.runs.is_empty()
     }
 
     /// A clock that stepped back leaves units after now: they are charged now, so that none counts

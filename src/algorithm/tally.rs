@@ -4,11 +4,11 @@
 //! A tally is stored as it was last charged; what time has made of it since is worked out when it
 //! is asked. So a refusal writes nothing.
 
-use super::{Asked, Question};
-use crate::decision::Wait;
+use super::{Asked, Charge, Question};
+use crate::decision::{Receipt, Wait};
 
 /// A few numbers that stand for the units charged.
-pub(super) trait Tally: Clone + Default {
+pub(crate) trait Tally: Clone + Default {
     /// Whether it was charged after now, by a clock that has stepped back since.
     fn is_after(&self, question: &Question) -> bool;
 
@@ -24,38 +24,74 @@ pub(super) trait Tally: Clone + Default {
 
     /// Charges units to a tally as it is now.
     fn add(&mut self, question: &Question, cost: u64);
+
+    /// Where in a tally the units are that were charged just now.
+    fn mark(&self, question: &Question) -> u64;
+
+    /// Takes back up to so many of the units of a charge from a tally as it is now, as far as they
+    /// still count. False where none does.
+    fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool;
 }
 
-/// Asks a tally: all algorithms of this kind judge alike.
-pub(super) fn ask<T: Tally>(stored: &mut T, question: Question) -> Asked {
-    let now = stored.at(&question);
-    let renewed = question.cost > 0 && stored.is_after(&question);
-    if renewed {
-        *stored = now.clone();
-    }
-    let (limit, cost) = (u64::from(question.limit), u64::from(question.cost));
-    let used = now.used(&question);
-    let wait = if cost > limit {
-        Wait::Never
-    } else if used + cost <= limit {
-        Wait::Zero
-    } else {
-        Wait::Micros(now.until(&question, limit - cost))
-    };
-    // One unit more is left when one fewer counts, or one fewer than the limit where it was lowered.
-    let fewer = used.min(limit).checked_sub(1);
-    Asked {
-        used: super::saturate(used),
-        wait,
-        reset: fewer.map_or(0, |target| now.until(&question, target)),
-        renewed,
-    }
+/// A tally as it is stored.
+#[derive(Debug, Default)]
+pub(crate) struct Kept<T> {
+    tally: T,
+    /// When it began: a tally that was empty in between is another, whose units are not those of
+    /// charges before.
+    born: u64,
 }
 
-/// Charges a tally, which renews its time to live.
-pub(super) fn charge<T: Tally>(stored: &mut T, question: Question) -> bool {
-    let mut now = stored.at(&question);
-    now.add(&question, question.cost.into());
-    *stored = now;
-    true
+impl<T: Tally> Kept<T> {
+    pub(super) fn ask(&mut self, question: Question) -> Asked {
+        let now = self.tally.at(&question);
+        let renewed = question.cost > 0 && self.tally.is_after(&question);
+        if renewed {
+            self.tally = now.clone();
+            self.born = question.now;
+        }
+        let (limit, cost) = (u64::from(question.limit), u64::from(question.cost));
+        let used = now.used(&question);
+        let wait = if cost > limit {
+            Wait::Never
+        } else if used + cost <= limit {
+            Wait::Zero
+        } else {
+            Wait::Micros(now.until(&question, limit - cost))
+        };
+        // One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
+        let fewer = used.min(limit).checked_sub(1);
+        Asked {
+            used: super::saturate(used),
+            wait,
+            reset: fewer.map_or(0, |target| now.until(&question, target)),
+            renewed,
+            receipt: Receipt {
+                stamp: self.born,
+                mark: now.mark(&question),
+            },
+        }
+    }
+
+    /// Renews the time to live.
+    pub(super) fn charge(&mut self, question: Question) -> bool {
+        let mut now = self.tally.at(&question);
+        if now.used(&question) == 0 {
+            self.born = question.now;
+        }
+        now.add(&question, question.cost.into());
+        self.tally = now;
+        true
+    }
+
+    pub(super) fn refund(&mut self, question: Question, charge: Charge, units: u32) -> bool {
+        let mut now = self.tally.at(&question);
+        let taken = self.born == charge.receipt.stamp
+            && now.used(&question) > 0
+            && now.take(&question, charge, units.into());
+        if taken {
+            self.tally = now;
+        }
+        taken
+    }
 }

@@ -12,13 +12,33 @@ use smallvec::SmallVec;
 pub struct Answer {
     source: Source,
     quotas: SmallVec<[QuotaAnswer; 2]>,
+    /// When the store decided, in microseconds of its clock.
+    time: u64,
 }
 
 impl Answer {
     /// Joins the answers of the quotas.
     pub fn new(source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
+        Self::at(0, source, quotas)
+    }
+
+    /// Joins the answers that a store gave at a time of its clock, by which it finds again what it
+    /// charged.
+    pub(crate) fn at(
+        time: u64,
+        source: Source,
+        quotas: impl IntoIterator<Item = QuotaAnswer>,
+    ) -> Self {
         let quotas = quotas.into_iter().collect();
-        Self { source, quotas }
+        Self {
+            source,
+            quotas,
+            time,
+        }
+    }
+
+    pub(crate) fn time(&self) -> u64 {
+        self.time
     }
 
     /// Where the counts are kept.
@@ -54,6 +74,17 @@ pub struct QuotaAnswer {
     used: u32,
     wait: Wait,
     reset_micros: u64,
+    receipt: Receipt,
+}
+
+/// By what a store finds again the units of one check among those of all: numbers whose meaning is
+/// the algorithm's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    /// Which count it was: one that was reset or has ended since is another.
+    pub(crate) stamp: u64,
+    /// Where in the count.
+    pub(crate) mark: u64,
 }
 
 /// How long until a cost passes.
@@ -85,7 +116,16 @@ impl QuotaAnswer {
             used,
             wait,
             reset_micros,
+            receipt: Receipt::default(),
         }
+    }
+
+    pub(crate) fn with_receipt(self, receipt: Receipt) -> Self {
+        Self { receipt, ..self }
+    }
+
+    pub(crate) fn receipt(&self) -> Receipt {
+        self.receipt
     }
 
     pub(crate) fn used(&self) -> u32 {

@@ -91,11 +91,13 @@ impl Quotas {
     /// The strictest quota of each stored count, in the order of the counts: it is the one that
     /// charges, where how a count drains depends on the limit.
     pub(crate) fn counters(&self) -> impl Iterator<Item = &Quota> {
-        let strictest = self
-            .charging
-            .iter()
-            .filter_map(|index| self.list.get(*index));
-        strictest.map(|held| &held.quota)
+        self.charging().map(|(_, quota)| quota)
+    }
+
+    /// The same with where in the list each stands.
+    pub(crate) fn charging(&self) -> impl Iterator<Item = (usize, &Quota)> {
+        let indices = self.charging.iter();
+        indices.filter_map(|index| Some((*index, &self.list.get(*index)?.quota)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a store is asked.
 
-use crate::{Key, Quotas};
+use crate::decision::{Answer, QuotaAnswer};
+use crate::{Key, Quota, Quotas};
 
 /// Under which limiter and key units are counted, and against which quotas.
 ///
@@ -71,5 +72,55 @@ impl<'a> Reset<'a> {
     #[must_use]
     pub fn quotas(&self) -> &'a Quotas {
         self.subject.quotas
+    }
+}
+
+/// The order to a [`Store`](crate::Store) to take back units that it charged.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Refund<'a> {
+    pub(crate) subject: Subject<'a>,
+    pub(crate) units: u32,
+    pub(crate) answer: &'a Answer,
+}
+
+impl<'a> Refund<'a> {
+    /// The limiter that asks.
+    #[must_use]
+    pub fn limiter(&self) -> &'a Key {
+        self.subject.limiter
+    }
+
+    /// To whom the units were charged.
+    #[must_use]
+    pub fn key(&self) -> &'a Key {
+        self.subject.key
+    }
+
+    /// The quotas to which they were charged.
+    #[must_use]
+    pub fn quotas(&self) -> &'a Quotas {
+        self.subject.quotas
+    }
+
+    /// How many are to be taken back: no more than were charged.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// What the store answered when it charged them.
+    #[must_use]
+    pub fn answer(&self) -> &'a Answer {
+        self.answer
+    }
+
+    /// Of each stored count the strictest quota, by which it was charged, with its answer.
+    pub(crate) fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
+        let answers = self.answer.quotas();
+        self.subject
+            .quotas
+            .charging()
+            .filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
     }
 }

@@ -12,7 +12,7 @@ mod url;
 
 use std::sync::Arc;
 
-pub use check::{Check, Reset};
+pub use check::{Check, Refund, Reset};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::TestClock;
@@ -64,6 +64,17 @@ pub trait Store: Send + Sync + 'static {
             "this store cannot reset a key",
         )))
     }
+
+    /// Takes back units that it charged, as far as they still count: never another's.
+    ///
+    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let _ = refund;
+        StoreFuture::ready(Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store cannot take units back",
+        )))
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -74,6 +85,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         (**self).reset(reset)
     }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        (**self).refund(refund)
+    }
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
@@ -83,6 +98,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         (**self).reset(reset)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        (**self).refund(refund)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Answer, Check};
-use crate::algorithm::{Asked, Question, State, time_to_live_millis};
+use super::{Answer, Check, Refund};
+use crate::algorithm::{Asked, Charge, Question, State, time_to_live_millis};
 use crate::decision::{QuotaAnswer, Source, Wait};
 use crate::quota::{Algorithm, Quotas};
 
@@ -56,14 +56,11 @@ impl Counters {
         if cost > 0 {
             self.note_parts_used(quotas, &answers);
         }
-        Answer::new(Source::Memory, answers)
+        Answer::at(now, Source::Memory, answers)
     }
 
     fn ask(&mut self, question: Question, algorithm: Algorithm) -> Asked {
-        // What has died was not there any more.
-        let died = |counter: &Counter| counter.dies_at <= question.now / 1_000;
-        self.list
-            .retain(|counter| !(counter.counts(algorithm, question.window) && died(counter)));
+        self.remove_dead_of(algorithm, question);
         let Some(counter) = self.find(algorithm, question.window) else {
             return State::empty(algorithm).ask(question);
         };
@@ -100,10 +97,35 @@ impl Counters {
         }
     }
 
+    /// Forgets a count that has died, as a key that has expired is not there any more.
+    fn remove_dead_of(&mut self, algorithm: Algorithm, question: Question) {
+        let Question { window, now, .. } = question;
+        self.list
+            .retain(|counter| !counter.counts(algorithm, window) || counter.dies_at > now / 1_000);
+    }
+
     fn find(&mut self, algorithm: Algorithm, window: u64) -> Option<&mut Counter> {
         self.list
             .iter_mut()
             .find(|counter| counter.counts(algorithm, window))
+    }
+
+    /// Takes back units from each count to which they were charged.
+    pub(super) fn refund(&mut self, refund: Refund<'_>, now: u64) {
+        for (quota, answer) in refund.charged() {
+            let question = Question::new(quota, 0, now);
+            let charge = Charge {
+                time: refund.answer().time(),
+                receipt: answer.receipt(),
+                used: answer.used(),
+            };
+            self.remove_dead_of(quota.counted_by(), question);
+            if let Some(counter) = self.find(quota.counted_by(), question.window)
+                && counter.state.refund(question, charge, refund.units())
+            {
+                counter.renew(now);
+            }
+        }
     }
 
     /// Forgets the counts of these quotas.

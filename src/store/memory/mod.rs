@@ -11,7 +11,7 @@ use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
-use super::{Answer, Check, Reset, Store, StoreFuture};
+use super::{Answer, Check, Refund, Reset, Store, StoreFuture};
 use crate::{Error, ErrorKind};
 use shard::{Name, Shard};
 
@@ -177,6 +177,14 @@ impl Store for MemoryStore {
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         self.with_shard(reset.subject, |shard, name| {
             shard.reset(name, reset.quotas());
+        });
+        StoreFuture::ready(Ok(()))
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let now = self.inner.clock.now();
+        self.with_shard(refund.subject, |shard, name| {
+            shard.refund(name, refund, now);
         });
         StoreFuture::ready(Ok(()))
     }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use indexmap::{Equivalent, IndexMap};
 
 use super::counters::{Counters, DROPPABLE_PART};
-use super::{Answer, Check};
+use super::{Answer, Check, Refund};
 use crate::Quotas;
 
 /// How many keys each check looks at, to drop those that are dead: enough that a shard is swept
@@ -76,6 +76,12 @@ impl Shard {
             if counters.is_empty() {
                 self.entries.swap_remove(&name);
             }
+        }
+    }
+
+    pub(super) fn refund(&mut self, name: Name<'_>, refund: Refund<'_>, now: u64) {
+        if let Some(counters) = self.entries.get_mut(&name) {
+            counters.refund(refund, now);
         }
     }
 

@@ -5,17 +5,31 @@ use smallvec::SmallVec;
 
 use super::error;
 use super::names::Prefix;
-use crate::decision::{Answer, QuotaAnswer, Source, Wait};
+use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::quota::Algorithm;
-use crate::store::Check;
+use crate::store::{Check, Refund};
 use crate::{Error, ErrorKind};
 
 /// The arguments of a check, and those of each of its quotas.
 pub(super) const CHECK_FIELDS: [&str; 2] = ["cost", "quotas"];
 pub(super) const QUOTA_FIELDS: [&str; 5] = ["algorithm", "parts", "key", "limit", "window"];
 
-/// What the script says of each quota.
-pub(super) const REPLY_FIELDS: [&str; 3] = ["used", "wait", "reset"];
+/// What the script says of each check, and of each of its quotas.
+pub(super) const CHECK_REPLY_FIELDS: [&str; 1] = ["time"];
+pub(super) const REPLY_FIELDS: [&str; 5] = ["used", "wait", "reset", "stamp", "mark"];
+
+/// The arguments of a refund, for each stored count.
+pub(super) const REFUND_FIELDS: [&str; 9] = [
+    "algorithm",
+    "parts",
+    "limit",
+    "window",
+    "units",
+    "time",
+    "stamp",
+    "mark",
+    "used",
+];
 
 /// The keys and arguments of a call.
 #[derive(Debug)]
@@ -45,6 +59,31 @@ impl Call {
             call.push(prefix, check);
         }
         call
+    }
+
+    /// A call of the other script, which takes units back.
+    pub(super) fn encode_refund(prefix: &Prefix, refund: &Refund<'_>) -> Self {
+        let mut args = Vec::new();
+        for (quota, answer) in refund.charged() {
+            let receipt = answer.receipt();
+            let fields: [Arg; REFUND_FIELDS.len()] = [
+                Arg::Algorithm(file_of(quota.counted_by())),
+                Arg::Number(quota.counted_by().parts()),
+                Arg::Number(quota.limit().into()),
+                Arg::Number(quota.window_micros()),
+                Arg::Number(refund.units().into()),
+                Arg::Number(refund.answer().time()),
+                Arg::Number(receipt.stamp),
+                Arg::Number(receipt.mark),
+                Arg::Number(answer.used().into()),
+            ];
+            args.extend(fields);
+        }
+        Self {
+            keys: prefix.names_of(refund.subject).collect(),
+            args,
+            quotas: SmallVec::new(),
+        }
     }
 
     fn push(&mut self, prefix: &Prefix, check: &Check<'_>) {
@@ -118,36 +157,53 @@ pub(super) fn decode(
 }
 
 fn answer(reply: Value, quotas: usize) -> Result<Answer, Error> {
+    let expected = CHECK_REPLY_FIELDS.len() + quotas * REPLY_FIELDS.len();
     let numbers = match reply {
-        Value::Array(numbers) if numbers.len() == quotas * REPLY_FIELDS.len() => numbers,
+        Value::Array(numbers) if numbers.len() == expected => numbers,
         Value::BulkString(text) => return Err(error::from_script(&String::from_utf8_lossy(&text))),
         Value::SimpleString(text) => return Err(error::from_script(&text)),
         _ => return Err(unexpected("another number of quotas")),
     };
-    let answers: Option<SmallVec<[QuotaAnswer; 2]>> = numbers
+    whole_answer(&numbers).ok_or_else(|| unexpected("a number out of range"))
+}
+
+fn whole_answer(numbers: &[Value]) -> Option<Answer> {
+    let (check, quotas) = numbers.split_at_checked(CHECK_REPLY_FIELDS.len())?;
+    let [time] = check else {
+        return None;
+    };
+    let answers: Option<SmallVec<[QuotaAnswer; 2]>> = quotas
         .chunks_exact(REPLY_FIELDS.len())
         .map(quota_answer)
         .collect();
-    let answers = answers.ok_or_else(|| unexpected("a number out of range"))?;
-    Ok(Answer::new(Source::Redis, answers))
+    Some(Answer::at(number(time)?, Source::Redis, answers?))
 }
 
 fn quota_answer(fields: &[Value]) -> Option<QuotaAnswer> {
-    let [Value::Int(used), Value::Int(wait), Value::Int(reset)] = fields else {
+    let [used, wait, reset, stamp, mark] = fields else {
         return None;
     };
-    let wait = match *wait {
-        -1 => Wait::Never,
-        0 => Wait::Zero,
-        micros => Wait::Micros(u64::try_from(micros).ok()?),
+    let wait = match wait {
+        Value::Int(-1) => Wait::Never,
+        wait => match number(wait)? {
+            0 => Wait::Zero,
+            micros => Wait::Micros(micros),
+        },
     };
     // A log that holds more than a limit can name is as full as one that holds just that.
-    let used = u32::try_from(u64::try_from(*used).ok()?).unwrap_or(u32::MAX);
-    Some(QuotaAnswer::from_micros(
-        used,
-        wait,
-        u64::try_from(*reset).ok()?,
-    ))
+    let used = u32::try_from(number(used)?).unwrap_or(u32::MAX);
+    let receipt = Receipt {
+        stamp: number(stamp)?,
+        mark: number(mark)?,
+    };
+    Some(QuotaAnswer::from_micros(used, wait, number(reset)?).with_receipt(receipt))
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
 }
 
 pub(super) fn unexpected(what: &str) -> Error {
@@ -203,15 +259,17 @@ mod tests {
         let numbers =
             |numbers: &[i64]| Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
         let reply = Value::Array(vec![
-            numbers(&[3, 0, 17]),
+            numbers(&[1_000, 3, 0, 17, 8, 2]),
             Value::BulkString(b"WRONGTYPE Operation against a key".to_vec()),
-            numbers(&[5, 9, 9, 1, -1, 0]),
+            numbers(&[1_000, 5, 9, 9, 0, 0, 1, -1, 0, 0, 0]),
         ]);
         let answers = decode(reply, &[1, 1, 2]).unwrap();
         assert_eq!(
             answers[0].as_ref().unwrap().quotas(),
-            [QuotaAnswer::from_micros(3, Wait::Zero, 17)]
+            [QuotaAnswer::from_micros(3, Wait::Zero, 17)
+                .with_receipt(Receipt { stamp: 8, mark: 2 })]
         );
+        assert_eq!(answers[0].as_ref().unwrap().time(), 1_000);
         assert_eq!(
             answers[1].as_ref().unwrap_err().kind(),
             ErrorKind::Misconfigured
@@ -228,15 +286,25 @@ mod tests {
     #[test]
     fn a_reply_of_another_shape_is_an_error() {
         let int = Value::Int;
+        let whole = [int(9), int(1), int(0), int(0), int(0), int(0)];
+        let with = |at: usize, value| {
+            let mut numbers = whole.to_vec();
+            numbers[at] = value;
+            Value::Array(vec![Value::Array(numbers)])
+        };
+        assert!(decode(with(0, int(9)), &[1]).unwrap().remove(0).is_ok());
         for reply in [
             Value::Nil,
             int(1),
             Value::Array(vec![]),
             Value::Array(vec![int(1)]),
-            Value::Array(vec![Value::Array(vec![int(1), int(0)])]),
-            Value::Array(vec![Value::Array(vec![int(1), int(-2), int(0)])]),
-            Value::Array(vec![Value::Array(vec![int(-1), int(0), int(0)])]),
-            Value::Array(vec![Value::Array(vec![int(1), int(0), Value::Nil])]),
+            Value::Array(vec![Value::Array(whole[1..].to_vec())]),
+            with(0, int(-1)),
+            with(1, int(-1)),
+            with(2, int(-2)),
+            with(3, Value::Nil),
+            with(4, int(-1)),
+            with(5, Value::Okay),
         ] {
             let answers = decode(reply.clone(), &[1]);
             let error = answers

@@ -16,12 +16,12 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::{Answer, Check, Reset, Store, StoreFuture};
+use super::{Answer, Check, Refund, Reset, Store, StoreFuture};
 use crate::{ConfigError, Error, ErrorKind};
 use call::Call;
 use connection::Connection;
 use names::Prefix;
-use script::Script;
+use script::{Script, Scripts};
 
 /// How long a call may take unless told otherwise: a hundred times a call to a healthy server near
 /// by, and little beside what people notice.
@@ -64,7 +64,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct RedisStore {
     connection: Arc<Connection>,
-    script: Arc<Script>,
+    scripts: Arc<Scripts>,
     prefix: Prefix,
     deadline: Duration,
 }
@@ -99,7 +99,7 @@ impl RedisStore {
     fn on(connection: Connection) -> Self {
         Self {
             connection: Arc::new(connection),
-            script: Script::shared(),
+            scripts: Scripts::shared(),
             prefix: Prefix::default(),
             deadline: DEFAULT_DEADLINE,
         }
@@ -126,7 +126,7 @@ impl RedisStore {
     #[doc(hidden)]
     #[must_use]
     pub fn with_clock_source(mut self, clock: &str) -> Self {
-        self.script = Arc::new(Script::with_clock(clock));
+        self.scripts = Arc::new(Scripts::with_clock(clock));
         self
     }
 
@@ -141,11 +141,11 @@ impl RedisStore {
 
     /// Runs a call of the script. Where the server does not know the script, which may be at any
     /// time, it has not run and is sent along.
-    async fn run(&self, call: Call) -> Result<Value, Error> {
-        let reply = self.send(self.script.by_hash(&call)).await;
+    async fn run(&self, script: &Script, call: Call) -> Result<Value, Error> {
+        let reply = self.send(script.by_hash(&call)).await;
         let reply = match reply {
             Err(failure) if error::is_unknown_script(&failure) => {
-                self.send(self.script.by_text(&call)).await
+                self.send(script.by_text(&call)).await
             }
             reply => reply,
         };
@@ -191,7 +191,9 @@ impl Store for RedisStore {
         let store = self.clone();
         StoreFuture::boxed(async move {
             let expected = call.expected();
-            let reply = store.within_deadline(store.run(call)).await??;
+            let reply = store
+                .within_deadline(store.run(&store.scripts.decide, call))
+                .await??;
             let answers = call::decode(reply, &expected)?;
             answers
                 .into_iter()
@@ -208,13 +210,22 @@ impl Store for RedisStore {
         let store = self.clone();
         StoreFuture::boxed(async move { store.query(command).await.map(drop) })
     }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let call = Call::encode_refund(&self.prefix, &refund);
+        let store = self.clone();
+        StoreFuture::boxed(async move {
+            let run = store.run(&store.scripts.refund, call);
+            store.within_deadline(run).await?.map(drop)
+        })
+    }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             connection,
-            script: _,
+            scripts: _,
             prefix,
             deadline,
         } = self;

@@ -8,25 +8,57 @@ use super::call::Call;
 
 const CLOCK: &str = include_str!("../../../lua/clock.lua");
 
-/// The files behind the clock, in the order in which they use each other: the bytes that decide.
+/// The files behind the clock, in the order in which they use each other: those that both scripts
+/// have, and the end of each.
 macro_rules! files {
-    ($($name:literal)*) => {
+    (shared: $($shared:literal)*; ends: $decide:literal $refund:literal) => {
         /// The files by name.
         #[cfg(test)]
         const FILES: &[(&str, &str)] = &[
             ("clock", CLOCK),
-            $(($name, include_str!(concat!("../../../lua/", $name, ".lua")))),*
+            $(($shared, include_str!(concat!("../../../lua/", $shared, ".lua"))),)*
+            ($decide, DECIDE),
+            ($refund, REFUND),
         ];
 
-        const DECISION: &str = concat!($(include_str!(concat!("../../../lua/", $name, ".lua"))),*);
+        const SHARED: &str = concat!($(include_str!(concat!("../../../lua/", $shared, ".lua"))),*);
+        const DECIDE: &str = include_str!(concat!("../../../lua/", $decide, ".lua"));
+        const REFUND: &str = include_str!(concat!("../../../lua/", $refund, ".lua"));
     };
 }
 
 files!(
-    "arithmetic" "log" "sliding_log" "sorted_set_log"
-    "tally" "sliding_counter" "sliding_buckets" "fixed_window" "gcra"
-    "decide"
+    shared:
+        "arithmetic" "log" "sliding_log" "sorted_set_log"
+        "tally" "sliding_counter" "sliding_buckets" "fixed_window" "gcra" "algorithms";
+    ends: "decide" "refund"
 );
+
+/// The scripts of a store.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    /// Decides checks.
+    pub(super) decide: Script,
+    /// Takes units back: seldom, so that it does not make the other longer.
+    pub(super) refund: Script,
+}
+
+impl Scripts {
+    /// Those of all stores.
+    pub(super) fn shared() -> Arc<Self> {
+        static SCRIPTS: LazyLock<Arc<Scripts>> =
+            LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
+        Arc::clone(&SCRIPTS)
+    }
+
+    /// The same bytes behind another clock.
+    pub(super) fn with_clock(clock: &str) -> Self {
+        Self {
+            decide: Script::new([clock, SHARED, DECIDE].concat()),
+            refund: Script::new([clock, SHARED, REFUND].concat()),
+        }
+    }
+}
 
 /// A script and its hash, which is computed once.
 #[derive(Debug)]
@@ -36,16 +68,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// The script that counts.
-    pub(super) fn shared() -> Arc<Self> {
-        static SCRIPT: LazyLock<Arc<Script>> =
-            LazyLock::new(|| Arc::new(Script::with_clock(CLOCK)));
-        Arc::clone(&SCRIPT)
-    }
-
-    /// The same bytes behind another clock.
-    pub(super) fn with_clock(clock: &str) -> Self {
-        let text = [clock, DECISION].concat();
+    fn new(text: String) -> Self {
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Self { text, hash }
     }
@@ -73,8 +96,10 @@ fn command(name: &str, script: &str, call: &Call) -> Cmd {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use super::super::call::{CHECK_FIELDS, QUOTA_FIELDS, REPLY_FIELDS};
-    use super::FILES;
+    use super::super::call::{
+        CHECK_FIELDS, CHECK_REPLY_FIELDS, QUOTA_FIELDS, REFUND_FIELDS, REPLY_FIELDS,
+    };
+    use super::{DECIDE, FILES, REFUND};
 
     /// The lines `field   text` of a header, by field.
     fn header(file: &str) -> BTreeMap<&str, Vec<&str>> {
@@ -125,21 +150,24 @@ mod tests {
 
     #[test]
     fn the_header_of_decide_lists_the_fields_that_are_encoded_and_decoded() {
-        let fields = header(include_str!("../../../lua/decide.lua"));
+        let fields = header(DECIDE);
         assert_eq!(documented(&fields, "ARGV", "check"), CHECK_FIELDS);
         assert_eq!(documented(&fields, "ARGV", "quota"), QUOTA_FIELDS);
+        assert_eq!(documented(&fields, "reply", "check"), CHECK_REPLY_FIELDS);
         assert_eq!(documented(&fields, "reply", "quota"), REPLY_FIELDS);
+        assert_eq!(documented(&header(REFUND), "ARGV", "count"), REFUND_FIELDS);
     }
 
     #[test]
     fn decide_reads_as_many_arguments_as_its_header_lists() {
-        let file = include_str!("../../../lua/decide.lua");
-        let read = |text: &str| file.matches(text).count();
+        let read = |text: &str| DECIDE.matches(text).count();
         // The check is read at `at`, its quotas at the `at` behind it.
         assert_eq!(read("ARGV[at"), CHECK_FIELDS.len() + QUOTA_FIELDS.len());
         assert_eq!(read(&format!("at = at + {}\n", CHECK_FIELDS.len())), 1);
         assert_eq!(read(&format!("at = at + {}\n", QUOTA_FIELDS.len())), 1);
+        assert_eq!(read("local reply = { now }"), CHECK_REPLY_FIELDS.len());
         assert_eq!(read("reply[#reply + 1] ="), REPLY_FIELDS.len());
+        assert_eq!(REFUND.matches("ARGV[at").count(), REFUND_FIELDS.len());
     }
 
     #[test]
@@ -153,9 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn the_script_is_ascii_and_has_no_shebang() {
-        let script = super::Script::shared();
-        assert!(script.text.is_ascii());
-        assert!(!script.text.starts_with("#!"));
+    fn the_scripts_are_ascii_and_have_no_shebang() {
+        let scripts = super::Scripts::shared();
+        for script in [&scripts.decide, &scripts.refund] {
+            assert!(script.text.is_ascii());
+            assert!(!script.text.starts_with("#!"));
+        }
     }
 }

@@ -31,7 +31,7 @@ async fn used(
     let expected = call.expected();
     let client = ::redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let command = Script::shared().by_text(&call);
+    let command = Scripts::shared().decide.by_text(&call);
     let reply = connection.req_packed_command(&command).await.unwrap();
     let answers = call::decode(reply, &expected).unwrap();
     answers
