@@ -1,0 +1,274 @@
+//! What is promised of any span as long as the window, tried by an adversary that searches for the
+//! traffic which breaks it.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use tollgate::store::TestClock;
+use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
+
+const LIMIT: u32 = 8;
+const WINDOW: Duration = Duration::from_millis(100);
+
+/// What an adversary does: waits so many microseconds, then takes up to so many units of what is
+/// left.
+type Traffic = Vec<(u64, u32)>;
+
+const MOVES: usize = 30;
+
+fn wait_for(future: impl Future<Output = u32>) -> u32 {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(future)
+}
+
+/// The most units that this traffic is admitted in any span as long as the window.
+async fn most_in_a_window(algorithm: Algorithm, traffic: &Traffic) -> u32 {
+    let clock = TestClock::new();
+    let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
+    let mut admitted: Vec<(u64, u32)> = Vec::new();
+    for (wait, most) in traffic {
+        clock.advance(Duration::from_micros(*wait));
+        let left = limiter.peek("ada").await.unwrap().remaining();
+        let taken = left.min(*most);
+        if taken > 0 {
+            // What remains is what is admitted: no more, and no less.
+            assert!(limiter.check_n("ada", taken).await.unwrap().is_allowed());
+            admitted.push((clock.now_micros(), taken));
+        }
+        if left < LIMIT {
+            assert!(
+                !limiter
+                    .check_n("ada", left - taken + 1)
+                    .await
+                    .unwrap()
+                    .is_allowed()
+            );
+        }
+    }
+    let window = u64::try_from(WINDOW.as_micros()).unwrap();
+    let in_window = |end: u64| {
+        let counted = admitted
+            .iter()
+            .filter(|(time, _)| *time <= end && end < time + window);
+        counted.map(|(_, units)| units).sum()
+    };
+    admitted
+        .iter()
+        .map(|(time, _)| in_window(*time))
+        .max()
+        .unwrap_or(0)
+}
+
+/// The units in the worst window of the worst traffic that is found: by changing one move after
+/// another, and keeping what is no better for the adversary never.
+fn worst_found(algorithm: Algorithm) -> u32 {
+    let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let window = u64::try_from(WINDOW.as_micros()).unwrap();
+    wait_for(async {
+        let mut worst = 0;
+        for _ in 0..12 {
+            let mut a_move = || {
+                let wait = match random.random_range(0..6) {
+                    0 => 0,
+                    1 => 1,
+                    2 => window - 1,
+                    3 => window / u64::from(LIMIT),
+                    4 => random.random_range(0..window / 4),
+                    _ => random.random_range(0..2 * window),
+                };
+                let units = if random.random_bool(0.5) {
+                    LIMIT
+                } else {
+                    random.random_range(0..3)
+                };
+                (wait, units)
+            };
+            let mut traffic: Traffic = (0..MOVES).map(|_| a_move()).collect();
+            let changes: Vec<_> = (0..250).map(|_| a_move()).collect();
+            let mut found = most_in_a_window(algorithm, &traffic).await;
+            for (change, new) in changes.into_iter().enumerate() {
+                let at = (change * 7) % MOVES;
+                let old = std::mem::replace(&mut traffic[at], new);
+                let most = most_in_a_window(algorithm, &traffic).await;
+                if most >= found {
+                    found = most;
+                } else {
+                    traffic[at] = old;
+                }
+            }
+            worst = worst.max(found);
+        }
+        worst
+    })
+}
+
+#[test]
+fn logs_never_admit_more_than_the_limit() {
+    assert_eq!(worst_found(Algorithm::SlidingLog), LIMIT);
+    assert_eq!(worst_found(Algorithm::SortedSetLog), LIMIT);
+}
+
+#[test]
+fn buckets_never_admit_more_than_the_limit() {
+    for buckets in [1, 7, 10, 1_000] {
+        assert_eq!(
+            worst_found(Algorithm::SlidingBuckets(buckets)),
+            LIMIT,
+            "{buckets}"
+        );
+    }
+}
+
+#[test]
+fn a_fixed_window_admits_up_to_twice_the_limit_across_an_edge_and_no_more() {
+    assert_eq!(worst_found(Algorithm::FixedWindow), 2 * LIMIT);
+}
+
+#[test]
+fn a_sliding_counter_admits_nearly_twice_the_limit_at_worst_and_no_more() {
+    let worst = worst_found(Algorithm::SlidingCounter);
+    assert!((2 * LIMIT - 2..2 * LIMIT).contains(&worst), "{worst}");
+}
+
+#[test]
+fn gcra_admits_nearly_twice_the_limit_after_a_burst_and_no_more() {
+    let worst = worst_found(Algorithm::Gcra);
+    assert!((2 * LIMIT - 2..2 * LIMIT).contains(&worst), "{worst}");
+}
+
+#[tokio::test]
+async fn a_unit_of_buckets_returns_at_most_a_bucket_late() {
+    for (buckets, offset) in [(1, 0), (7, 0), (7, 13), (10, 99_999), (60, 5), (1_000, 50)] {
+        let clock = TestClock::new();
+        let quota = Quota::new(LIMIT, WINDOW).algorithm(Algorithm::SlidingBuckets(buckets));
+        let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
+        clock.advance(Duration::from_micros(offset));
+        let full = limiter.check_n("ada", LIMIT).await.unwrap();
+        let late = full.reset_after() - WINDOW;
+        assert!(late < WINDOW / u32::from(buckets), "{buckets}: {late:?}");
+        clock.advance(full.reset_after());
+        assert_eq!(limiter.peek("ada").await.unwrap().remaining(), LIMIT);
+    }
+}
+
+#[tokio::test]
+async fn gcra_does_not_drift_where_the_limit_does_not_divide_the_window() {
+    let clock = TestClock::new();
+    let quota = Quota::new(7, WINDOW).algorithm(Algorithm::Gcra);
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
+    let begin = clock.now_micros();
+    let mut admitted = 0;
+    // Always as soon as one unit is admitted, for a thousand windows.
+    while clock.now_micros() - begin < 1_000 * 100_000 {
+        let decision = limiter.check("ada").await.unwrap();
+        admitted += u32::from(decision.is_allowed());
+        clock.advance(decision.retry_after().unwrap_or_default());
+    }
+    // The burst, and seven in each window: of the last, the seventh is due when the span has ended.
+    assert_eq!(admitted, 7 + 7 * 1_000 - 1);
+}
+
+const ALL: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(7),
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_clock_that_steps_back_an_hour_admits_nothing_more_and_locks_for_a_window_at_most(
+        checks in prop::collection::vec((0..150_000_u64, 1..=LIMIT), 1..30),
+        algorithm in prop::sample::select(&ALL[..]),
+        at in 0..30_usize,
+    ) {
+        let clock = TestClock::new();
+        let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+        let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for (index, (wait, cost)) in checks.into_iter().enumerate() {
+                clock.advance(Duration::from_micros(wait));
+                if index == at {
+                    let before = limiter.peek("ada").await.unwrap().remaining();
+                    clock.step_back(Duration::from_secs(3_600));
+                    let after = limiter.peek("ada").await.unwrap().remaining();
+                    // A whole window of the counter may be brought back into it, as may what was
+                    // about to leave; nothing is made room for.
+                    prop_assert!(after <= before, "{} then {}", before, after);
+                    // The first check that sees it charges anew what is stored.
+                    let decision = limiter.check_n("ada", 1).await.unwrap();
+                    let wait = decision.retry_after().unwrap_or_default();
+                    let locked = WINDOW + WINDOW / 7;
+                    prop_assert!(wait <= locked, "locked for {:?}", wait);
+                    clock.advance(wait);
+                    let admitted = limiter.check_n("ada", 1).await.unwrap().is_allowed();
+                    prop_assert!(admitted || decision.is_allowed());
+                }
+                let _ = limiter.check_n("ada", cost).await.unwrap();
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn a_changed_limit_takes_effect_at_once_and_keeps_the_history(
+        algorithm in prop::sample::select(&ALL[..]),
+        charged in 0..=LIMIT,
+        limit in 0..2 * LIMIT,
+    ) {
+        let clock = TestClock::new();
+        let store = MemoryStore::with_clock(clock);
+        let limited_to = |limit| {
+            RateLimiter::new(store.clone(), Quota::new(limit, WINDOW).algorithm(algorithm))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            if charged > 0 {
+                let _ = limited_to(LIMIT).check_n("ada", charged).await.unwrap();
+            }
+            let changed = limited_to(limit).peek("ada").await.unwrap();
+            prop_assert_eq!(changed.remaining(), limit.saturating_sub(charged));
+            // Another window, and another algorithm, have counts of their own.
+            let other = Quota::new(LIMIT, 2 * WINDOW).algorithm(algorithm);
+            let other = RateLimiter::new(store.clone(), other);
+            prop_assert_eq!(other.peek("ada").await.unwrap().used(), 0);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn what_one_quota_refuses_is_charged_to_none_whatever_their_order(
+        order in Just(vec![0, 1, 2]).prop_shuffle(),
+        costs in prop::collection::vec(1..4_u32, 1..40),
+    ) {
+        let quotas = [
+            Quota::per_second(10),
+            Quota::per_minute(12).algorithm(Algorithm::SlidingBuckets(60)),
+            Quota::per_day(14).algorithm(Algorithm::SlidingCounter),
+        ];
+        let clock = TestClock::new();
+        let ordered = order.iter().map(|index| quotas[*index].clone());
+        let limiter = RateLimiter::new(
+            MemoryStore::with_clock(clock),
+            ordered.collect::<tollgate::Quotas>(),
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut charged = 0;
+            for cost in costs {
+                let decision = limiter.check_n("ada", cost).await.unwrap();
+                prop_assert_eq!(decision.is_allowed(), charged + cost <= 10);
+                charged += if decision.is_allowed() { cost } else { 0 };
+                prop_assert!(decision.quotas().all(|quota| quota.used() == charged));
+            }
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,275 @@
+//! What is taken back: what a decision charged and still holds, as far as it still counts, and never
+//! another's. The plain list of all units decides. That Redis does the same is for the parity of
+//! the stores to show.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::store::TestClock;
+use tollgate::{Algorithm, Decision, ErrorKind, MemoryStore, Quota, RateLimiter};
+
+const LIMIT: u32 = 20;
+const WINDOW: u64 = 1_000;
+const BUCKET: u64 = 100;
+
+/// One unit that was charged and not taken back.
+struct Unit {
+    decision: usize,
+    time: u64,
+}
+
+/// The units that count, told from the list of all as plainly as it can be.
+fn used(algorithm: Algorithm, units: &[Unit], now: u64) -> u64 {
+    let count =
+        |counts: &dyn Fn(u64) -> bool| units.iter().filter(|unit| counts(unit.time)).count();
+    let window = now / WINDOW;
+    let counted = match algorithm {
+        Algorithm::SlidingBuckets(_) => {
+            count(&|time| (time / BUCKET + 1) * BUCKET - 1 + WINDOW > now)
+        }
+        Algorithm::FixedWindow => count(&|time| time / WINDOW == window),
+        Algorithm::SlidingCounter => {
+            let before = count(&|time| time / WINDOW + 1 == window) as u64;
+            let part = (before * (WINDOW - now % WINDOW)).div_ceil(WINDOW);
+            return part + count(&|time| time / WINDOW == window) as u64;
+        }
+        _ => count(&|time| now < time + WINDOW),
+    };
+    counted as u64
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Check(u32),
+    Refund { decision: usize, units: u32 },
+    Reset,
+    Advance(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..6_u32).prop_map(Step::Check),
+        4 => (0..100_usize, 0..6_u32)
+            .prop_map(|(decision, units)| Step::Refund { decision, units }),
+        1 => Just(Step::Reset),
+        4 => prop_oneof![Just(0), Just(1), 0..400_u64, Just(WINDOW)].prop_map(Step::Advance),
+    ]
+}
+
+fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
+    let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).algorithm(algorithm);
+    RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota)
+}
+
+const LISTED: [Algorithm; 5] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(10),
+    Algorithm::FixedWindow,
+];
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(future)
+}
+
+async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let clock = TestClock::new();
+    let limiter = limiter(&clock, algorithm);
+    let mut decisions: Vec<Decision> = Vec::new();
+    let mut units: Vec<Unit> = Vec::new();
+    for step in steps {
+        let now = clock.now_micros();
+        match step {
+            Step::Check(cost) => {
+                let decision = limiter.check_n("ada", cost).await.unwrap();
+                let room = used(algorithm, &units, now) + u64::from(cost) <= u64::from(LIMIT);
+                prop_assert_eq!(decision.is_allowed(), room);
+                if room {
+                    let decision = decisions.len();
+                    units.extend((0..cost).map(|_| Unit {
+                        decision,
+                        time: now,
+                    }));
+                    prop_assert!(cost > 0);
+                }
+                if decision.is_allowed() {
+                    decisions.push(decision);
+                }
+            }
+            Step::Refund {
+                decision,
+                units: back,
+            } => {
+                let count = decisions.len().max(1);
+                let index = decision % count;
+                if let Some(decision) = decisions.get_mut(index) {
+                    let held = decision.held();
+                    limiter.refund(decision, back).await.unwrap();
+                    prop_assert_eq!(decision.held(), held.saturating_sub(back));
+                    for _ in 0..back.min(held) {
+                        if let Some(at) = units.iter().position(|unit| unit.decision == index) {
+                            units.remove(at);
+                        }
+                    }
+                }
+            }
+            Step::Reset => {
+                limiter.reset("ada").await.unwrap();
+                units.clear();
+                // As on a server, what comes after a reset comes later.
+                clock.advance(Duration::from_micros(1));
+            }
+            Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
+        }
+        let now = clock.now_micros();
+        let looked = limiter.peek("ada").await.unwrap();
+        prop_assert_eq!(u64::from(looked.used()), used(algorithm, &units, now));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_taken_back_is_what_the_list_of_units_says(
+        algorithm in prop::sample::select(&LISTED[..]),
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        block_on(taken_back_as_listed(algorithm, steps))?;
+    }
+
+    /// Of a meter that drains there is no list of units. But there is one beside it that was never
+    /// charged what is taken back, and one of which nothing is.
+    #[test]
+    fn gcra_takes_back_no_more_than_was_charged_and_has_not_drained(
+        before in prop::collection::vec((0..300_u64, 0..5_u32), 0..8),
+        charged in 1..8_u32,
+        after in prop::collection::vec((0..300_u64, 0..5_u32), 0..8),
+        back in 0..10_u32,
+    ) {
+        block_on(async {
+            let clock = TestClock::new();
+            let [refunding, without, keeping] = [(); 3].map(|()| limiter(&clock, Algorithm::Gcra));
+            let all = [&refunding, &without, &keeping];
+            for (wait, cost) in before {
+                clock.advance(Duration::from_micros(wait));
+                for limiter in all {
+                    let _ = limiter.check_n("ada", cost).await.unwrap();
+                }
+            }
+            let mut decision = refunding.check_n("ada", charged).await.unwrap();
+            let kept = keeping.check_n("ada", charged).await.unwrap();
+            prop_assert_eq!(decision.is_allowed(), kept.is_allowed());
+            for (wait, cost) in after {
+                clock.advance(Duration::from_micros(wait));
+                // Only what all three admit, so that they differ in nothing else.
+                let room = keeping.peek("ada").await.unwrap().remaining();
+                for limiter in all {
+                    let _ = limiter.check_n("ada", cost.min(room)).await.unwrap();
+                }
+            }
+            refunding.refund(&mut decision, back).await.unwrap();
+            let used = async |limiter: &RateLimiter| limiter.peek("ada").await.unwrap().used();
+            let (least, most) = (used(&without).await, used(&keeping).await);
+            let used = used(&refunding).await;
+            prop_assert!((least..=most).contains(&used), "{used} of {least} to {most}");
+            prop_assert!(most - used <= back.min(charged));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn gcra_takes_back_all_of_what_was_charged_just_now(
+        before in prop::collection::vec((0..300_u64, 0..5_u32), 0..8),
+        charged in 1..8_u32,
+    ) {
+        block_on(async {
+            let clock = TestClock::new();
+            let limiter = limiter(&clock, Algorithm::Gcra);
+            for (wait, cost) in before {
+                clock.advance(Duration::from_micros(wait));
+                let _ = limiter.check_n("ada", cost).await.unwrap();
+            }
+            let looked = limiter.peek("ada").await.unwrap();
+            let mut decision = limiter.check_n("ada", charged).await.unwrap();
+            limiter.refund(&mut decision, charged).await.unwrap();
+            let after = limiter.peek("ada").await.unwrap();
+            prop_assert_eq!(
+                (after.used(), after.reset_after()),
+                (looked.used(), looked.reset_after())
+            );
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_given_back_twice_nor_what_was_refused() {
+    let clock = TestClock::new();
+    let limiter = limiter(&clock, Algorithm::SlidingLog);
+    let mut decision = limiter.check_n("ada", 5).await.unwrap();
+    let _ = limiter.check_n("ada", 15).await.unwrap();
+    let mut refused = limiter.check_n("ada", 5).await.unwrap();
+    assert_eq!((decision.held(), refused.held()), (5, 0));
+    for _ in 0..3 {
+        limiter.refund(&mut decision, 4).await.unwrap();
+        limiter.refund(&mut refused, 4).await.unwrap();
+    }
+    assert_eq!(decision.held(), 0);
+    assert_eq!(limiter.peek("ada").await.unwrap().used(), 15);
+}
+
+#[tokio::test]
+async fn a_decision_is_given_back_to_the_limiter_that_made_it() {
+    let clock = TestClock::new();
+    let search = limiter(&clock, Algorithm::SlidingLog).name("search");
+    let export = search.clone().name("export");
+    let mut decision = search.check_n("ada", 5).await.unwrap();
+    let error = export.refund(&mut decision, 5).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
+    assert_eq!(decision.held(), 5);
+}
+
+#[tokio::test]
+async fn all_quotas_get_back_what_all_were_charged() {
+    let quotas = [
+        Quota::per_second(10),
+        Quota::per_second(20),
+        Quota::per_day(30).algorithm(Algorithm::Gcra),
+        Quota::per_hour(40).algorithm(Algorithm::SlidingBuckets(60)),
+    ];
+    let limiter = RateLimiter::new(MemoryStore::new(), quotas);
+    let mut decision = limiter.check_n("ada", 8).await.unwrap();
+    limiter.refund(&mut decision, 3).await.unwrap();
+    let looked = limiter.peek("ada").await.unwrap();
+    let used: Vec<_> = looked.quotas().map(|quota| quota.used()).collect();
+    assert_eq!(used, [5; 4]);
+}
+
+#[tokio::test]
+async fn waiting_for_room_ends_when_there_is_some_or_says_that_it_would_be_too_long() {
+    let window = Duration::from_millis(100);
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::new(2, window));
+    let begin = std::time::Instant::now();
+    for _ in 0..4 {
+        let decision = limiter
+            .until_ready("ada", 1, Duration::from_secs(60))
+            .await
+            .unwrap();
+        assert!(decision.is_allowed());
+    }
+    assert!(begin.elapsed() >= window);
+
+    let slow = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
+    let _ = slow.check("ada").await.unwrap();
+    let begin = std::time::Instant::now();
+    let refused = slow
+        .until_ready("ada", 1, Duration::from_secs(60))
+        .await
+        .unwrap();
+    assert!(!refused.is_allowed() && refused.retry_after() > Some(Duration::from_secs(60)));
+    assert!(begin.elapsed() < Duration::from_secs(1));
+}
