@@ -5,7 +5,7 @@ counts in [t, t + window). Twin of src/algorithm/sliding_log.rs.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   those of the log; where its time to live cannot be set, DEL; after a refund EXISTS
+calls   those of the log; where its time to live cannot be set, UNLINK; after a refund EXISTS
 server  Redis 5.0
 
 A kind of log is a table of functions: `settle` forgets what no longer counts, and tells how many
@@ -47,7 +47,7 @@ local function log(kind)
       local renewed, problem = pcall(kind.renew, quota.key, quota.window)
       if not renewed then
         -- A user without the right to PEXPIRE: rather no log than one that stays for ever.
-        redis.call('DEL', quota.key)
+        redis.call('UNLINK', quota.key)
         error(problem, 0)
       end
     end

@@ -5,7 +5,7 @@ microseconds, oldest first, one entry a unit.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or DEL, PEXPIRE; to charge RPUSH, PEXPIRE;
+calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or UNLINK, PEXPIRE; to charge RPUSH, PEXPIRE;
 calls   to refund LLEN, LINDEX, LREM
 server  Redis 5.0
 ]]
@@ -72,7 +72,7 @@ do
       kept = first_later(key, length, now)
     end
     if kept == 0 then
-      redis.call('DEL', key)
+      redis.call('UNLINK', key)
     else
       redis.call('LTRIM', key, '0', text(kept - 1))
     end
@@ -90,7 +90,7 @@ do
     if newest + window <= now then
       -- All have expired: the log is gone.
       if cost > 0 then
-        redis.call('DEL', key)
+        redis.call('UNLINK', key)
       end
       return 0, 0
     end

@@ -5,8 +5,10 @@ mod support;
 
 mod connections;
 mod failures;
+mod numbers;
 mod processes;
 mod script;
+mod work;
 
 use tollgate::RedisStore;
 

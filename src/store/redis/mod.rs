@@ -203,7 +203,7 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let mut command = ::redis::cmd("DEL");
+        let mut command = ::redis::cmd("UNLINK");
         for name in self.prefix.names_of(reset.subject) {
             command.arg(name);
         }

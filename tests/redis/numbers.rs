@@ -1,0 +1,140 @@
+//! Numbers at the edges of what Lua and Redis keep exactly.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use redis::Commands;
+use tollgate::{Algorithm, Decision, Quota, RateLimiter};
+
+use crate::store_on;
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+
+const ALL: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(60),
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
+
+#[tokio::test]
+async fn every_microsecond_is_kept() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for algorithm in ALL {
+        let quota = Quota::per_day(100).algorithm(algorithm);
+        let limiter = RateLimiter::new(store_on(&server), quota);
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
+        let _ = limiter.check("ada").await.unwrap();
+        let key: String = connection.keys::<_, Vec<String>>("*").unwrap().remove(0);
+        let kind: String = redis::cmd("TYPE").arg(&key).query(&mut connection).unwrap();
+        let stored: String = match kind.as_str() {
+            "list" => connection.lindex(&key, 0).unwrap(),
+            "zset" => {
+                connection
+                    .zrange_withscores::<_, Vec<(String, String)>>(&key, 0, 0)
+                    .unwrap()
+                    .remove(0)
+                    .1
+            }
+            // A tally begins with when it began.
+            _ => connection
+                .get::<_, String>(&key)
+                .unwrap()
+                .split(' ')
+                .next()
+                .unwrap()
+                .to_owned(),
+        };
+        let stored: u64 = stored
+            .parse()
+            .unwrap_or_else(|_| panic!("{algorithm:?}: {stored}"));
+        let before = seconds * 1_000_000 + micros;
+        assert!(
+            (before..before + 5_000_000).contains(&stored),
+            "{algorithm:?}: {stored}"
+        );
+        limiter.reset("ada").await.unwrap();
+    }
+}
+
+type Numbers = (bool, u32, u32, Duration, Option<Duration>);
+
+fn numbers(decision: &Decision) -> Numbers {
+    (
+        decision.is_allowed(),
+        decision.used(),
+        decision.remaining(),
+        decision.reset_after(),
+        decision.retry_after(),
+    )
+}
+
+/// What both stores say of a check, after seeing that it is the same.
+async fn both(time: &TestTime, quota: &Quota, cost: u32) -> Numbers {
+    let memory = RateLimiter::new(time.memory.clone(), quota.clone());
+    let redis = RateLimiter::new(time.redis.clone(), quota.clone());
+    let memory = numbers(&memory.check_n("ada", cost).await.unwrap());
+    let redis = numbers(&redis.check_n("ada", cost).await.unwrap());
+    assert_eq!(memory, redis, "{cost} of {quota:?}");
+    memory
+}
+
+/// Products of these go beyond 2^53, and some of these are what old servers write as 1e+08.
+#[test]
+fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let limit = prop_oneof![Just(100_000_000), Just(u32::MAX), 1_000_000..u32::MAX];
+    let part = prop_oneof![Just(1.0), Just(0.5), 0.0..1.0_f64];
+    let window = prop_oneof![
+        Just(Duration::from_secs(366 * 86_400)),
+        Just(Duration::from_secs(86_400)),
+        (1_000_000..31_622_400_000_000_u64).prop_map(Duration::from_micros),
+    ];
+    let steps = prop::collection::vec((part.clone(), part), 1..12);
+    let algorithm = prop::sample::select(&ALL[2..]);
+    let config = Config {
+        cases: 400,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    TestRunner::new(config)
+        .run(
+            &(limit, window, algorithm, steps),
+            |(limit, window, algorithm, steps)| {
+                let mut time = TestTime::new(&server);
+                let quota = Quota::new(limit, window).algorithm(algorithm);
+                for (cost, step) in steps {
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        clippy::cast_sign_loss,
+                        reason = "a part of it"
+                    )]
+                    let cost = (f64::from(limit) * cost) as u32;
+                    let said = runtime.block_on(both(&time, &quota, cost));
+                    if let (false, .., Some(wait)) = said {
+                        time.advance(wait - Duration::from_micros(1));
+                        assert!(
+                            !runtime.block_on(both(&time, &quota, cost)).0,
+                            "admitted before {wait:?}"
+                        );
+                        time.advance(Duration::from_micros(1));
+                        assert!(
+                            runtime.block_on(both(&time, &quota, cost)).0,
+                            "refused after {wait:?}"
+                        );
+                    }
+                    time.advance(window.mul_f64(step / 3.0));
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+}

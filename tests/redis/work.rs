@@ -1,0 +1,121 @@
+//! No call works for long, whatever is stored or asked for.
+
+use std::time::Duration;
+
+use redis::Commands;
+use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
+
+use crate::store_on;
+use crate::support::redis_server::{RedisServer, run};
+
+const NOW_UNITS: u64 = 100;
+
+/// Stores a log of a million units that have expired, and of some that have not.
+fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
+    let (old, now) = ((seconds - 60) * 1_000_000, seconds * 1_000_000);
+    let times: Vec<u64> = (0..1_000_000)
+        .map(|unit| old + unit)
+        .chain(now..now + live)
+        .collect();
+    for (chunk, times) in (0_u64..).zip(times.chunks(50_000)) {
+        if algorithm == Algorithm::SlidingLog {
+            let () = connection
+                .rpush("tollgate:v1:{default,ada}:log:30000000", times)
+                .unwrap();
+        } else {
+            let first = 1_000_000_000_000_000 + chunk * 50_000;
+            let units: Vec<(u64, u64)> = times.iter().copied().zip(first..).collect();
+            let () = connection
+                .zadd_multiple("tollgate:v1:{default,ada}:set:30000000", &units)
+                .unwrap();
+        }
+    }
+}
+
+/// The longest that the server took for a script since its slow log was reset, in microseconds.
+fn slowest_script(connection: &mut redis::Connection) -> u64 {
+    type Entry = (u64, u64, u64, Vec<String>);
+    let log: Vec<redis::Value> = redis::cmd("SLOWLOG")
+        .arg("GET")
+        .arg(-1)
+        .query(connection)
+        .unwrap();
+    let entries = log.into_iter().map(|entry| {
+        let redis::Value::Array(fields) = entry else {
+            panic!("{entry:?}");
+        };
+        let fields = redis::Value::Array(fields.into_iter().take(4).collect());
+        redis::from_redis_value::<Entry>(fields).unwrap()
+    });
+    let scripts = entries.filter(|(.., command)| command[0].to_lowercase().starts_with("eval"));
+    scripts
+        .map(|(_, _, micros, _)| micros)
+        .max()
+        .expect("a script ran")
+}
+
+#[tokio::test]
+async fn a_million_expired_units_are_dropped_in_a_call_under_five_milliseconds() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        for live in [0, NOW_UNITS] {
+            let server = RedisServer::start();
+            let mut connection = server.connect();
+            fill(&mut connection, algorithm, live);
+            let quota = Quota::new(u32::MAX, Duration::from_secs(30)).algorithm(algorithm);
+            let limiter = RateLimiter::new(store_on(&server), quota);
+            let _ = limiter.peek("nobody").await.unwrap();
+            run(
+                &mut connection,
+                &["CONFIG", "SET", "slowlog-log-slower-than", "0"],
+            );
+            run(&mut connection, &["SLOWLOG", "RESET"]);
+            let decision = limiter.check("ada").await.unwrap();
+            assert_eq!(u64::from(decision.used()), live + 1, "{algorithm:?}");
+            let micros = slowest_script(&mut connection);
+            println!("{algorithm:?} with {live} live units: {micros} microseconds");
+            assert!(
+                micros < 5_000,
+                "{algorithm:?} with {live} live units: {micros}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_takes_a_hundred_thousand_units_at_once_and_a_count_any_number() {
+    let server = RedisServer::start();
+    for (name, algorithm) in [
+        ("list", Algorithm::SlidingLog),
+        ("set", Algorithm::SortedSetLog),
+    ] {
+        let quota = Quota::per_hour(u32::MAX).algorithm(algorithm);
+        let limiter = RateLimiter::new(store_on(&server), quota).name(name);
+        assert_eq!(
+            limiter.check_n("ada", 100_000).await.unwrap().used(),
+            100_000
+        );
+        let error = limiter.check_n("ada", 100_001).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::CostTooLarge);
+    }
+    for algorithm in [
+        Algorithm::SlidingCounter,
+        Algorithm::SlidingBuckets(60),
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let quota = Quota::new(u32::MAX, Duration::from_secs(366 * 86_400)).algorithm(algorithm);
+        let limiter = RateLimiter::new(store_on(&server), quota);
+        let decision = limiter.check_n("ada", u32::MAX).await.unwrap();
+        assert_eq!(
+            (decision.used(), decision.remaining()),
+            (u32::MAX, 0),
+            "{algorithm:?}"
+        );
+        let refused = limiter.check("ada").await.unwrap();
+        assert!(
+            !refused.is_allowed() && refused.retry_after().is_some(),
+            "{algorithm:?}"
+        );
+    }
+}
