@@ -1,10 +1,10 @@
-//! A quota as text: `LIMIT/WINDOW`.
+//! A quota as text: `LIMIT/WINDOW`, and an algorithm unless it is the default.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::Quota;
+use super::{Algorithm, Quota};
 use crate::ConfigError;
 
 /// The units of a window, longest first: microseconds, the word that stands for one of it, the
@@ -18,25 +18,58 @@ const UNITS: [(u64, &str, &str); 6] = [
     (1, "microsecond", "us"),
 ];
 
+const BUCKETS: &str = "sliding-buckets:";
+
+/// The algorithms by name, but for the buckets, whose number follows theirs.
+const ALGORITHMS: [(Algorithm, &str); 5] = [
+    (Algorithm::SlidingLog, "sliding-log"),
+    (Algorithm::SortedSetLog, "sorted-set-log"),
+    (Algorithm::SlidingCounter, "sliding-counter"),
+    (Algorithm::FixedWindow, "fixed-window"),
+    (Algorithm::Gcra, "gcra"),
+];
+
 /// Reads `LIMIT/WINDOW`, where the window is a word (`second`, `minute`, `hour`, `day`) or a number
-/// and a unit (`us`, `ms`, `s`, `m`, `h`, `d`): `100/minute`, `5/10s`, `2000/day`.
+/// and a unit (`us`, `ms`, `s`, `m`, `h`, `d`): `100/minute`, `5/10s`, `2000/day`. After a blank an
+/// algorithm may follow: `sliding-log`, `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`,
+/// `fixed-window`, `gcra`.
 impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let malformed = |rule| ConfigError::quota(text, rule);
-        let (limit, window) = text
+        let (limit, rest) = text
             .trim()
             .split_once('/')
             .ok_or_else(|| malformed("a quota is LIMIT/WINDOW, like 100/minute or 5/10s"))?;
+        let (window, algorithm) = match rest.trim().split_once(' ') {
+            None => (rest, Algorithm::default()),
+            Some((window, name)) => {
+                let algorithm = algorithm(name.trim());
+                (window, algorithm.ok_or_else(|| malformed(ALGORITHM_RULE))?)
+            }
+        };
         let limit = number(limit.trim())
             .and_then(|limit| u32::try_from(limit).ok())
             .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))?;
         let micros = window_micros(window.trim()).ok_or_else(|| {
             malformed("the window is second, minute, hour, day, or a number and us, ms, s, m, h, d")
         })?;
-        Self::try_new(limit, Duration::from_micros(micros))
+        let quota = Self::try_new(limit, Duration::from_micros(micros))?;
+        Ok(quota.algorithm(algorithm))
     }
+}
+
+const ALGORITHM_RULE: &str = "the algorithm is sliding-log, sorted-set-log, sliding-counter, \
+    sliding-buckets:N with N from 1 to 1000, fixed-window or gcra";
+
+fn algorithm(name: &str) -> Option<Algorithm> {
+    if let Some(buckets) = name.strip_prefix(BUCKETS) {
+        let buckets = number(buckets).filter(|buckets| (1..=1_000).contains(buckets))?;
+        return u16::try_from(buckets).ok().map(Algorithm::SlidingBuckets);
+    }
+    let (algorithm, _) = ALGORITHMS.iter().find(|(_, other)| *other == name)?;
+    Some(*algorithm)
 }
 
 fn window_micros(text: &str) -> Option<u64> {
@@ -55,21 +88,33 @@ fn number(text: &str) -> Option<u64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Writes what [`FromStr`](#impl-FromStr-for-Quota) reads: the limit and the window.
+/// Writes what [`FromStr`](#impl-FromStr-for-Quota) reads: the limit, the window, and the algorithm
+/// unless it is the default.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let window = self.window_micros();
         write!(f, "{}/", self.limit())?;
-        for (micros, word, letters) in UNITS {
-            if window == micros {
-                return f.write_str(word);
-            }
-            if window.is_multiple_of(micros) {
-                return write!(f, "{}{letters}", window / micros);
-            }
+        write_window(f, self.window_micros())?;
+        match self.counted_by() {
+            Algorithm::SlidingLog => Ok(()),
+            Algorithm::SlidingBuckets(buckets) => write!(f, " {BUCKETS}{buckets}"),
+            algorithm => match ALGORITHMS.iter().find(|(other, _)| *other == algorithm) {
+                Some((_, name)) => write!(f, " {name}"),
+                None => Ok(()),
+            },
         }
-        Ok(())
     }
+}
+
+fn write_window(f: &mut fmt::Formatter<'_>, window: u64) -> fmt::Result {
+    for (micros, word, letters) in UNITS {
+        if window == micros {
+            return f.write_str(word);
+        }
+        if window.is_multiple_of(micros) {
+            return write!(f, "{}{letters}", window / micros);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -85,7 +130,7 @@ mod tests {
             ("5/10s", 5, Duration::from_secs(10)),
             ("2000/day", 2_000, Duration::from_secs(86_400)),
             ("0/hour", 0, Duration::from_secs(3_600)),
-            (" 7 / 250ms ", 7, Duration::from_millis(250)),
+            (" 7 /250ms ", 7, Duration::from_millis(250)),
             (
                 "4294967295/366d",
                 u32::MAX,
@@ -115,6 +160,11 @@ mod tests {
             ("1/s", "the window is"),
             ("1/1.5s", "the window is"),
             ("1/10s/2", "the window is"),
+            ("1/10s token-bucket", "the algorithm is"),
+            ("1/10s gcra gcra", "the algorithm is"),
+            ("1/10s sliding-buckets:0", "the algorithm is"),
+            ("1/10s sliding-buckets:1001", "the algorithm is"),
+            ("1/10s sliding-buckets", "the algorithm is"),
             ("1/99999999999999999999s", "the window is"),
             ("1/0s", "from 1 ms to 366 days"),
             ("1/999us", "from 1 ms to 366 days"),
@@ -134,8 +184,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(limit: u32, micros in 1_000_u64..=366 * 86_400_000_000) {
-            let quota = Quota::new(limit, Duration::from_micros(micros));
+        fn what_is_written_is_read_back(
+            limit: u32,
+            micros in 1_000_u64..=366 * 86_400_000_000,
+            algorithm in prop_oneof![
+                prop::sample::select(ALGORITHMS.map(|(algorithm, _)| algorithm).to_vec()),
+                (1..=1_000_u16).prop_map(Algorithm::SlidingBuckets),
+            ],
+        ) {
+            let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
             prop_assert_eq!(quota.to_string().parse(), Ok(quota));
         }
 
