@@ -33,6 +33,9 @@
 //! 5. The [`Decision`] tells what is used and left, and when a refused check will be admitted: that
 //!    is exact to the microsecond, by the predicate of rule 3.
 //!
+//! That is the default. Other [algorithms](Algorithm) keep less and promise less: see
+//! [how to choose](guide::choosing_an_algorithm).
+//!
 //! # What this does not do
 //!
 //! - It does not queue or delay requests: one that is refused is answered at once. So it differs from
@@ -60,6 +63,9 @@
         clippy::print_stderr
     )
 )]
+
+// To read first.
+pub mod guide;
 
 // The core: what is allowed, who is counted, what came of it.
 mod decision;

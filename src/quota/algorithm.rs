@@ -11,7 +11,8 @@
 /// | [`FixedWindow`](Self::FixedWindow) | never more than the limit in one aligned window, up to twice across an edge | one count |
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
 ///
-/// A quota of another algorithm has a count of its own: changing the algorithm starts anew.
+/// A quota of another algorithm has a count of its own: changing the algorithm starts anew. When to
+/// take which: [`choosing_an_algorithm`](crate::guide::choosing_an_algorithm).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
