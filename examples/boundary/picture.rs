@@ -63,7 +63,7 @@ pub(crate) fn of(runs: &[Admitted]) -> Result<String, Box<dyn Error>> {
     Ok(format!("{tag}>\n{}{drawing}", style()))
 }
 
-/// What the drawing leaves open: dashes, the system's own font, and the colors on a dark background.
+/// What the drawing leaves open: dashes, the font of the system, and colors on a dark background.
 fn style() -> String {
     let dark = DARK.map(|(color, dark)| {
         let light = hex(color);
