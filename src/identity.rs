@@ -114,6 +114,7 @@ impl Key {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tag<'a> {
     Ip,
+    #[cfg(any(feature = "axum-08", test))]
     Path,
     Header(&'a str),
     Extension(&'a str),
@@ -123,6 +124,7 @@ impl<'a> Tag<'a> {
     fn chunks(self) -> impl Iterator<Item = &'a str> {
         let (kind, name) = match self {
             Self::Ip => ("ip", ""),
+            #[cfg(any(feature = "axum-08", test))]
             Self::Path => ("path", ""),
             Self::Header(name) => ("header:", name),
             Self::Extension(name) => ("extension:", name),

@@ -1,5 +1,6 @@
 //! What happens when the memory is full.
 
+#[cfg(feature = "test-util")]
 use std::time::Duration;
 
 use super::*;
