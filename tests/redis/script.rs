@@ -7,6 +7,7 @@ use redis::Commands;
 use tollgate::{ErrorKind, Quota, RateLimiter};
 
 use crate::store_on;
+use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -94,19 +95,11 @@ async fn what_has_expired_is_found_in_few_steps_and_trimmed_in_one() {
         let () = connection.rpush(name, times).unwrap();
     }
     let _ = limiter.peek("nobody").await.unwrap();
-    run(&mut connection, &["CONFIG", "RESETSTAT"]);
+    forget_calls(&mut connection);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 5_000);
-    let info: String = redis::cmd("INFO")
-        .arg("commandstats")
-        .query(&mut connection)
-        .unwrap();
-    let line = info
-        .lines()
-        .find(|line| line.starts_with("cmdstat_lindex:calls="))
-        .unwrap();
-    let calls = line.split(['=', ',']).nth(1).unwrap();
+    let steps = calls(&mut connection)["lindex"];
     // Twice the logarithm of 5 000, the two ends, and the one that returns next.
-    assert!(calls.parse::<u32>().unwrap() <= 2 * 13 + 3, "{line}");
+    assert!(steps <= 2 * 13 + 3, "{steps}");
 }
 
 #[test]
@@ -287,20 +280,12 @@ async fn a_check_calls_as_few_commands_as_it_can() {
     let _ = limiter.peek("ada").await.unwrap();
     let mut connection = server.connect();
     let mut calls_of_next = async |expected: &str| {
-        run(&mut connection, &["CONFIG", "RESETSTAT"]);
+        forget_calls(&mut connection);
         let _ = limiter.check("ada").await.unwrap();
-        let info: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query(&mut connection)
-            .unwrap();
-        let calls = info.lines().filter_map(|line| {
-            let (name, stats) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            let calls = stats.split(',').next()?;
-            let of_test = ["config", "config|resetstat", "info"].contains(&name);
-            (!of_test).then(|| format!("{name} {calls}"))
-        });
-        let mut calls: Vec<_> = calls.collect();
-        calls.sort();
+        let calls = calls(&mut connection).into_iter();
+        let calls: Vec<_> = calls
+            .map(|(name, calls)| format!("{name} {calls}"))
+            .collect();
         assert_eq!(calls.join(", "), expected);
     };
     calls_of_next("evalsha 1, llen 1, pexpire 1, rpush 1, time 1").await;

@@ -1,7 +1,19 @@
 //! What several tests need: a Redis of their own.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod costs;
 pub(crate) mod log;
 pub(crate) mod redis_server;
 #[cfg(feature = "test-util")]
 pub(crate) mod test_time;
+
+use std::time::Duration;
+
+use tollgate::RedisStore;
+
+/// A store on a server, patient with a slow machine.
+pub(crate) fn store_on(server: &redis_server::RedisServer) -> RedisStore {
+    RedisStore::open(&server.url())
+        .expect("a URL")
+        .deadline(Duration::from_secs(10))
+}

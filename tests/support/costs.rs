@@ -1,0 +1,77 @@
+//! What counting takes in Redis: the memory of a key, and the commands of a check. The bench prints
+//! it, and a test holds it below what is promised.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::Connection;
+use tokio::task::JoinSet;
+use tollgate::{Algorithm, Quota, RateLimiter, RedisStore};
+
+/// So long that no unit returns and no aligned window ends while a key is filled.
+const WINDOW: Duration = Duration::from_secs(300 * 86_400);
+
+/// Each algorithm, as it is called in a table.
+pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
+    ("SlidingLog", Algorithm::SlidingLog),
+    ("SortedSetLog", Algorithm::SortedSetLog),
+    ("SlidingCounter", Algorithm::SlidingCounter),
+    ("SlidingBuckets(60)", Algorithm::SlidingBuckets(60)),
+    ("FixedWindow", Algorithm::FixedWindow),
+    ("Gcra", Algorithm::Gcra),
+];
+
+/// A limiter that returns nothing while it is measured. The server knows its script already.
+pub(crate) async fn limiter(store: RedisStore, algorithm: Algorithm, limit: u32) -> RateLimiter {
+    let quota = Quota::new(limit, WINDOW).algorithm(algorithm);
+    let limiter = RateLimiter::new(store, quota);
+    let _ = limiter.peek("nobody").await.expect("the server answers");
+    limiter
+}
+
+/// Admits so many checks of one unit, at once: each is a call of its own, with a time of its own.
+pub(crate) async fn fill(limiter: &RateLimiter, key: &'static str, units: u32) {
+    let mut checks = JoinSet::new();
+    for _ in 0..units {
+        let limiter = limiter.clone();
+        checks.spawn(async move { limiter.check(key).await });
+    }
+    for decision in checks.join_all().await {
+        assert!(decision.expect("the server answers").is_allowed());
+    }
+}
+
+/// What the server holds for a key, its name included, in bytes.
+pub(crate) fn memory_of(connection: &mut Connection, key: &str) -> u64 {
+    let mut usage = redis::cmd("MEMORY");
+    // 0 samples: every member is looked at.
+    usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
+    usage.query(connection).expect("the key is there")
+}
+
+/// Forgets what was called so far.
+pub(crate) fn forget_calls(connection: &mut Connection) {
+    let forgotten = redis::cmd("CONFIG").arg("RESETSTAT").exec(connection);
+    forgotten.expect("CONFIG RESETSTAT");
+}
+
+/// How often each command was called since, but for those that measure.
+pub(crate) fn calls(connection: &mut Connection) -> BTreeMap<String, u64> {
+    let info = redis::cmd("INFO").arg("commandstats").query(connection);
+    let info: String = info.expect("INFO answers");
+    let calls = info.lines().filter_map(|line| {
+        let (name, stats) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = stats.split(',').next()?.parse().ok()?;
+        // Before Redis 7.0 a subcommand has no line of its own.
+        let measures = ["config", "config|resetstat", "info"].contains(&name);
+        (!measures).then(|| (name.to_owned(), calls))
+    });
+    calls.collect()
+}
+
+/// How many commands scripts have run since. The call of the script is not one of them.
+pub(crate) fn commands(connection: &mut Connection) -> u64 {
+    let calls = calls(connection).into_iter();
+    let in_scripts = calls.filter(|(name, _)| !["eval", "evalsha"].contains(&name.as_str()));
+    in_scripts.map(|(_, calls)| calls).sum()
+}
