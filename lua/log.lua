@@ -28,16 +28,17 @@ local function log(kind)
       return math.min(time, now) + window - now
     end
 
+    -- Where the limit was lowered below what is used, some leave before one more fits.
+    local surplus = math.max(used - limit, 0)
+    local reset = surplus < used and returns_in(surplus) or 0
     local wait = 0
     if cost > limit then
       wait = -1
     elseif used + cost > limit then
       -- That many units must leave, and they leave in order.
-      wait = returns_in(used + cost - limit - 1)
+      local last = used + cost - limit - 1
+      wait = last == surplus and reset or returns_in(last)
     end
-    -- Where the limit was lowered below what is used, some leave before one more fits.
-    local surplus = math.max(used - limit, 0)
-    local reset = surplus < used and returns_in(surplus) or 0
     return { used = used, wait = wait, reset = reset, newest = newest }
   end
 

@@ -83,6 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(WINDOW - Duration::from_micros(1)),
         Just(WINDOW),
         Just(2 * WINDOW),
+        Just(Duration::from_secs(3_600)),
         (0..200_000_u64).prop_map(Duration::from_micros),
         (0..5_000_u64).prop_map(Duration::from_millis),
     ];
