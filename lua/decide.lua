@@ -12,10 +12,11 @@ calls   those of the algorithms
 server  Redis 5.0
 
 The reply to a check is an array of its time and, flat, of its quotas; or the text of an error.
-cost, limit and used are units; window, wait, reset and time whole microseconds. `quotas` says how many
-follow; `key` is an index into KEYS; `parts` is into how many buckets a window is divided. A wait of 0 admits, one of -1 never ends. A cost of 0 only
-looks. Quotas of one check that share a key share its count: it is charged once. By time, stamp and
-mark of the strictest of them, refund finds again what was charged.
+cost, limit and used are units; window, wait, reset and time whole microseconds. `quotas` says how
+many follow; `key` is an index into KEYS; `parts` is into how many buckets a window is divided. A
+wait of 0 admits, one of -1 never ends. A cost of 0 only looks. Quotas of one check that share a key
+share its count: it is charged once. By time, stamp and mark of the strictest of them, refund finds
+again what was charged.
 ]]
 
 local function ask(check)

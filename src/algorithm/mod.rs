@@ -57,6 +57,17 @@ impl State {
         }
     }
 
+    /// How long until all units have returned, just after a charge.
+    pub(crate) fn idle_after(&self, question: Question) -> u64 {
+        match self {
+            Self::SlidingLog(_) | Self::SortedSetLog(_) => question.window,
+            Self::SlidingCounter(counter) => counter.idle_after(question),
+            Self::SlidingBuckets(buckets) => buckets.idle_after(question),
+            Self::FixedWindow(window) => window.idle_after(question),
+            Self::Gcra(meter) => meter.idle_after(question),
+        }
+    }
+
     /// Takes back units that were charged, as far as they still count; whether that renews the time
     /// to live.
     #[must_use]

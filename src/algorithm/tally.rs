@@ -84,6 +84,10 @@ impl<T: Tally> Kept<T> {
         true
     }
 
+    pub(super) fn idle_after(&self, question: Question) -> u64 {
+        self.tally.at(&question).until(&question, 0)
+    }
+
     pub(super) fn refund(&mut self, question: Question, charge: Charge, units: u32) -> bool {
         let mut now = self.tally.at(&question);
         let taken = self.born == charge.receipt.stamp

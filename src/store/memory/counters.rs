@@ -79,7 +79,7 @@ impl Counters {
             if counter.state.charge(question) {
                 counter.renew(question.now);
             }
-            counter.idle_at = question.now + counter.window;
+            counter.idle_at = question.now + counter.state.idle_after(question);
         }
     }
 

@@ -120,6 +120,37 @@ fn a_key_over_one_of_its_limits_is_kept_whatever_the_others_say() {
 
 #[cfg(feature = "test-util")]
 #[test]
+fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
+    use crate::Algorithm;
+
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingCounter,
+        Algorithm::SlidingBuckets(7),
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let clock = TestClock::new();
+        let store = MemoryStore::build(1, Clock::Test(clock.clone()));
+        let quota = Quota::per_second(LIMIT).algorithm(algorithm);
+        let limiter = RateLimiter::new(store, quota);
+        let other = limiter.clone().name("other");
+        tokio_test(async {
+            assert_eq!(charge(&limiter, "a", LIMIT).await, Ok(true));
+            // Half a window at a time, for as long as anything is used.
+            while limiter.peek("a").await.unwrap().used() > LIMIT / 2 {
+                let stranger = charge(&other, "b", 1).await;
+                assert_eq!(stranger, Err(ErrorKind::Full), "{algorithm:?}");
+                clock.advance(Duration::from_millis(500));
+            }
+            clock.advance(Duration::from_secs(2));
+            assert_eq!(charge(&other, "b", 1).await, Ok(true), "{algorithm:?}");
+        });
+    }
+}
+
+#[cfg(feature = "test-util")]
+#[test]
 fn dead_keys_can_be_dropped_at_once() {
     let clock = TestClock::new();
     let store = MemoryStore::with_clock(clock.clone());
