@@ -4,7 +4,7 @@ ticks, the smallest power of ten of microseconds for which the product stays bel
 
 KEYS    none
 ARGV    none
-reply   none; defines div_down, div_up, tick_of, aligned, text
+reply   none; defines div_down, div_up, tick_of, aligned, text, time_to_live
 calls   none
 server  any
 ]]
@@ -39,4 +39,11 @@ end
 -- 100000000 as 1e+08.
 local function text(number)
   return string.format('%.0f', number)
+end
+
+-- How long a count is kept after it was last renewed, in milliseconds, as text. A log without a trim
+-- may grow for one window and then counts for another. The second more keeps brief windows from being
+-- at the mercy of a millisecond.
+local function time_to_live(window)
+  return text(math.ceil(2 * window / 1000) + 1000)
 end

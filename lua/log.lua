@@ -5,15 +5,21 @@ counts in [t, t + window). Twin of src/algorithm/sliding_log.rs.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   those of the log; where its time to live cannot be set, UNLINK; after a refund EXISTS
+calls   those of the log; when it begins, or is trimmed, rewound or given units back, PEXPIRE; where
+calls   that fails UNLINK; after a refund EXISTS
 server  Redis 5.0
 
 A kind of log is a table of functions: `settle` forgets what no longer counts, and tells how many
 units do, how many expired ones are still before them, what `push` is to be told, and when the oldest
 unit was charged, where that is known; `time_at` tells when the unit at an index was charged, from 0
 at the oldest; `push` charges units now; `take` takes back up to so many that were charged at a time,
-and tells whether there were any; `renew` has the log live as long as it can count.
+and tells whether there were any.
 ]]
+
+-- Has a log live for as long as it can count.
+local function renew(key, window)
+  redis.call('PEXPIRE', key, time_to_live(window))
+end
 
 local function log(kind)
   local algorithm = {}
@@ -45,7 +51,7 @@ local function log(kind)
   function algorithm.charge(quota, cost, asked)
     kind.push(quota.key, cost, asked.newest)
     if asked.used == 0 then
-      local renewed, problem = pcall(kind.renew, quota.key, quota.window)
+      local renewed, problem = pcall(renew, quota.key, quota.window)
       if not renewed then
         -- A user without the right to PEXPIRE: rather no log than one that stays for ever.
         redis.call('UNLINK', quota.key)
@@ -67,7 +73,7 @@ local function log(kind)
       return
     end
     if kind.take(quota.key, charge.time, units) and redis.call('EXISTS', quota.key) == 1 then
-      kind.renew(quota.key, quota.window)
+      renew(quota.key, quota.window)
     end
   end
 

@@ -5,8 +5,8 @@ microseconds, oldest first, one entry a unit.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or UNLINK, PEXPIRE; to charge RPUSH, PEXPIRE;
-calls   to refund LLEN, LINDEX, LREM
+calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or UNLINK; to charge RPUSH; to
+calls   refund LLEN, LINDEX, LREM
 server  Redis 5.0
 ]]
 
@@ -39,12 +39,6 @@ do
       end
     end
     return high
-  end
-
-  -- Without a trim a log may grow for one window after this and then counts for another. The second
-  -- more keeps brief windows from being at the mercy of a millisecond.
-  local function renew(key, window)
-    redis.call('PEXPIRE', key, text(math.ceil(2 * window / 1000) + 1000))
   end
 
   local function push(key, count)
@@ -135,6 +129,5 @@ do
     time_at = time_at,
     push = push,
     take = take,
-    renew = renew,
   })
 end

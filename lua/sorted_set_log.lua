@@ -5,9 +5,9 @@ scored by the time at which it was charged, in whole microseconds. Decides as sl
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   ZCARD, ZRANGE twice; then for a trim ZCOUNT, ZREMRANGEBYRANK or UNLINK, PEXPIRE; to look
-calls   ZCOUNT; to charge ZADD, PEXPIRE; after a step back of the clock ZRANGEBYSCORE, ZADD, PEXPIRE;
-calls   to refund ZCOUNT twice, ZREMRANGEBYRANK
+calls   ZCARD, ZRANGE twice; then for a trim ZCOUNT, ZREMRANGEBYRANK or UNLINK; to look ZCOUNT; to
+calls   charge ZADD; after a step back of the clock ZRANGEBYSCORE, ZADD; to refund ZCOUNT twice,
+calls   ZREMRANGEBYRANK
 server  Redis 5.0
 
 Members are numbers that go on from the newest one, all of 16 digits: so each is unique, and those of
@@ -30,10 +30,6 @@ do
   local function entry_at(key, index)
     local entry = redis.call('ZRANGE', key, text(index), text(index), 'WITHSCORES')
     return tonumber(entry[1]), tonumber(entry[2])
-  end
-
-  local function renew(key, window)
-    redis.call('PEXPIRE', key, text(math.ceil(2 * window / 1000) + 1000))
   end
 
   local function put(key, members)
@@ -118,7 +114,5 @@ do
       redis.call('ZREMRANGEBYRANK', key, text(first), text(last))
       return true
     end,
-
-    renew = renew,
   })
 end

@@ -34,8 +34,7 @@ local function tally(kind)
     for index, number in ipairs(numbers) do
       texts[index + 1] = text(number)
     end
-    local millis = math.ceil(2 * window / 1000) + 1000
-    redis.call('SET', key, table.concat(texts, ' '), 'PX', text(millis))
+    redis.call('SET', key, table.concat(texts, ' '), 'PX', time_to_live(window))
   end
 
   -- What a quota says of numbers as they are now.

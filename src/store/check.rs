@@ -5,7 +5,7 @@ use crate::{Key, Quota, Quotas};
 
 /// Under which limiter and key units are counted, and against which quotas.
 ///
-/// [`Check`] and [`Reset`] have it in common.
+/// [`Check`], [`Reset`] and [`Refund`] have it in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     /// The limiter's name, in the form in which it is stored.
@@ -13,6 +13,34 @@ pub(crate) struct Subject<'a> {
     pub(crate) key: &'a Key,
     pub(crate) quotas: &'a Quotas,
 }
+
+/// What all that is asked of a store tells of its subject.
+macro_rules! subject {
+    ($($asked:ident)*) => {$(
+        impl<'a> $asked<'a> {
+            /// The limiter that asks, in the form in which it is stored. Limiters of one name share
+            /// their counts.
+            #[must_use]
+            pub fn limiter(&self) -> &'a Key {
+                self.subject.limiter
+            }
+
+            /// Who is counted.
+            #[must_use]
+            pub fn key(&self) -> &'a Key {
+                self.subject.key
+            }
+
+            /// The quotas whose counts are meant; never empty.
+            #[must_use]
+            pub fn quotas(&self) -> &'a Quotas {
+                self.subject.quotas
+            }
+        }
+    )*};
+}
+
+subject!(Check Reset Refund);
 
 /// One question to a [`Store`](crate::Store): does this cost fit into these quotas of this key?
 #[derive(Clone, Copy, Debug)]
@@ -22,25 +50,7 @@ pub struct Check<'a> {
     pub(crate) cost: u32,
 }
 
-impl<'a> Check<'a> {
-    /// The limiter that asks. Limiters of one name share their counts.
-    #[must_use]
-    pub fn limiter(&self) -> &'a Key {
-        self.subject.limiter
-    }
-
-    /// Who is counted.
-    #[must_use]
-    pub fn key(&self) -> &'a Key {
-        self.subject.key
-    }
-
-    /// What is allowed; never empty.
-    #[must_use]
-    pub fn quotas(&self) -> &'a Quotas {
-        self.subject.quotas
-    }
-
+impl Check<'_> {
     /// The units asked for; 0 only looks.
     #[must_use]
     pub fn cost(&self) -> u32 {
@@ -55,26 +65,6 @@ pub struct Reset<'a> {
     pub(crate) subject: Subject<'a>,
 }
 
-impl<'a> Reset<'a> {
-    /// The limiter that asks.
-    #[must_use]
-    pub fn limiter(&self) -> &'a Key {
-        self.subject.limiter
-    }
-
-    /// Who is to be forgotten.
-    #[must_use]
-    pub fn key(&self) -> &'a Key {
-        self.subject.key
-    }
-
-    /// The quotas whose counts are forgotten.
-    #[must_use]
-    pub fn quotas(&self) -> &'a Quotas {
-        self.subject.quotas
-    }
-}
-
 /// The order to a [`Store`](crate::Store) to take back units that it charged.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -85,24 +75,6 @@ pub struct Refund<'a> {
 }
 
 impl<'a> Refund<'a> {
-    /// The limiter that asks.
-    #[must_use]
-    pub fn limiter(&self) -> &'a Key {
-        self.subject.limiter
-    }
-
-    /// To whom the units were charged.
-    #[must_use]
-    pub fn key(&self) -> &'a Key {
-        self.subject.key
-    }
-
-    /// The quotas to which they were charged.
-    #[must_use]
-    pub fn quotas(&self) -> &'a Quotas {
-        self.subject.quotas
-    }
-
     /// How many are to be taken back: no more than were charged.
     #[must_use]
     pub fn units(&self) -> u32 {
@@ -118,9 +90,7 @@ impl<'a> Refund<'a> {
     /// Of each stored count the strictest quota, by which it was charged, with its answer.
     pub(crate) fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
-        self.subject
-            .quotas
-            .charging()
-            .filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
+        let charging = self.subject.quotas.charging();
+        charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
     }
 }
