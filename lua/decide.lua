@@ -61,11 +61,12 @@ local function decide(check)
   local reply = { now }
   for _, quota in ipairs(check.quotas) do
     local answer = quota.looked or quota.asked
-    reply[#reply + 1] = answer.used
-    reply[#reply + 1] = answer.wait
-    reply[#reply + 1] = answer.reset
-    reply[#reply + 1] = answer.stamp or 0
-    reply[#reply + 1] = answer.mark or 0
+    -- Whole already, but in Lua 5.4 a quotient is a float, which math.floor makes an integer.
+    reply[#reply + 1] = math.floor(answer.used)
+    reply[#reply + 1] = math.floor(answer.wait)
+    reply[#reply + 1] = math.floor(answer.reset)
+    reply[#reply + 1] = math.floor(answer.stamp or 0)
+    reply[#reply + 1] = math.floor(answer.mark or 0)
   end
   return reply
 end
