@@ -7,7 +7,7 @@ KEYS    the stored counts: for each check those of its quotas, each once
 ARGV    check: cost, quotas
 ARGV    quota: algorithm, parts, key, limit, window
 reply   check: time
-reply   quota: used, wait, reset, stamp, mark
+reply   quota: used, wait, reset, stamp, mark, back
 calls   those of the algorithms
 server  Redis 5.0
 
@@ -15,8 +15,8 @@ The reply to a check is an array of its time and, flat, of its quotas; or the te
 cost, limit and used are units; window, wait, reset and time whole microseconds. `quotas` says how
 many follow; `key` is an index into KEYS; `parts` is into how many buckets a window is divided. A
 wait of 0 admits, one of -1 never ends. A cost of 0 only looks. Quotas of one check that share a key
-share its count: it is charged once. By time, stamp and mark of the strictest of them, refund finds
-again what was charged.
+share its count: it is charged once. By time, stamp, mark and back of the strictest of them, refund
+finds again what was charged.
 ]]
 
 local function ask(check)
@@ -67,6 +67,7 @@ local function decide(check)
     reply[#reply + 1] = math.floor(answer.reset)
     reply[#reply + 1] = math.floor(answer.stamp or 0)
     reply[#reply + 1] = math.floor(answer.mark or 0)
+    reply[#reply + 1] = math.floor(answer.back or 0)
   end
   return reply
 end

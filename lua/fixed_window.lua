@@ -12,6 +12,8 @@ Stored: the window, its count.
 ]]
 
 local fixed_window = tally({
+  size = 2,
+
   is_after = function(numbers, quota)
     return numbers[1] > aligned(now, quota.window)
   end,

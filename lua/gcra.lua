@@ -10,7 +10,8 @@ calls   those of tally
 server  Redis 5.0
 
 Stored: a time, the whole units that stood in the meter then, and what stood of one more, in units
-times microseconds: a whole unit is a window of them.
+times microseconds: a whole unit is a window of them; the units given back since it was empty or its
+limit changed, parts as whole ones; the limit by which it was charged last, by which it drains.
 ]]
 
 local gcra
@@ -32,27 +33,32 @@ do
     return math.min(most, numbers[2] * whole + div_up(numbers[3], tick))
   end
 
+  local function at(numbers, quota)
+    if #numbers == 0 then
+      return { now, 0, 0, 0, 0 }
+    end
+    local tick, whole = scale(quota)
+    local level = level_of(numbers, quota, tick, whole)
+    local time = math.min(numbers[1], now)
+    local passed = div_down(now - time, tick)
+    if level == 0 or passed >= div_up(level, quota.limit) then
+      return { now, 0, 0, 0, 0 }
+    end
+    level = level - passed * quota.limit
+    local units = div_down(level, whole)
+    -- Not now: the rest of a tick goes on counting.
+    local part = (level - units * whole) * tick
+    return { time + passed * tick, units, part, numbers[4], numbers[5] }
+  end
+
   gcra = tally({
+    size = 5,
+
     is_after = function(numbers)
       return numbers[1] > now
     end,
 
-    at = function(numbers, quota)
-      if #numbers == 0 then
-        return { now, 0, 0 }
-      end
-      local tick, whole = scale(quota)
-      local level = level_of(numbers, quota, tick, whole)
-      local time = math.min(numbers[1], now)
-      local passed = div_down(now - time, tick)
-      if level == 0 or passed >= div_up(level, quota.limit) then
-        return { now, 0, 0 }
-      end
-      level = level - passed * quota.limit
-      local units = div_down(level, whole)
-      -- Not now: the rest of a tick goes on counting.
-      return { time + passed * tick, units, (level - units * whole) * tick }
-    end,
+    at = at,
 
     used = function(numbers)
       return numbers[3] > 0 and numbers[2] + 1 or numbers[2]
@@ -64,7 +70,10 @@ do
       return div_up(over, quota.limit) * tick - (now - numbers[1])
     end,
 
-    add = function(numbers, _, cost)
+    add = function(numbers, quota, cost)
+      if numbers[5] ~= quota.limit then
+        numbers[4], numbers[5] = 0, quota.limit
+      end
       numbers[2] = numbers[2] + cost
     end,
 
@@ -72,22 +81,30 @@ do
       return numbers[3]
     end,
 
-    -- What stood in the meter before a charge drains before it, so that of a charge is left what of
-    -- all that stood there has not drained since.
+    back = function(numbers)
+      return numbers[4]
+    end,
+
+    is_of = function(numbers, quota)
+      return numbers[5] == quota.limit
+    end,
+
+    -- What stood in the meter before a charge drains before it. So of a charge is left at most what of
+    -- all that stood there has neither drained nor been given back since, whoever gave it.
     take = function(numbers, quota, charge, units)
       local tick, whole = scale(quota)
       local part = charge.mark
-      local after = { charge.time, charge.used - (part > 0 and 1 or 0), part }
-      local ticks = div_up(math.max(now - charge.time, 0), tick)
-      local stood = level_of(after, quota, tick, whole)
-      if quota.limit == 0 or ticks >= div_up(stood, quota.limit) then
-        return false
-      end
-      local level = level_of(numbers, quota, tick, whole)
-      level = level - math.min(units * whole, stood - ticks * quota.limit, level)
+      local stood = { charge.time, charge.used - (part > 0 and 1 or 0), part }
+      local left = level_of(stood, quota, tick, whole)
+        - div_up(math.max(now - charge.time, 0), tick) * quota.limit
+        - (numbers[4] - charge.back) * whole
+      left = math.min(left, level_of(at(numbers, quota), quota, tick, whole))
+      local taken = math.max(math.min(left, units * whole), 0)
+      local level = level_of(numbers, quota, tick, whole) - taken
       numbers[2] = div_down(level, whole)
       numbers[3] = (level - numbers[2] * whole) * tick
-      return true
+      numbers[4] = numbers[4] + div_up(taken, whole)
+      return taken > 0
     end,
   })
 end

@@ -3,7 +3,7 @@ refund: takes back units that one check charged, from each of its counts, as far
 In place of decide behind the same files.
 
 KEYS    the stored counts of the check, each once
-ARGV    count: algorithm, parts, limit, window, units, time, stamp, mark, used
+ARGV    count: algorithm, parts, limit, window, units, time, stamp, mark, back, used
 reply   1
 calls   those of the algorithms
 server  Redis 5.0
@@ -26,9 +26,10 @@ for _, key in ipairs(KEYS) do
     time = tonumber(ARGV[at + 5]),
     stamp = tonumber(ARGV[at + 6]),
     mark = tonumber(ARGV[at + 7]),
-    used = tonumber(ARGV[at + 8]),
+    back = tonumber(ARGV[at + 8]),
+    used = tonumber(ARGV[at + 9]),
   }
   algorithm.refund(quota, charge, units)
-  at = at + 9
+  at = at + 10
 end
 return 1

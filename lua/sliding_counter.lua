@@ -18,16 +18,18 @@ do
     return tick_of(math.max(numbers[2], numbers[3], quota.limit), quota.window)
   end
 
-  -- The longest overlap at which `units` of the window before count as at most `target`.
-  local function overlap_for(numbers, quota, units, target)
-    if target >= units then
+  -- The longest overlap at which the window before counts as at most `target`.
+  local function overlap_for(numbers, quota, target)
+    if target >= numbers[2] then
       return quota.window
     end
     local tick = tick_for(numbers, quota)
-    return div_down(target * div_down(quota.window, tick), units) * tick
+    return div_down(target * div_down(quota.window, tick), numbers[2]) * tick
   end
 
   sliding_counter = tally({
+    size = 3,
+
     is_after = function(numbers, quota)
       return numbers[1] > aligned(now, quota.window)
     end,
@@ -54,10 +56,11 @@ do
       local left = target - numbers[3]
       if left >= 0 then
         -- The window before has to slide on.
-        return overlap - math.min(overlap_for(numbers, quota, numbers[2], left), overlap)
+        return overlap - math.min(overlap_for(numbers, quota, left), overlap)
       end
       -- What counts in full has to become the window before, and then slide on.
-      return overlap + quota.window - overlap_for(numbers, quota, numbers[3], target)
+      local next = { numbers[1] + 1, numbers[3], 0 }
+      return overlap + quota.window - overlap_for(next, quota, target)
     end,
 
     add = function(numbers, _, cost)

@@ -116,11 +116,16 @@ do
 
   local function take(key, time, units)
     local length = redis.call('LLEN', key)
-    if length == 0 or not_later(key, length, time) == not_later(key, length, time - 1) then
+    if length == 0 then
       return false
     end
-    -- From the tail, where what was charged of late is.
-    redis.call('LREM', key, text(-units), text(time))
+    local first, last = not_later(key, length, time - 1), not_later(key, length, time)
+    if first == last then
+      return false
+    end
+    -- No more than there are, and from the nearer end: LREM walks until it has found them.
+    units = math.min(units, last - first)
+    redis.call('LREM', key, text(first < length / 2 and units or -units), text(time))
     return true
   end
 

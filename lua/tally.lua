@@ -9,9 +9,10 @@ reply   none; answers decide
 calls   GET; to charge, or after a step back of the clock, SET; to refund SET
 server  Redis 5.0
 
-A kind of tally is a table of functions of its numbers, which are a list, and a quota: `is_after`,
-`at`, `used`, `until_at_most`, `add`, `mark` and `take` mean what `Tally` says in
-src/algorithm/tally.rs.
+A kind of tally has a `size`, how many numbers it has, unless it has any number of pairs, and is a
+table of functions of its numbers, which are a list, and a quota: `is_after`,
+`at`, `used`, `until_at_most`, `add`, `mark`, `take` and, where a kind needs them, `back` and `is_of`
+mean what `Tally` says in src/algorithm/tally.rs.
 ]]
 
 local function tally(kind)
@@ -26,6 +27,9 @@ local function tally(kind)
       numbers[#numbers + 1] = tonumber(number) or error('WRONGTYPE this key holds no count', 0)
     end
     local born = table.remove(numbers, 1)
+    if born and #numbers ~= (kind.size or #numbers - #numbers % 2) then
+      error('WRONGTYPE this key holds no count', 0)
+    end
     return numbers, born or 0
   end
 
@@ -54,6 +58,7 @@ local function tally(kind)
       reset = fewer < 0 and 0 or kind.until_at_most(numbers, quota, fewer),
       stamp = born,
       mark = kind.mark(numbers, quota),
+      back = kind.back and kind.back(numbers) or 0,
       numbers = numbers,
     }
   end
@@ -65,11 +70,13 @@ local function tally(kind)
       born = now
       write(quota.key, numbers, born, quota.window)
     end
-    return judge(numbers, born, quota, cost)
+    local asked = judge(numbers, born, quota, cost)
+    asked.anew = asked.used == 0 or kind.is_of ~= nil and not kind.is_of(stored, quota)
+    return asked
   end
 
   function algorithm.charge(quota, cost, asked)
-    if asked.used == 0 then
+    if asked.anew then
       asked.stamp = now
     end
     kind.add(asked.numbers, quota, cost)
@@ -81,14 +88,15 @@ local function tally(kind)
     return judge(kind.at(charged.numbers, quota), charged.stamp, quota, 0)
   end
 
+  -- After a step back of the clock, where units were charged is no longer where they stand: nothing is
+  -- found again. What time makes of the rest stays as it is.
   function algorithm.refund(quota, charge, units)
     local stored, born = read(quota.key)
-    local numbers = kind.at(stored, quota)
-    if born ~= charge.stamp or kind.used(numbers, quota) == 0 then
+    if #stored == 0 or born ~= charge.stamp or kind.is_after(stored, quota) then
       return
     end
-    if kind.take(numbers, quota, charge, units) then
-      write(quota.key, numbers, born, quota.window)
+    if kind.used(kind.at(stored, quota), quota) > 0 and kind.take(stored, quota, charge, units) then
+      write(quota.key, stored, born, quota.window)
     end
   end
 

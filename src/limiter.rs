@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::decision::{Answer, Source};
 use crate::store::{Check, Refund, Reset, Store, StoreFuture, check::Subject};
@@ -170,7 +172,8 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// When the decision is of another limiter. When the store fails, or cannot take units back: the
+    /// When the decision is of a limiter of another name; that it is of the same store is for the
+    /// caller to see to. When the store fails, or cannot take units back: the
     /// decision does not hold them any more then, since they may have been taken back.
     ///
     /// # Examples

@@ -69,6 +69,15 @@ const LISTED: [Algorithm; 5] = [
     Algorithm::FixedWindow,
 ];
 
+const ALL: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(10),
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
+
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.unwrap().block_on(future)
@@ -142,41 +151,79 @@ proptest! {
     }
 
     /// Of a meter that drains there is no list of units. But there is one beside it that was never
-    /// charged what is taken back, and one of which nothing is.
+    /// charged what may be taken back, and one of which nothing is.
     #[test]
     fn gcra_takes_back_no_more_than_was_charged_and_has_not_drained(
-        before in prop::collection::vec((0..300_u64, 0..5_u32), 0..8),
-        charged in 1..8_u32,
-        after in prop::collection::vec((0..300_u64, 0..5_u32), 0..8),
-        back in 0..10_u32,
+        steps in prop::collection::vec((0..400_u64, 0..3_u8, 0..8_u32, 0..100_usize), 1..40),
     ) {
         block_on(async {
             let clock = TestClock::new();
             let [refunding, without, keeping] = [(); 3].map(|()| limiter(&clock, Algorithm::Gcra));
-            let all = [&refunding, &without, &keeping];
-            for (wait, cost) in before {
-                clock.advance(Duration::from_micros(wait));
-                for limiter in all {
-                    let _ = limiter.check_n("ada", cost).await.unwrap();
-                }
-            }
-            let mut decision = refunding.check_n("ada", charged).await.unwrap();
-            let kept = keeping.check_n("ada", charged).await.unwrap();
-            prop_assert_eq!(decision.is_allowed(), kept.is_allowed());
-            for (wait, cost) in after {
+            let mut decisions: Vec<Decision> = Vec::new();
+            for (wait, kind, units, decision) in steps {
                 clock.advance(Duration::from_micros(wait));
                 // Only what all three admit, so that they differ in nothing else.
-                let room = keeping.peek("ada").await.unwrap().remaining();
-                for limiter in all {
-                    let _ = limiter.check_n("ada", cost.min(room)).await.unwrap();
+                let cost = units.min(keeping.peek("ada").await.unwrap().remaining());
+                match kind {
+                    0 => {
+                        for limiter in [&refunding, &without, &keeping] {
+                            let _ = limiter.check_n("ada", cost).await.unwrap();
+                        }
+                    }
+                    1 => {
+                        let _ = keeping.check_n("ada", cost).await.unwrap();
+                        decisions.push(refunding.check_n("ada", cost).await.unwrap());
+                    }
+                    _ => {
+                        let count = decisions.len().max(1);
+                        if let Some(decision) = decisions.get_mut(decision % count) {
+                            refunding.refund(decision, units).await.unwrap();
+                        }
+                    }
                 }
+                let used = async |limiter: &RateLimiter| limiter.peek("ada").await.unwrap().used();
+                let (least, most) = (used(&without).await, used(&keeping).await);
+                let used = used(&refunding).await;
+                prop_assert!((least..=most).contains(&used), "{used} of {least} to {most}");
             }
-            refunding.refund(&mut decision, back).await.unwrap();
-            let used = async |limiter: &RateLimiter| limiter.peek("ada").await.unwrap().used();
-            let (least, most) = (used(&without).await, used(&keeping).await);
-            let used = used(&refunding).await;
-            prop_assert!((least..=most).contains(&used), "{used} of {least} to {most}");
-            prop_assert!(most - used <= back.min(charged));
+            Ok(())
+        })?;
+    }
+
+    /// A refund by a limiter whose limit has changed since neither frees another's units nor locks.
+    #[test]
+    fn a_refund_after_a_changed_limit_or_a_step_back_frees_nobody_elses_and_locks_nobody(
+        algorithm in prop::sample::select(&ALL[..]),
+        limits in (1..10_u32, 1..90_u32),
+        charged in 1..10_u32,
+        others in 0..90_u32,
+        wait in 0..2 * WINDOW,
+        back in prop_oneof![Just(0), 1..5_000_u64],
+        units in 1..10_u32,
+    ) {
+        block_on(async {
+            let clock = TestClock::new();
+            let store = MemoryStore::with_clock(clock.clone());
+            let limited_to = |limit| {
+                let quota = Quota::new(limit, Duration::from_micros(WINDOW)).algorithm(algorithm);
+                RateLimiter::new(store.clone(), quota)
+            };
+            let (before, after) = (limited_to(limits.0), limited_to(limits.1));
+            let charged = charged.min(limits.0);
+            let mut decision = before.check_n("ada", charged).await.unwrap();
+            // As on a server, the next call comes later.
+            clock.advance(Duration::from_micros(1));
+            let room = after.peek("ada").await.unwrap().remaining();
+            let _ = after.check_n("ada", others.min(room)).await.unwrap();
+            clock.advance(Duration::from_micros(wait));
+            clock.step_back(Duration::from_micros(back));
+            let (one, other) = (after.peek("ada").await.unwrap(), before.peek("ada").await.unwrap());
+            before.refund(&mut decision, units).await.unwrap();
+            for (limiter, looked) in [(&after, one), (&before, other)] {
+                let refunded = limiter.peek("ada").await.unwrap();
+                prop_assert!(refunded.used() <= looked.used());
+                prop_assert!(looked.used() - refunded.used() <= units.min(charged));
+            }
             Ok(())
         })?;
     }

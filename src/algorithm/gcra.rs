@@ -17,6 +17,10 @@ pub(crate) struct Gcra {
     units: u64,
     /// What is left of one more, in units × microseconds: a whole unit is a window of them.
     part: u64,
+    /// The units that were given back since it was empty or its limit changed, parts as whole ones.
+    back: u64,
+    /// The limit by which it was charged last: how fast it drains.
+    limit: u64,
 }
 
 /// In which parts of a unit the meter is read: a unit is `whole` of them, and a limit of them flows
@@ -70,6 +74,7 @@ impl Tally for Gcra {
             time: time + passed * scale.tick,
             units: level / scale.whole,
             part: level % scale.whole * scale.tick,
+            ..*self
         }
     }
 
@@ -84,7 +89,11 @@ impl Tally for Gcra {
         ticks * scale.tick - (question.now - self.time)
     }
 
-    fn add(&mut self, _: &Question, cost: u64) {
+    fn add(&mut self, question: &Question, cost: u64) {
+        if !self.is_of(question) {
+            self.limit = question.limit.into();
+            self.back = 0;
+        }
         self.units += cost;
     }
 
@@ -92,29 +101,43 @@ impl Tally for Gcra {
         self.part
     }
 
-    /// What stood in the meter before a charge drains before it, so that of a charge is left what of
-    /// all that stood there has not drained since.
+    fn back(&self) -> u64 {
+        self.back
+    }
+
+    fn is_of(&self, question: &Question) -> bool {
+        self.limit == u64::from(question.limit)
+    }
+
+    /// What stood in the meter before a charge drains before it. So of a charge is left at most what
+    /// of all that stood there has neither drained nor been given back since, whoever gave it.
     fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool {
         let scale = Scale::of(question);
         let part = charge.receipt.mark;
         let then = Self {
-            time: charge.time,
-            units: u64::from(charge.used) - u64::from(part > 0),
+            units: u64::from(charge.used).saturating_sub(u64::from(part > 0)),
             part,
+            ..Self::default()
         };
         let ticks = question
             .now
             .saturating_sub(charge.time)
             .div_ceil(scale.tick);
-        let rate = u64::from(question.limit);
-        let stood = then.level(question, scale);
-        if rate == 0 || ticks >= stood.div_ceil(rate) {
+        let drained = ticks.saturating_mul(question.limit.into());
+        let back = self.back.saturating_sub(charge.receipt.back) * scale.whole;
+        let left = then
+            .level(question, scale)
+            .saturating_sub(drained)
+            .saturating_sub(back)
+            .min(self.at(question).level(question, scale));
+        let taken = left.min(units * scale.whole);
+        if taken == 0 {
             return false;
         }
-        let level = self.level(question, scale);
-        let taken = (units * scale.whole).min(stood - ticks * rate).min(level);
-        self.units = (level - taken) / scale.whole;
-        self.part = (level - taken) % scale.whole * scale.tick;
+        let level = self.level(question, scale).saturating_sub(taken);
+        self.units = level / scale.whole;
+        self.part = level % scale.whole * scale.tick;
+        self.back += taken.div_ceil(scale.whole);
         true
     }
 }

@@ -22,13 +22,22 @@ impl SlidingCounter {
         tick(most, question.window)
     }
 
-    /// The longest overlap at which `units` of the window before count as at most `target`.
-    fn overlap_for(&self, question: &Question, units: u64, target: u64) -> u64 {
-        if target >= units {
+    /// The longest overlap at which the window before counts as at most `target`.
+    fn overlap_for(&self, question: &Question, target: u64) -> u64 {
+        if target >= self.previous {
             return question.window;
         }
         let tick = self.tick(question);
-        target * (question.window / tick) / units * tick
+        target * (question.window / tick) / self.previous * tick
+    }
+
+    /// As it will be in the next window, if nothing is charged until then.
+    fn next(&self) -> Self {
+        Self {
+            window: self.window + 1,
+            previous: self.current,
+            current: 0,
+        }
     }
 }
 
@@ -63,10 +72,10 @@ impl Tally for SlidingCounter {
         let (_, overlap) = aligned(question.now, question.window);
         if let Some(left) = target.checked_sub(self.current) {
             // The window before has to slide on.
-            overlap - self.overlap_for(question, self.previous, left).min(overlap)
+            overlap - self.overlap_for(question, left).min(overlap)
         } else {
             // What counts in full has to become the window before, and then slide on.
-            overlap + question.window - self.overlap_for(question, self.current, target)
+            overlap + question.window - self.next().overlap_for(question, target)
         }
     }
 

@@ -112,7 +112,10 @@ impl SlidingLog {
             return false;
         }
         self.runs.truncate(kept);
-        self.runs.push_back(Run { time: now, end });
+        match self.runs.back_mut() {
+            Some(last) if last.time == now => last.end = end,
+            _ => self.runs.push_back(Run { time: now, end }),
+        }
         true
     }
 

@@ -28,8 +28,18 @@ pub(crate) trait Tally: Clone + Default {
     /// Where in a tally the units are that were charged just now.
     fn mark(&self, question: &Question) -> u64;
 
-    /// Takes back up to so many of the units of a charge from a tally as it is now, as far as they
-    /// still count. False where none does.
+    /// How many units were given back to it.
+    fn back(&self) -> u64 {
+        0
+    }
+
+    /// Whether charges by this quota go on with the tally; else it begins anew with what it holds.
+    fn is_of(&self, _: &Question) -> bool {
+        true
+    }
+
+    /// Takes back up to so many of the units of a charge from a tally as it is stored, as far as
+    /// they still count. What time makes of the rest stays as it is. False where none counts.
     fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool;
 }
 
@@ -69,6 +79,7 @@ impl<T: Tally> Kept<T> {
             receipt: Receipt {
                 stamp: self.born,
                 mark: now.mark(&question),
+                back: now.back(),
             },
         }
     }
@@ -76,7 +87,7 @@ impl<T: Tally> Kept<T> {
     /// Renews the time to live.
     pub(super) fn charge(&mut self, question: Question) -> bool {
         let mut now = self.tally.at(&question);
-        if now.used(&question) == 0 {
+        if now.used(&question) == 0 || !self.tally.is_of(&question) {
             self.born = question.now;
         }
         now.add(&question, question.cost.into());
@@ -88,14 +99,12 @@ impl<T: Tally> Kept<T> {
         self.tally.at(&question).until(&question, 0)
     }
 
+    /// After a step back of the clock, where units were charged is no longer where they stand:
+    /// nothing is found again.
     pub(super) fn refund(&mut self, question: Question, charge: Charge, units: u32) -> bool {
-        let mut now = self.tally.at(&question);
-        let taken = self.born == charge.receipt.stamp
-            && now.used(&question) > 0
-            && now.take(&question, charge, units.into());
-        if taken {
-            self.tally = now;
-        }
-        taken
+        self.born == charge.receipt.stamp
+            && !self.tally.is_after(&question)
+            && self.tally.at(&question).used(&question) > 0
+            && self.tally.take(&question, charge, units.into())
     }
 }

@@ -16,10 +16,10 @@ pub(super) const QUOTA_FIELDS: [&str; 5] = ["algorithm", "parts", "key", "limit"
 
 /// What the script says of each check, and of each of its quotas.
 pub(super) const CHECK_REPLY_FIELDS: [&str; 1] = ["time"];
-pub(super) const REPLY_FIELDS: [&str; 5] = ["used", "wait", "reset", "stamp", "mark"];
+pub(super) const REPLY_FIELDS: [&str; 6] = ["used", "wait", "reset", "stamp", "mark", "back"];
 
 /// The arguments of a refund, for each stored count.
-pub(super) const REFUND_FIELDS: [&str; 9] = [
+pub(super) const REFUND_FIELDS: [&str; 10] = [
     "algorithm",
     "parts",
     "limit",
@@ -28,6 +28,7 @@ pub(super) const REFUND_FIELDS: [&str; 9] = [
     "time",
     "stamp",
     "mark",
+    "back",
     "used",
 ];
 
@@ -75,6 +76,7 @@ impl Call {
                 Arg::Number(refund.answer().time()),
                 Arg::Number(receipt.stamp),
                 Arg::Number(receipt.mark),
+                Arg::Number(receipt.back),
                 Arg::Number(answer.used().into()),
             ];
             args.extend(fields);
@@ -180,7 +182,7 @@ fn whole_answer(numbers: &[Value]) -> Option<Answer> {
 }
 
 fn quota_answer(fields: &[Value]) -> Option<QuotaAnswer> {
-    let [used, wait, reset, stamp, mark] = fields else {
+    let [used, wait, reset, stamp, mark, back] = fields else {
         return None;
     };
     let wait = match wait {
@@ -195,6 +197,7 @@ fn quota_answer(fields: &[Value]) -> Option<QuotaAnswer> {
     let receipt = Receipt {
         stamp: number(stamp)?,
         mark: number(mark)?,
+        back: number(back)?,
     };
     Some(QuotaAnswer::from_micros(used, wait, number(reset)?).with_receipt(receipt))
 }
@@ -259,15 +262,20 @@ mod tests {
         let numbers =
             |numbers: &[i64]| Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
         let reply = Value::Array(vec![
-            numbers(&[1_000, 3, 0, 17, 8, 2]),
+            numbers(&[1_000, 3, 0, 17, 8, 2, 1]),
             Value::BulkString(b"WRONGTYPE Operation against a key".to_vec()),
-            numbers(&[1_000, 5, 9, 9, 0, 0, 1, -1, 0, 0, 0]),
+            numbers(&[1_000, 5, 9, 9, 0, 0, 0, 1, -1, 0, 0, 0, 0]),
         ]);
         let answers = decode(reply, &[1, 1, 2]).unwrap();
         assert_eq!(
             answers[0].as_ref().unwrap().quotas(),
-            [QuotaAnswer::from_micros(3, Wait::Zero, 17)
-                .with_receipt(Receipt { stamp: 8, mark: 2 })]
+            [
+                QuotaAnswer::from_micros(3, Wait::Zero, 17).with_receipt(Receipt {
+                    stamp: 8,
+                    mark: 2,
+                    back: 1
+                })
+            ]
         );
         assert_eq!(answers[0].as_ref().unwrap().time(), 1_000);
         assert_eq!(
@@ -286,7 +294,7 @@ mod tests {
     #[test]
     fn a_reply_of_another_shape_is_an_error() {
         let int = Value::Int;
-        let whole = [int(9), int(1), int(0), int(0), int(0), int(0)];
+        let whole = [int(9), int(1), int(0), int(0), int(0), int(0), int(0)];
         let with = |at: usize, value| {
             let mut numbers = whole.to_vec();
             numbers[at] = value;
