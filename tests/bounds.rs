@@ -170,6 +170,39 @@ async fn gcra_does_not_drift_where_the_limit_does_not_divide_the_window() {
     assert_eq!(admitted, 7 + 7 * 1_000 - 1);
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Also where time is counted in ticks of more than a microsecond, into which the window does not
+    /// go: what is rounded is rounded against admission.
+    #[test]
+    fn gcra_admits_a_burst_and_then_the_limit_per_window_and_no_more(
+        limit in 1..=u32::MAX,
+        window in 1_000..31_622_400_000_000_u64,
+        steps in prop::collection::vec(0..1_000_u64, 1..60),
+    ) {
+        let clock = TestClock::new();
+        let quota = Quota::new(limit, Duration::from_micros(window)).algorithm(Algorithm::Gcra);
+        let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (mut admitted, mut elapsed) = (0_u128, 0_u64);
+            for step in steps {
+                // Much less than a window, and sometimes no more than some ticks.
+                let step = if step % 2 == 0 { step * window / 20_000 } else { step };
+                clock.advance(Duration::from_micros(step));
+                elapsed += step;
+                let left = limiter.peek("ada").await.unwrap().remaining();
+                let _ = limiter.check_n("ada", left).await.unwrap();
+                admitted += u128::from(left);
+                let flowed = u128::from(elapsed) * u128::from(limit) / u128::from(window);
+                prop_assert!(admitted <= u128::from(limit) + flowed, "{admitted}, {flowed}");
+            }
+            Ok(())
+        })?;
+    }
+}
+
 const ALL: [Algorithm; 6] = [
     Algorithm::SlidingLog,
     Algorithm::SortedSetLog,

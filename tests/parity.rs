@@ -449,3 +449,19 @@ fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
         "{left:?}"
     );
 }
+
+#[test]
+fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        let mut pair = Pair::new(&server, algorithm);
+        for cost in [1, 2] {
+            let _ = pair.check(1, "ada", cost);
+            pair.time.advance(Duration::from_micros(5));
+        }
+        pair.time.step_back(Duration::from_micros(10));
+        let _ = pair.check(1, "ada", 4);
+        pair.refund(2, 4);
+        assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 3);
+    }
+}

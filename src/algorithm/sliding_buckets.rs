@@ -91,3 +91,28 @@ impl SlidingBuckets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_more_than_one_bucket_more_than_there_are_parts_is_kept(
+            window in 1_000..100_000_u64,
+            parts in 1..=1_000_u64,
+            steps in prop::collection::vec(0..300_u64, 1..400),
+        ) {
+            let mut buckets = SlidingBuckets::default();
+            let mut question = Question { limit: 1, window, parts, cost: 1, now: 1_000_000 };
+            for step in steps {
+                question.now += step;
+                buckets = buckets.at(&question);
+                buckets.add(&question, 1);
+                prop_assert!(buckets.buckets.len() as u64 <= parts + 1);
+            }
+        }
+    }
+}

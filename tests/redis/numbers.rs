@@ -98,7 +98,9 @@ fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
         Just(Duration::from_secs(86_400)),
         (1_000_000..31_622_400_000_000_u64).prop_map(Duration::from_micros),
     ];
-    let steps = prop::collection::vec((part.clone(), part), 1..12);
+    // Now and then by a limiter of a limit that was lowered.
+    let divisor = prop_oneof![3 => Just(1), 1 => Just(1_000), 1 => Just(100_000)];
+    let steps = prop::collection::vec((part.clone(), part, divisor), 1..12);
     let algorithm = prop::sample::select(&ALL[2..]);
     let config = Config {
         cases: 400,
@@ -110,8 +112,9 @@ fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
             &(limit, window, algorithm, steps),
             |(limit, window, algorithm, steps)| {
                 let mut time = TestTime::new(&server);
-                let quota = Quota::new(limit, window).algorithm(algorithm);
-                for (cost, step) in steps {
+                for (cost, step, divisor) in steps {
+                    let limit = limit / divisor;
+                    let quota = Quota::new(limit, window).algorithm(algorithm);
                     #[expect(
                         clippy::cast_possible_truncation,
                         clippy::cast_sign_loss,
