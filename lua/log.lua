@@ -5,15 +5,15 @@ counts in [t, t + window). Twin of src/algorithm/sliding_log.rs.
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   those of the log; when it begins, or is trimmed, rewound or given units back, PEXPIRE; where
-calls   that fails UNLINK; after a refund EXISTS
+calls   those of the kind; when a log begins, or is trimmed, rewound or given units back, PEXPIRE; where
+calls   that fails, and when all has expired, UNLINK; after a refund EXISTS
 server  Redis 5.0
 
-A kind of log is a table of functions: `settle` forgets what no longer counts, and tells how many
-units do, how many expired ones are still before them, what `push` is to be told, and when the oldest
-unit was charged, where that is known; `time_at` tells when the unit at an index was charged, from 0
-at the oldest; `push` charges units now; `take` takes back up to so many that were charged at a time,
-and tells whether there were any.
+A kind of log is a table of functions: `length` tells how many units it holds; `entry_at` when the one
+at an index was charged, and what `push` is to be told of the newest; `expired` how many were charged
+up to a time, which is less than all and more than none; `trim` forgets up to so many of the oldest,
+and tells how many; `rewind` has those after now be charged now; `push` charges units now; `take`
+takes back up to so many that were charged at a time, and tells whether there were any.
 ]]
 
 -- Has a log live for as long as it can count.
@@ -24,13 +24,46 @@ end
 local function log(kind)
   local algorithm = {}
 
+  -- How many units count, how many expired ones are still before them, what `push` is to be told, and
+  -- when the oldest that counts was charged, where that is known. A cost of 0 only looks.
+  local function settle(key, window, cost)
+    local length = kind.length(key)
+    if length == 0 then
+      return 0, 0
+    end
+    local newest, member = kind.entry_at(key, -1)
+    if newest + window <= now then
+      -- All have expired: the log is gone.
+      if cost > 0 then
+        redis.call('UNLINK', key)
+      end
+      return 0, 0
+    end
+    if newest > now and cost > 0 then
+      -- A clock that stepped back: so none counts for longer than a window. Once for each step.
+      kind.rewind(key, length)
+      renew(key, window)
+    end
+    local oldest = kind.entry_at(key, 0)
+    if oldest + window > now then
+      return length, 0, member, oldest
+    end
+    local expired = kind.expired(key, length, now - window)
+    if cost == 0 then
+      return length - expired, expired, member
+    end
+    local trimmed = kind.trim(key, expired)
+    renew(key, window)
+    return length - expired, expired - trimmed, member
+  end
+
   function algorithm.ask(quota, cost)
     local key, limit, window = quota.key, quota.limit, quota.window
-    local used, skipped, newest, oldest = kind.settle(key, window, cost)
+    local used, skipped, newest, oldest = settle(key, window, cost)
 
     -- When the unit at `index` has left, in microseconds from now.
     local function returns_in(index)
-      local time = index == 0 and oldest or kind.time_at(key, skipped + index)
+      local time = index == 0 and oldest or kind.entry_at(key, skipped + index)
       return math.min(time, now) + window - now
     end
 

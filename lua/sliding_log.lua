@@ -17,6 +17,10 @@ do
 
   local unpack = table.unpack or unpack
 
+  local function length_of(key)
+    return redis.call('LLEN', key)
+  end
+
   local function time_at(key, index)
     return tonumber(redis.call('LINDEX', key, text(index)))
   end
@@ -58,9 +62,8 @@ do
     end
   end
 
-  -- A clock that stepped back leaves entries after now: they are charged now, so that none counts for
-  -- longer than a window. The only loop over stored units; once for each step of the clock.
-  local function rewind(key, length, window)
+  -- The only loop over stored units.
+  local function rewind(key, length)
     local kept = 0
     if time_at(key, 0) <= now then
       kept = first_later(key, length, now)
@@ -71,37 +74,11 @@ do
       redis.call('LTRIM', key, '0', text(kept - 1))
     end
     push(key, length - kept)
-    renew(key, window)
   end
 
-  -- How many entries count, and how many expired ones are still before them. A cost of 0 only looks.
-  local function settle(key, window, cost)
-    local length = redis.call('LLEN', key)
-    if length == 0 then
-      return 0, 0
-    end
-    local newest = time_at(key, -1)
-    if newest + window <= now then
-      -- All have expired: the log is gone.
-      if cost > 0 then
-        redis.call('UNLINK', key)
-      end
-      return 0, 0
-    end
-    if newest > now and cost > 0 then
-      rewind(key, length, window)
-    end
-    local oldest = time_at(key, 0)
-    if oldest + window > now then
-      return length, 0, nil, oldest
-    end
-    local expired = first_later(key, length, now - window)
-    if cost == 0 then
-      return length - expired, expired
-    end
+  local function trim(key, expired)
     redis.call('LTRIM', key, text(expired), '-1')
-    renew(key, window)
-    return length - expired, 0
+    return expired
   end
 
   -- How many entries are at most `time`.
@@ -115,7 +92,7 @@ do
   end
 
   local function take(key, time, units)
-    local length = redis.call('LLEN', key)
+    local length = length_of(key)
     if length == 0 then
       return false
     end
@@ -130,8 +107,11 @@ do
   end
 
   sliding_log = log({
-    settle = settle,
-    time_at = time_at,
+    length = length_of,
+    entry_at = time_at,
+    expired = first_later,
+    trim = trim,
+    rewind = rewind,
     push = push,
     take = take,
   })

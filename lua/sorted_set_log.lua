@@ -5,7 +5,7 @@ scored by the time at which it was charged, in whole microseconds. Decides as sl
 KEYS    none; is given one by decide
 ARGV    none; is given a quota by decide
 reply   none; answers decide
-calls   ZCARD, ZRANGE twice; then for a trim ZCOUNT, ZREMRANGEBYRANK or UNLINK; to look ZCOUNT; to
+calls   ZCARD, ZRANGE twice; then for a trim ZCOUNT, ZREMRANGEBYRANK; to look ZCOUNT; to
 calls   charge ZADD; after a step back of the clock ZRANGEBYSCORE, ZADD; to refund ZCOUNT twice,
 calls   ZREMRANGEBYRANK
 server  Redis 5.0
@@ -26,10 +26,10 @@ do
 
   local unpack = table.unpack or unpack
 
-  -- The member at an index, and when it was charged.
+  -- When the member at an index was charged, and its number.
   local function entry_at(key, index)
     local entry = redis.call('ZRANGE', key, text(index), text(index), 'WITHSCORES')
-    return tonumber(entry[1]), tonumber(entry[2])
+    return tonumber(entry[2]), tonumber(entry[1])
   end
 
   local function put(key, members)
@@ -40,55 +40,33 @@ do
     redis.call('ZADD', key, unpack(arguments))
   end
 
-  -- A clock that stepped back leaves units after now: they are charged now.
-  local function rewind(key, window)
+  local function rewind(key)
     local after = '(' .. text(now)
     local members = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', text(CHUNK))
     while #members > 0 do
       put(key, members)
       members = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', text(CHUNK))
     end
-    renew(key, window)
-  end
-
-  -- How many members count, how many expired ones are still before them, the newest member, and when
-  -- the oldest that counts was charged, where that is known. A cost of 0 only looks.
-  local function settle(key, window, cost)
-    local length = redis.call('ZCARD', key)
-    if length == 0 then
-      return 0, 0
-    end
-    local member, newest = entry_at(key, -1)
-    if newest + window <= now then
-      if cost > 0 then
-        redis.call('UNLINK', key)
-      end
-      return 0, 0
-    end
-    if newest > now and cost > 0 then
-      rewind(key, window)
-    end
-    local _, oldest = entry_at(key, 0)
-    if oldest + window > now then
-      return length, 0, member, oldest
-    end
-    local expired = redis.call('ZCOUNT', key, '-inf', text(now - window))
-    if cost == 0 then
-      return length - expired, expired, member
-    end
-    local trimmed = math.min(expired, TRIMMED_AT_ONCE)
-    redis.call('ZREMRANGEBYRANK', key, '0', text(trimmed - 1))
-    renew(key, window)
-    return length - expired, expired - trimmed, member
   end
 
   sorted_set_log = log({
-    settle = settle,
-
-    time_at = function(key, index)
-      local _, time = entry_at(key, index)
-      return time
+    length = function(key)
+      return redis.call('ZCARD', key)
     end,
+
+    entry_at = entry_at,
+
+    expired = function(key, _, time)
+      return redis.call('ZCOUNT', key, '-inf', text(time))
+    end,
+
+    trim = function(key, expired)
+      local trimmed = math.min(expired, TRIMMED_AT_ONCE)
+      redis.call('ZREMRANGEBYRANK', key, '0', text(trimmed - 1))
+      return trimmed
+    end,
+
+    rewind = rewind,
 
     push = function(key, count, newest)
       local member = newest or FIRST_MEMBER - 1

@@ -157,8 +157,8 @@ impl RateLimiter {
             let decision = self.check_n(&key, cost).await?;
             let left = max_wait.saturating_sub(begin.elapsed());
             match decision.retry_after().filter(|wait| *wait <= left) {
-                Some(wait) if !decision.is_allowed() => tokio::time::sleep(wait).await,
-                _ => return Ok(decision),
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => return Ok(decision),
             }
         }
     }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::redis_server::{RedisServer, run};
 use support::test_time::TestTime;
-use tollgate::{Algorithm, Decision, ErrorKind, Quota, RateLimiter};
+use tollgate::{Algorithm, Decision, ErrorKind, Quota, Quotas, RateLimiter};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(100);
@@ -151,17 +151,22 @@ impl Pair {
         }
     }
 
-    fn limiters(&self, plan: usize) -> (RateLimiter, RateLimiter) {
-        let quotas = plans(self.algorithm).swap_remove(plan);
-        (
+    fn limiters(&self, plan: usize) -> [RateLimiter; 2] {
+        self.limiters_of(plans(self.algorithm).swap_remove(plan))
+    }
+
+    /// The limiters of both stores.
+    fn limiters_of(&self, quotas: impl Into<Quotas>) -> [RateLimiter; 2] {
+        let quotas = quotas.into();
+        [
             RateLimiter::new(self.time.memory.clone(), quotas.clone()),
             RateLimiter::new(self.time.redis.clone(), quotas),
-        )
+        ]
     }
 
     /// What both stores say, after seeing that it is the same.
     fn check(&mut self, plan: usize, key: &str, cost: u32) -> Result<Fields, ErrorKind> {
-        let (memory, redis) = self.limiters(plan);
+        let [memory, redis] = self.limiters(plan);
         let (in_memory, in_redis) = self.runtime.block_on(async {
             (
                 memory.check_n(key, cost).await,
@@ -184,7 +189,7 @@ impl Pair {
 
     /// Gives back units in both stores, and sees that the decisions hold so many fewer.
     fn refund(&mut self, decision: usize, units: u32) {
-        let (memory, redis) = self.limiters(0);
+        let [memory, redis] = self.limiters(0);
         let count = self.admitted.len().max(1);
         if let Some([in_memory, in_redis]) = self.admitted.get_mut(decision % count) {
             let left = in_memory.held().saturating_sub(units);
@@ -214,7 +219,7 @@ impl Pair {
                 );
             }
             Step::Reset { plan, key } => {
-                let (memory, redis) = self.limiters(plan);
+                let [memory, redis] = self.limiters(plan);
                 self.runtime.block_on(async {
                     memory.reset(KEYS[key]).await.expect("reset");
                     redis.reset(KEYS[key]).await.expect("reset");
@@ -334,10 +339,7 @@ fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, Algorithm::SlidingLog);
     let quota = Quota::new(50, 10 * SECOND);
-    let (memory, redis) = (
-        RateLimiter::new(pair.time.memory.clone(), quota.clone()),
-        RateLimiter::new(pair.time.redis.clone(), quota),
-    );
+    let [memory, redis] = pair.limiters_of(quota);
     // The clock stands on a multiple of ten seconds.
     pair.time.advance(9 * SECOND);
     let mut admitted = [0, 0];
@@ -360,10 +362,7 @@ fn a_large_log_is_trimmed_searched_and_rewound_alike() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, Algorithm::SlidingLog);
     let quota = Quota::new(200_000, 10 * SECOND);
-    let (memory, redis) = (
-        RateLimiter::new(pair.time.memory.clone(), quota.clone()),
-        RateLimiter::new(pair.time.redis.clone(), quota),
-    );
+    let [memory, redis] = pair.limiters_of(quota);
     let both = |pair: &Pair, cost| {
         pair.runtime.block_on(async {
             let in_memory = fields(&memory.check_n("ada", cost).await);
@@ -410,10 +409,7 @@ fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, Algorithm::SlidingLog);
     let quota = Quota::new(1_000, 100 * SECOND);
-    let limiters = [
-        RateLimiter::new(pair.time.memory.clone(), quota.clone()),
-        RateLimiter::new(pair.time.redis.clone(), quota),
-    ];
+    let limiters = pair.limiters_of(quota);
     for check in 0..20 {
         // Of checks 60 seconds apart, two are in any 100 seconds.
         assert_eq!(
@@ -429,10 +425,7 @@ fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, Algorithm::SlidingLog);
     let quota = Quota::new(1_000, 100 * SECOND);
-    let limiters = [
-        RateLimiter::new(pair.time.memory.clone(), quota.clone()),
-        RateLimiter::new(pair.time.redis.clone(), quota),
-    ];
+    let limiters = pair.limiters_of(quota);
     // The log begins, and is trimmed by none of these.
     assert_eq!(charge_both(&pair, &limiters), 1);
     pair.time.advance(99 * SECOND);
