@@ -3,7 +3,7 @@ log: what the algorithms have in common that remember when each unit was charged
 counts in [t, t + window). Twin of src/algorithm/sliding_log.rs.
 
 KEYS    none; is given one by decide
-ARGV    none; is given a quota by decide
+ARGV    none; is given a count and its quotas by decide
 reply   none; answers decide
 calls   those of the kind; when a log begins, or is trimmed, rewound or given units back, PEXPIRE; where
 calls   that fails, and when all has expired, UNLINK; after a refund EXISTS
@@ -57,47 +57,57 @@ local function log(kind)
     return length - expired, expired - trimmed, member
   end
 
-  function algorithm.ask(quota, cost)
-    local key, limit, window = quota.key, quota.limit, quota.window
-    local used, skipped, newest, oldest = settle(key, window, cost)
+  function algorithm.read(count, cost)
+    count.used, count.skipped, count.newest, count.oldest = settle(count.key, count.window, cost)
+    count.held = count.used
+  end
 
-    -- When the unit at `index` has left, in microseconds from now.
-    local function returns_in(index)
-      local time = index == 0 and oldest or kind.entry_at(key, skipped + index)
-      return math.min(time, now) + window - now
+  -- When the unit at `index` returns, in microseconds from now. Units that are not stored yet are
+  -- charged now.
+  local function returns_in(count, index)
+    local time = now
+    if index == 0 and count.oldest then
+      time = count.oldest
+    elseif index < count.held then
+      time = kind.entry_at(count.key, count.skipped + index)
     end
+    return math.min(time, now) + count.window - now
+  end
 
+  function algorithm.judge(count, quota, cost)
+    local used, limit = count.used, quota.limit
     -- Where the limit was lowered below what is used, some leave before one more fits.
     local surplus = math.max(used - limit, 0)
-    local reset = surplus < used and returns_in(surplus) or 0
+    local reset = surplus < used and returns_in(count, surplus) or 0
     local wait = 0
     if cost > limit then
       wait = -1
     elseif used + cost > limit then
       -- That many units must leave, and they leave in order.
       local last = used + cost - limit - 1
-      wait = last == surplus and reset or returns_in(last)
+      wait = last == surplus and reset or returns_in(count, last)
     end
-    return { used = used, wait = wait, reset = reset, newest = newest }
+    quota.used, quota.wait, quota.reset = used, wait, reset
   end
 
-  function algorithm.charge(quota, cost, asked)
-    kind.push(quota.key, cost, asked.newest)
-    if asked.used == 0 then
-      local renewed, problem = pcall(renew, quota.key, quota.window)
+  function algorithm.charge(count, cost)
+    count.used = count.used + cost
+  end
+
+  function algorithm.write(count)
+    local charged = count.used - count.held
+    if charged == 0 then
+      return
+    end
+    kind.push(count.key, charged, count.newest)
+    if count.held == 0 then
+      local renewed, problem = pcall(renew, count.key, count.window)
       if not renewed then
         -- A user without the right to PEXPIRE: rather no log than one that stays for ever.
-        redis.call('UNLINK', quota.key)
+        redis.call('UNLINK', count.key)
         error(problem, 0)
       end
     end
-  end
-
-  -- What a quota says after its count was charged, for which it need not be asked again: what was
-  -- charged now is the last to return.
-  function algorithm.look(quota, _, asked, cost)
-    local reset = asked.used == 0 and quota.window or asked.reset
-    return { used = asked.used + cost, wait = 0, reset = reset }
   end
 
   -- The units of a charge are those of its time: units of one microsecond are all alike.

@@ -4,7 +4,7 @@ stored as a text of whole numbers, as last charged; what time has made of them s
 when they are asked. So a refusal writes nothing.
 
 KEYS    none; is given one by decide
-ARGV    none; is given a quota by decide
+ARGV    none; is given a count and its quotas by decide
 reply   none; answers decide
 calls   GET; to charge, or after a step back of the clock, SET; to refund SET
 server  Redis 5.0
@@ -41,51 +41,49 @@ local function tally(kind)
     redis.call('SET', key, table.concat(texts, ' '), 'PX', time_to_live(window))
   end
 
-  -- What a quota says of numbers as they are now.
-  local function judge(numbers, born, quota, cost)
+  function algorithm.read(count, cost)
+    local stored, born = read(count.key)
+    count.stale = cost > 0 and #stored > 0 and kind.is_after(stored, count)
+    if count.stale then
+      stored, born = kind.at(stored, count.first), now
+    end
+    count.numbers, count.born = stored, born
+  end
+
+  function algorithm.judge(count, quota, cost)
+    local limit = quota.limit
+    local numbers = kind.at(count.numbers, quota)
     local used = kind.used(numbers, quota)
     local wait = 0
-    if cost > quota.limit then
+    if cost > limit then
       wait = -1
-    elseif used + cost > quota.limit then
-      wait = kind.until_at_most(numbers, quota, quota.limit - cost)
+    elseif used + cost > limit then
+      wait = kind.until_at_most(numbers, quota, limit - cost)
     end
     -- One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
-    local fewer = math.min(used, quota.limit) - 1
-    return {
-      used = used,
-      wait = wait,
-      reset = fewer < 0 and 0 or kind.until_at_most(numbers, quota, fewer),
-      stamp = born,
-      mark = kind.mark(numbers, quota),
-      back = kind.back and kind.back(numbers) or 0,
-      numbers = numbers,
-    }
+    local fewer = math.min(used, limit) - 1
+    quota.used, quota.wait, quota.numbers = used, wait, numbers
+    quota.reset = fewer < 0 and 0 or kind.until_at_most(numbers, quota, fewer)
   end
 
-  function algorithm.ask(quota, cost)
-    local stored, born = read(quota.key)
-    local numbers = kind.at(stored, quota)
-    if cost > 0 and #stored > 0 and kind.is_after(stored, quota) then
-      born = now
-      write(quota.key, numbers, born, quota.window)
+  -- Charges what the strictest of its quotas admitted.
+  function algorithm.charge(count, cost)
+    local quota = count.strictest
+    if quota.used == 0 or kind.is_of and not kind.is_of(count.numbers, quota) then
+      count.born = now
     end
-    local asked = judge(numbers, born, quota, cost)
-    asked.anew = asked.used == 0 or kind.is_of ~= nil and not kind.is_of(stored, quota)
-    return asked
+    kind.add(quota.numbers, quota, cost)
+    count.numbers, count.stale = quota.numbers, true
   end
 
-  function algorithm.charge(quota, cost, asked)
-    if asked.anew then
-      asked.stamp = now
+  function algorithm.write(count)
+    if count.stale then
+      write(count.key, count.numbers, count.born, count.window)
     end
-    kind.add(asked.numbers, quota, cost)
-    write(quota.key, asked.numbers, asked.stamp, quota.window)
   end
 
-  -- What a quota says after `charged`, the answer of the strictest quota of its count, was charged.
-  function algorithm.look(quota, charged)
-    return judge(kind.at(charged.numbers, quota), charged.stamp, quota, 0)
+  function algorithm.receipt(count, quota)
+    return count.born, kind.mark(quota.numbers, quota), kind.back and kind.back(quota.numbers) or 0
   end
 
   -- After a step back of the clock, where units were charged is no longer where they stand: nothing is

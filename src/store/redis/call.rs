@@ -1,22 +1,34 @@
 //! One call of the script: checks in, answers out. The format is that of `lua/decide.lua`.
 
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisWrite, Value};
 use smallvec::SmallVec;
 
 use super::error;
 use super::names::Prefix;
+use super::script::Script;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
-use crate::quota::Algorithm;
+use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::{Check, Refund};
 use crate::{Error, ErrorKind};
 
-/// The arguments of a check, and those of each of its quotas.
-pub(super) const CHECK_FIELDS: [&str; 2] = ["cost", "quotas"];
-pub(super) const QUOTA_FIELDS: [&str; 5] = ["algorithm", "parts", "key", "limit", "window"];
+/// The arguments of a call, of each list of quotas, of each quota in it, and of each run of entries.
+pub(super) const CALL_FIELDS: [&str; 1] = ["plans"];
+pub(super) const PLAN_FIELDS: [&str; 1] = ["quotas"];
+pub(super) const QUOTA_FIELDS: [&str; 5] = ["algorithm", "parts", "counter", "limit", "window"];
+pub(super) const RUN_FIELDS: [&str; 4] = ["entries", "plan", "cost", "count"];
 
-/// What the script says of each check, and of each of its quotas.
-pub(super) const CHECK_REPLY_FIELDS: [&str; 1] = ["time"];
-pub(super) const REPLY_FIELDS: [&str; 6] = ["used", "wait", "reset", "stamp", "mark", "back"];
+/// What the script says of a call, of each entry, and of each quota of a check: one that was
+/// admitted, with its receipt where the algorithm gives one, or one that was refused.
+#[cfg(test)]
+pub(super) const CALL_REPLY_FIELDS: [&str; 1] = ["time"];
+#[cfg(test)]
+pub(super) const ENTRY_REPLY_FIELDS: [&str; 1] = ["admitted"];
+#[cfg(test)]
+pub(super) const ADMITTED_FIELDS: [&str; 2] = ["used", "reset"];
+#[cfg(test)]
+pub(super) const RECEIPT_FIELDS: [&str; 3] = ["stamp", "mark", "back"];
+#[cfg(test)]
+pub(super) const REFUSED_FIELDS: [&str; 3] = ["used", "wait", "reset"];
 
 /// The arguments of a refund, for each stored count.
 pub(super) const REFUND_FIELDS: [&str; 10] = [
@@ -32,101 +44,123 @@ pub(super) const REFUND_FIELDS: [&str; 10] = [
     "used",
 ];
 
-/// The keys and arguments of a call.
-#[derive(Debug)]
-pub(super) struct Call {
-    keys: Vec<String>,
-    args: Vec<Arg>,
-    /// How many quotas each check has.
-    quotas: SmallVec<[usize; 1]>,
+/// About how long the name of a key is: what a command makes room for.
+const NAME_LENGTH: usize = 64;
+
+/// Checks of one cost on the same key and quotas, which the script decides one after the other, as
+/// if each had come alone.
+///
+/// Several ask for at most 100 000 units together: whoever joins them sees to it, and the script
+/// fails an entry that asks for more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) check: Check<'a>,
+    pub(super) count: u32,
 }
 
-#[derive(Debug)]
-enum Arg {
-    Number(u64),
-    Count(usize),
-    Algorithm(&'static str),
+/// A call that decides these entries in their order.
+pub(super) fn decide(script: &Script, prefix: &Prefix, entries: &[Entry<'_>]) -> Cmd {
+    let plans = Plans::of(entries);
+    let keys = entries.iter().map(|entry| counts(entry.check.quotas()));
+    let keys = keys.sum();
+    let mut call = script.call(keys, plans.args(), NAME_LENGTH);
+    for entry in entries {
+        prefix.write_names(entry.check.subject, &mut call);
+    }
+    plans.write_to(&mut call);
+    let mut rest = entries.iter().zip(&plans.of_entries).peekable();
+    while let Some(first) = rest.next() {
+        let mut entries = 1_usize;
+        while rest.next_if(|next| alike(first, *next)).is_some() {
+            entries += 1;
+        }
+        let (entry, plan) = first;
+        // Lua counts from 1.
+        call.arg(entries).arg(plan + 1);
+        call.arg(entry.check.cost()).arg(entry.count);
+    }
+    call
 }
 
-impl Call {
-    /// A call that decides these checks in their order.
-    pub(super) fn encode(prefix: &Prefix, checks: &[Check<'_>]) -> Self {
-        let mut call = Self {
-            keys: Vec::new(),
-            args: Vec::new(),
-            quotas: SmallVec::new(),
-        };
-        for check in checks {
-            call.push(prefix, check);
-        }
-        call
+/// Whether two entries may stand in one run.
+fn alike(one: (&Entry<'_>, &usize), other: (&Entry<'_>, &usize)) -> bool {
+    one.1 == other.1 && one.0.check.cost() == other.0.check.cost() && one.0.count == other.0.count
+}
+
+/// How many stored counts quotas have.
+fn counts(quotas: &Quotas) -> usize {
+    quotas.counters().count()
+}
+
+/// The different lists of quotas in a call, of which there is mostly one.
+struct Plans<'a> {
+    plans: SmallVec<[&'a Quotas; 4]>,
+    /// The plan of each entry.
+    of_entries: SmallVec<[usize; 64]>,
+}
+
+impl<'a> Plans<'a> {
+    fn of(entries: &[Entry<'a>]) -> Self {
+        let mut plans = SmallVec::<[&Quotas; 4]>::new();
+        let of_entries = entries.iter().map(|entry| {
+            let quotas = entry.check.quotas();
+            let known = plans.iter().position(|plan| *plan == quotas);
+            known.unwrap_or_else(|| {
+                plans.push(quotas);
+                plans.len() - 1
+            })
+        });
+        let of_entries = of_entries.collect();
+        Self { plans, of_entries }
     }
 
-    /// A call of the other script, which takes units back.
-    pub(super) fn encode_refund(prefix: &Prefix, refund: &Refund<'_>) -> Self {
-        let mut args = Vec::new();
-        for (quota, answer) in refund.charged() {
-            let receipt = answer.receipt();
-            let fields: [Arg; REFUND_FIELDS.len()] = [
-                Arg::Algorithm(file_of(quota.counted_by())),
-                Arg::Number(quota.counted_by().parts()),
-                Arg::Number(quota.limit().into()),
-                Arg::Number(quota.window_micros()),
-                Arg::Number(refund.units().into()),
-                Arg::Number(refund.answer().time()),
-                Arg::Number(receipt.stamp),
-                Arg::Number(receipt.mark),
-                Arg::Number(receipt.back),
-                Arg::Number(answer.used().into()),
-            ];
-            args.extend(fields);
-        }
-        Self {
-            keys: prefix.names_of(refund.subject).collect(),
-            args,
-            quotas: SmallVec::new(),
-        }
+    /// About how many arguments a call has behind its keys.
+    fn args(&self) -> usize {
+        let of_plans = self
+            .plans
+            .iter()
+            .map(|plan| plan.len() * QUOTA_FIELDS.len());
+        CALL_FIELDS.len()
+            + self.plans.len() * PLAN_FIELDS.len()
+            + of_plans.sum::<usize>()
+            + self.of_entries.len() * RUN_FIELDS.len()
     }
 
-    fn push(&mut self, prefix: &Prefix, check: &Check<'_>) {
-        let keys_before = self.keys.len();
-        self.keys.extend(prefix.names_of(check.subject));
-        let quotas = check.quotas();
-        self.quotas.push(quotas.len());
-        let fields: [Arg; CHECK_FIELDS.len()] =
-            [Arg::Number(check.cost().into()), Arg::Count(quotas.len())];
-        self.args.extend(fields);
-        for (quota, counter) in quotas.counted() {
-            let fields: [Arg; QUOTA_FIELDS.len()] = [
-                Arg::Algorithm(file_of(quota.counted_by())),
-                Arg::Number(quota.counted_by().parts()),
-                // Lua counts from 1.
-                Arg::Count(keys_before + counter + 1),
-                Arg::Number(quota.limit().into()),
-                Arg::Number(quota.window_micros()),
-            ];
-            self.args.extend(fields);
+    fn write_to(&self, call: &mut Cmd) {
+        call.arg(self.plans.len());
+        for plan in &self.plans {
+            call.arg(plan.len());
+            for (quota, counter) in plan.counted() {
+                write_algorithm(quota, call);
+                call.arg(counter + 1)
+                    .arg(quota.limit())
+                    .arg(quota.window_micros());
+            }
         }
     }
+}
 
-    pub(super) fn write_to(&self, command: &mut Cmd) {
-        command.arg(self.keys.len());
-        for key in &self.keys {
-            command.arg(key);
-        }
-        for arg in &self.args {
-            match arg {
-                Arg::Number(number) => command.arg(number),
-                Arg::Count(count) => command.arg(count),
-                Arg::Algorithm(name) => command.arg(name),
-            };
-        }
+/// A call of the other script, which takes units back.
+pub(super) fn refund(script: &Script, prefix: &Prefix, refund: &Refund<'_>) -> Cmd {
+    let keys = counts(refund.quotas());
+    let mut call = script.call(keys, keys * REFUND_FIELDS.len(), NAME_LENGTH);
+    prefix.write_names(refund.subject, &mut call);
+    for (quota, answer) in refund.charged() {
+        let receipt = answer.receipt();
+        write_algorithm(quota, &mut call);
+        call.arg(quota.limit()).arg(quota.window_micros());
+        call.arg(refund.units()).arg(refund.answer().time());
+        call.arg(receipt.stamp).arg(receipt.mark).arg(receipt.back);
+        call.arg(answer.used());
     }
+    call
+}
 
-    /// How many quotas the reply must speak of, check by check.
-    pub(super) fn expected(&self) -> SmallVec<[usize; 1]> {
-        self.quotas.clone()
-    }
+/// What counts, and into how many parts it divides a window.
+fn write_algorithm(quota: &Quota, call: &mut Cmd) {
+    let algorithm = quota.counted_by();
+    call.write_arg(file_of(algorithm).as_bytes());
+    call.arg(algorithm.parts());
 }
 
 /// The file in `lua/` that counts so.
@@ -141,71 +175,140 @@ fn file_of(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// The answers of a call, check by check; outside that, what befell the whole call.
-pub(super) fn decode(
+/// Whether what it charges is found again by a receipt: the units of a log are, by their time.
+fn gives_receipts(algorithm: Algorithm) -> bool {
+    !matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog)
+}
+
+/// What the checks of one entry came to.
+#[derive(Debug)]
+pub(super) struct Granted {
+    /// The answers to those that were admitted, in order. Of looks, which all see the same, one.
+    pub(super) admitted: SmallVec<[Answer; 1]>,
+    /// The answer to all others.
+    pub(super) refused: Option<Answer>,
+}
+
+/// What each entry of a call came to, of which `asked` tells quotas, cost and count; outside that,
+/// what befell the whole call.
+pub(super) fn decode<'a>(
     reply: Value,
-    expected: &[usize],
-) -> Result<Vec<Result<Answer, Error>>, Error> {
-    let Value::Array(replies) = reply else {
+    asked: impl Iterator<Item = (&'a Quotas, u32, u32)>,
+) -> Result<Vec<Result<Granted, Error>>, Error> {
+    let Value::Array(fields) = reply else {
         return Err(unexpected("no array"));
     };
-    if replies.len() != expected.len() {
-        return Err(unexpected("another number of checks"));
-    }
-    let answers = replies.into_iter().zip(expected);
-    Ok(answers
-        .map(|(reply, quotas)| answer(reply, *quotas))
-        .collect())
-}
-
-fn answer(reply: Value, quotas: usize) -> Result<Answer, Error> {
-    let expected = CHECK_REPLY_FIELDS.len() + quotas * REPLY_FIELDS.len();
-    let numbers = match reply {
-        Value::Array(numbers) if numbers.len() == expected => numbers,
-        Value::BulkString(text) => return Err(error::from_script(&String::from_utf8_lossy(&text))),
-        Value::SimpleString(text) => return Err(error::from_script(&text)),
-        _ => return Err(unexpected("another number of quotas")),
+    let mut reply = Reply {
+        fields: fields.into_iter(),
+        time: 0,
     };
-    whole_answer(&numbers).ok_or_else(|| unexpected("a number out of range"))
-}
-
-fn whole_answer(numbers: &[Value]) -> Option<Answer> {
-    let (check, quotas) = numbers.split_at_checked(CHECK_REPLY_FIELDS.len())?;
-    let [time] = check else {
-        return None;
-    };
-    let answers: Option<SmallVec<[QuotaAnswer; 2]>> = quotas
-        .chunks_exact(REPLY_FIELDS.len())
-        .map(quota_answer)
+    reply.time = reply.number()?;
+    let granted: Result<Vec<_>, _> = asked
+        .map(|(quotas, cost, count)| reply.entry(quotas, cost, count))
         .collect();
-    Some(Answer::at(number(time)?, Source::Redis, answers?))
+    match reply.fields.next() {
+        None => granted,
+        Some(_) => Err(unexpected("more than it was asked")),
+    }
 }
 
-fn quota_answer(fields: &[Value]) -> Option<QuotaAnswer> {
-    let [used, wait, reset, stamp, mark, back] = fields else {
-        return None;
-    };
-    let wait = match wait {
-        Value::Int(-1) => Wait::Never,
-        wait => match number(wait)? {
-            0 => Wait::Zero,
-            micros => Wait::Micros(micros),
-        },
-    };
-    // A log that holds more than a limit can name is as full as one that holds just that.
-    let used = u32::try_from(number(used)?).unwrap_or(u32::MAX);
-    let receipt = Receipt {
-        stamp: number(stamp)?,
-        mark: number(mark)?,
-        back: number(back)?,
-    };
-    Some(QuotaAnswer::from_micros(used, wait, number(reset)?).with_receipt(receipt))
+/// A reply that is read from its head.
+struct Reply {
+    fields: std::vec::IntoIter<Value>,
+    time: u64,
 }
 
-fn number(value: &Value) -> Option<u64> {
+impl Reply {
+    /// What one entry came to. Outside: the rest cannot be read either.
+    fn entry(
+        &mut self,
+        quotas: &Quotas,
+        cost: u32,
+        count: u32,
+    ) -> Result<Result<Granted, Error>, Error> {
+        let admitted = match self.next()? {
+            Value::BulkString(text) => {
+                return Ok(Err(error::from_script(&String::from_utf8_lossy(&text))));
+            }
+            Value::SimpleString(text) => return Ok(Err(error::from_script(&text))),
+            number => whole(&number)?,
+        };
+        if admitted > count.into() {
+            return Err(unexpected("more than it was asked"));
+        }
+        let told = if cost == 0 { admitted.min(1) } else { admitted };
+        Ok(Ok(Granted {
+            admitted: (0..told)
+                .map(|_| self.answer(quotas, Self::admitted))
+                .collect::<Result<_, _>>()?,
+            refused: if admitted < count.into() {
+                Some(self.answer(quotas, Self::refused)?)
+            } else {
+                None
+            },
+        }))
+    }
+
+    /// What all quotas say of a check.
+    fn answer(
+        &mut self,
+        quotas: &Quotas,
+        of_quota: impl Fn(&mut Self, &Quota) -> Result<QuotaAnswer, Error>,
+    ) -> Result<Answer, Error> {
+        let answers = quotas.iter().map(|quota| of_quota(self, quota));
+        let answers: SmallVec<[QuotaAnswer; 2]> = answers.collect::<Result<_, _>>()?;
+        Ok(Answer::at(self.time, Source::Redis, answers))
+    }
+
+    fn admitted(&mut self, quota: &Quota) -> Result<QuotaAnswer, Error> {
+        let (used, reset) = (self.units()?, self.number()?);
+        let receipt = if gives_receipts(quota.counted_by()) {
+            Receipt {
+                stamp: self.number()?,
+                mark: self.number()?,
+                back: self.number()?,
+            }
+        } else {
+            Receipt::default()
+        };
+        Ok(QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt))
+    }
+
+    fn refused(&mut self, _: &Quota) -> Result<QuotaAnswer, Error> {
+        let used = self.units()?;
+        let wait = match self.next()? {
+            Value::Int(-1) => Wait::Never,
+            wait => match whole(&wait)? {
+                0 => Wait::Zero,
+                micros => Wait::Micros(micros),
+            },
+        };
+        Ok(QuotaAnswer::from_micros(used, wait, self.number()?))
+    }
+
+    /// Units that are used. A log that holds more than a limit can name is as full as one that holds
+    /// just that.
+    fn units(&mut self) -> Result<u32, Error> {
+        Ok(u32::try_from(self.number()?).unwrap_or(u32::MAX))
+    }
+
+    fn number(&mut self) -> Result<u64, Error> {
+        whole(&self.next()?)
+    }
+
+    fn next(&mut self) -> Result<Value, Error> {
+        self.fields
+            .next()
+            .ok_or_else(|| unexpected("less than it was asked"))
+    }
+}
+
+fn whole(value: &Value) -> Result<u64, Error> {
     match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
+        Value::Int(number) => {
+            u64::try_from(*number).map_err(|_| unexpected("a number out of range"))
+        }
+        _ => Err(unexpected("no number")),
     }
 }
 
@@ -220,104 +323,173 @@ pub(super) fn unexpected(what: &str) -> Error {
 mod tests {
     use redis::Arg::Simple;
 
+    use super::super::script::Scripts;
     use super::*;
     use crate::store::check::Subject;
     use crate::{Key, Quota, Quotas};
 
-    fn written(checks: &[(&Quotas, u32)]) -> Vec<String> {
+    /// The keys and arguments of a call of these entries: quotas, cost and count.
+    fn written(entries: &[(&Quotas, u32, u32)]) -> String {
         let (limiter, key) = (Key::from("l"), Key::from("k"));
-        let checks: Vec<_> = checks
+        let entries: Vec<_> = entries
             .iter()
-            .map(|(quotas, cost)| Check {
-                subject: Subject {
-                    limiter: &limiter,
-                    key: &key,
-                    quotas,
+            .map(|(quotas, cost, count)| Entry {
+                check: Check {
+                    subject: Subject {
+                        limiter: &limiter,
+                        key: &key,
+                        quotas,
+                    },
+                    cost: *cost,
                 },
-                cost: *cost,
+                count: *count,
             })
             .collect();
-        let mut command = Cmd::new();
-        Call::encode(&Prefix::new("p"), &checks).write_to(&mut command);
-        let args = command.args_iter().map(|arg| match arg {
+        let call = decide(&Scripts::shared().decide, &Prefix::new("p"), &entries);
+        let args = call.args_iter().skip(2).map(|arg| match arg {
             Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
             _ => unreachable!(),
         });
-        args.collect()
+        args.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn several_checks_travel_in_one_call() {
+    fn plans_travel_once_and_entries_that_are_alike_as_one_run() {
         let two = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
         let buckets = Algorithm::SlidingBuckets(60);
         let one = Quotas::from(Quota::per_minute(7).algorithm(buckets));
-        let expected = "2 p:v1:{l,k}:log:1000000 p:v1:{l,k}:buckets60:60000000 \
-            3 2 sliding_log 1 1 5 1000000 sliding_log 1 1 9 1000000 \
-            4 1 sliding_buckets 60 2 7 60000000";
-        assert_eq!(written(&[(&two, 3), (&one, 4)]).join(" "), expected);
+        let (log, tally) = ("p:v1:{l,k}:log:1000000", "p:v1:{l,k}:buckets60:60000000");
+        let plans = "2 2 sliding_log 1 1 5 1000000 sliding_log 1 1 9 1000000 \
+            1 sliding_buckets 60 1 7 60000000";
+        // Not the same quotas, but equal ones.
+        let equal = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
+        assert_eq!(
+            written(&[
+                (&two, 3, 1),
+                (&equal, 3, 1),
+                (&one, 4, 1),
+                (&one, 4, 2),
+                (&two, 4, 2)
+            ]),
+            format!("5 {log} {log} {tally} {tally} {log} {plans} 2 1 3 1 1 2 4 1 1 2 4 2 1 1 4 2")
+        );
     }
 
     #[test]
-    fn each_check_has_an_answer_or_an_error_of_its_own() {
-        let numbers =
-            |numbers: &[i64]| Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
-        let reply = Value::Array(vec![
-            numbers(&[1_000, 3, 0, 17, 8, 2, 1]),
-            Value::BulkString(b"WRONGTYPE Operation against a key".to_vec()),
-            numbers(&[1_000, 5, 9, 9, 0, 0, 0, 1, -1, 0, 0, 0, 0]),
-        ]);
-        let answers = decode(reply, &[1, 1, 2]).unwrap();
+    fn a_call_that_the_server_does_not_know_is_the_same_with_the_text() {
+        let script = &Scripts::shared().decide;
+        let mut call = script.call(1, 1, 1);
+        call.arg("key").arg(7);
+        let words = |call: &Cmd| {
+            let args = call.args_iter().map(|arg| match arg {
+                Simple(bytes) => bytes.to_vec(),
+                _ => unreachable!(),
+            });
+            args.collect::<Vec<_>>()
+        };
+        let (by_hash, by_text) = (words(&call), words(&script.by_text(&call)));
         assert_eq!(
-            answers[0].as_ref().unwrap().quotas(),
-            [
-                QuotaAnswer::from_micros(3, Wait::Zero, 17).with_receipt(Receipt {
-                    stamp: 8,
-                    mark: 2,
-                    back: 1
-                })
-            ]
+            (by_hash[0].as_slice(), by_text[0].as_slice()),
+            (&b"EVALSHA"[..], &b"EVAL"[..])
         );
-        assert_eq!(answers[0].as_ref().unwrap().time(), 1_000);
+        assert!(by_text[1].starts_with(b"--[["));
+        assert_eq!(by_hash[2..], [&b"1"[..], b"key", b"7"]);
+        assert_eq!(by_text[2..], by_hash[2..]);
+    }
+
+    fn numbers(numbers: &[i64]) -> Vec<Value> {
+        numbers.iter().map(|number| Value::Int(*number)).collect()
+    }
+
+    #[test]
+    fn each_entry_has_its_answers_or_an_error_of_its_own() {
+        let log = Quotas::from(Quota::per_second(5));
+        let meter = Quota::per_second(9).algorithm(Algorithm::Gcra);
+        let both = Quotas::from([Quota::per_second(5), meter]);
+        let reply = [
+            numbers(&[1_000]),
+            // Two of three are admitted.
+            numbers(&[2, 3, 17, 4, 18, 4, 9, 19]),
+            vec![Value::BulkString(
+                b"WRONGTYPE Operation against a key".to_vec(),
+            )],
+            numbers(&[1, 3, 17, 6, 7, 8, 2, 1]),
+            numbers(&[0, 5, -1, 9, 1, 0, 0]),
+            // Looks are told once.
+            numbers(&[7, 3, 17]),
+        ];
+        let asked = [
+            (&log, 1, 3),
+            (&log, 1, 1),
+            (&both, 1, 1),
+            (&both, 6, 2),
+            (&log, 0, 7),
+        ];
+        let reply = Value::Array(reply.concat());
+        let granted = decode(reply, asked.into_iter()).unwrap();
+        let answers: Vec<_> = granted
+            .into_iter()
+            .map(|granted| {
+                let granted = granted.map_err(|error| error.kind())?;
+                assert!(granted.admitted.iter().all(|answer| answer.time() == 1_000));
+                let quotas = |answer: &Answer| answer.quotas().to_vec();
+                let admitted: Vec<_> = granted.admitted.iter().map(quotas).collect();
+                Ok((admitted, granted.refused.as_ref().map(quotas)))
+            })
+            .collect();
+        let said = QuotaAnswer::from_micros;
+        let receipt = Receipt {
+            stamp: 8,
+            mark: 2,
+            back: 1,
+        };
+        let metered = said(6, Wait::Zero, 7).with_receipt(receipt);
         assert_eq!(
-            answers[1].as_ref().unwrap_err().kind(),
-            ErrorKind::Misconfigured
-        );
-        assert_eq!(
-            answers[2].as_ref().unwrap().quotas(),
+            answers,
             [
-                QuotaAnswer::from_micros(5, Wait::Micros(9), 9),
-                QuotaAnswer::from_micros(1, Wait::Never, 0)
+                Ok((
+                    vec![vec![said(3, Wait::Zero, 17)], vec![said(4, Wait::Zero, 18)]],
+                    Some(vec![said(4, Wait::Micros(9), 19)])
+                )),
+                Err(ErrorKind::Misconfigured),
+                Ok((vec![vec![said(3, Wait::Zero, 17), metered]], None)),
+                Ok((
+                    vec![],
+                    Some(vec![said(5, Wait::Never, 9), said(1, Wait::Zero, 0)])
+                )),
+                Ok((vec![vec![said(3, Wait::Zero, 17)]], None)),
             ]
         );
     }
 
     #[test]
     fn a_reply_of_another_shape_is_an_error() {
-        let int = Value::Int;
-        let whole = [int(9), int(1), int(0), int(0), int(0), int(0), int(0)];
+        let quotas = Quotas::from(Quota::per_second(5));
+        let decoded = |reply| decode(reply, [(&quotas, 1, 2)].into_iter());
+        let whole = numbers(&[9, 1, 3, 5, 3, 7, 5]);
+        assert!(decoded(Value::Array(whole.clone())).is_ok());
         let with = |at: usize, value| {
-            let mut numbers = whole.to_vec();
-            numbers[at] = value;
-            Value::Array(vec![Value::Array(numbers)])
+            let mut fields = whole.clone();
+            fields[at] = value;
+            Value::Array(fields)
         };
-        assert!(decode(with(0, int(9)), &[1]).unwrap().remove(0).is_ok());
         for reply in [
             Value::Nil,
-            int(1),
+            Value::Int(1),
             Value::Array(vec![]),
-            Value::Array(vec![int(1)]),
-            Value::Array(vec![Value::Array(whole[1..].to_vec())]),
-            with(0, int(-1)),
-            with(1, int(-1)),
-            with(2, int(-2)),
-            with(3, Value::Nil),
-            with(4, int(-1)),
-            with(5, Value::Okay),
+            Value::Array(whole[..1].to_vec()),
+            Value::Array(whole[..6].to_vec()),
+            Value::Array([&whole[..], &whole[..1]].concat()),
+            with(0, Value::Int(-1)),
+            with(1, Value::Int(-1)),
+            with(1, Value::Int(3)),
+            with(1, Value::Nil),
+            with(2, Value::Int(-1)),
+            with(4, Value::Okay),
+            with(5, Value::Int(-2)),
+            with(6, Value::Int(-1)),
         ] {
-            let answers = decode(reply.clone(), &[1]);
-            let error = answers
-                .and_then(|mut answers| answers.remove(0))
-                .unwrap_err();
+            let error = decoded(reply.clone()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidReply, "{reply:?}");
         }
     }

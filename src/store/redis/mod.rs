@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::{Answer, Check, Refund, Reset, Store, StoreFuture};
 use crate::{ConfigError, Error, ErrorKind};
-use call::Call;
+use call::Entry;
 use connection::Connection;
 use names::Prefix;
 use script::{Script, Scripts};
@@ -141,8 +141,8 @@ impl RedisStore {
 
     /// Runs a call of the script. Where the server does not know the script, which may be at any
     /// time, it has not run and is sent along.
-    async fn run(&self, script: &Script, call: Call) -> Result<Value, Error> {
-        let reply = self.send(script.by_hash(&call)).await;
+    async fn run(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
+        let reply = self.send(call.clone()).await;
         let reply = match reply {
             Err(failure) if error::is_unknown_script(&failure) => {
                 self.send(script.by_text(&call)).await
@@ -187,32 +187,30 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn check(&self, check: Check<'_>) -> StoreFuture<Answer> {
-        let call = Call::encode(&self.prefix, &[check]);
-        let store = self.clone();
+        let entry = Entry { check, count: 1 };
+        let call = call::decide(&self.scripts.decide, &self.prefix, &[entry]);
+        let (store, quotas, cost) = (self.clone(), check.quotas().clone(), check.cost());
         StoreFuture::boxed(async move {
-            let expected = call.expected();
             let reply = store
                 .within_deadline(store.run(&store.scripts.decide, call))
                 .await??;
-            let answers = call::decode(reply, &expected)?;
-            answers
-                .into_iter()
-                .next()
-                .unwrap_or_else(|| Err(call::unexpected("nothing")))
+            let asked = std::iter::once((&quotas, cost, 1));
+            let granted = call::decode(reply, asked)?.into_iter().next();
+            let granted = granted.unwrap_or_else(|| Err(call::unexpected("nothing")))?;
+            let answer = granted.admitted.into_iter().next().or(granted.refused);
+            answer.ok_or_else(|| call::unexpected("nothing"))
         })
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let mut command = ::redis::cmd("UNLINK");
-        for name in self.prefix.names_of(reset.subject) {
-            command.arg(name);
-        }
+        self.prefix.write_names(reset.subject, &mut command);
         let store = self.clone();
         StoreFuture::boxed(async move { store.query(command).await.map(drop) })
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let call = Call::encode_refund(&self.prefix, &refund);
+        let call = call::refund(&self.scripts.refund, &self.prefix, &refund);
         let store = self.clone();
         StoreFuture::boxed(async move {
             let run = store.run(&store.scripts.refund, call);

@@ -1,7 +1,9 @@
 //! The names of stored keys: `{prefix}:v1:{tag}:…`.
 
-use std::fmt::{self, Write};
+use std::fmt;
 use std::sync::Arc;
+
+use redis::{Cmd, RedisWrite};
 
 use crate::Key;
 use crate::quota::{Algorithm, Quota};
@@ -25,25 +27,43 @@ impl Prefix {
         &self.0
     }
 
-    /// The names of a subject's stored counts, in the order of the counts. Limiter and key stand in
-    /// the hash tag, so that all are in one slot.
-    pub(super) fn names_of<'a>(
-        &'a self,
-        subject: Subject<'a>,
-    ) -> impl Iterator<Item = String> + 'a {
-        let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
-        subject.quotas.counters().map(move |quota| {
-            let mut name = String::with_capacity(self.0.len() + limiter.len() + key.len() + 32);
-            // Writing to a String does not fail.
-            let _ = write!(
-                name,
-                "{}:{FORMAT}:{{{limiter},{key}}}:{}:{}",
-                self.0,
-                StoredAs(quota.counted_by()),
-                Quota::window_micros(quota),
-            );
-            name
+    /// The names of a subject's stored counts, in the order of the counts.
+    fn names_of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = Name<'a>> {
+        let counters = subject.quotas.counters();
+        counters.map(move |quota| Name {
+            prefix: &self.0,
+            subject,
+            quota,
         })
+    }
+
+    /// Writes the names of a subject's stored counts as so many arguments of a command.
+    pub(super) fn write_names(&self, subject: Subject<'_>, command: &mut Cmd) {
+        for name in self.names_of(subject) {
+            command.write_arg_fmt(name);
+        }
+    }
+}
+
+/// The name of a stored count. Limiter and key stand in the hash tag, so that all of a subject are in
+/// one slot.
+struct Name<'a> {
+    prefix: &'a str,
+    subject: Subject<'a>,
+    quota: &'a Quota,
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{FORMAT}:{{{},{}}}:{}:{}",
+            self.prefix,
+            self.subject.limiter.as_str(),
+            self.subject.key.as_str(),
+            StoredAs(self.quota.counted_by()),
+            self.quota.window_micros(),
+        )
     }
 }
 
@@ -81,7 +101,11 @@ mod tests {
             key: &key,
             quotas: &quotas.into(),
         };
-        Prefix::new(prefix).names_of(subject).collect()
+        let prefix = Prefix::new(prefix);
+        prefix
+            .names_of(subject)
+            .map(|name| name.to_string())
+            .collect()
     }
 
     #[test]

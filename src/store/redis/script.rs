@@ -2,9 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use redis::Cmd;
-
-use super::call::Call;
+use redis::{Arg, Cmd, RedisWrite};
 
 const CLOCK: &str = include_str!("../../../lua/clock.lua");
 
@@ -73,23 +71,28 @@ impl Script {
         Self { text, hash }
     }
 
-    /// The usual call: a server that has seen the script knows it by its hash.
-    pub(super) fn by_hash(&self, call: &Call) -> Cmd {
-        command("EVALSHA", &self.hash, call)
+    /// The head of the usual call: a server that has seen the script knows it by its hash. The keys
+    /// and arguments are still to be written; there is room for so many, and for names of a length.
+    pub(super) fn call(&self, keys: usize, args: usize, name: usize) -> Cmd {
+        const NUMBER: usize = 12;
+        let bytes = self.hash.len() + keys * name + args * NUMBER;
+        let mut call = Cmd::with_capacity(3 + keys + args, bytes);
+        call.arg("EVALSHA").arg(&self.hash).arg(keys);
+        call
     }
 
-    /// The call that brings the script along, and has the server remember it. EVAL rather than
+    /// The same call, which brings the script along and has the server remember it. EVAL rather than
     /// SCRIPT LOAD: one round trip, needs no further right, and goes where the keys are.
-    pub(super) fn by_text(&self, call: &Call) -> Cmd {
-        command("EVAL", &self.text, call)
+    pub(super) fn by_text(&self, call: &Cmd) -> Cmd {
+        let mut by_text = redis::cmd("EVAL");
+        by_text.arg(&self.text);
+        for arg in call.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = arg {
+                by_text.write_arg(bytes);
+            }
+        }
+        by_text
     }
-}
-
-fn command(name: &str, script: &str, call: &Call) -> Cmd {
-    let mut command = redis::cmd(name);
-    command.arg(script);
-    call.write_to(&mut command);
-    command
 }
 
 #[cfg(test)]
@@ -97,7 +100,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::super::call::{
-        CHECK_FIELDS, CHECK_REPLY_FIELDS, QUOTA_FIELDS, REFUND_FIELDS, REPLY_FIELDS,
+        ADMITTED_FIELDS, CALL_FIELDS, CALL_REPLY_FIELDS, ENTRY_REPLY_FIELDS, PLAN_FIELDS,
+        QUOTA_FIELDS, RECEIPT_FIELDS, REFUND_FIELDS, REFUSED_FIELDS, RUN_FIELDS,
     };
     use super::{DECIDE, FILES, REFUND};
 
@@ -151,22 +155,34 @@ mod tests {
     #[test]
     fn the_header_of_decide_lists_the_fields_that_are_encoded_and_decoded() {
         let fields = header(DECIDE);
-        assert_eq!(documented(&fields, "ARGV", "check"), CHECK_FIELDS);
-        assert_eq!(documented(&fields, "ARGV", "quota"), QUOTA_FIELDS);
-        assert_eq!(documented(&fields, "reply", "check"), CHECK_REPLY_FIELDS);
-        assert_eq!(documented(&fields, "reply", "quota"), REPLY_FIELDS);
+        let arguments = |of| documented(&fields, "ARGV", of);
+        assert_eq!(arguments("call"), CALL_FIELDS);
+        assert_eq!(arguments("plan"), PLAN_FIELDS);
+        assert_eq!(arguments("quota"), QUOTA_FIELDS);
+        assert_eq!(arguments("run"), RUN_FIELDS);
+        let replied = |of| documented(&fields, "reply", of);
+        assert_eq!(replied("call"), CALL_REPLY_FIELDS);
+        assert_eq!(replied("entry"), ENTRY_REPLY_FIELDS);
+        assert_eq!(replied("admitted"), ADMITTED_FIELDS);
+        assert_eq!(replied("receipt"), RECEIPT_FIELDS);
+        assert_eq!(replied("refused"), REFUSED_FIELDS);
         assert_eq!(documented(&header(REFUND), "ARGV", "count"), REFUND_FIELDS);
     }
 
     #[test]
-    fn decide_reads_as_many_arguments_as_its_header_lists() {
+    fn the_scripts_read_as_many_arguments_as_their_headers_list() {
         let read = |text: &str| DECIDE.matches(text).count();
-        // The check is read at `at`, its quotas at the `at` behind it.
-        assert_eq!(read("ARGV[at"), CHECK_FIELDS.len() + QUOTA_FIELDS.len());
-        assert_eq!(read(&format!("at = at + {}\n", CHECK_FIELDS.len())), 1);
-        assert_eq!(read(&format!("at = at + {}\n", QUOTA_FIELDS.len())), 1);
-        assert_eq!(read("local reply = { now }"), CHECK_REPLY_FIELDS.len());
-        assert_eq!(read("reply[#reply + 1] ="), REPLY_FIELDS.len());
+        let of_call = read("ARGV[1]") + read("local at = 2\n");
+        assert_eq!(of_call, 2 * CALL_FIELDS.len());
+        // A plan is read at `at`, its quotas at the `at` behind it, a run at the `at` behind those.
+        let listed = PLAN_FIELDS.len() + QUOTA_FIELDS.len() + RUN_FIELDS.len();
+        assert_eq!(read("ARGV[at"), listed);
+        assert_eq!(read(&format!("at = at + {}\n", PLAN_FIELDS.len())), 1);
+        assert_eq!(
+            read(&format!("return quota, at + {}\n", QUOTA_FIELDS.len())),
+            1
+        );
+        assert_eq!(read(&format!("at = at + {}\n", RUN_FIELDS.len())), 1);
         assert_eq!(REFUND.matches("ARGV[at").count(), REFUND_FIELDS.len());
     }
 
