@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::redis_server::{RedisServer, run};
 use support::test_time::TestTime;
-use tollgate::{Algorithm, Decision, ErrorKind, Quota, Quotas, RateLimiter};
+use tollgate::{Algorithm, Decision, ErrorKind, Quota, Quotas, RateLimiter, Source};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(100);
@@ -23,7 +23,11 @@ enum Step {
         key: usize,
         cost: u32,
     },
-    /// Checks, and if refused for a while, waits as long as told, less a microsecond, then that.
+    /// What was checked last, once more: whatever happened in between, a refusal that is remembered
+    /// is one that the store would repeat.
+    Again,
+    /// Checks, and if refused for a while, waits half as long as told, then all but a microsecond,
+    /// then that.
     CheckAndWait {
         plan: usize,
         key: usize,
@@ -90,6 +94,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (plan.clone(), key.clone(), 0..14_u32)
             .prop_map(|(plan, key, cost)| Step::Check { plan, key, cost }),
+        8 => Just(Step::Again),
         4 => (plan.clone(), key.clone(), 1..6_u32)
             .prop_map(|(plan, key, cost)| Step::CheckAndWait { plan, key, cost }),
         1 => (plan.clone(), key.clone()).prop_map(|(plan, key)| Step::Peek { plan, key }),
@@ -135,6 +140,10 @@ struct Pair {
     time: TestTime,
     /// What was admitted by both stores.
     admitted: Vec<[Decision; 2]>,
+    /// The plan, key and cost that were checked last.
+    last: (usize, &'static str, u32),
+    /// How often Redis was not asked.
+    denied_locally: usize,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -147,6 +156,8 @@ impl Pair {
             algorithm,
             time: TestTime::new(server),
             admitted: Vec::new(),
+            last: (0, KEYS[0], 1),
+            denied_locally: 0,
             runtime: runtime.expect("a runtime"),
         }
     }
@@ -174,11 +185,17 @@ impl Pair {
             )
         });
         let said = fields(&in_memory);
-        assert_eq!(
-            said,
-            fields(&in_redis),
-            "cost {cost} of plan {plan} on {key:?}"
-        );
+        let context = format!("cost {cost} of plan {plan} on {key:?}");
+        match &in_redis {
+            // What is used is told as it was when Redis refused.
+            Ok(decision) if decision.source() == Source::LocalDenial => {
+                self.denied_locally += 1;
+                let in_memory = in_memory.as_ref().expect("an answer");
+                assert!(!in_memory.is_allowed(), "{context}");
+                assert_eq!(decision.retry_after(), in_memory.retry_after(), "{context}");
+            }
+            _ => assert_eq!(said, fields(&in_redis), "{context}"),
+        }
         if let (Ok(in_memory), Ok(in_redis)) = (in_memory, in_redis)
             && in_memory.held() > 0
         {
@@ -207,9 +224,17 @@ impl Pair {
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Check { plan, key, cost } => {
+                self.last = (plan, KEYS[key], cost);
                 let _ = self.check(plan, KEYS[key], cost);
             }
-            Step::CheckAndWait { plan, key, cost } => self.check_and_wait(plan, KEYS[key], cost),
+            Step::Again => {
+                let (plan, key, cost) = self.last;
+                let _ = self.check(plan, key, cost);
+            }
+            Step::CheckAndWait { plan, key, cost } => {
+                self.last = (plan, KEYS[key], cost);
+                self.check_and_wait(plan, KEYS[key], cost);
+            }
             Step::Peek { plan, key } => {
                 let looked = self.check(plan, KEYS[key], 0);
                 assert_eq!(
@@ -242,9 +267,13 @@ impl Pair {
         let Some((_, Some(wait))) = first.durations.last() else {
             return;
         };
-        self.time.advance(*wait - Duration::from_micros(1));
-        let early = self.check(plan, key, cost).expect("a decision");
-        assert!(!early.allowed, "admitted a microsecond before {wait:?}");
+        let early = *wait - Duration::from_micros(1);
+        let half = Duration::from_micros(u64::try_from(early.as_micros() / 2).unwrap());
+        for part in [half, early - half] {
+            self.time.advance(part);
+            let early = self.check(plan, key, cost).expect("a decision");
+            assert!(!early.allowed, "admitted before {wait:?} had passed");
+        }
         self.time.advance(Duration::from_micros(1));
         let due = self.check(plan, key, cost).expect("a decision");
         assert!(due.allowed, "refused after {wait:?}");
@@ -274,7 +303,7 @@ fn same_decisions(algorithm: Algorithm) {
         failure_persistence: None,
         ..Config::default()
     };
-    let taken = Cell::new(0);
+    let (taken, denied_locally) = (Cell::new(0), Cell::new(0));
     TestRunner::new(config)
         .run(&prop::collection::vec(step(), 1..160), |steps| {
             let mut pair = Pair::new(&server, algorithm);
@@ -287,11 +316,17 @@ fn same_decisions(algorithm: Algorithm) {
             });
             assert_times_to_live(&mut pair.time, stepped_back.sum());
             taken.set(taken.get() + steps.len());
+            denied_locally.set(denied_locally.get() + pair.denied_locally);
             Ok(())
         })
         .unwrap();
-    println!("{algorithm:?}: {} steps", taken.get());
+    println!(
+        "{algorithm:?}: {} steps, {} checks denied locally",
+        taken.get(),
+        denied_locally.get()
+    );
     assert!(taken.get() >= 20_000);
+    assert!(denied_locally.get() >= 200);
 }
 
 /// Memory and Redis give the same decisions, and waiting is exact.

@@ -41,6 +41,13 @@ impl Answer {
         self.time
     }
 
+    /// What this refusal says after so many microseconds, to the same check: it need not be asked
+    /// again. What is used is told as it was.
+    pub(crate) fn aged_locally(&self, micros: u64) -> Self {
+        let quotas = self.quotas.iter().map(|quota| quota.aged(micros));
+        Self::at(self.time, Source::LocalDenial, quotas)
+    }
+
     /// Where the counts are kept.
     #[must_use]
     pub fn source(&self) -> Source {
@@ -62,6 +69,9 @@ pub enum Source {
     Redis,
     /// A memory store, exact in this process.
     Memory,
+    /// This process, which remembers that Redis has refused the same check, for as long as Redis
+    /// would.
+    LocalDenial,
     /// A store of another crate.
     Other,
     /// Nobody had to be asked: there is no quota.
@@ -119,6 +129,20 @@ impl QuotaAnswer {
             wait,
             reset_micros,
             receipt: Receipt::default(),
+        }
+    }
+
+    fn aged(self, micros: u64) -> Self {
+        let wait = match self.wait {
+            Wait::Micros(wait) if wait > micros => Wait::Micros(wait - micros),
+            Wait::Micros(_) | Wait::Zero => Wait::Zero,
+            Wait::Never => Wait::Never,
+        };
+        let reset_micros = self.reset_micros.saturating_sub(micros);
+        Self {
+            wait,
+            reset_micros,
+            ..self
         }
     }
 

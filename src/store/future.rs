@@ -3,7 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+
+use tokio::sync::oneshot;
 
 use super::Answer;
 use crate::{Error, ErrorKind};
@@ -17,6 +19,7 @@ pub struct StoreFuture<T = Answer>(State<T>);
 enum State<T> {
     Ready(Result<T, Error>),
     Taken,
+    Waiting(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
@@ -31,11 +34,16 @@ impl<T> StoreFuture<T> {
         Self(State::Boxed(Box::pin(future)))
     }
 
+    /// An answer that somebody else sends, without a box.
+    pub(crate) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
+        Self(State::Waiting(answer))
+    }
+
     /// The answer if it is there, else this future again.
     pub(crate) fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.0 {
             State::Ready(answer) => Ok(answer),
-            State::Taken | State::Boxed(_) => Err(self),
+            State::Taken | State::Waiting(_) | State::Boxed(_) => Err(self),
         }
     }
 }
@@ -47,12 +55,18 @@ impl<T> Future for StoreFuture<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Boxed(future) = &mut self.0 {
-            return future.as_mut().poll(cx);
+        match &mut self.0 {
+            State::Boxed(future) => return future.as_mut().poll(cx),
+            State::Waiting(answer) => {
+                let answer = ready!(Pin::new(answer).poll(cx));
+                self.0 = State::Taken;
+                return Poll::Ready(answer.unwrap_or_else(|_| Err(never_sent())));
+            }
+            State::Ready(_) | State::Taken => {}
         }
         match std::mem::replace(&mut self.0, State::Taken) {
             State::Ready(answer) => Poll::Ready(answer),
-            State::Taken | State::Boxed(_) => Poll::Ready(Err(Error::new(
+            _ => Poll::Ready(Err(Error::new(
                 ErrorKind::InvalidReply,
                 "a store's answer was asked for twice",
             ))),
@@ -60,11 +74,19 @@ impl<T> Future for StoreFuture<T> {
     }
 }
 
+fn never_sent() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "the tokio runtime that asked the store has ended",
+    )
+}
+
 impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.0 {
             State::Ready(_) => "ready",
             State::Taken => "taken",
+            State::Waiting(_) => "waiting",
             State::Boxed(_) => "boxed",
         };
         f.debug_tuple("StoreFuture").field(&state).finish()

@@ -1,6 +1,5 @@
 //! What a check comes to when Redis will not, cannot or does not answer.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use redis::{Cmd, Commands, Pipeline, RedisError, RedisFuture, Value};
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::store_on;
-use crate::support::redis_server::{DeadPort, RedisServer, run};
+use crate::support::redis_server::{DeadPort, RedisServer, run, signal};
 
 const NAME: &str = "tollgate:v1:{default,ada}:log:3600000000";
 
@@ -201,11 +200,4 @@ async fn a_server_that_hangs_is_a_timeout_at_the_deadline() {
     signal(&server, "CONT");
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!((deadline..deadline * 5).contains(&waited), "{waited:?}");
-}
-
-fn signal(server: &RedisServer, signal: &str) {
-    let sent = Command::new("kill")
-        .args(["-s", signal, &server.id().to_string()])
-        .status();
-    assert!(sent.expect("kill runs").success());
 }

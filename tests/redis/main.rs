@@ -3,8 +3,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod batches;
 mod connections;
 mod costs;
+mod denials;
 mod failures;
 mod numbers;
 mod processes;

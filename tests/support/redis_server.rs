@@ -111,6 +111,14 @@ pub(crate) fn run(connection: &mut redis::Connection, command: &[&str]) {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"));
 }
 
+/// Sends a signal to the server, as `kill -s` names it.
+pub(crate) fn signal(server: &RedisServer, signal: &str) {
+    let sent = std::process::Command::new("kill")
+        .args(["-s", signal, &server.id().to_string()])
+        .status();
+    assert!(sent.expect("kill runs").success());
+}
+
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()

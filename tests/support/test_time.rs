@@ -9,6 +9,9 @@ use super::redis_server::RedisServer;
 
 const CLOCK: &str = include_str!("clock.lua");
 
+/// For how long a refusal is remembered here.
+const MAX_AGE_OF_DENIALS: Duration = Duration::from_secs(1);
+
 /// Sets the time, and deletes the keys whose time to live it ends: one that is too short then shows
 /// as a wrong decision. A key without a time to live is an error.
 const MOVE: &str = r"
@@ -36,6 +39,8 @@ return redis.status_reply('OK')
 /// The time, and two stores that live by it.
 pub(crate) struct TestTime {
     clock: TestClock,
+    /// The clock of this process, which never steps.
+    local: TestClock,
     connection: redis::Connection,
     pub(crate) memory: MemoryStore,
     pub(crate) redis: RedisStore,
@@ -44,16 +49,17 @@ pub(crate) struct TestTime {
 impl TestTime {
     /// The time of a server, on which this leaves nothing else.
     pub(crate) fn new(server: &RedisServer) -> Self {
-        let clock = TestClock::new();
+        let (clock, local) = (TestClock::new(), TestClock::new());
         let redis = RedisStore::open(&server.url()).expect("a URL");
         let mut time = Self {
             memory: MemoryStore::with_clock(clock.clone()),
             redis: redis
-                .with_clock_source(CLOCK)
+                .with_clock_source(CLOCK, local.clone())
                 // A slow machine is not what is tested.
                 .deadline(Duration::from_secs(10)),
             connection: server.connect(),
             clock,
+            local,
         };
         let flushed = redis::cmd("FLUSHALL").exec(&mut time.connection);
         flushed.expect("FLUSHALL");
@@ -63,12 +69,15 @@ impl TestTime {
 
     pub(crate) fn advance(&mut self, step: Duration) {
         self.clock.advance(step);
+        self.local.advance(step);
         self.show();
     }
 
-    /// Sets the clock back. What a server keeps lives until a time of that same clock.
+    /// Sets the clock back. What a server keeps lives until a time of that same clock; what this
+    /// process remembers of it is soon too old.
     pub(crate) fn step_back(&mut self, step: Duration) {
         self.clock.step_back(step);
+        self.local.advance(MAX_AGE_OF_DENIALS);
         self.show();
     }
 

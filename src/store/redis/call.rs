@@ -189,6 +189,17 @@ pub(super) struct Granted {
     pub(super) refused: Option<Answer>,
 }
 
+impl Granted {
+    /// The answer to the check that came last.
+    pub(super) fn last(&self) -> Option<&Answer> {
+        self.refused.as_ref().or_else(|| self.admitted.last())
+    }
+
+    pub(super) fn into_last(mut self) -> Option<Answer> {
+        self.refused.or_else(|| self.admitted.pop())
+    }
+}
+
 /// What each entry of a call came to, of which `asked` tells quotas, cost and count; outside that,
 /// what befell the whole call.
 pub(super) fn decode<'a>(

@@ -9,7 +9,23 @@ use redis::{Cmd, RedisResult, Value};
 use super::managed::Managed;
 use crate::ConfigError;
 
-type Reply = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+type Reply<'a> = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send + 'a>>;
+
+/// A connection of the application, whatever its type.
+pub(super) trait Given: Send + Sync {
+    fn send<'a>(&self, command: &'a Cmd) -> Reply<'a>;
+}
+
+#[cfg(feature = "redis-1")]
+impl<C> Given for C
+where
+    C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+{
+    fn send<'a>(&self, command: &'a Cmd) -> Reply<'a> {
+        let mut connection = self.clone();
+        Box::pin(async move { command.query_async(&mut connection).await })
+    }
+}
 
 /// Where commands are sent.
 pub(super) enum Connection {
@@ -20,7 +36,7 @@ pub(super) enum Connection {
         not(feature = "redis-1"),
         expect(dead_code, reason = "only redis-1 gives one")
     )]
-    Given(Box<dyn Fn(Cmd) -> Reply + Send + Sync>),
+    Given(Box<dyn Given>),
 }
 
 impl Connection {
@@ -33,17 +49,14 @@ impl Connection {
     where
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self::Given(Box::new(move |command| {
-            let mut connection = connection.clone();
-            Box::pin(async move { command.query_async(&mut connection).await })
-        }))
+        Self::Given(Box::new(connection))
     }
 
     /// Sends a command, once.
-    pub(super) async fn send(&self, command: Cmd) -> RedisResult<Value> {
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Managed(managed) => command.query_async(&mut managed.connection()?).await,
-            Self::Given(send) => send(command).await,
+            Self::Given(given) => given.send(command).await,
         }
     }
 

@@ -1,17 +1,16 @@
 //! Connections that are made when first used, one for each tokio runtime.
 
 use std::fmt;
-use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult};
-use tokio::runtime::{self, Handle};
-use tokio::task::AbortHandle;
+use tokio::runtime::Handle;
 use url::Url;
 
+use super::per_runtime::PerRuntime;
 use crate::ConfigError;
 
 /// How long one attempt to connect may take.
@@ -32,20 +31,16 @@ const QUEUED_COMMANDS: usize = 1_024;
 
 const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];
 
-/// A client, and a connection for each runtime that uses it: the task that drives a connection dies
-/// with its runtime, and a store may be used from several, one after the other or at once.
+/// A client, and a connection for each runtime that uses it.
 pub(super) struct Managed {
     client: Client,
-    // Read on each call, written on the first of each runtime.
-    connections: RwLock<Vec<OfRuntime>>,
+    connections: PerRuntime<Made>,
 }
 
-struct OfRuntime {
-    id: runtime::Id,
+#[derive(Clone)]
+struct Made {
     connection: ConnectionManager,
-    /// A task that lives as long as the runtime, or this entry.
-    life: AbortHandle,
-    made: Instant,
+    at: Instant,
 }
 
 impl Managed {
@@ -54,43 +49,19 @@ impl Managed {
         let client = Client::open(info).map_err(|error| malformed("…", &reason(&error)))?;
         Ok(Self {
             client,
-            connections: RwLock::default(),
+            connections: PerRuntime::default(),
         })
     }
 
     /// The connection of the runtime that calls.
     pub(super) fn connection(&self) -> RedisResult<ConnectionManager> {
-        let id = Handle::current().id();
-        let connections = self
-            .connections
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = connections.iter().find(|connection| connection.id == id) {
-            return Ok(found.connection.clone());
-        }
-        drop(connections);
-        self.connect(id)
-    }
-
-    fn connect(&self, id: runtime::Id) -> RedisResult<ConnectionManager> {
-        let mut connections = self
-            .connections
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        connections.retain(|connection| !connection.life.is_finished());
-        if let Some(found) = connections.iter().find(|connection| connection.id == id) {
-            return Ok(found.connection.clone());
-        }
-        let connection =
-            ConnectionManager::new_lazy_with_config(self.client.clone(), manager_config())?;
-        let life = tokio::spawn(std::future::pending::<()>()).abort_handle();
-        connections.push(OfRuntime {
-            id,
-            connection: connection.clone(),
-            life,
-            made: Instant::now(),
+        let made = self.connections.get_or_make(&Handle::current(), || {
+            let client = self.client.clone();
+            let connection = ConnectionManager::new_lazy_with_config(client, manager_config())?;
+            let at = Instant::now();
+            RedisResult::Ok(Made { connection, at })
         });
-        Ok(connection)
+        Ok(made?.connection)
     }
 
     /// Gives up the connection of the runtime that calls, unless it was made just now.
@@ -98,19 +69,9 @@ impl Managed {
     /// A manager connects again when it loses a connection, but what a server answers to the
     /// handshake, like a wrong password, it remembers for good.
     pub(super) fn give_up(&self) {
-        let id = Handle::current().id();
-        let mut connections = self
-            .connections
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        connections
-            .retain(|connection| connection.id != id || connection.made.elapsed() < GIVE_UP_AFTER);
-    }
-}
-
-impl Drop for OfRuntime {
-    fn drop(&mut self) {
-        self.life.abort();
+        self.connections.forget_if(&Handle::current(), |made| {
+            made.at.elapsed() >= GIVE_UP_AFTER
+        });
     }
 }
 
@@ -201,6 +162,8 @@ impl fmt::Debug for Managed {
 
 #[cfg(test)]
 mod tests {
+    use tokio::runtime;
+
     use super::*;
 
     fn runtime() -> runtime::Runtime {
@@ -213,7 +176,7 @@ mod tests {
     #[test]
     fn the_connections_of_ended_runtimes_are_forgotten() {
         let managed = Managed::open("redis://127.0.0.1").unwrap();
-        let held = || managed.connections.read().unwrap().len();
+        let held = || managed.connections.len();
         let living = runtime();
         for _ in 0..5 {
             living

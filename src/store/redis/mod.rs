@@ -3,25 +3,41 @@
 //! The only folder that names `redis::`.
 
 mod call;
+mod callers;
+mod client;
 mod connection;
+mod denials;
 mod error;
+mod lane;
 mod managed;
 mod names;
+mod per_runtime;
+mod queue;
 mod script;
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
+use super::check::Subject;
+use super::clock::Clock;
+#[cfg(feature = "test-util")]
+use super::clock::TestClock;
 use super::{Answer, Check, Refund, Reset, Store, StoreFuture};
 use crate::{ConfigError, Error, ErrorKind};
-use call::Entry;
+use call::{Entry, Granted};
+use client::Client;
 use connection::Connection;
+use denials::Denials;
+use lane::Lane;
 use names::Prefix;
-use script::{Script, Scripts};
+use per_runtime::PerRuntime;
+use queue::Asked;
+use script::Scripts;
 
 /// How long a call may take unless told otherwise: a hundred times a call to a healthy server near
 /// by, and little beside what people notice.
@@ -63,10 +79,23 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    connection: Arc<Connection>,
-    scripts: Arc<Scripts>,
-    prefix: Prefix,
-    deadline: Duration,
+    shared: Arc<Shared>,
+}
+
+/// What clones of a store share.
+struct Shared {
+    client: Client,
+    denials: Arc<Denials>,
+    lanes: PerRuntime<Arc<Lane>>,
+    settings: Settings,
+}
+
+#[derive(Clone, Debug)]
+struct Settings {
+    denials_for: Duration,
+    batches: bool,
+    /// The clock of this process.
+    clock: Clock,
 }
 
 impl RedisStore {
@@ -97,37 +126,116 @@ impl RedisStore {
     }
 
     fn on(connection: Connection) -> Self {
-        Self {
+        let client = Client {
             connection: Arc::new(connection),
             scripts: Scripts::shared(),
             prefix: Prefix::default(),
             deadline: DEFAULT_DEADLINE,
+        };
+        let settings = Settings {
+            denials_for: denials::DEFAULT_MAX_AGE,
+            batches: true,
+            clock: Clock::monotonic(),
+        };
+        Self::build(client, settings)
+    }
+
+    fn build(client: Client, settings: Settings) -> Self {
+        let denials = Denials::new(settings.clock.clone(), settings.denials_for);
+        Self {
+            shared: Arc::new(Shared {
+                client,
+                denials: Arc::new(denials),
+                lanes: PerRuntime::default(),
+                settings,
+            }),
         }
+    }
+
+    /// A store that differs in something, on the same connection.
+    fn with(&self, change: impl FnOnce(&mut Client, &mut Settings)) -> Self {
+        let mut client = self.shared.client.clone();
+        let mut settings = self.shared.settings.clone();
+        change(&mut client, &mut settings);
+        Self::build(client, settings)
     }
 
     /// Puts `prefix` before every stored key, `tollgate` unless said otherwise: what keeps apart the
     /// services that share a server.
     #[must_use]
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        self.prefix = Prefix::new(prefix);
-        self
+    pub fn prefix(self, prefix: &str) -> Self {
+        self.with(|client, _| client.prefix = Prefix::new(prefix))
     }
 
-    /// Bounds how long a call may take, connecting included: 100 ms unless said otherwise. A call
-    /// that takes longer is an [`Error`] of kind [`ErrorKind::Timeout`].
+    /// Bounds how long a check may take, connecting and waiting for others included: 100 ms unless
+    /// said otherwise. What takes longer is an [`Error`] of kind [`ErrorKind::Timeout`].
     #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
-        self
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.with(|client, _| client.deadline = deadline)
     }
 
-    /// Takes the time from another piece of Lua, which defines `now`: for this crate's own tests.
+    /// For how long at most a refusal is remembered and answered here, without asking Redis; one
+    /// second unless said otherwise, zero for not at all.
+    ///
+    /// It never holds longer than Redis itself would refuse, but that a reset, a refund or a raised
+    /// limit in **another** process, and a jump of the server's clock, are seen when it has passed.
+    #[must_use]
+    pub fn local_denials(self, at_most: Duration) -> Self {
+        self.with(|_, settings| settings.denials_for = at_most)
+    }
+
+    /// Whether checks that wait at the same time travel in one call, which is the default. Else each
+    /// is a call of its own, for comparison.
+    #[must_use]
+    pub fn batches(self, batches: bool) -> Self {
+        self.with(|_, settings| settings.batches = batches)
+    }
+
+    /// The same decisions by another clock: Lua that defines `now`, in front of the script, and the
+    /// clock of this process.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     #[must_use]
-    pub fn with_clock_source(mut self, clock: &str) -> Self {
-        self.scripts = Arc::new(Scripts::with_clock(clock));
-        self
+    pub fn with_clock_source(self, clock: &str, local: TestClock) -> Self {
+        self.with(|client, settings| {
+            client.scripts = Arc::new(Scripts::with_clock(clock));
+            settings.clock = Clock::Test(local);
+        })
+    }
+
+    /// A check that is a call of its own.
+    fn check_alone(&self, check: Check<'_>) -> StoreFuture {
+        let shared = Arc::clone(&self.shared);
+        let asked = Asked::from(check);
+        StoreFuture::boxed(async move {
+            let Shared {
+                client, denials, ..
+            } = &*shared;
+            let sent = denials.sending();
+            let check = asked.check();
+            let call = [Entry { check, count: 1 }];
+            let outcome = within_deadline(client, client.decide(&call)).await?;
+            let granted = outcome.into_iter().next().transpose()?;
+            let answer = granted.and_then(Granted::into_last);
+            let answer = answer.ok_or_else(|| call::unexpected("nothing"))?;
+            denials.note(check, &answer, sent);
+            Ok(answer)
+        })
+    }
+
+    /// A call that lets Redis admit what it has refused.
+    fn giving_back(
+        &self,
+        subject: Subject<'_>,
+        call: impl Future<Output = Result<(), Error>> + Send + 'static,
+    ) -> StoreFuture<()> {
+        let shared = Arc::clone(&self.shared);
+        let forgetting = shared.denials.forgetting(subject);
+        StoreFuture::boxed(async move {
+            let outcome = within_deadline(&shared.client, call).await;
+            drop(forgetting);
+            outcome
+        })
     }
 
     /// Asks the server whether it is there.
@@ -136,101 +244,77 @@ impl RedisStore {
     ///
     /// When it does not answer within the deadline, or answers an error.
     pub async fn ping(&self) -> Result<(), Error> {
-        self.query(::redis::cmd("PING")).await.map(drop)
+        let client = &self.shared.client;
+        let ping = ::redis::cmd("PING");
+        within_deadline(client, client.query(&ping)).await.map(drop)
     }
+}
 
-    /// Runs a call of the script. Where the server does not know the script, which may be at any
-    /// time, it has not run and is sent along.
-    async fn run(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
-        let reply = self.send(call.clone()).await;
-        let reply = match reply {
-            Err(failure) if error::is_unknown_script(&failure) => {
-                self.send(script.by_text(&call)).await
-            }
-            reply => reply,
-        };
-        reply.map_err(error::from_redis)
-    }
+async fn within_deadline<T>(
+    client: &Client,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    runtime()?;
+    let answered = tokio::time::timeout(client.deadline, call).await;
+    answered.unwrap_or_else(|_| Err(client.late()))
+}
 
-    async fn query(&self, command: Cmd) -> Result<Value, Error> {
-        let reply = self.within_deadline(self.send(command)).await?;
-        reply.map_err(error::from_redis)
-    }
+fn runtime() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| {
+        Error::new(
+            ErrorKind::Misconfigured,
+            "a RedisStore can only be asked inside of a tokio runtime",
+        )
+    })
+}
 
-    async fn send(&self, command: Cmd) -> ::redis::RedisResult<Value> {
-        let reply = self.connection.send(command).await;
-        if let Err(failure) = &reply
-            && error::is_of_setup(failure)
-        {
-            self.connection.give_up();
-        }
-        reply
-    }
-
-    async fn within_deadline<T>(&self, call: impl Future<Output = T>) -> Result<T, Error> {
-        if Handle::try_current().is_err() {
-            return Err(Error::new(
-                ErrorKind::Misconfigured,
-                "a RedisStore can only be asked inside of a tokio runtime",
-            ));
-        }
-        tokio::time::timeout(self.deadline, call)
-            .await
-            .map_err(|_| {
-                Error::new(
-                    ErrorKind::Timeout,
-                    format!("Redis did not answer within {:?}", self.deadline),
-                )
-            })
+impl Shared {
+    fn lane(&self, runtime: &Handle) -> Arc<Lane> {
+        let lane = self
+            .lanes
+            .get_or_make(runtime, || Ok::<_, Infallible>(Arc::default()));
+        lane.unwrap_or_else(|never| match never {})
     }
 }
 
 impl Store for RedisStore {
     fn check(&self, check: Check<'_>) -> StoreFuture<Answer> {
-        let entry = Entry { check, count: 1 };
-        let call = call::decide(&self.scripts.decide, &self.prefix, &[entry]);
-        let (store, quotas, cost) = (self.clone(), check.quotas().clone(), check.cost());
-        StoreFuture::boxed(async move {
-            let reply = store
-                .within_deadline(store.run(&store.scripts.decide, call))
-                .await??;
-            let asked = std::iter::once((&quotas, cost, 1));
-            let granted = call::decode(reply, asked)?.into_iter().next();
-            let granted = granted.unwrap_or_else(|| Err(call::unexpected("nothing")))?;
-            let answer = granted.admitted.into_iter().next().or(granted.refused);
-            answer.ok_or_else(|| call::unexpected("nothing"))
-        })
+        let Self { shared } = self;
+        if let Some(refusal) = shared.denials.find(check) {
+            return StoreFuture::ready(Ok(refusal));
+        }
+        match runtime() {
+            Ok(runtime) if shared.settings.batches => {
+                let lane = shared.lane(&runtime);
+                StoreFuture::waiting(lane.push(shared, &runtime, check))
+            }
+            Ok(_) => self.check_alone(check),
+            Err(error) => StoreFuture::ready(Err(error)),
+        }
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let mut command = ::redis::cmd("UNLINK");
-        self.prefix.write_names(reset.subject, &mut command);
-        let store = self.clone();
-        StoreFuture::boxed(async move { store.query(command).await.map(drop) })
+        let call = self.shared.client.reset(reset);
+        self.giving_back(reset.subject, call)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let call = call::refund(&self.scripts.refund, &self.prefix, &refund);
-        let store = self.clone();
-        StoreFuture::boxed(async move {
-            let run = store.run(&store.scripts.refund, call);
-            store.within_deadline(run).await?.map(drop)
-        })
+        let call = self.shared.client.refund(&refund);
+        self.giving_back(refund.subject, call)
     }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            connection,
-            scripts: _,
-            prefix,
-            deadline,
-        } = self;
+        let Shared {
+            client,
+            denials: _,
+            lanes: _,
+            settings,
+        } = &*self.shared;
         f.debug_struct("RedisStore")
-            .field("connection", connection)
-            .field("prefix", &prefix.as_str())
-            .field("deadline", deadline)
+            .field("client", client)
+            .field("settings", settings)
             .finish_non_exhaustive()
     }
 }

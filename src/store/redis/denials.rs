@@ -1,0 +1,272 @@
+//! Refusals that are remembered for as long as they must hold: a client that hammers on costs Redis
+//! nothing.
+//!
+//! What Redis refused with a wait, it refuses until that wait has passed, whatever else is charged
+//! in between. So this process answers the same check itself, for 0.999 of the wait, measured from
+//! before the call was sent: sooner than Redis would admit it, even where the two clocks do not run
+//! at quite the same rate. Only what gives units back lets Redis admit it earlier: a reset, a refund,
+//! a raised limit, a jump of the server's clock. What of it happens in this process is followed at
+//! once; elsewhere, it is seen when the refusal is too old.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use equivalent::Equivalent;
+use quick_cache::sync::Cache;
+
+use crate::decision::{Answer, Wait};
+use crate::store::check::{Check, Subject};
+use crate::store::clock::Clock;
+use crate::{Key, Quotas};
+
+/// How old a refusal may become unless told otherwise: so soon is seen what other processes reset,
+/// gave back or raised.
+pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// Of how many keys refusals are remembered, about 4 MB of them at most: the busiest stay.
+const MAX_KEYS: usize = 10_000;
+
+/// How many refusals of one key are remembered: they differ in cost or quotas.
+const MAX_OF_KEY: usize = 8;
+
+/// The refusals that this process remembers.
+pub(super) struct Denials {
+    of_keys: Cache<Whom, Arc<[Denial]>>,
+    /// How often something was forgotten: a refusal that was on its way meanwhile is not remembered.
+    forgotten: AtomicU64,
+    clock: Clock,
+    max_age: u64,
+}
+
+#[derive(Clone)]
+struct Denial {
+    quotas: Quotas,
+    cost: u32,
+    answer: Answer,
+    /// When the answer was there, in microseconds of the clock of this process.
+    answered_at: u64,
+    until: u64,
+}
+
+/// When a call was sent, as far as its refusals are concerned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    at: u64,
+    forgotten: u64,
+}
+
+impl Denials {
+    pub(super) fn new(clock: Clock, max_age: Duration) -> Self {
+        Self {
+            of_keys: Cache::new(MAX_KEYS),
+            forgotten: AtomicU64::new(0),
+            clock,
+            max_age: u64::try_from(max_age.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// The refusal of a check that Redis would refuse as well.
+    pub(super) fn find(&self, check: Check<'_>) -> Option<Answer> {
+        if self.max_age == 0 || check.cost() == 0 {
+            return None;
+        }
+        let denials = self.of_keys.get(&whom(check.subject))?;
+        let now = self.clock.now();
+        denials
+            .iter()
+            .find(|denial| denial.is_of(check) && denial.holds(now))
+            .map(|denial| denial.answer.aged_locally(now - denial.answered_at))
+    }
+
+    /// To be called before a call is sent.
+    pub(super) fn sending(&self) -> Sent {
+        Sent {
+            at: self.clock.now(),
+            forgotten: self.forgotten.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Follows what came of a check: a refusal is remembered. An admission makes the waits of other
+    /// costs longer than they are remembered.
+    pub(super) fn note(&self, check: Check<'_>, answer: &Answer, sent: Sent) {
+        if self.max_age == 0 || check.cost() == 0 {
+            return;
+        }
+        let whom = whom(check.subject);
+        let Some(wait) = wait_of(answer) else {
+            self.of_keys.remove(&whom);
+            return;
+        };
+        let answered_at = self.clock.now();
+        let until = sent
+            .at
+            .saturating_add((wait - wait.div_ceil(1_000)).min(self.max_age));
+        let denial = Denial {
+            quotas: check.quotas().clone(),
+            cost: check.cost(),
+            answer: answer.clone(),
+            answered_at,
+            until,
+        };
+        let kept = self.of_keys.get(&whom);
+        let kept = kept.iter().flat_map(|denials| denials.iter());
+        let kept = kept.filter(|other| !other.is_of(check) && other.holds(answered_at));
+        let denials = [denial].into_iter().chain(kept.cloned()).take(MAX_OF_KEY);
+        self.of_keys.insert(whom.into(), denials.collect());
+        // Whoever forgets says so first: one of both sees the other.
+        if self.forgotten.load(Ordering::SeqCst) != sent.forgotten {
+            self.of_keys.remove(&whom);
+        }
+    }
+
+    /// Forgets the refusals of a key to which something is given back: now, and once more when that
+    /// has been done, which is when this is dropped.
+    pub(super) fn forgetting(self: &Arc<Self>, subject: Subject<'_>) -> Forgetting {
+        let forgetting = Forgetting {
+            denials: Arc::clone(self),
+            whom: whom(subject).into(),
+        };
+        forgetting.forget();
+        forgetting
+    }
+}
+
+/// Something is being given back.
+pub(super) struct Forgetting {
+    denials: Arc<Denials>,
+    whom: Whom,
+}
+
+impl Forgetting {
+    fn forget(&self) {
+        self.denials.forgotten.fetch_add(1, Ordering::SeqCst);
+        self.denials.of_keys.remove(&self.whom);
+    }
+}
+
+impl Drop for Forgetting {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
+impl Denial {
+    fn is_of(&self, check: Check<'_>) -> bool {
+        self.cost == check.cost() && self.quotas == *check.quotas()
+    }
+
+    fn holds(&self, now: u64) -> bool {
+        (self.answered_at..self.until).contains(&now)
+    }
+}
+
+/// How long a refused check is refused, in microseconds.
+fn wait_of(answer: &Answer) -> Option<u64> {
+    let waits = answer.quotas().iter().map(|quota| quota.wait());
+    match waits.max()? {
+        Wait::Zero => None,
+        Wait::Micros(micros) => Some(micros),
+        Wait::Never => Some(u64::MAX),
+    }
+}
+
+/// Whose refusals: those of one limiter and key.
+#[derive(PartialEq, Eq, Hash)]
+struct Whom {
+    limiter: Key,
+    key: Key,
+}
+
+#[derive(Clone, Copy, Hash)]
+struct WhomRef<'a> {
+    limiter: &'a Key,
+    key: &'a Key,
+}
+
+fn whom(subject: Subject<'_>) -> WhomRef<'_> {
+    WhomRef {
+        limiter: subject.limiter,
+        key: subject.key,
+    }
+}
+
+impl Equivalent<Whom> for WhomRef<'_> {
+    fn equivalent(&self, key: &Whom) -> bool {
+        *self.key == key.key && *self.limiter == key.limiter
+    }
+}
+
+impl From<WhomRef<'_>> for Whom {
+    fn from(whom: WhomRef<'_>) -> Self {
+        Self {
+            limiter: whom.limiter.clone(),
+            key: whom.key.clone(),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use super::*;
+    use crate::Quota;
+    use crate::decision::{QuotaAnswer, Source};
+    use crate::store::TestClock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// What is asked, by whom.
+    struct Asking {
+        limiter: Key,
+        key: Key,
+        quotas: Quotas,
+    }
+
+    impl Asking {
+        fn new(key: &str, quotas: impl Into<Quotas>) -> Self {
+            Self {
+                limiter: Key::from("l"),
+                key: Key::from(key),
+                quotas: quotas.into(),
+            }
+        }
+
+        fn check(&self, cost: u32) -> Check<'_> {
+            let subject = Subject {
+                limiter: &self.limiter,
+                key: &self.key,
+                quotas: &self.quotas,
+            };
+            Check { subject, cost }
+        }
+    }
+
+    fn denials() -> (Arc<Denials>, TestClock) {
+        let clock = TestClock::new();
+        let denials = Denials::new(Clock::Test(clock.clone()), SECOND);
+        (Arc::new(denials), clock)
+    }
+
+    fn refused(wait: Option<Duration>) -> Answer {
+        let of_quota = QuotaAnswer::refused(5, wait, 2 * SECOND);
+        Answer::new(Source::Redis, [of_quota])
+    }
+
+    #[test]
+    fn a_refusal_holds_for_less_than_its_wait_from_when_it_was_sent() {
+        let (denials, clock) = denials();
+        let ada = Asking::new("ada", Quota::per_minute(5));
+        let wait = Duration::from_millis(500);
+        let sent = denials.sending();
+        clock.advance(Duration::from_millis(100));
+        denials.note(ada.check(1), &refused(Some(wait)), sent);
+        assert!(denials.find(ada.check(1)).is_some());
+        clock.advance(Duration::from_micros(399_499));
+        let last = denials.find(ada.check(1)).unwrap();
+        assert_eq!(last.source(), Source::LocalDenial);
+        let left = Wait::Micros(100_501);
+        assert_eq!(last.quotas()[0].wait(), left);
+        clock.advance(Duration::from_micros(1));
+        assert!(denials.find(ada.check(1)).is_none());
+    }
+}

@@ -1,0 +1,193 @@
+//! The way of checks to Redis: whatever waits when a call can be sent travels in it.
+//!
+//! Nothing waits for company. A check that finds fewer calls on their way than may be is sent at
+//! once, with those that are ready at the same moment; one that does not waits until a call has come
+//! back, and is then sent with all that have come meanwhile. So the busier Redis is, the more is
+//! decided by one call, and what a call costs is shared.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{self, Instant};
+
+use super::Shared;
+use super::call::{Entry, Granted};
+use super::callers::{Caller, Callers};
+use super::queue::{Asked, Queue, Waiting};
+use crate::Error;
+use crate::decision::Answer;
+use crate::store::check::Check;
+
+/// How many calls are on their way at once: one that Redis works on, and one that is written or read
+/// meanwhile.
+const CALLS: usize = 2;
+
+/// The checks of one runtime that are on their way.
+#[derive(Debug, Default)]
+pub(super) struct Lane(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    queue: Queue,
+    /// How many tasks send calls.
+    senders: usize,
+    /// Whether one of them is about to take what waits.
+    taking: bool,
+}
+
+impl Lane {
+    /// Has a check sent with the next call.
+    pub(super) fn push(
+        self: &Arc<Self>,
+        store: &Arc<Shared>,
+        runtime: &Handle,
+        check: Check<'_>,
+    ) -> oneshot::Receiver<Result<Answer, Error>> {
+        let (answer, receiver) = oneshot::channel();
+        let caller = Caller::new(answer, Instant::now() + store.client.deadline);
+        let mut state = self.lock();
+        state.queue.push(check, caller);
+        if state.wants_sender() {
+            state.add_sender(self, store, runtime);
+        }
+        receiver
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // It is whole between any two of its steps.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn wants_sender(&self) -> bool {
+        !self.taking && self.senders < CALLS && !self.queue.is_empty()
+    }
+
+    fn add_sender(&mut self, lane: &Arc<Lane>, store: &Arc<Shared>, runtime: &Handle) {
+        self.senders += 1;
+        self.taking = true;
+        let sender = Sender {
+            lane: Arc::clone(lane),
+            store: Arc::clone(store),
+            is_taking: true,
+        };
+        runtime.spawn(sender.run());
+    }
+}
+
+/// A task that sends calls until nothing waits.
+struct Sender {
+    lane: Arc<Lane>,
+    store: Arc<Shared>,
+    is_taking: bool,
+}
+
+impl Sender {
+    async fn run(mut self) {
+        while self.is_taking {
+            // Those that are ready to ask do so first: else they would be the next call's.
+            tokio::task::yield_now().await;
+            let entries = self.take();
+            if entries.is_empty() {
+                return;
+            }
+            self.send(entries).await;
+            let mut state = self.lane.lock();
+            self.is_taking = !state.taking;
+            state.taking = true;
+        }
+    }
+
+    fn take(&mut self) -> Vec<Waiting> {
+        let mut state = self.lane.lock();
+        let entries = state.queue.take(&|| self.store.client.late());
+        state.taking = false;
+        self.is_taking = false;
+        if state.wants_sender() {
+            state.add_sender(&self.lane, &self.store, &Handle::current());
+        }
+        entries
+    }
+
+    /// Sends one call, and tells the callers what came of it.
+    async fn send(&self, entries: Vec<Waiting>) {
+        let Shared {
+            client, denials, ..
+        } = &*self.store;
+        let sent = denials.sending();
+        let (asked, mut callers): (Vec<Asked>, Vec<Callers>) =
+            entries.into_iter().map(Waiting::into_parts).unzip();
+        let call: Vec<Entry<'_>> = asked.iter().zip(&callers).map(entry).collect();
+        let Some(outcome) = self.in_time(client.decide(&call), &mut callers).await else {
+            return;
+        };
+        match outcome {
+            Err(error) => {
+                for callers in callers {
+                    callers.answer(std::iter::repeat(Err(error.clone())));
+                }
+            }
+            Ok(outcomes) => {
+                for ((asked, callers), granted) in asked.iter().zip(callers).zip(outcomes) {
+                    if let Some(last) = granted.as_ref().ok().and_then(Granted::last) {
+                        denials.note(asked.check(), last, sent);
+                    }
+                    answer(callers, granted);
+                }
+            }
+        }
+    }
+
+    /// Waits for a call as long as one of its callers does, and tells each who is late.
+    async fn in_time<T>(
+        &self,
+        call: impl Future<Output = T>,
+        callers: &mut [Callers],
+    ) -> Option<T> {
+        let mut call = pin!(call);
+        loop {
+            let deadline = callers.iter().filter_map(Callers::next_deadline).min()?;
+            if let Ok(outcome) = time::timeout_at(deadline, call.as_mut()).await {
+                return Some(outcome);
+            }
+            let now = Instant::now();
+            for callers in &mut *callers {
+                callers.expire(now, &|| self.store.client.late());
+            }
+        }
+    }
+}
+
+fn entry<'a>((asked, callers): (&'a Asked, &Callers)) -> Entry<'a> {
+    Entry {
+        check: asked.check(),
+        count: u32::try_from(callers.len()).unwrap_or(u32::MAX),
+    }
+}
+
+/// Those who came first are admitted; where not all are, the rest are refused alike.
+fn answer(callers: Callers, granted: Result<Granted, Error>) {
+    match granted {
+        Err(error) => callers.answer(std::iter::repeat(Err(error))),
+        Ok(Granted { admitted, refused }) => {
+            let rest = refused.or_else(|| admitted.last().cloned());
+            let rest = std::iter::repeat_with(|| rest.clone());
+            let all = admitted.into_iter().map(Some).chain(rest);
+            callers.answer(all.map_while(|answer| answer.map(Ok)));
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let mut state = self.lane.lock();
+        state.senders -= 1;
+        if self.is_taking {
+            state.taking = false;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Checks that wait at the same time travel in one call, and are decided as if each had its own.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tollgate::{Algorithm, Decision, Error, ErrorKind, Quota, RateLimiter};
+
+use crate::store_on;
+use crate::support::costs::{calls, forget_calls};
+use crate::support::redis_server::{RedisServer, run, signal};
+
+/// A limiter whose script the server knows.
+async fn limiter(server: &RedisServer, quota: Quota) -> RateLimiter {
+    let limiter = RateLimiter::new(store_on(server), quota);
+    let _ = limiter.peek("nobody").await.unwrap();
+    limiter
+}
+
+/// Checks at once, in the order of the keys.
+async fn check_all(
+    limiter: &RateLimiter,
+    keys: impl IntoIterator<Item = String>,
+) -> Vec<Result<Decision, Error>> {
+    let mut checks = Vec::new();
+    for key in keys {
+        let limiter = limiter.clone();
+        checks.push(tokio::spawn(async move { limiter.check(key).await }));
+    }
+    let mut decisions = Vec::new();
+    for check in checks {
+        decisions.push(check.await.unwrap());
+    }
+    decisions
+}
+
+/// How many calls of scripts the server has seen since `forget_calls`.
+fn scripts_called(connection: &mut redis::Connection) -> u64 {
+    let calls = calls(connection);
+    calls.get("evalsha").copied().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn checks_of_one_key_travel_as_one_and_are_granted_in_their_order() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::SortedSetLog,
+        Algorithm::SlidingCounter,
+        Algorithm::SlidingBuckets(60),
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        run(&mut connection, &["FLUSHALL"]);
+        let quota = Quota::per_day(90).algorithm(algorithm);
+        let limiter = limiter(&server, quota).await;
+        forget_calls(&mut connection);
+        let keys = std::iter::repeat_n("ada".to_owned(), 100);
+        let decisions = check_all(&limiter, keys).await;
+        for (place, decision) in (1..).zip(decisions) {
+            let decision = decision.unwrap();
+            assert_eq!(decision.is_allowed(), place <= 90, "{algorithm:?}: {place}");
+            assert_eq!(decision.used(), place.min(90), "{algorithm:?}: {place}");
+            assert_eq!(decision.retry_after().is_some(), place > 90);
+        }
+        assert_eq!(scripts_called(&mut connection), 1, "{algorithm:?}");
+    }
+}
+
+#[tokio::test]
+async fn checks_of_many_keys_share_calls_of_bounded_length() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = limiter(&server, Quota::per_hour(5)).await;
+    forget_calls(&mut connection);
+    let keys = (0..1_000).map(|key| format!("key:{key}"));
+    for decision in check_all(&limiter, keys).await {
+        assert_eq!(decision.unwrap().used(), 1);
+    }
+    let called = scripts_called(&mut connection);
+    assert!((16..=25).contains(&called), "{called} calls");
+}
+
+#[tokio::test]
+async fn a_check_that_is_alone_waits_for_nobody() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = limiter(&server, Quota::per_hour(50)).await;
+    forget_calls(&mut connection);
+    for used in 1..=20 {
+        assert_eq!(limiter.check("ada").await.unwrap().used(), used);
+    }
+    assert_eq!(scripts_called(&mut connection), 20);
+}
+
+#[tokio::test]
+async fn a_cost_between_two_of_another_keeps_its_place() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server, Quota::per_hour(10)).await;
+    let mut checks = JoinSet::new();
+    for (place, cost) in [1, 1, 7, 1, 5, 1].into_iter().enumerate() {
+        let limiter = limiter.clone();
+        checks.spawn(async move { (place, limiter.check_n("ada", cost).await.unwrap()) });
+    }
+    let mut decisions = checks.join_all().await;
+    decisions.sort_by_key(|(place, _)| *place);
+    let used = decisions.iter().map(|(_, decision)| decision.used());
+    assert_eq!(used.collect::<Vec<_>>(), [1, 2, 9, 10, 10, 10]);
+    let allowed = decisions.iter().map(|(_, decision)| decision.is_allowed());
+    let expected = [true, true, true, true, false, false];
+    assert_eq!(allowed.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn a_check_whose_future_is_dropped_before_it_is_sent_is_not_charged() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server, Quota::per_hour(9)).await;
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..3 {
+        let check = pin!(limiter.check("ada"));
+        // It is asked for now, and nothing has run that could send it.
+        assert!(check.poll(&mut context).is_pending());
+    }
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn who_is_late_is_told_so_whenever_the_others_came() {
+    let server = RedisServer::start();
+    let deadline = Duration::from_millis(150);
+    let store = store_on(&server).deadline(deadline);
+    let limiter = RateLimiter::new(store, Quota::per_hour(900));
+    let _ = limiter.peek("nobody").await.unwrap();
+    signal(&server, "STOP");
+    let mut checks = JoinSet::new();
+    for place in 0..60 {
+        let limiter = limiter.clone();
+        checks.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(5 * place)).await;
+            let begin = Instant::now();
+            let outcome = limiter.check(format!("key:{}", place % 7)).await;
+            (outcome.map_err(|error| error.kind()), begin.elapsed())
+        });
+    }
+    let outcomes = checks.join_all().await;
+    signal(&server, "CONT");
+    for (outcome, waited) in outcomes {
+        assert_eq!(outcome.unwrap_err(), ErrorKind::Timeout);
+        assert!((deadline..deadline * 3).contains(&waited), "{waited:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_goes_on_when_the_script_was_forgotten_and_when_one_of_its_keys_is_bad() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = limiter(&server, Quota::per_hour(9)).await;
+    run(&mut connection, &["SCRIPT", "FLUSH"]);
+    let name = "tollgate:v1:{default,key:3}:log:3600000000";
+    run(&mut connection, &["SET", name, "somebody else's"]);
+    let decisions = check_all(&limiter, (0..6).map(|key| format!("key:{key}"))).await;
+    for (key, decision) in decisions.into_iter().enumerate() {
+        match decision {
+            Ok(decision) => assert_eq!((decision.used(), key == 3), (1, false)),
+            Err(error) => assert_eq!((error.kind(), key), (ErrorKind::Misconfigured, 3)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_check_can_be_a_call_of_its_own() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let store = store_on(&server).batches(false);
+    let limiter = RateLimiter::new(store, Quota::per_hour(90));
+    let _ = limiter.peek("nobody").await.unwrap();
+    forget_calls(&mut connection);
+    let keys = std::iter::repeat_n("ada".to_owned(), 50);
+    for decision in check_all(&limiter, keys).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+    assert_eq!(scripts_called(&mut connection), 50);
+}

@@ -1,0 +1,117 @@
+//! Refusals that this process remembers.
+
+use std::time::Duration;
+
+use tollgate::{Quota, RateLimiter, Source};
+
+use crate::store_on;
+use crate::support::costs::{calls, forget_calls};
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn source(limiter: &RateLimiter, cost: u32) -> (bool, Source) {
+    let decision = limiter.check_n("ada", cost).await.unwrap();
+    (decision.is_allowed(), decision.source())
+}
+
+#[tokio::test]
+async fn a_key_far_over_its_limit_costs_redis_nothing() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(10));
+    for _ in 0..10 {
+        assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
+    }
+    assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
+    forget_calls(&mut connection);
+    for _ in 0..1_000 {
+        assert_eq!(source(&limiter, 1).await, (false, Source::LocalDenial));
+    }
+    assert!(calls(&mut connection).is_empty());
+}
+
+#[tokio::test]
+async fn a_refusal_is_asked_for_again_when_it_is_too_old() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let limiter = RateLimiter::new(time.redis.clone(), Quota::per_hour(10));
+    assert_eq!(source(&limiter, 10).await, (true, Source::Redis));
+    for _ in 0..3 {
+        assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
+        time.advance(SECOND - Duration::from_micros(1));
+        assert_eq!(source(&limiter, 1).await, (false, Source::LocalDenial));
+        time.advance(Duration::from_micros(1));
+    }
+}
+
+#[tokio::test]
+async fn a_remembered_refusal_tells_what_is_left_of_the_wait() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let limiter = RateLimiter::new(time.redis.clone(), Quota::per_minute(10));
+    let _ = limiter.check_n("ada", 10).await.unwrap();
+    let _ = limiter.check("ada").await.unwrap();
+    time.advance(Duration::from_millis(300));
+    let decision = limiter.check("ada").await.unwrap();
+    assert_eq!(decision.source(), Source::LocalDenial);
+    let left = Duration::from_millis(59_700);
+    assert_eq!(decision.retry_after(), Some(left));
+    assert_eq!(decision.reset_after(), left);
+    assert_eq!((decision.used(), decision.remaining()), (10, 0));
+}
+
+#[tokio::test]
+async fn only_the_same_check_is_refused_here() {
+    let server = RedisServer::start();
+    let store = store_on(&server);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(10));
+    let _ = limiter.check_n("ada", 8).await.unwrap();
+    assert_eq!(source(&limiter, 5).await, (false, Source::Redis));
+    assert_eq!(source(&limiter, 5).await, (false, Source::LocalDenial));
+    // A look, a smaller cost, another name, another limit, another key: each is asked for.
+    assert_eq!(source(&limiter, 0).await, (true, Source::Redis));
+    let other = limiter.clone().name("other");
+    assert_eq!(source(&other, 5).await, (true, Source::Redis));
+    let raised = RateLimiter::new(store, Quota::per_hour(20));
+    assert_eq!(source(&raised, 5).await, (true, Source::Redis));
+    assert!(limiter.check_n("bob", 5).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn what_is_given_back_here_is_admitted_at_once() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(10));
+    let mut reserved = limiter.check_n("ada", 10).await.unwrap();
+    assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
+    limiter.refund(&mut reserved, 1).await.unwrap();
+    assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
+    assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
+    limiter.reset("ada").await.unwrap();
+    assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
+}
+
+#[tokio::test]
+async fn what_another_process_gives_back_is_seen_within_the_age_of_a_refusal() {
+    let server = RedisServer::start();
+    let [here, there] = [store_on(&server), store_on(&server)]
+        .map(|store| RateLimiter::new(store, Quota::per_hour(10)));
+    let _ = here.check_n("ada", 10).await.unwrap();
+    assert_eq!(source(&here, 1).await, (false, Source::Redis));
+    there.reset("ada").await.unwrap();
+    assert_eq!(source(&here, 1).await, (false, Source::LocalDenial));
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(source(&here, 1).await, (true, Source::Redis));
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_where_that_is_asked_for() {
+    let server = RedisServer::start();
+    let store = store_on(&server).local_denials(Duration::ZERO);
+    let limiter = RateLimiter::new(store, Quota::per_hour(1));
+    assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
+    for _ in 0..3 {
+        assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
+    }
+}
