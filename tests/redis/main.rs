@@ -4,6 +4,7 @@
 mod support;
 
 mod batches;
+mod cluster;
 mod connections;
 mod costs;
 mod denials;

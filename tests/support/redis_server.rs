@@ -26,8 +26,46 @@ impl RedisServer {
         panic!("no Redis server could be started; is redis-server installed?");
     }
 
+    /// A cluster of one server, which has all slots.
+    pub(crate) fn start_cluster() -> Self {
+        for _ in 0..100 {
+            // It takes a further port, 10 000 above.
+            let port = free_port();
+            if port > u16::MAX - 10_000 {
+                continue;
+            }
+            let mut server = Self::spawn_with(port, &["--cluster-enabled", "yes"]);
+            if server.is_ready() {
+                server.take_all_slots();
+                return server;
+            }
+        }
+        panic!("no Redis server could be started as a cluster");
+    }
+
+    fn take_all_slots(&self) {
+        let mut connection = self.connect();
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("ADDSLOTS").arg((0..16_384).collect::<Vec<_>>());
+        command.exec(&mut connection).expect("all slots are free");
+        let patience = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < patience {
+            let info = redis::cmd("CLUSTER").arg("INFO").query(&mut connection);
+            let info: String = info.expect("CLUSTER INFO answers");
+            if info.contains("cluster_state:ok") {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the cluster does not get ready");
+    }
+
     /// A server on this port, which is not waited for.
     pub(crate) fn spawn(port: u16) -> Self {
+        Self::spawn_with(port, &[])
+    }
+
+    fn spawn_with(port: u16, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let addr = redis::ConnectionAddr::Tcp("127.0.0.1".into(), port);
         let process = redis_test::server::RedisServer::new_with_addr_tls_modules_and_spawner(
@@ -38,7 +76,7 @@ impl RedisServer {
             None,
             &[],
             |command| {
-                command.current_dir(directory.path());
+                command.current_dir(directory.path()).args(arguments);
                 command.spawn().expect("redis-server is installed")
             },
         );

@@ -4,7 +4,7 @@ use redis::{Cmd, RedisWrite, Value};
 use smallvec::SmallVec;
 
 use super::error;
-use super::names::Prefix;
+use super::names::Names;
 use super::script::Script;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas};
@@ -59,13 +59,13 @@ pub(super) struct Entry<'a> {
 }
 
 /// A call that decides these entries in their order.
-pub(super) fn decide(script: &Script, prefix: &Prefix, entries: &[Entry<'_>]) -> Cmd {
+pub(super) fn decide(script: &Script, names: &Names, entries: &[Entry<'_>]) -> Cmd {
     let plans = Plans::of(entries);
     let keys = entries.iter().map(|entry| counts(entry.check.quotas()));
     let keys = keys.sum();
     let mut call = script.call(keys, plans.args(), NAME_LENGTH);
     for entry in entries {
-        prefix.write_names(entry.check.subject, &mut call);
+        names.write(entry.check.subject, &mut call);
     }
     plans.write_to(&mut call);
     let mut rest = entries.iter().zip(&plans.of_entries).peekable();
@@ -141,10 +141,10 @@ impl<'a> Plans<'a> {
 }
 
 /// A call of the other script, which takes units back.
-pub(super) fn refund(script: &Script, prefix: &Prefix, refund: &Refund<'_>) -> Cmd {
+pub(super) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd {
     let keys = counts(refund.quotas());
     let mut call = script.call(keys, keys * REFUND_FIELDS.len(), NAME_LENGTH);
-    prefix.write_names(refund.subject, &mut call);
+    names.write(refund.subject, &mut call);
     for (quota, answer) in refund.charged() {
         let receipt = answer.receipt();
         write_algorithm(quota, &mut call);
@@ -356,7 +356,11 @@ mod tests {
                 count: *count,
             })
             .collect();
-        let call = decide(&Scripts::shared().decide, &Prefix::new("p"), &entries);
+        let call = decide(
+            &Scripts::shared().decide,
+            &Names::default().with_prefix("p"),
+            &entries,
+        );
         let args = call.args_iter().skip(2).map(|arg| match arg {
             Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
             _ => unreachable!(),

@@ -10,7 +10,7 @@ use redis::{Cmd, RedisResult, Value};
 use super::call::{self, Entry, Granted};
 use super::connection::Connection;
 use super::error;
-use super::names::Prefix;
+use super::names::Names;
 use super::script::{Script, Scripts};
 use crate::store::{Refund, Reset};
 use crate::{Error, ErrorKind};
@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind};
 pub(super) struct Client {
     pub(super) connection: Arc<Connection>,
     pub(super) scripts: Arc<Scripts>,
-    pub(super) prefix: Prefix,
+    pub(super) names: Names,
     pub(super) deadline: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Client {
         entries: &[Entry<'_>],
     ) -> Result<Vec<Result<Granted, Error>>, Error> {
         let script = &self.scripts.decide;
-        let call = call::decide(script, &self.prefix, entries);
+        let call = call::decide(script, &self.names, entries);
         let reply = self.run(script, call).await?;
         let asked = entries
             .iter()
@@ -46,7 +46,7 @@ impl Client {
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let mut command = redis::cmd("UNLINK");
-        self.prefix.write_names(reset.subject, &mut command);
+        self.names.write(reset.subject, &mut command);
         let client = self.clone();
         async move { client.query(&command).await.map(drop) }
     }
@@ -56,7 +56,7 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = call::refund(&self.scripts.refund, &self.prefix, refund);
+        let call = call::refund(&self.scripts.refund, &self.names, refund);
         let client = self.clone();
         async move { client.run(&client.scripts.refund, call).await.map(drop) }
     }
@@ -101,12 +101,12 @@ impl fmt::Debug for Client {
         let Self {
             connection,
             scripts: _,
-            prefix,
+            names,
             deadline,
         } = self;
         f.debug_struct("Client")
             .field("connection", connection)
-            .field("prefix", &prefix.as_str())
+            .field("names", names)
             .field("deadline", deadline)
             .finish_non_exhaustive()
     }

@@ -29,6 +29,13 @@ pub(super) fn is_of_setup(error: &RedisError) -> bool {
     !is_unknown_script(error) && kind_of_call(error) == ErrorKind::Misconfigured
 }
 
+/// Whether a cluster has not run a call, because its keys are in several slots.
+pub(super) fn is_cross_slot(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
+    source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::CrossSlot))
+}
+
 /// An error of a whole call.
 pub(super) fn from_redis(error: RedisError) -> Error {
     let kind = kind_of_call(&error);

@@ -6,7 +6,9 @@
 //! decided by one call, and what a call costs is shared.
 
 use std::future::Future;
+use std::iter::{repeat, repeat_with};
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
@@ -16,6 +18,7 @@ use tokio::time::{self, Instant};
 use super::Shared;
 use super::call::{Entry, Granted};
 use super::callers::{Caller, Callers};
+use super::error;
 use super::queue::{Asked, Queue, Waiting};
 use crate::Error;
 use crate::decision::Answer;
@@ -125,19 +128,36 @@ impl Sender {
         let Some(outcome) = self.in_time(client.decide(&call), &mut callers).await else {
             return;
         };
+        let asked_by = asked.iter().zip(callers);
         match outcome {
+            Err(error) if error::is_cross_slot(&error) && asked_by.len() > 1 => {
+                self.send_by_slot(asked_by);
+            }
             Err(error) => {
-                for callers in callers {
-                    callers.answer(std::iter::repeat(Err(error.clone())));
-                }
+                asked_by.for_each(|(_, callers)| callers.answer(repeat(Err(error.clone()))));
             }
             Ok(outcomes) => {
-                for ((asked, callers), granted) in asked.iter().zip(callers).zip(outcomes) {
+                for ((asked, callers), granted) in asked_by.zip(outcomes) {
                     if let Some(last) = granted.as_ref().ok().and_then(Granted::last) {
                         denials.note(asked.check(), last, sent);
                     }
                     answer(callers, granted);
                 }
+            }
+        }
+    }
+
+    /// Sends entries again that a cluster has not run, because their keys are in several slots.
+    fn send_by_slot<'a>(&self, entries: impl Iterator<Item = (&'a Asked, Callers)>) {
+        let Self { store, .. } = self;
+        let runtime = Handle::current();
+        store.is_cluster.store(true, Ordering::Relaxed);
+        for (asked, callers) in entries {
+            let lane = store.lane(&runtime, asked.check().subject);
+            let mut state = lane.lock();
+            state.queue.push_entry(asked.clone(), callers);
+            if state.wants_sender() {
+                state.add_sender(&lane, store, &runtime);
             }
         }
     }
@@ -172,10 +192,10 @@ fn entry<'a>((asked, callers): (&'a Asked, &Callers)) -> Entry<'a> {
 /// Those who came first are admitted; where not all are, the rest are refused alike.
 fn answer(callers: Callers, granted: Result<Granted, Error>) {
     match granted {
-        Err(error) => callers.answer(std::iter::repeat(Err(error))),
+        Err(error) => callers.answer(repeat(Err(error))),
         Ok(Granted { admitted, refused }) => {
             let rest = refused.or_else(|| admitted.last().cloned());
-            let rest = std::iter::repeat_with(|| rest.clone());
+            let rest = repeat_with(|| rest.clone());
             let all = admitted.into_iter().map(Some).chain(rest);
             callers.answer(all.map_while(|answer| answer.map(Ok)));
         }

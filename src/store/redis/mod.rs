@@ -9,6 +9,7 @@ mod connection;
 mod denials;
 mod error;
 mod lane;
+mod lanes;
 mod managed;
 mod names;
 mod per_runtime;
@@ -18,7 +19,9 @@ mod script;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -34,7 +37,8 @@ use client::Client;
 use connection::Connection;
 use denials::Denials;
 use lane::Lane;
-use names::Prefix;
+use lanes::Lanes;
+use names::Names;
 use per_runtime::PerRuntime;
 use queue::Asked;
 use script::Scripts;
@@ -86,7 +90,9 @@ pub struct RedisStore {
 struct Shared {
     client: Client,
     denials: Arc<Denials>,
-    lanes: PerRuntime<Arc<Lane>>,
+    lanes: PerRuntime<Arc<Lanes>>,
+    /// Whether the server has said that it is one of a cluster.
+    is_cluster: AtomicBool,
     settings: Settings,
 }
 
@@ -129,7 +135,7 @@ impl RedisStore {
         let client = Client {
             connection: Arc::new(connection),
             scripts: Scripts::shared(),
-            prefix: Prefix::default(),
+            names: Names::default(),
             deadline: DEFAULT_DEADLINE,
         };
         let settings = Settings {
@@ -147,6 +153,7 @@ impl RedisStore {
                 client,
                 denials: Arc::new(denials),
                 lanes: PerRuntime::default(),
+                is_cluster: AtomicBool::new(false),
                 settings,
             }),
         }
@@ -164,7 +171,18 @@ impl RedisStore {
     /// services that share a server.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
-        self.with(|client, _| client.prefix = Prefix::new(prefix))
+        self.with(|client, _| client.names = client.names.clone().with_prefix(prefix))
+    }
+
+    /// Puts the keys under so many hash tags, where otherwise each has one of its own.
+    ///
+    /// For Redis Cluster, where one call serves one slot only: keys of one tag share a slot, and so
+    /// their checks share calls. The tags should be some times as many as the masters, 16 times, say,
+    /// so that each master has about as many; with fewer, calls are shared by more. Every process
+    /// must be told the same number: another one starts all counts anew.
+    #[must_use]
+    pub fn hash_tags(self, tags: NonZeroU16) -> Self {
+        self.with(|client, _| client.names = client.names.clone().with_hash_tags(tags))
     }
 
     /// Bounds how long a check may take, connecting and waiting for others included: 100 ms unless
@@ -269,11 +287,17 @@ fn runtime() -> Result<Handle, Error> {
 }
 
 impl Shared {
-    fn lane(&self, runtime: &Handle) -> Arc<Lane> {
-        let lane = self
+    /// The way of a subject's checks.
+    fn lane(&self, runtime: &Handle, subject: Subject<'_>) -> Arc<Lane> {
+        let lanes = self
             .lanes
             .get_or_make(runtime, || Ok::<_, Infallible>(Arc::default()));
-        lane.unwrap_or_else(|never| match never {})
+        let lanes: Arc<Lanes> = lanes.unwrap_or_else(|never| match never {});
+        if self.is_cluster.load(Ordering::Relaxed) {
+            lanes.of_slot(self.client.names.slot(subject))
+        } else {
+            Arc::clone(lanes.of_server())
+        }
     }
 }
 
@@ -285,7 +309,7 @@ impl Store for RedisStore {
         }
         match runtime() {
             Ok(runtime) if shared.settings.batches => {
-                let lane = shared.lane(&runtime);
+                let lane = shared.lane(&runtime, check.subject);
                 StoreFuture::waiting(lane.push(shared, &runtime, check))
             }
             Ok(_) => self.check_alone(check),
@@ -310,6 +334,7 @@ impl fmt::Debug for RedisStore {
             client,
             denials: _,
             lanes: _,
+            is_cluster: _,
             settings,
         } = &*self.shared;
         f.debug_struct("RedisStore")

@@ -1,75 +1,107 @@
 //! The names of stored keys: `{prefix}:v1:{tag}:…`.
 
 use std::fmt;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use crc16::{State, XMODEM};
 use redis::{Cmd, RedisWrite};
 
 use crate::Key;
 use crate::quota::{Algorithm, Quota};
 use crate::store::check::Subject;
 
-/// What stands before every stored key.
+/// How stored keys are named.
 #[derive(Clone, Debug)]
-pub(super) struct Prefix(Arc<str>);
+pub(super) struct Names {
+    prefix: Arc<str>,
+    /// How many hash tags share all keys; else each has one of its own.
+    hash_tags: Option<NonZeroU16>,
+}
 
 /// The version of what is stored: a later form of it starts its own counts.
 const FORMAT: &str = "v1";
 
-impl Prefix {
-    /// A prefix of any text; encoded as keys are, so that it holds no braces, which would move the
-    /// hash tag.
-    pub(super) fn new(prefix: &str) -> Self {
-        Self(Key::from(prefix).as_str().into())
+/// The slots of a cluster, as its specification has them.
+const SLOTS: u16 = 16_384;
+
+impl Names {
+    /// With a prefix of any text; encoded as keys are, so that it holds no braces, which would move
+    /// the hash tag.
+    pub(super) fn with_prefix(self, prefix: &str) -> Self {
+        let prefix = Key::from(prefix).as_str().into();
+        Self { prefix, ..self }
     }
 
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
+    pub(super) fn with_hash_tags(self, hash_tags: NonZeroU16) -> Self {
+        let hash_tags = Some(hash_tags);
+        Self { hash_tags, ..self }
     }
 
     /// The names of a subject's stored counts, in the order of the counts.
-    fn names_of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = Name<'a>> {
+    fn of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = Name<'a>> {
         let counters = subject.quotas.counters();
         counters.map(move |quota| Name {
-            prefix: &self.0,
+            names: self,
             subject,
             quota,
         })
     }
 
     /// Writes the names of a subject's stored counts as so many arguments of a command.
-    pub(super) fn write_names(&self, subject: Subject<'_>, command: &mut Cmd) {
-        for name in self.names_of(subject) {
+    pub(super) fn write(&self, subject: Subject<'_>, command: &mut Cmd) {
+        for name in self.of(subject) {
             command.write_arg_fmt(name);
+        }
+    }
+
+    /// The slot of a cluster in which a subject's stored counts are: CRC16 of the hash tag.
+    pub(super) fn slot(&self, subject: Subject<'_>) -> u16 {
+        let own = crc_of(subject);
+        let crc = self.hash_tags.map_or(own, |tags| {
+            State::<XMODEM>::calculate((own % tags).to_string().as_bytes())
+        });
+        crc % SLOTS
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            prefix: "tollgate".into(),
+            hash_tags: None,
         }
     }
 }
 
-/// The name of a stored count. Limiter and key stand in the hash tag, so that all of a subject are in
-/// one slot.
+/// The CRC16 of what tells a subject from others.
+fn crc_of(subject: Subject<'_>) -> u16 {
+    let mut crc = State::<XMODEM>::new();
+    crc.update(subject.limiter.as_str().as_bytes());
+    crc.update(b",");
+    crc.update(subject.key.as_str().as_bytes());
+    crc.get()
+}
+
+/// The name of a stored count. What stands in braces is the hash tag, the same for all of a subject,
+/// so that they are in one slot.
 struct Name<'a> {
-    prefix: &'a str,
+    names: &'a Names,
     subject: Subject<'a>,
     quota: &'a Quota,
 }
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{FORMAT}:{{{},{}}}:{}:{}",
-            self.prefix,
-            self.subject.limiter.as_str(),
-            self.subject.key.as_str(),
-            StoredAs(self.quota.counted_by()),
-            self.quota.window_micros(),
-        )
-    }
-}
-
-impl Default for Prefix {
-    fn default() -> Self {
-        Self::new("tollgate")
+        let Names { prefix, hash_tags } = self.names;
+        let (limiter, key) = (self.subject.limiter.as_str(), self.subject.key.as_str());
+        write!(f, "{prefix}:{FORMAT}:")?;
+        match hash_tags {
+            None => write!(f, "{{{limiter},{key}}}")?,
+            Some(tags) => write!(f, "{{{}}}:{limiter},{key}", crc_of(self.subject) % *tags)?,
+        }
+        let stored_as = StoredAs(self.quota.counted_by());
+        write!(f, ":{stored_as}:{}", self.quota.window_micros())
     }
 }
 
@@ -91,6 +123,8 @@ impl fmt::Display for StoredAs {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::Quotas;
 
@@ -101,11 +135,8 @@ mod tests {
             key: &key,
             quotas: &quotas.into(),
         };
-        let prefix = Prefix::new(prefix);
-        prefix
-            .names_of(subject)
-            .map(|name| name.to_string())
-            .collect()
+        let names = Names::default().with_prefix(prefix);
+        names.of(subject).map(|name| name.to_string()).collect()
     }
 
     #[test]
@@ -158,6 +189,35 @@ mod tests {
         assert_ne!(
             names("p", "a,b", "c", quota.clone()),
             names("p", "a", "b,c", quota)
+        );
+    }
+
+    #[test]
+    fn hash_tags_are_shared_by_keys_whose_names_stay_apart() {
+        let tags = NonZeroU16::new(4).unwrap();
+        let names = Names::default().with_hash_tags(tags);
+        let (limiter, quotas) = (Key::from("l"), Quotas::from(Quota::per_second(1)));
+        let keys: Vec<Key> = (0..100)
+            .map(|key| Key::from(format!("key:{key}")))
+            .collect();
+        let subjects = keys.iter().map(|key| Subject {
+            limiter: &limiter,
+            key,
+            quotas: &quotas,
+        });
+        let slots: HashSet<_> = subjects
+            .clone()
+            .map(|subject| names.slot(subject))
+            .collect();
+        assert_eq!(slots.len(), 4);
+        let named = subjects.flat_map(|subject| names.of(subject).map(|name| name.to_string()));
+        let named: HashSet<_> = named.collect();
+        assert_eq!(named.len(), 100);
+        let of_key = "}:l,key:17:log:1000000";
+        assert!(
+            named
+                .iter()
+                .any(|name| name.starts_with("tollgate:v1:{") && name.ends_with(of_key))
         );
     }
 }

@@ -50,8 +50,9 @@ pub(super) struct Asked {
 }
 
 impl Queue {
+    /// Has a check wait.
     pub(super) fn push(&mut self, check: Check<'_>, caller: Caller) {
-        let hash = self.hasher.hash_one((check.limiter(), check.key()));
+        let hash = self.hash_of(check);
         let last = self.last_of_key(hash, check.subject);
         let last_place = last.map(|number| number - self.left);
         if let Some(last) = last_place.and_then(|place| self.entries.get_mut(place))
@@ -60,13 +61,29 @@ impl Queue {
             last.callers.push(caller);
             return;
         }
+        let callers = Callers::new(caller);
+        self.append(Asked::from(check), callers, hash, last);
+    }
+
+    /// Has an entry wait that was taken from another queue.
+    pub(super) fn push_entry(&mut self, asked: Asked, callers: Callers) {
+        let hash = self.hash_of(asked.check());
+        let last = self.last_of_key(hash, asked.check().subject);
+        self.append(asked, callers, hash, last);
+    }
+
+    fn append(&mut self, asked: Asked, callers: Callers, hash: u64, last_of_key: Option<usize>) {
         let number = self.left + self.entries.len();
         self.entries.push_back(Waiting {
-            asked: Asked::from(check),
-            callers: Callers::new(caller),
+            asked,
+            callers,
             hash,
         });
-        self.note_last(hash, last, number);
+        self.note_last(hash, last_of_key, number);
+    }
+
+    fn hash_of(&self, check: Check<'_>) -> u64 {
+        self.hasher.hash_one((check.limiter(), check.key()))
     }
 
     pub(super) fn is_empty(&self) -> bool {

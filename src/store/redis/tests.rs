@@ -41,7 +41,7 @@ fn decided(
             }
         })
         .collect();
-    let call = call::decide(&scripts.decide, &Prefix::default(), &entries);
+    let call = call::decide(&scripts.decide, &Names::default(), &entries);
     let reply = connection.req_command(&scripts.decide.by_text(&call));
     let asked = asked
         .iter()
