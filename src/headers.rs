@@ -1,10 +1,13 @@
 //! The headers that tell a client of its limit.
 
+mod number;
+
 use std::time::{Duration, SystemTime};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 
 use crate::DecisionView;
+pub(crate) use number::value_of;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
@@ -91,9 +94,9 @@ impl Headers {
             Reset::Delta => whole_seconds(reset),
             Reset::Epoch => whole_seconds(since_epoch() + reset),
         };
-        headers.insert(LIMIT, HeaderValue::from(decision.limit()));
-        headers.insert(REMAINING, HeaderValue::from(decision.remaining()));
-        headers.insert(RESET, HeaderValue::from(reset));
+        headers.insert(LIMIT, value_of(decision.limit().into()));
+        headers.insert(REMAINING, value_of(decision.remaining().into()));
+        headers.insert(RESET, value_of(reset));
     }
 }
 
@@ -120,6 +123,8 @@ fn since_epoch() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
     use crate::decision::{Answer, QuotaAnswer, Source};
     use crate::{Decision, Quota};

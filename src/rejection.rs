@@ -7,13 +7,16 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::headers::{Headers, whole_seconds};
+use crate::headers::{Headers, value_of, whole_seconds};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::{DecisionView, Error, ErrorKind};
 
 /// After how many seconds a client may ask again when the store has failed: soon, since a store is
 /// mostly back at once, and not at once, since it may be drowning.
 const STORE_RETRY_SECONDS: u64 = 1;
+
+/// How many headers a refusal has, with those that a server adds.
+const HEADERS: usize = 8;
 
 /// Why a request was not let through.
 ///
@@ -125,6 +128,8 @@ impl Rejection {
         let mut response = Response::new(self.body());
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
+        // Made once, for all of these and those that others add.
+        headers.reserve(HEADERS);
         headers.insert(
             CONTENT_TYPE,
             HeaderValue::from_static("text/plain; charset=utf-8"),
@@ -132,7 +137,7 @@ impl Rejection {
         // RFC 6585, section 4, forbids caches to store a 429; not all of them know.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
-            headers.insert(RETRY_AFTER, whole_seconds(wait).max(1).into());
+            headers.insert(RETRY_AFTER, value_of(whole_seconds(wait).max(1)));
         }
         if let RejectionReason::Limited(decision) = &self.reason {
             dialect.write(decision, headers);
