@@ -1,9 +1,9 @@
 //! The way of checks to Redis: whatever waits when a call can be sent travels in it.
 //!
-//! Nothing waits for company. A check that finds fewer calls on their way than may be is sent at
-//! once, with those that are ready at the same moment; one that does not waits until a call has come
-//! back, and is then sent with all that have come meanwhile. So the busier Redis is, the more is
-//! decided by one call, and what a call costs is shared.
+//! Nothing waits for company. A check that finds no call on its way is one by itself, without a
+//! detour. Another one is sent as soon as fewer calls are on their way than may be, with all that are
+//! ready at the same moment. So the busier Redis is, the more is decided by one call, and what a call
+//! costs is shared.
 
 use std::future::Future;
 use std::iter::{repeat, repeat_with};
@@ -35,7 +35,7 @@ pub(super) struct Lane(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     queue: Queue,
-    /// How many tasks send calls.
+    /// How many calls are on their way, or being made: so many tasks send them, or callers theirs.
     senders: usize,
     /// Whether one of them is about to take what waits.
     taking: bool,
@@ -59,6 +59,20 @@ impl Lane {
         receiver
     }
 
+    /// The right to send a check by oneself, where nothing else is on its way.
+    pub(super) fn enter(self: &Arc<Self>, store: &Arc<Shared>, runtime: &Handle) -> Option<Alone> {
+        let mut state = self.lock();
+        let is_idle = state.senders == 0 && state.queue.is_empty();
+        is_idle.then(|| {
+            state.senders = 1;
+            Alone {
+                lane: Arc::clone(self),
+                store: Arc::clone(store),
+                runtime: runtime.clone(),
+            }
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // It is whole between any two of its steps.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -79,6 +93,24 @@ impl State {
             is_taking: true,
         };
         runtime.spawn(sender.run());
+    }
+}
+
+/// A caller who sends its own check. When that has been answered or given up, those that have come
+/// meanwhile are seen to.
+pub(super) struct Alone {
+    lane: Arc<Lane>,
+    store: Arc<Shared>,
+    runtime: Handle,
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let mut state = self.lane.lock();
+        state.senders -= 1;
+        if state.wants_sender() {
+            state.add_sender(&self.lane, &self.store, &self.runtime);
+        }
     }
 }
 

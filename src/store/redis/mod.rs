@@ -36,7 +36,7 @@ use call::{Entry, Granted};
 use client::Client;
 use connection::Connection;
 use denials::Denials;
-use lane::Lane;
+use lane::{Alone, Lane};
 use lanes::Lanes;
 use names::Names;
 use per_runtime::PerRuntime;
@@ -221,8 +221,8 @@ impl RedisStore {
         })
     }
 
-    /// A check that is a call of its own.
-    fn check_alone(&self, check: Check<'_>) -> StoreFuture {
+    /// A check that is a call of its own. With `alone` go the others on when it is done.
+    fn check_alone(&self, check: Check<'_>, alone: Option<Alone>) -> StoreFuture {
         let shared = Arc::clone(&self.shared);
         let asked = Asked::from(check);
         StoreFuture::boxed(async move {
@@ -232,8 +232,9 @@ impl RedisStore {
             let sent = denials.sending();
             let check = asked.check();
             let call = [Entry { check, count: 1 }];
-            let outcome = within_deadline(client, client.decide(&call)).await?;
-            let granted = outcome.into_iter().next().transpose()?;
+            let outcome = within_deadline(client, client.decide(&call)).await;
+            drop(alone);
+            let granted = outcome?.into_iter().next().transpose()?;
             let answer = granted.and_then(Granted::into_last);
             let answer = answer.ok_or_else(|| call::unexpected("nothing"))?;
             denials.note(check, &answer, sent);
@@ -307,13 +308,17 @@ impl Store for RedisStore {
         if let Some(refusal) = shared.denials.find(check) {
             return StoreFuture::ready(Ok(refusal));
         }
-        match runtime() {
-            Ok(runtime) if shared.settings.batches => {
-                let lane = shared.lane(&runtime, check.subject);
-                StoreFuture::waiting(lane.push(shared, &runtime, check))
-            }
-            Ok(_) => self.check_alone(check),
-            Err(error) => StoreFuture::ready(Err(error)),
+        let runtime = match runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => return StoreFuture::ready(Err(error)),
+        };
+        if !shared.settings.batches {
+            return self.check_alone(check, None);
+        }
+        let lane = shared.lane(&runtime, check.subject);
+        match lane.enter(shared, &runtime) {
+            Some(alone) => self.check_alone(check, Some(alone)),
+            None => StoreFuture::waiting(lane.push(shared, &runtime, check)),
         }
     }
 
