@@ -20,18 +20,7 @@ const LIMITS: [u32; 4] = [10, 100, 1_000, 10_000];
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The sliding window as it is found in tutorials: one member a unit, scored by its time.
-const TEXTBOOK: &str = r"
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now - window * 1000)
-if redis.call('ZCARD', KEYS[1]) >= limit then
-  return 0
-end
-redis.call('ZADD', KEYS[1], now, now)
-redis.call('PEXPIRE', KEYS[1], window)
-return 1
-";
+const TEXTBOOK: &str = include_str!("textbook.lua");
 
 /// What the column of a limit and those of the commands say.
 struct Measured {

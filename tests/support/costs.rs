@@ -59,6 +59,11 @@ pub(crate) fn forget_calls(connection: &mut Connection) {
 pub(crate) fn calls(connection: &mut Connection) -> BTreeMap<String, u64> {
     let info = redis::cmd("INFO").arg("commandstats").query(connection);
     let info: String = info.expect("INFO answers");
+    calls_in(&info)
+}
+
+/// The same, from what INFO has answered.
+pub(crate) fn calls_in(info: &str) -> BTreeMap<String, u64> {
     let calls = info.lines().filter_map(|line| {
         let (name, stats) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         let calls = stats.split(',').next()?.parse().ok()?;

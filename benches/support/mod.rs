@@ -1,0 +1,12 @@
+//! What `redis_cost` and `peers` share: a load on a limiter, what it costs, and how it is told.
+#![allow(dead_code, reason = "each bench uses a part")]
+
+#[path = "../../tests/support/costs.rs"]
+pub(crate) mod costs;
+pub(crate) mod latencies;
+pub(crate) mod load;
+#[path = "../../tests/support/redis_server.rs"]
+pub(crate) mod redis_server;
+pub(crate) mod spent;
+pub(crate) mod table;
+pub(crate) mod textbook;
