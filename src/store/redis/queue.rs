@@ -224,3 +224,136 @@ impl From<Check<'_>> for Asked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::decision::Answer;
+    use crate::{ErrorKind, Quota};
+
+    type Receiver = oneshot::Receiver<Result<Answer, Error>>;
+
+    fn late() -> Error {
+        Error::new(ErrorKind::Timeout, "late")
+    }
+
+    /// A check waits; the other end of its answer.
+    fn push(queue: &mut Queue, key: &str, quotas: &Quotas, cost: u32) -> Receiver {
+        let (limiter, key) = (Key::from("l"), Key::from(key));
+        let (answer, receiver) = oneshot::channel();
+        let subject = Subject {
+            limiter: &limiter,
+            key: &key,
+            quotas,
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        queue.push(Check { subject, cost }, Caller::new(answer, deadline));
+        receiver
+    }
+
+    /// Of each entry of the next call its key, its cost and how many checks it is.
+    fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
+        let taken = queue.take(&late).into_iter().map(Waiting::into_parts);
+        let entry = |(asked, callers): (Asked, Callers)| {
+            (asked.key.as_str().to_owned(), asked.cost, callers.len())
+        };
+        taken.map(entry).collect()
+    }
+
+    fn entry(key: &str, cost: u32, count: usize) -> (String, u32, usize) {
+        (key.to_owned(), cost, count)
+    }
+
+    #[test]
+    fn a_check_joins_the_last_of_its_key_that_is_like_it() {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        let others = Quotas::from(Quota::per_minute(8));
+        let waiting = [
+            push(&mut queue, "a", &quotas, 1),
+            push(&mut queue, "b", &quotas, 1),
+            push(&mut queue, "a", &quotas, 1),
+            push(&mut queue, "a", &quotas, 2),
+            push(&mut queue, "a", &quotas, 1),
+            push(&mut queue, "b", &others, 1),
+        ];
+        let taken = take(&mut queue);
+        let expected = [
+            ("a", 1, 2),
+            ("b", 1, 1),
+            ("a", 2, 1),
+            ("a", 1, 1),
+            ("b", 1, 1),
+        ];
+        assert_eq!(
+            taken,
+            expected.map(|(key, cost, count)| entry(key, cost, count))
+        );
+        assert!(queue.is_empty() && queue.last_of_key.is_empty());
+        drop(waiting);
+    }
+
+    #[test]
+    fn a_call_is_no_longer_than_its_work_and_never_empty() {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        let mut waiting: Vec<_> = (0..5_000)
+            .map(|_| push(&mut queue, "a", &quotas, 1))
+            .collect();
+        waiting.push(push(&mut queue, "b", &quotas, 100_000));
+        waiting.push(push(&mut queue, "c", &quotas, 1));
+        let mut calls = Vec::new();
+        while !queue.is_empty() {
+            calls.push(take(&mut queue));
+        }
+        let of_a = calls.iter().flatten().filter(|(key, ..)| key == "a");
+        let counts: Vec<_> = of_a.map(|(.., count)| *count).collect();
+        assert_eq!(counts.iter().sum::<usize>(), 5_000);
+        assert!(counts.iter().all(|count| *count <= 600), "{counts:?}");
+        // However much it is, it has a call of its own.
+        assert!(calls.contains(&vec![entry("b", 100_000, 1)]));
+    }
+
+    #[test]
+    fn who_has_gone_is_not_sent() {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        drop(push(&mut queue, "a", &quotas, 1));
+        let waits = push(&mut queue, "b", &quotas, 1);
+        drop(push(&mut queue, "b", &quotas, 1));
+        assert_eq!(take(&mut queue), [entry("b", 1, 1)]);
+        drop(waits);
+    }
+
+    proptest! {
+        #[test]
+        fn every_check_is_taken_once_and_those_of_a_key_in_their_order(
+            steps in prop::collection::vec((0..4_usize, 1..4_u32, any::<bool>()), 1..200),
+        ) {
+            let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+            let keys = ["a", "b", "c", "d"];
+            let (mut waiting, mut pushed, mut taken) = (Vec::new(), Vec::new(), Vec::new());
+            for (key, cost, takes) in steps {
+                waiting.push(push(&mut queue, keys[key], &quotas, cost));
+                pushed.push((keys[key].to_owned(), cost));
+                if takes {
+                    taken.extend(take(&mut queue));
+                }
+            }
+            taken.extend(take(&mut queue));
+            let taken = taken.into_iter().flat_map(|(key, cost, count)| {
+                std::iter::repeat_n((key, cost), count)
+            });
+            let taken: Vec<_> = taken.collect();
+            for of in keys {
+                let costs = |all: &[(String, u32)]| {
+                    let of_key = all.iter().filter(|(key, _)| key == of);
+                    of_key.map(|(_, cost)| *cost).collect::<Vec<_>>()
+                };
+                prop_assert_eq!(costs(&pushed), costs(&taken));
+            }
+        }
+    }
+}
