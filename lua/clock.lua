@@ -9,4 +9,4 @@ server  Redis 5.0
 ]]
 
 local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local now = time[1] * 1000000 + time[2]

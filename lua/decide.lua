@@ -32,69 +32,71 @@ wait of 0 admits, one of -1 never ends. A cost of 0 only looks, which is told on
 -- As many units as one entry may ask for in several checks: the caller sees to it.
 local UNITS_OF_ENTRY = 100000
 
-local reply = { now }
+local reply, size = { now }, 1
 
-local function append(number)
-  -- Whole already, but in Lua 5.4 a quotient is a float, which math.floor makes an integer.
-  reply[#reply + 1] = math.floor(number)
-end
-
+-- What the quotas say of a check that was charged, or only looked.
 local function append_admitted(quotas)
-  for _, quota in ipairs(quotas) do
-    append(quota.used)
-    append(quota.reset)
+  for index = 1, #quotas do
+    local quota = quotas[index]
+    reply[size + 1], reply[size + 2] = quota.used, quota.reset
+    size = size + 2
     if quota.algorithm.receipt then
       local stamp, mark, back = quota.algorithm.receipt(quota.count, quota)
-      append(stamp)
-      append(mark)
-      append(back)
+      reply[size + 1], reply[size + 2], reply[size + 3] = stamp, mark, back
+      size = size + 3
     end
   end
 end
 
 local function append_refused(quotas)
-  for _, quota in ipairs(quotas) do
-    append(quota.used)
-    append(quota.wait)
-    append(quota.reset)
+  for index = 1, #quotas do
+    local quota = quotas[index]
+    reply[size + 1], reply[size + 2], reply[size + 3] = quota.used, quota.wait, quota.reset
+    size = size + 3
   end
 end
 
 -- Whether all quotas admit a cost; each is told what it says of its count as it is now.
 local function judge(quotas, cost)
   local admitted = true
-  for _, quota in ipairs(quotas) do
+  for index = 1, #quotas do
+    local quota = quotas[index]
     quota.algorithm.judge(quota.count, quota, cost)
     admitted = admitted and quota.wait == 0
   end
   return admitted
 end
 
--- Charges as many of so many checks as are admitted; whether not all were.
+-- Charges as many of so many checks as are admitted, and tells how many.
 local function grant(plan, cost, count)
-  local head = #reply + 1
+  local quotas, counts = plan.quotas, plan.counts
   local granted = 0
-  reply[head] = granted
-  local admitted = judge(plan.quotas, cost)
+  local admitted = judge(quotas, cost)
   while admitted and granted < count do
-    for _, stored in ipairs(plan.counts) do
-      stored.algorithm.charge(stored, cost)
+    for index = 1, #counts do
+      local charged = counts[index]
+      charged.algorithm.charge(charged, cost)
     end
     granted = granted + 1
-    admitted = judge(plan.quotas, granted < count and cost or 0)
-    append_admitted(plan.quotas)
+    admitted = judge(quotas, granted < count and cost or 0)
+    append_admitted(quotas)
   end
-  reply[head] = granted
-  return granted < count
+  if granted > 0 then
+    for index = 1, #counts do
+      local charged = counts[index]
+      charged.algorithm.write(charged)
+    end
+  end
+  return granted
 end
 
+-- Tells how many of so many looks all quotas admit: all or none.
 local function look(plan, count)
-  local admitted = judge(plan.quotas, 0)
-  append(admitted and count or 0)
-  if admitted then
+  if judge(plan.quotas, 0) then
     append_admitted(plan.quotas)
+    return count
   end
-  return not admitted
+  return 0
 end
 
 -- Decides an entry whose first key is the one behind `key`.
@@ -102,52 +104,54 @@ local function decide(plan, key, cost, count)
   if count > 1 and cost * count > UNITS_OF_ENTRY then
     error('ERR an entry of more than ' .. text(UNITS_OF_ENTRY) .. ' units', 0)
   end
-  for index, stored in ipairs(plan.counts) do
+  local counts = plan.counts
+  for index = 1, #counts do
+    local stored = counts[index]
     stored.key = KEYS[key + index]
     stored.algorithm.read(stored, cost)
   end
-  local refused
-  if cost == 0 then
-    refused = look(plan, count)
+  size = size + 1
+  local head = size
+  -- The places behind it are filled first.
+  reply[head] = 0
+  local admitted
+  if cost > 0 then
+    admitted = grant(plan, cost, count)
   else
-    refused = grant(plan, cost, count)
+    admitted = look(plan, count)
   end
-  if refused then
+  reply[head] = admitted
+  if admitted < count then
     append_refused(plan.quotas)
-  end
-  for _, stored in ipairs(plan.counts) do
-    stored.algorithm.write(stored)
   end
 end
 
 -- Puts the text of an error in place of what an entry has said so far.
 local function fail(head, problem)
-  for index = #reply, head + 1, -1 do
+  for index = size, head + 1, -1 do
     reply[index] = nil
   end
   -- Since Redis 7.0 an error is a table, before that a text.
   reply[head] = type(problem) == 'table' and problem.err or tostring(problem)
+  size = head
 end
 
 -- Reads the quota whose first argument is at `at`, and adds the count that it judges. A count is
 -- charged by the strictest of its quotas, by which it drains.
 local function read_quota(at, counts)
   local quota = {
-    algorithm = algorithms[ARGV[at]],
-    parts = tonumber(ARGV[at + 1]),
-    limit = tonumber(ARGV[at + 3]),
-    window = tonumber(ARGV[at + 4]),
+    algorithm = algorithm_of(ARGV[at]),
+    parts = ARGV[at + 1] + 0,
+    limit = ARGV[at + 3] + 0,
+    window = ARGV[at + 4] + 0,
   }
-  local counter = tonumber(ARGV[at + 2])
+  if quota.algorithm.prepare then
+    quota.algorithm.prepare(quota)
+  end
+  local counter = ARGV[at + 2] + 0
   local count = counts[counter]
   if not count then
-    count = {
-      algorithm = quota.algorithm,
-      parts = quota.parts,
-      window = quota.window,
-      first = quota,
-      strictest = quota,
-    }
+    count = { algorithm = quota.algorithm, window = quota.window, first = quota, strictest = quota }
     counts[counter] = count
   elseif quota.limit < count.strictest.limit then
     count.strictest = quota
@@ -159,9 +163,9 @@ end
 local at = 2
 
 local plans = {}
-for index = 1, tonumber(ARGV[1]) do
+for index = 1, ARGV[1] + 0 do
   local plan = { quotas = {}, counts = {} }
-  local quotas = tonumber(ARGV[at])
+  local quotas = ARGV[at] + 0
   at = at + 1
   for quota = 1, quotas do
     plan.quotas[quota], at = read_quota(at, plan.counts)
@@ -171,10 +175,10 @@ end
 
 local key = 0
 while at <= #ARGV do
-  local plan = plans[tonumber(ARGV[at + 1])]
-  local cost, count = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  for _ = 1, tonumber(ARGV[at]) do
-    local head = #reply + 1
+  local plan = plans[ARGV[at + 1] + 0]
+  local cost, count = ARGV[at + 2] + 0, ARGV[at + 3] + 0
+  for _ = 1, ARGV[at] + 0 do
+    local head = size + 1
     local decided, problem = pcall(decide, plan, key, cost, count)
     if not decided then
       fail(head, problem)

@@ -11,41 +11,50 @@ server  Redis 5.0
 Stored: the window, its count.
 ]]
 
-local fixed_window = tally({
-  size = 2,
+local function fixed_window()
+  local max = math.max
 
-  is_after = function(numbers, quota)
-    return numbers[1] > aligned(now, quota.window)
-  end,
+  return tally({
+    size = 2,
 
-  at = function(numbers, quota)
-    local window = aligned(now, quota.window)
-    local counts = #numbers > 0 and numbers[1] >= window
-    return { window, counts and numbers[2] or 0 }
-  end,
+    prepare = function(quota)
+      quota.current, quota.left = aligned(now, quota.window)
+    end,
 
-  used = function(numbers)
-    return numbers[2]
-  end,
+    is_after = function(numbers, quota)
+      return numbers[1] > quota.current
+    end,
 
-  until_at_most = function(_, quota)
-    local _, left = aligned(now, quota.window)
-    return left
-  end,
+    at = function(numbers, quota)
+      local stored, current = numbers[1], quota.current
+      if stored == current then
+        return numbers
+      end
+      return { current, stored and stored > current and numbers[2] or 0 }
+    end,
 
-  add = function(numbers, _, cost)
-    numbers[2] = numbers[2] + cost
-  end,
+    used = function(numbers)
+      return numbers[2]
+    end,
 
-  mark = function(numbers)
-    return numbers[1]
-  end,
+    until_at_most = function(_, quota)
+      return quota.left
+    end,
 
-  take = function(numbers, _, charge, units)
-    local counts = numbers[1] == charge.mark
-    if counts then
-      numbers[2] = math.max(numbers[2] - units, 0)
-    end
-    return counts
-  end,
-})
+    add = function(numbers, _, cost)
+      numbers[2] = numbers[2] + cost
+    end,
+
+    mark = function(numbers)
+      return numbers[1]
+    end,
+
+    take = function(numbers, _, charge, units)
+      local counts = numbers[1] == charge.mark
+      if counts then
+        numbers[2] = max(numbers[2] - units, 0)
+      end
+      return counts
+    end,
+  })
+end

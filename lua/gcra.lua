@@ -14,45 +14,47 @@ times microseconds: a whole unit is a window of them; the units given back since
 limit changed, parts as whole ones; the limit by which it was charged last, by which it drains.
 ]]
 
-local gcra
-do
+local function gcra()
+  local min, max = math.min, math.max
+
   -- In which parts of a unit the meter is read: a unit is `whole` of them, and a limit of them flows
-  -- out each tick.
-  local function scale(quota)
-    local tick = tick_of(quota.limit, quota.window)
-    return tick, div_up(quota.window, tick)
+  -- out each tick. At most `most` stand in it.
+  local function prepare(quota)
+    quota.tick = tick_of(quota.limit, quota.window)
+    quota.whole = div_up(quota.window, quota.tick)
+    quota.most = quota.limit * quota.whole
   end
 
   -- What stands in the meter: no more than the limit, so that none waits longer than a window where
   -- the limit was lowered.
-  local function level_of(numbers, quota, tick, whole)
-    local most = quota.limit * whole
-    if numbers[2] >= quota.limit then
-      return most
+  local function level_of(units, part, quota)
+    if units >= quota.limit then
+      return quota.most
     end
-    return math.min(most, numbers[2] * whole + div_up(numbers[3], tick))
+    return min(quota.most, units * quota.whole + div_up(part, quota.tick))
   end
 
   local function at(numbers, quota)
     if #numbers == 0 then
       return { now, 0, 0, 0, 0 }
     end
-    local tick, whole = scale(quota)
-    local level = level_of(numbers, quota, tick, whole)
-    local time = math.min(numbers[1], now)
+    local tick, whole, limit = quota.tick, quota.whole, quota.limit
+    local level = level_of(numbers[2], numbers[3], quota)
+    local time = min(numbers[1], now)
     local passed = div_down(now - time, tick)
-    if level == 0 or passed >= div_up(level, quota.limit) then
+    if level == 0 or passed >= div_up(level, limit) then
       return { now, 0, 0, 0, 0 }
     end
-    level = level - passed * quota.limit
+    level = level - passed * limit
     local units = div_down(level, whole)
     -- Not now: the rest of a tick goes on counting.
-    local part = (level - units * whole) * tick
-    return { time + passed * tick, units, part, numbers[4], numbers[5] }
+    return { time + passed * tick, units, (level - units * whole) * tick, numbers[4], numbers[5] }
   end
 
-  gcra = tally({
+  return tally({
     size = 5,
+
+    prepare = prepare,
 
     is_after = function(numbers)
       return numbers[1] > now
@@ -65,9 +67,8 @@ do
     end,
 
     until_at_most = function(numbers, quota, target)
-      local tick, whole = scale(quota)
-      local over = level_of(numbers, quota, tick, whole) - target * whole
-      return div_up(over, quota.limit) * tick - (now - numbers[1])
+      local over = level_of(numbers[2], numbers[3], quota) - target * quota.whole
+      return div_up(over, quota.limit) * quota.tick - (now - numbers[1])
     end,
 
     add = function(numbers, quota, cost)
@@ -92,15 +93,14 @@ do
     -- What stood in the meter before a charge drains before it. So of a charge is left at most what of
     -- all that stood there has neither drained nor been given back since, whoever gave it.
     take = function(numbers, quota, charge, units)
-      local tick, whole = scale(quota)
-      local part = charge.mark
-      local stood = { charge.time, charge.used - (part > 0 and 1 or 0), part }
-      local left = level_of(stood, quota, tick, whole)
-        - div_up(math.max(now - charge.time, 0), tick) * quota.limit
+      local tick, whole, part = quota.tick, quota.whole, charge.mark
+      local left = level_of(charge.used - (part > 0 and 1 or 0), part, quota)
+        - div_up(max(now - charge.time, 0), tick) * quota.limit
         - (numbers[4] - charge.back) * whole
-      left = math.min(left, level_of(at(numbers, quota), quota, tick, whole))
-      local taken = math.max(math.min(left, units * whole), 0)
-      local level = level_of(numbers, quota, tick, whole) - taken
+      local current = at(numbers, quota)
+      left = min(left, level_of(current[2], current[3], quota))
+      local taken = max(min(left, units * whole), 0)
+      local level = level_of(numbers[2], numbers[3], quota) - taken
       numbers[2] = div_down(level, whole)
       numbers[3] = (level - numbers[2] * whole) * tick
       numbers[4] = numbers[4] + div_up(taken, whole)

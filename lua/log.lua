@@ -16,35 +16,38 @@ and tells how many; `rewind` has those after now be charged now; `push` charges 
 takes back up to so many that were charged at a time, and tells whether there were any.
 ]]
 
--- Has a log live for as long as it can count.
-local function renew(key, window)
-  redis.call('PEXPIRE', key, time_to_live(window))
-end
-
 local function log(kind)
-  local algorithm = {}
+  local call, min, max = redis.call, math.min, math.max
+  local length_of, entry_at = kind.length, kind.entry_at
+
+  -- Has a log live for as long as it can count.
+  local function renew(log)
+    log.life = log.life or time_to_live(log.window)
+    call('PEXPIRE', log.key, log.life)
+  end
 
   -- How many units count, how many expired ones are still before them, what `push` is to be told, and
   -- when the oldest that counts was charged, where that is known. A cost of 0 only looks.
-  local function settle(key, window, cost)
-    local length = kind.length(key)
+  local function settle(log, cost)
+    local key, window = log.key, log.window
+    local length = length_of(key)
     if length == 0 then
       return 0, 0
     end
-    local newest, member = kind.entry_at(key, -1)
+    local newest, member = entry_at(key, '-1')
     if newest + window <= now then
       -- All have expired: the log is gone.
       if cost > 0 then
-        redis.call('UNLINK', key)
+        call('UNLINK', key)
       end
       return 0, 0
     end
     if newest > now and cost > 0 then
       -- A clock that stepped back: so none counts for longer than a window. Once for each step.
       kind.rewind(key, length)
-      renew(key, window)
+      renew(log)
     end
-    local oldest = kind.entry_at(key, 0)
+    local oldest = entry_at(key, '0')
     if oldest + window > now then
       return length, 0, member, oldest
     end
@@ -53,72 +56,68 @@ local function log(kind)
       return length - expired, expired, member
     end
     local trimmed = kind.trim(key, expired)
-    renew(key, window)
+    renew(log)
     return length - expired, expired - trimmed, member
   end
 
-  function algorithm.read(count, cost)
-    count.used, count.skipped, count.newest, count.oldest = settle(count.key, count.window, cost)
-    count.held = count.used
+  local function read(log, cost)
+    local used, skipped, newest, oldest = settle(log, cost)
+    log.used, log.held, log.skipped, log.newest, log.oldest = used, used, skipped, newest, oldest
   end
 
   -- When the unit at `index` returns, in microseconds from now. Units that are not stored yet are
   -- charged now.
-  local function returns_in(count, index)
+  local function returns_in(log, index)
     local time = now
-    if index == 0 and count.oldest then
-      time = count.oldest
-    elseif index < count.held then
-      time = kind.entry_at(count.key, count.skipped + index)
+    if index == 0 and log.oldest then
+      time = log.oldest
+    elseif index < log.held then
+      time = entry_at(log.key, text(log.skipped + index))
     end
-    return math.min(time, now) + count.window - now
+    return min(time, now) + log.window - now
   end
 
-  function algorithm.judge(count, quota, cost)
-    local used, limit = count.used, quota.limit
+  local function judge(log, quota, cost)
+    local used, limit = log.used, quota.limit
     -- Where the limit was lowered below what is used, some leave before one more fits.
-    local surplus = math.max(used - limit, 0)
-    local reset = surplus < used and returns_in(count, surplus) or 0
+    local surplus = max(used - limit, 0)
+    local reset = surplus < used and returns_in(log, surplus) or 0
     local wait = 0
     if cost > limit then
       wait = -1
     elseif used + cost > limit then
       -- That many units must leave, and they leave in order.
       local last = used + cost - limit - 1
-      wait = last == surplus and reset or returns_in(count, last)
+      wait = last == surplus and reset or returns_in(log, last)
     end
     quota.used, quota.wait, quota.reset = used, wait, reset
   end
 
-  function algorithm.charge(count, cost)
-    count.used = count.used + cost
+  local function charge(log, cost)
+    log.used = log.used + cost
   end
 
-  function algorithm.write(count)
-    local charged = count.used - count.held
-    if charged == 0 then
-      return
-    end
-    kind.push(count.key, charged, count.newest)
-    if count.held == 0 then
-      local renewed, problem = pcall(renew, count.key, count.window)
+  local function write(log)
+    kind.push(log.key, log.used - log.held, log.newest)
+    if log.held == 0 then
+      local renewed, problem = pcall(renew, log)
       if not renewed then
         -- A user without the right to PEXPIRE: rather no log than one that stays for ever.
-        redis.call('UNLINK', count.key)
+        call('UNLINK', log.key)
         error(problem, 0)
       end
     end
   end
 
   -- The units of a charge are those of its time: units of one microsecond are all alike.
-  function algorithm.refund(quota, charge, units)
-    if charge.time + quota.window <= now then
+  local function refund(log, made, units)
+    if made.time + log.window <= now then
       return
     end
-    if kind.take(quota.key, charge.time, units) and redis.call('EXISTS', quota.key) == 1 then
-      renew(quota.key, quota.window)
+    if kind.take(log.key, made.time, units) and call('EXISTS', log.key) == 1 then
+      renew(log)
     end
   end
 
-  return algorithm
+  return { read = read, judge = judge, charge = charge, write = write, refund = refund }
 end

@@ -14,13 +14,16 @@ rest is what decide replied when it charged them.
 
 local at = 1
 for _, key in ipairs(KEYS) do
-  local algorithm = algorithms[ARGV[at]]
+  local algorithm = algorithm_of(ARGV[at])
   local quota = {
     key = key,
     parts = tonumber(ARGV[at + 1]),
     limit = tonumber(ARGV[at + 2]),
     window = tonumber(ARGV[at + 3]),
   }
+  if algorithm.prepare then
+    algorithm.prepare(quota)
+  end
   local units = tonumber(ARGV[at + 4])
   local charge = {
     time = tonumber(ARGV[at + 5]),

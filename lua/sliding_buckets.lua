@@ -12,16 +12,12 @@ server  Redis 5.0
 Stored: for each bucket that is not empty, oldest first, its number since the epoch and its count.
 ]]
 
-local sliding_buckets
-do
-  -- Rounded up: so one bucket more than the window has parts covers all that counts.
-  local function length(quota)
-    return div_up(quota.window, quota.parts)
-  end
+local function sliding_buckets()
+  local min, max = math.min, math.max
 
   -- When the units of a bucket have returned: a window after the last of its moments.
   local function returned_at(quota, index)
-    return (index + 1) * length(quota) - 1 + quota.window
+    return (index + 1) * quota.length - 1 + quota.window
   end
 
   local function add_to(numbers, index, count)
@@ -41,17 +37,26 @@ do
     return sum
   end
 
-  sliding_buckets = tally({
+  return tally({
+    prepare = function(quota)
+      -- Rounded up: so one bucket more than the window has parts covers all that counts.
+      quota.length = div_up(quota.window, quota.parts)
+      quota.current = div_down(now, quota.length)
+    end,
+
     is_after = function(numbers, quota)
-      return numbers[#numbers - 1] > div_down(now, length(quota))
+      return numbers[#numbers - 1] > quota.current
     end,
 
     at = function(numbers, quota)
-      local current = div_down(now, length(quota))
+      local count, current = #numbers, quota.current
+      if count > 0 and numbers[count - 1] <= current and returned_at(quota, numbers[1]) > now then
+        return numbers
+      end
       local counting = {}
-      for at = 1, #numbers, 2 do
+      for at = 1, count, 2 do
         if returned_at(quota, numbers[at]) > now then
-          add_to(counting, math.min(numbers[at], current), numbers[at + 1])
+          add_to(counting, min(numbers[at], current), numbers[at + 1])
         end
       end
       return counting
@@ -71,17 +76,17 @@ do
     end,
 
     add = function(numbers, quota, cost)
-      add_to(numbers, div_down(now, length(quota)), cost)
+      add_to(numbers, quota.current, cost)
     end,
 
     mark = function(_, quota)
-      return div_down(now, length(quota))
+      return quota.current
     end,
 
     take = function(numbers, _, charge, units)
       for at = 1, #numbers, 2 do
         if numbers[at] == charge.mark then
-          numbers[at + 1] = math.max(numbers[at + 1] - units, 0)
+          numbers[at + 1] = max(numbers[at + 1] - units, 0)
           if numbers[at + 1] == 0 then
             table.remove(numbers, at)
             table.remove(numbers, at)

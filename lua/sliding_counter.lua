@@ -12,10 +12,11 @@ server  Redis 5.0
 Stored: the window, the count of the one before, its own count.
 ]]
 
-local sliding_counter
-do
+local function sliding_counter()
+  local min, max = math.min, math.max
+
   local function tick_for(numbers, quota)
-    return tick_of(math.max(numbers[2], numbers[3], quota.limit), quota.window)
+    return tick_of(max(numbers[2], numbers[3], quota.limit), quota.window)
   end
 
   -- The longest overlap at which the window before counts as at most `target`.
@@ -27,36 +28,45 @@ do
     return div_down(target * div_down(quota.window, tick), numbers[2]) * tick
   end
 
-  sliding_counter = tally({
+  return tally({
     size = 3,
 
+    prepare = function(quota)
+      quota.current, quota.left = aligned(now, quota.window)
+    end,
+
     is_after = function(numbers, quota)
-      return numbers[1] > aligned(now, quota.window)
+      return numbers[1] > quota.current
     end,
 
     at = function(numbers, quota)
-      local window = aligned(now, quota.window)
-      if #numbers == 0 or window > numbers[1] + 1 then
-        return { window, 0, 0 }
-      elseif window == numbers[1] + 1 then
-        return { window, numbers[3], 0 }
+      local stored, current = numbers[1], quota.current
+      if stored == current then
+        return numbers
+      elseif not stored or current > stored + 1 then
+        return { current, 0, 0 }
+      elseif current == stored + 1 then
+        return { current, numbers[3], 0 }
       end
-      return { window, numbers[2], numbers[3] }
+      return { current, numbers[2], numbers[3] }
     end,
 
     used = function(numbers, quota)
-      local _, overlap = aligned(now, quota.window)
+      local previous, counted = numbers[2], numbers[3]
+      if previous == 0 then
+        return counted
+      end
       local tick = tick_for(numbers, quota)
-      local part = div_up(numbers[2] * div_up(overlap, tick), div_down(quota.window, tick))
-      return numbers[3] + math.min(part, numbers[2])
+      local part = div_up(previous * div_up(quota.left, tick), div_down(quota.window, tick))
+      return counted + min(part, previous)
     end,
 
     until_at_most = function(numbers, quota, target)
-      local _, overlap = aligned(now, quota.window)
+      local overlap = quota.left
       local left = target - numbers[3]
       if left >= 0 then
         -- The window before has to slide on.
-        return overlap - math.min(overlap_for(numbers, quota, left), overlap)
+        return overlap - min(overlap_for(numbers, quota, left), overlap)
       end
       -- What counts in full has to become the window before, and then slide on.
       local next = { numbers[1] + 1, numbers[3], 0 }
@@ -77,7 +87,7 @@ do
       if count ~= 3 and count ~= 2 then
         return false
       end
-      numbers[count] = math.max(numbers[count] - units, 0)
+      numbers[count] = max(numbers[count] - units, 0)
       return true
     end,
   })

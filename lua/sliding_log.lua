@@ -10,19 +10,24 @@ calls   refund LLEN, LINDEX, LREM
 server  Redis 5.0
 ]]
 
-local sliding_log
-do
+local function sliding_log()
   -- As many arguments as are passed to one command at once: unpack fails at 8 000.
   local CHUNK = 4000
 
   local unpack = table.unpack or unpack
+  local call, min = redis.call, math.min
 
   local function length_of(key)
-    return redis.call('LLEN', key)
+    return call('LLEN', key)
+  end
+
+  -- When the unit at an index, as text, was charged.
+  local function entry_at(key, index)
+    return call('LINDEX', key, index) + 0
   end
 
   local function time_at(key, index)
-    return tonumber(redis.call('LINDEX', key, text(index)))
+    return entry_at(key, text(index))
   end
 
   -- The index of the first entry later than `time`, in a list whose first entry is not and whose last
@@ -33,9 +38,9 @@ do
     while high < length - 1 and time_at(key, high) <= time do
       low, high = high, high * 2
     end
-    high = math.min(high, length - 1)
+    high = min(high, length - 1)
     while high - low > 1 do
-      local middle = math.floor((low + high) / 2)
+      local middle = div_down(low + high, 2)
       if time_at(key, middle) <= time then
         low = middle
       else
@@ -48,16 +53,16 @@ do
   local function push(key, count)
     local time = text(now)
     if count == 1 then
-      redis.call('RPUSH', key, time)
+      call('RPUSH', key, time)
       return
     end
     local entries = {}
-    for index = 1, math.min(count, CHUNK) do
+    for index = 1, min(count, CHUNK) do
       entries[index] = time
     end
     while count > 0 do
-      local pushed = math.min(count, CHUNK)
-      redis.call('RPUSH', key, unpack(entries, 1, pushed))
+      local pushed = min(count, CHUNK)
+      call('RPUSH', key, unpack(entries, 1, pushed))
       count = count - pushed
     end
   end
@@ -65,27 +70,27 @@ do
   -- The only loop over stored units.
   local function rewind(key, length)
     local kept = 0
-    if time_at(key, 0) <= now then
+    if entry_at(key, '0') <= now then
       kept = first_later(key, length, now)
     end
     if kept == 0 then
-      redis.call('UNLINK', key)
+      call('UNLINK', key)
     else
-      redis.call('LTRIM', key, '0', text(kept - 1))
+      call('LTRIM', key, '0', text(kept - 1))
     end
     push(key, length - kept)
   end
 
   local function trim(key, expired)
-    redis.call('LTRIM', key, text(expired), '-1')
+    call('LTRIM', key, text(expired), '-1')
     return expired
   end
 
   -- How many entries are at most `time`.
   local function not_later(key, length, time)
-    if time_at(key, 0) > time then
+    if entry_at(key, '0') > time then
       return 0
-    elseif time_at(key, -1) <= time then
+    elseif entry_at(key, '-1') <= time then
       return length
     end
     return first_later(key, length, time)
@@ -101,14 +106,14 @@ do
       return false
     end
     -- No more than there are, and from the nearer end: LREM walks until it has found them.
-    units = math.min(units, last - first)
-    redis.call('LREM', key, text(first < length / 2 and units or -units), text(time))
+    units = min(units, last - first)
+    call('LREM', key, text(first < length / 2 and units or -units), text(time))
     return true
   end
 
-  sliding_log = log({
+  return log({
     length = length_of,
-    entry_at = time_at,
+    entry_at = entry_at,
     expired = first_later,
     trim = trim,
     rewind = rewind,

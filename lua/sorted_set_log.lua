@@ -14,8 +14,7 @@ Members are numbers that go on from the newest one, all of 16 digits: so each is
 one microsecond are in the order in which they were charged.
 ]]
 
-local sorted_set_log
-do
+local function sorted_set_log()
   local FIRST_MEMBER = 1000000000000000
 
   -- As many members as are passed to one command at once, each with its score.
@@ -25,54 +24,55 @@ do
   local TRIMMED_AT_ONCE = 2000
 
   local unpack = table.unpack or unpack
+  local call, min = redis.call, math.min
 
-  -- When the member at an index was charged, and its number.
+  -- When the member at an index, as text, was charged, and its number.
   local function entry_at(key, index)
-    local entry = redis.call('ZRANGE', key, text(index), text(index), 'WITHSCORES')
-    return tonumber(entry[2]), tonumber(entry[1])
+    local entry = call('ZRANGE', key, index, index, 'WITHSCORES')
+    return entry[2] + 0, entry[1]
   end
 
   local function put(key, members)
-    local arguments = {}
-    for index, member in ipairs(members) do
-      arguments[2 * index - 1], arguments[2 * index] = text(now), member
+    local time, arguments = text(now), {}
+    for index = 1, #members do
+      arguments[2 * index - 1], arguments[2 * index] = time, members[index]
     end
-    redis.call('ZADD', key, unpack(arguments))
+    call('ZADD', key, unpack(arguments))
   end
 
   local function rewind(key)
     local after = '(' .. text(now)
-    local members = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', text(CHUNK))
+    local members = call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', text(CHUNK))
     while #members > 0 do
       put(key, members)
-      members = redis.call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', text(CHUNK))
+      members = call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', text(CHUNK))
     end
   end
 
-  sorted_set_log = log({
+  return log({
     length = function(key)
-      return redis.call('ZCARD', key)
+      return call('ZCARD', key)
     end,
 
     entry_at = entry_at,
 
     expired = function(key, _, time)
-      return redis.call('ZCOUNT', key, '-inf', text(time))
+      return call('ZCOUNT', key, '-inf', text(time))
     end,
 
     trim = function(key, expired)
-      local trimmed = math.min(expired, TRIMMED_AT_ONCE)
-      redis.call('ZREMRANGEBYRANK', key, '0', text(trimmed - 1))
+      local trimmed = min(expired, TRIMMED_AT_ONCE)
+      call('ZREMRANGEBYRANK', key, '0', text(trimmed - 1))
       return trimmed
     end,
 
     rewind = rewind,
 
     push = function(key, count, newest)
-      local member = newest or FIRST_MEMBER - 1
+      local member = newest and newest + 0 or FIRST_MEMBER - 1
       while count > 0 do
         local members = {}
-        for index = 1, math.min(count, CHUNK) do
+        for index = 1, min(count, CHUNK) do
           member = member + 1
           members[index] = text(member)
         end
@@ -82,14 +82,14 @@ do
     end,
 
     take = function(key, time, units)
-      local before = redis.call('ZCOUNT', key, '-inf', '(' .. text(time))
-      local charged = redis.call('ZCOUNT', key, text(time), text(time))
+      local before = call('ZCOUNT', key, '-inf', '(' .. text(time))
+      local charged = call('ZCOUNT', key, text(time), text(time))
       if charged == 0 then
         return false
       end
       local last = before + charged - 1
       local first = math.max(last - units + 1, before)
-      redis.call('ZREMRANGEBYRANK', key, text(first), text(last))
+      call('ZREMRANGEBYRANK', key, text(first), text(last))
       return true
     end,
   })

@@ -16,87 +16,114 @@ mean what `Tally` says in src/algorithm/tally.rs.
 ]]
 
 local function tally(kind)
-  local algorithm = {}
+  local call, min = redis.call, math.min
+  local at, used_of, until_at_most = kind.at, kind.used, kind.until_at_most
+  local is_after, is_of, back_of, mark_of = kind.is_after, kind.is_of, kind.back, kind.mark
+  local pattern = kind.size and '^(%d+)' .. string.rep(' (%d+)', kind.size) .. '$'
+
+  -- The numbers of a stored text, and when the tally began, as text.
+  local function parse(stored)
+    local numbers = {}
+    if pattern then
+      numbers = { string.match(stored, pattern) }
+    elseif string.find(stored, '^[%d ]+$') then
+      for digits in string.gmatch(stored, '%d+') do
+        numbers[#numbers + 1] = digits
+      end
+    end
+    local born, count = numbers[1], #numbers
+    if count % 2 == 0 and not pattern or not born then
+      -- A text that somebody else has put there is no count.
+      error('WRONGTYPE this key holds no count', 0)
+    end
+    for index = 2, count do
+      numbers[index - 1] = numbers[index] + 0
+    end
+    numbers[count] = nil
+    return numbers, born
+  end
 
   -- The numbers, and when the tally began: one that was empty in between is another, whose units are
   -- not those of charges before.
-  local function read(key)
-    local numbers = {}
-    for number in string.gmatch(redis.call('GET', key) or '', '%S+') do
-      -- A text that somebody else has put there is no count.
-      numbers[#numbers + 1] = tonumber(number) or error('WRONGTYPE this key holds no count', 0)
+  local function load(key)
+    local stored = call('GET', key)
+    if stored then
+      return parse(stored)
     end
-    local born = table.remove(numbers, 1)
-    if born and #numbers ~= (kind.size or #numbers - #numbers % 2) then
-      error('WRONGTYPE this key holds no count', 0)
-    end
-    return numbers, born or 0
+    return {}, '0'
   end
 
-  local function write(key, numbers, born, window)
-    local texts = { text(born) }
-    for index, number in ipairs(numbers) do
-      texts[index + 1] = text(number)
+  local function store(count, numbers, born)
+    local texts = { born }
+    for index = 1, #numbers do
+      texts[index + 1] = text(numbers[index])
     end
-    redis.call('SET', key, table.concat(texts, ' '), 'PX', time_to_live(window))
+    count.life = count.life or time_to_live(count.window)
+    call('SET', count.key, table.concat(texts, ' '), 'PX', count.life)
   end
 
-  function algorithm.read(count, cost)
-    local stored, born = read(count.key)
-    count.stale = cost > 0 and #stored > 0 and kind.is_after(stored, count)
-    if count.stale then
-      stored, born = kind.at(stored, count.first), now
+  local function read(count, cost)
+    local stored, born = load(count.key)
+    if cost > 0 and #stored > 0 and is_after(stored, count.first) then
+      stored, born = at(stored, count.first), text(now)
+      store(count, stored, born)
     end
     count.numbers, count.born = stored, born
   end
 
-  function algorithm.judge(count, quota, cost)
+  local function judge(count, quota, cost)
     local limit = quota.limit
-    local numbers = kind.at(count.numbers, quota)
-    local used = kind.used(numbers, quota)
+    local numbers = at(count.numbers, quota)
+    local used = used_of(numbers, quota)
     local wait = 0
     if cost > limit then
       wait = -1
     elseif used + cost > limit then
-      wait = kind.until_at_most(numbers, quota, limit - cost)
+      wait = until_at_most(numbers, quota, limit - cost)
     end
     -- One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
-    local fewer = math.min(used, limit) - 1
+    local fewer = min(used, limit) - 1
     quota.used, quota.wait, quota.numbers = used, wait, numbers
-    quota.reset = fewer < 0 and 0 or kind.until_at_most(numbers, quota, fewer)
+    quota.reset = fewer < 0 and 0 or until_at_most(numbers, quota, fewer)
   end
 
   -- Charges what the strictest of its quotas admitted.
-  function algorithm.charge(count, cost)
+  local function charge(count, cost)
     local quota = count.strictest
-    if quota.used == 0 or kind.is_of and not kind.is_of(count.numbers, quota) then
-      count.born = now
+    if quota.used == 0 or is_of and not is_of(count.numbers, quota) then
+      count.born = text(now)
     end
     kind.add(quota.numbers, quota, cost)
-    count.numbers, count.stale = quota.numbers, true
+    count.numbers = quota.numbers
   end
 
-  function algorithm.write(count)
-    if count.stale then
-      write(count.key, count.numbers, count.born, count.window)
-    end
+  local function write(count)
+    store(count, count.numbers, count.born)
   end
 
-  function algorithm.receipt(count, quota)
-    return count.born, kind.mark(quota.numbers, quota), kind.back and kind.back(quota.numbers) or 0
+  local function receipt(count, quota)
+    return count.born + 0, mark_of(quota.numbers, quota), back_of and back_of(quota.numbers) or 0
   end
 
   -- After a step back of the clock, where units were charged is no longer where they stand: nothing is
   -- found again. What time makes of the rest stays as it is.
-  function algorithm.refund(quota, charge, units)
-    local stored, born = read(quota.key)
-    if #stored == 0 or born ~= charge.stamp or kind.is_after(stored, quota) then
+  local function refund(quota, made, units)
+    local stored, born = load(quota.key)
+    if #stored == 0 or born ~= text(made.stamp) or is_after(stored, quota) then
       return
     end
-    if kind.used(kind.at(stored, quota), quota) > 0 and kind.take(stored, quota, charge, units) then
-      write(quota.key, stored, born, quota.window)
+    if used_of(at(stored, quota), quota) > 0 and kind.take(stored, quota, made, units) then
+      store(quota, stored, born)
     end
   end
 
-  return algorithm
+  return {
+    prepare = kind.prepare,
+    read = read,
+    judge = judge,
+    charge = charge,
+    write = write,
+    receipt = receipt,
+    refund = refund,
+  }
 end
