@@ -1,15 +1,20 @@
 //! What a check came to.
 
 mod answer;
+mod spare;
 
 use std::cmp::Reverse;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 pub use answer::{Answer, QuotaAnswer, Source};
 pub(crate) use answer::{Receipt, Wait};
 
+use crate::identity::Fingerprint;
 use crate::{Key, Quota, Quotas};
 
 /// What a check came to: admitted and charged, or refused and not.
@@ -41,35 +46,30 @@ pub struct Decision {
     view: DecisionView,
     /// The units that were charged and not given back.
     held: u32,
-    charged_to: Option<ChargedTo>,
 }
 
 /// Where the units of a decision were charged.
 #[derive(Clone, Debug)]
 pub(crate) struct ChargedTo {
-    pub(crate) limiter: Arc<str>,
+    /// Not the name: a count of its references would be written by all threads.
+    pub(crate) limiter: Fingerprint,
     pub(crate) key: Key,
 }
 
 impl Decision {
-    pub(crate) fn new(quotas: Quotas, cost: u32, answer: Answer) -> Self {
-        let view = DecisionView::new(quotas, cost, answer);
-        let held = if view.allowed { cost } else { 0 };
-        Self {
-            view,
-            held,
-            charged_to: None,
-        }
-    }
-
-    /// The same, knowing where its units were charged.
-    pub(crate) fn charged_to(self, limiter: Arc<str>, key: Key) -> Self {
-        let charged_to = Some(ChargedTo { limiter, key });
-        Self { charged_to, ..self }
+    /// A decision of an answer that is there; of a store that answered for another number of quotas,
+    /// that number.
+    pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
+        let mut draft = Draft::begin();
+        let shown = draft.open();
+        shown.ask(quotas, cost);
+        shown.put(answer);
+        shown.decide()?;
+        Ok(draft.end())
     }
 
     pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {
-        self.charged_to.as_ref()
+        self.view.0.charged_to.as_ref()
     }
 
     /// The units that were charged by this decision and not given back since: of a refused one,
@@ -112,55 +112,121 @@ impl Deref for Decision {
 /// longest wait, else the one with the fewest units left, then the longer reset, then the first.
 /// [`quotas`](Self::quotas) gives each. Without any quota nothing limits, and the numbers say so:
 /// limit and remaining are `u32::MAX`.
-#[derive(Clone, Debug)]
-pub struct DecisionView {
-    quotas: Quotas,
+#[derive(Clone)]
+pub struct DecisionView(Arc<Shown>);
+
+/// What is shown, and where the units were charged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown {
+    /// Copies: the limiter's are shared by all threads, and so would be a count of who holds them.
+    quotas: SmallVec<[Quota; 2]>,
     answer: Answer,
     cost: u32,
     allowed: bool,
     reported: usize,
+    charged_to: Option<ChargedTo>,
 }
 
-impl DecisionView {
-    fn new(quotas: Quotas, cost: u32, answer: Answer) -> Self {
-        let mut view = Self {
+/// A decision in the making.
+pub(crate) struct Draft(Arc<Shown>);
+
+impl Draft {
+    #[inline]
+    pub(crate) fn begin() -> Self {
+        Self(spare::take())
+    }
+
+    /// Nobody else holds it yet.
+    #[inline]
+    pub(crate) fn open(&mut self) -> &mut Shown {
+        Arc::make_mut(&mut self.0)
+    }
+
+    #[inline]
+    pub(crate) fn end(self) -> Decision {
+        spare::keep(&self.0);
+        let held = if self.0.allowed { self.0.cost } else { 0 };
+        Decision {
+            view: DecisionView(self.0),
+            held,
+        }
+    }
+}
+
+impl Shown {
+    /// Writes over a decision before it, all but the answer, which the store has to put into its
+    /// place.
+    #[inline(always)]
+    pub(crate) fn ask(&mut self, quotas: &Quotas, cost: u32) -> &mut Answer {
+        // The decision before was most likely of the same limiter.
+        if !quotas.iter().eq(&self.quotas) {
+            self.quotas = quotas.iter().cloned().collect();
+        }
+        self.cost = cost;
+        self.charged_to = None;
+        self.answer.begin(0, Source::None);
+        &mut self.answer
+    }
+
+    /// Notes where the units are charged.
+    #[inline(always)]
+    pub(crate) fn charge_to(&mut self, limiter: Fingerprint, key: Key) {
+        self.charged_to = Some(ChargedTo { limiter, key });
+    }
+
+    pub(crate) fn put(&mut self, answer: Answer) {
+        self.answer = answer;
+    }
+
+    /// Draws from the answer what the decision is. Of a store that answered for another number of
+    /// quotas, that number.
+    #[inline]
+    pub(crate) fn decide(&mut self) -> Result<(), usize> {
+        let answers = self.answer.quotas();
+        if answers.len() != self.quotas.len() {
+            return Err(answers.len());
+        }
+        self.allowed = answers.iter().all(QuotaAnswer::is_admitted);
+        self.reported = most_telling(&self.quotas, answers);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DecisionView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shown {
             quotas,
             answer,
             cost,
-            allowed: true,
-            reported: 0,
-        };
-        let allowed = view.quotas().all(|quota| quota.is_allowed());
-        let reported = view.most_telling();
-        view.allowed = allowed;
-        view.reported = reported;
-        view
+            allowed,
+            reported,
+            charged_to: _,
+        } = &*self.0;
+        f.debug_struct("DecisionView")
+            .field("quotas", quotas)
+            .field("answer", answer)
+            .field("cost", cost)
+            .field("allowed", allowed)
+            .field("reported", reported)
+            .finish()
     }
+}
 
-    fn most_telling(&self) -> usize {
-        self.quotas()
-            .enumerate()
-            .min_by_key(|(_, quota)| {
-                let wait = Reverse(quota.answer.wait());
-                (wait, quota.remaining(), Reverse(quota.reset_after()))
-            })
-            .map_or(0, |(index, _)| index)
-    }
-
+impl DecisionView {
     fn reported(&self) -> Option<QuotaDecision<'_>> {
-        self.quotas().nth(self.reported)
+        self.quotas().nth(self.0.reported)
     }
 
     /// Whether the check was admitted, and so charged.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.allowed
+        self.0.allowed
     }
 
     /// The units that were asked for.
     #[must_use]
     pub fn cost(&self) -> u32 {
-        self.cost
+        self.0.cost
     }
 
     /// The limit of the reported quota.
@@ -203,25 +269,43 @@ impl DecisionView {
     /// Who decided.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.answer.source()
+        self.0.answer.source()
     }
 
     pub(crate) fn answer(&self) -> &Answer {
-        &self.answer
+        &self.0.answer
     }
 
-    pub(crate) fn asked_quotas(&self) -> &Quotas {
-        &self.quotas
+    pub(crate) fn asked_quotas(&self) -> Quotas {
+        self.0.quotas.iter().cloned().collect()
     }
 
     /// What each quota says, in the order in which the quotas were given.
     #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        self.quotas
+        self.0
+            .quotas
             .iter()
-            .zip(self.answer.quotas())
+            .zip(self.0.answer.quotas())
             .map(|(quota, answer)| QuotaDecision { quota, answer })
     }
+}
+
+/// Which quota is reported.
+#[inline(always)]
+fn most_telling(quotas: &[Quota], answers: &[QuotaAnswer]) -> usize {
+    if answers.len() <= 1 {
+        return 0;
+    }
+    let answers = quotas.iter().zip(answers);
+    answers
+        .map(|(quota, answer)| QuotaDecision { quota, answer })
+        .enumerate()
+        .min_by_key(|(_, quota)| {
+            let wait = Reverse(quota.answer.wait());
+            (wait, quota.remaining(), Reverse(quota.reset_after()))
+        })
+        .map_or(0, |(index, _)| index)
 }
 
 /// What one quota of a [`Decision`] says.
@@ -241,7 +325,7 @@ impl<'a> QuotaDecision<'a> {
     /// Whether this quota admits the check; it is charged only if all do.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.answer.wait() == Wait::Zero
+        self.answer.is_admitted()
     }
 
     /// The limit of this quota.
@@ -290,7 +374,7 @@ mod tests {
             .map(|(n, (limit, _))| Quota::new(*limit, n * SECOND))
             .collect();
         let answers = quotas.into_iter().map(|(_, answer)| answer);
-        Decision::new(list, 1, Answer::new(Source::Memory, answers))
+        Decision::new(&list, 1, Answer::new(Source::Memory, answers)).unwrap()
     }
 
     #[test]
@@ -317,7 +401,7 @@ mod tests {
 
     #[test]
     fn of_admitting_quotas_the_fewest_left_then_the_longer_reset_then_the_first_is_reported() {
-        let reported = |quotas: [(u32, QuotaAnswer); 2]| decide(quotas).reported;
+        let reported = |quotas: [(u32, QuotaAnswer); 2]| decide(quotas).view.0.reported;
         let admitted = QuotaAnswer::admitted;
         assert_eq!(
             reported([(9, admitted(1, SECOND)), (5, admitted(1, SECOND))]),

@@ -131,7 +131,8 @@ mod tests {
 
     fn decision(limit: u32, answer: QuotaAnswer) -> DecisionView {
         let answer = Answer::new(Source::Memory, [answer]);
-        Decision::new(Quota::per_minute(limit).into(), 1, answer).into_view()
+        let decision = Decision::new(&Quota::per_minute(limit).into(), 1, answer);
+        decision.unwrap().into_view()
     }
 
     fn written(dialect: &Headers, decision: &DecisionView) -> Vec<(String, String)> {

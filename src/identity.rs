@@ -1,9 +1,15 @@
 //! Who is counted: the key of a check, in the form in which it is stored.
 
+mod fingerprint;
+
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use arrayvec::ArrayString;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
+
+pub(crate) use fingerprint::Fingerprint;
 
 /// The longest text of a key, in bytes; what would be longer is hashed.
 const MAX_LENGTH: usize = 64;
@@ -47,9 +53,11 @@ const LONG_TEXT_CONTEXT: &str = "tollgate 2026-11-21 text of a key longer than 6
 /// assert_eq!(Key::from("a b{c}").as_str(), "a%20b%7Bc%7D");
 /// assert_eq!(Key::from("x".repeat(1_000_000)).as_str().len(), 41);
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone)]
 pub struct Key {
     text: ArrayString<MAX_LENGTH>,
+    /// Of the text. Made once with the key, and not again by each check.
+    fingerprint: Fingerprint,
 }
 
 impl Key {
@@ -69,6 +77,11 @@ impl Key {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// What stands for this key in the memory of this process.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 
     /// A value found in a certain place, which `tag` names: a kind of place, and for one of many its
@@ -106,7 +119,8 @@ impl Key {
             text.push('#');
             text.push_str(digits_of(&hasher.finalize().to_hex()));
         }
-        Self { text }
+        let fingerprint = Fingerprint::of(&text);
+        Self { text, fingerprint }
     }
 }
 
@@ -136,6 +150,32 @@ impl<'a> Tag<'a> {
 
 fn digits_of(hash: &ArrayString<64>) -> &str {
     hash.get(..HASH_DIGITS).unwrap_or(hash)
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
 }
 
 impl fmt::Debug for Key {

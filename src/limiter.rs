@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::decision::{Answer, Source};
+use crate::decision::{Answer, Draft, Source};
 use crate::store::{Check, Refund, Reset, Store, StoreFuture, check::Subject};
 use crate::{Decision, Error, ErrorKind, Key, Quota, Quotas};
 
@@ -83,8 +83,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As [`check_n`](Self::check_n).
-    pub async fn check(&self, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.check_n(key, 1).await
+    pub fn check(&self, key: impl Into<Key>) -> impl Future<Output = Result<Decision, Error>> {
+        self.check_n(key, 1)
     }
 
     /// Charges `cost` units to `key`, if every quota has room for all of them.
@@ -102,9 +102,24 @@ impl RateLimiter {
         if let Some(limit) = self.limit_below(cost) {
             return Err(Error::cost_exceeds_limit(cost, limit));
         }
-        let answer = self.ask(&key, cost).await?;
-        let decision = self.decide(cost, answer)?;
-        Ok(decision.charged_to(Arc::clone(&self.name), key))
+        let mut draft = Draft::begin();
+        let shown = draft.open();
+        let answer = shown.ask(&self.quotas, cost);
+        let later = self.ask_in_place(&key, cost, answer);
+        shown.charge_to(self.scope.fingerprint(), key);
+        let decided = match later {
+            None => shown.decide(),
+            Some(later) => {
+                let answer = later.await?;
+                let shown = draft.open();
+                shown.put(answer);
+                shown.decide()
+            }
+        };
+        match decided {
+            Ok(()) => Ok(draft.end()),
+            Err(answers) => Err(self.mismatch(answers)),
+        }
     }
 
     /// Looks at `key` without charging it: what is used, what remains, when it resets.
@@ -196,24 +211,25 @@ impl RateLimiter {
         let Some(charged_to) = decision.where_charged().cloned() else {
             return Ok(());
         };
-        if charged_to.limiter != self.name {
+        if charged_to.limiter != self.scope.fingerprint() {
             return Err(Error::new(
                 ErrorKind::Misconfigured,
                 format!(
-                    "a decision of the limiter {:?} was given back to {:?}",
-                    charged_to.limiter, self.name
+                    "a decision of another limiter was given back to {:?}",
+                    self.name
                 ),
             ));
         }
         // Before the store is asked: it may take them back and its answer be lost.
         let units = decision.take(units);
-        if units == 0 || decision.asked_quotas().is_empty() {
+        let quotas = decision.asked_quotas();
+        if units == 0 || quotas.is_empty() {
             return Ok(());
         }
         let subject = Subject {
             limiter: &self.scope,
             key: &charged_to.key,
-            quotas: decision.asked_quotas(),
+            quotas: &quotas,
         };
         let answer = decision.answer();
         self.store
@@ -252,42 +268,63 @@ impl RateLimiter {
     /// Asks the store. Unlike [`check_n`](Self::check_n) it also asks about a cost above a limit,
     /// which the store refuses for good, with the numbers as they are.
     pub(crate) fn ask(&self, key: &Key, cost: u32) -> StoreFuture {
-        if self.quotas.is_empty() {
-            return StoreFuture::ready(Ok(Answer::new(Source::None, [])));
+        match self.unasked(cost) {
+            Some(answer) => StoreFuture::ready(answer),
+            None => self.store.check(self.checking(key, cost)),
         }
-        let most = self
-            .quotas
-            .iter()
-            .map(|quota| quota.counted_by().max_cost());
-        let exceeded = most.min().filter(|most| cost > *most);
-        // What no limit admits is refused rather than split.
-        if let (Some(most), None) = (exceeded, self.limit_below(cost)) {
-            return StoreFuture::ready(Err(Error::cost_too_large(cost, most)));
+    }
+
+    /// Asks the store as [`ask`](Self::ask) does, for an answer in its place.
+    #[inline(always)]
+    fn ask_in_place(&self, key: &Key, cost: u32, answer: &mut Answer) -> Option<StoreFuture> {
+        match self.unasked(cost) {
+            Some(answer) => Some(StoreFuture::ready(answer)),
+            None => self.store.check_in_place(self.checking(key, cost), answer),
         }
+    }
+
+    fn checking<'a>(&'a self, key: &'a Key, cost: u32) -> Check<'a> {
         let subject = self.subject(key);
-        self.store.check(Check { subject, cost })
+        Check { subject, cost }
+    }
+
+    /// What the store need not be asked about.
+    #[inline(always)]
+    fn unasked(&self, cost: u32) -> Option<Result<Answer, Error>> {
+        if self.quotas.is_empty() {
+            return Some(Ok(Answer::new(Source::None, [])));
+        }
+        let most = self.quotas.most_cost();
+        if cost <= most {
+            return None;
+        }
+        // What no limit admits is refused rather than split.
+        if self.limit_below(cost).is_some() {
+            return None;
+        }
+        Some(Err(Error::cost_too_large(cost, most)))
     }
 
     /// Joins the answer of the store to the quotas that it was asked about.
     pub(crate) fn decide(&self, cost: u32, answer: Answer) -> Result<Decision, Error> {
-        if answer.quotas().len() == self.quotas.len() {
-            Ok(Decision::new(self.quotas.clone(), cost, answer))
-        } else {
-            Err(Error::new(
-                ErrorKind::InvalidReply,
-                format!(
-                    "the store answered for {} of {} quotas",
-                    answer.quotas().len(),
-                    self.quotas.len()
-                ),
-            ))
-        }
+        Decision::new(&self.quotas, cost, answer).map_err(|answers| self.mismatch(answers))
+    }
+
+    #[cold]
+    fn mismatch(&self, answers: usize) -> Error {
+        Error::new(
+            ErrorKind::InvalidReply,
+            format!(
+                "the store answered for {answers} of {} quotas",
+                self.quotas.len()
+            ),
+        )
     }
 
     /// The least limit, if no wait makes `cost` fit into it.
+    #[inline(always)]
     fn limit_below(&self, cost: u32) -> Option<u32> {
-        let least = self.quotas.iter().map(Quota::limit).min();
-        least.filter(|limit| cost > *limit)
+        self.quotas.least_limit().filter(|limit| cost > *limit)
     }
 
     fn subject<'a>(&'a self, key: &'a Key) -> Subject<'a> {

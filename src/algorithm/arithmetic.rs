@@ -8,17 +8,40 @@
 const EXACT: u64 = 1 << 53;
 
 /// The tick, in microseconds, in which so many units × window is exact.
+#[inline]
 pub(super) fn tick(units: u64, window: u64) -> u64 {
     let mut tick = 1;
-    while u128::from(units) * u128::from(window.div_ceil(tick)) >= u128::from(EXACT) {
+    // The first round has nothing to divide by: for most quotas it is the only one.
+    let mut ticks = window;
+    while u128::from(units) * u128::from(ticks) >= u128::from(EXACT) {
         tick *= 10;
+        ticks = window.div_ceil(tick);
     }
     tick
 }
 
+/// How many ticks there are in so many microseconds, rounded down.
+#[inline]
+pub(super) fn ticks(micros: u64, tick: u64) -> u64 {
+    // A division takes longer than all else that a check calculates.
+    if tick == 1 { micros } else { micros / tick }
+}
+
+/// The same, rounded up.
+#[inline]
+pub(super) fn ticks_up(micros: u64, tick: u64) -> u64 {
+    if tick == 1 {
+        micros
+    } else {
+        micros.div_ceil(tick)
+    }
+}
+
 /// The window of time that `now` is in, counted from the epoch, and how long until the next begins.
+#[inline]
 pub(super) fn aligned(now: u64, window: u64) -> (u64, u64) {
-    (now / window, window - now % window)
+    let (index, past) = (now / window, now % window);
+    (index, window - past)
 }
 
 #[cfg(test)]

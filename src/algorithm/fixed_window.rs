@@ -4,6 +4,8 @@
 //! the limit within one of them; up to twice the limit in a span across an edge. Twin of
 //! `lua/fixed_window.lua`.
 
+use std::borrow::Cow;
+
 use super::arithmetic::aligned;
 use super::tally::Tally;
 use super::{Charge, Question};
@@ -20,10 +22,10 @@ impl Tally for FixedWindow {
         self.window > aligned(question.now, question.window).0
     }
 
-    fn at(&self, question: &Question) -> Self {
+    fn at(&self, question: &Question) -> Cow<'_, Self> {
         let (window, _) = aligned(question.now, question.window);
         let count = if self.window >= window { self.count } else { 0 };
-        Self { window, count }
+        Cow::Owned(Self { window, count })
     }
 
     fn used(&self, _: &Question) -> u64 {

@@ -5,22 +5,24 @@
 //! long as the window. Counts in whole parts of a unit, so that nothing drifts where the limit does
 //! not divide the window. Twin of `lua/gcra.lua`.
 
-use super::arithmetic::tick;
+use std::borrow::Cow;
+
+use super::arithmetic::{tick, ticks, ticks_up};
 use super::tally::Tally;
-use super::{Charge, Question};
+use super::{Charge, Question, saturate};
 
 /// How full the meter was at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gcra {
     time: u64,
-    /// Whole units.
-    units: u64,
+    /// Whole units: no more than a limit.
+    units: u32,
     /// What is left of one more, in units × microseconds: a whole unit is a window of them.
     part: u64,
     /// The units that were given back since it was empty or its limit changed, parts as whole ones.
     back: u64,
     /// The limit by which it was charged last: how fast it drains.
-    limit: u64,
+    limit: u32,
 }
 
 /// In which parts of a unit the meter is read: a unit is `whole` of them, and a limit of them flows
@@ -32,22 +34,31 @@ struct Scale {
 }
 
 impl Scale {
+    #[inline(always)]
     fn of(question: &Question) -> Self {
         let tick = tick(question.limit.into(), question.window);
-        let whole = question.window.div_ceil(tick);
+        let whole = ticks_up(question.window, tick);
         Self { tick, whole }
+    }
+
+    /// A level as whole units, and what is left of one more.
+    #[inline(always)]
+    fn split(self, level: u64) -> (u32, u64) {
+        let units = level / self.whole;
+        (saturate(units), (level - units * self.whole) * self.tick)
     }
 }
 
 impl Gcra {
     /// What stands in the meter: no more than the limit, so that none waits longer than a window
     /// where the limit was lowered.
+    #[inline(always)]
     fn level(&self, question: &Question, scale: Scale) -> u64 {
         let most = u64::from(question.limit) * scale.whole;
-        if self.units >= question.limit.into() {
+        if self.units >= question.limit {
             return most;
         }
-        most.min(self.units * scale.whole + self.part.div_ceil(scale.tick))
+        most.min(u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick))
     }
 }
 
@@ -56,32 +67,35 @@ impl Tally for Gcra {
         self.time > question.now
     }
 
-    fn at(&self, question: &Question) -> Self {
+    #[inline(always)]
+    fn at(&self, question: &Question) -> Cow<'_, Self> {
         let scale = Scale::of(question);
         let level = self.level(question, scale);
         let time = self.time.min(question.now);
-        let passed = (question.now - time) / scale.tick;
-        let rate = u64::from(question.limit);
-        if level == 0 || passed >= level.div_ceil(rate) {
-            return Self {
+        let passed = ticks(question.now - time, scale.tick);
+        let drained = passed.saturating_mul(question.limit.into());
+        Cow::Owned(if drained >= level {
+            Self {
                 time: question.now,
                 ..Self::default()
-            };
-        }
-        let level = level - passed * rate;
-        Self {
-            // Not now: the rest of a tick goes on counting.
-            time: time + passed * scale.tick,
-            units: level / scale.whole,
-            part: level % scale.whole * scale.tick,
-            ..*self
-        }
+            }
+        } else {
+            let (units, part) = scale.split(level - drained);
+            Self {
+                // Not now: the rest of a tick goes on counting.
+                time: time + passed * scale.tick,
+                units,
+                part,
+                ..*self
+            }
+        })
     }
 
     fn used(&self, _: &Question) -> u64 {
-        self.units + u64::from(self.part > 0)
+        u64::from(self.units) + u64::from(self.part > 0)
     }
 
+    #[inline(always)]
     fn until(&self, question: &Question, target: u64) -> u64 {
         let scale = Scale::of(question);
         let over = self.level(question, scale) - target * scale.whole;
@@ -89,12 +103,18 @@ impl Tally for Gcra {
         ticks * scale.tick - (question.now - self.time)
     }
 
+    fn is_idle(&self, question: &Question) -> bool {
+        let limit = self.limit;
+        let question = Question { limit, ..*question };
+        self.at(&question).used(&question) == 0
+    }
+
     fn add(&mut self, question: &Question, cost: u64) {
         if !self.is_of(question) {
-            self.limit = question.limit.into();
+            self.limit = question.limit;
             self.back = 0;
         }
-        self.units += cost;
+        self.units = self.units.saturating_add(saturate(cost));
     }
 
     fn mark(&self, _: &Question) -> u64 {
@@ -106,7 +126,7 @@ impl Tally for Gcra {
     }
 
     fn is_of(&self, question: &Question) -> bool {
-        self.limit == u64::from(question.limit)
+        self.limit == question.limit
     }
 
     /// What stood in the meter before a charge drains before it. So of a charge is left at most what
@@ -115,7 +135,7 @@ impl Tally for Gcra {
         let scale = Scale::of(question);
         let part = charge.receipt.mark;
         let then = Self {
-            units: u64::from(charge.used).saturating_sub(u64::from(part > 0)),
+            units: charge.used.saturating_sub(u32::from(part > 0)),
             part,
             ..Self::default()
         };
@@ -135,8 +155,7 @@ impl Tally for Gcra {
             return false;
         }
         let level = self.level(question, scale).saturating_sub(taken);
-        self.units = level / scale.whole;
-        self.part = level % scale.whole * scale.tick;
+        (self.units, self.part) = scale.split(level);
         self.back += taken.div_ceil(scale.whole);
         true
     }

@@ -13,7 +13,7 @@ mod sliding_log;
 mod sorted_set_log;
 mod tally;
 
-use crate::decision::{QuotaAnswer, Receipt, Wait};
+use crate::decision::{Answer, QuotaAnswer, Receipt, Wait};
 use crate::quota::{Algorithm, Quota};
 use fixed_window::FixedWindow;
 use gcra::Gcra;
@@ -57,14 +57,27 @@ impl State {
         }
     }
 
-    /// How long until all units have returned, just after a charge.
-    pub(crate) fn idle_after(&self, question: Question) -> u64 {
+    /// Asks, and charges what fits: what [`ask`](Self::ask), [`charge`](Self::charge) and a look
+    /// come to where no other quota has a say.
+    #[inline(always)]
+    pub(crate) fn check(&mut self, question: Question, answer: &mut Answer) -> Checked {
         match self {
-            Self::SlidingLog(_) | Self::SortedSetLog(_) => question.window,
-            Self::SlidingCounter(counter) => counter.idle_after(question),
-            Self::SlidingBuckets(buckets) => buckets.idle_after(question),
-            Self::FixedWindow(window) => window.idle_after(question),
-            Self::Gcra(meter) => meter.idle_after(question),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.check(question).put(answer),
+            Self::SlidingCounter(counter) => counter.check(question).put(answer),
+            Self::SlidingBuckets(buckets) => buckets.check(question).put(answer),
+            Self::FixedWindow(window) => window.check(question).put(answer),
+            Self::Gcra(meter) => meter.check(question).put(answer),
+        }
+    }
+
+    /// Whether all units have returned.
+    pub(crate) fn is_idle(&self, question: Question) -> bool {
+        match self {
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.is_idle(question),
+            Self::SlidingCounter(counter) => counter.is_idle(question),
+            Self::SlidingBuckets(buckets) => buckets.is_idle(question),
+            Self::FixedWindow(window) => window.is_idle(question),
+            Self::Gcra(meter) => meter.is_idle(question),
         }
     }
 
@@ -106,6 +119,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
+    #[inline(always)]
     pub(crate) fn new(quota: &Quota, cost: u32, now: u64) -> Self {
         Self {
             limit: quota.limit(),
@@ -138,7 +152,29 @@ pub(crate) struct Asked {
     pub(crate) receipt: Receipt,
 }
 
+/// What of an answer is noted with its count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    pub(crate) used: u32,
+    pub(crate) admitted: bool,
+    pub(crate) renewed: bool,
+}
+
+impl Asked {
+    /// Puts what is answered into its place, and says what is noted.
+    #[inline(always)]
+    fn put(self, answer: &mut Answer) -> Checked {
+        answer.push(self.into());
+        Checked {
+            used: self.used,
+            admitted: self.wait == Wait::Zero,
+            renewed: self.renewed,
+        }
+    }
+}
+
 impl From<Asked> for QuotaAnswer {
+    #[inline(always)]
     fn from(asked: Asked) -> Self {
         Self::from_micros(asked.used, asked.wait, asked.reset).with_receipt(asked.receipt)
     }

@@ -4,6 +4,8 @@
 //! Never more than the limit in any span as long as the window, and a unit returns at most window/n
 //! late. Twin of `lua/sliding_buckets.lua`.
 
+use std::borrow::Cow;
+
 use super::tally::Tally;
 use super::{Charge, Question};
 
@@ -36,24 +38,31 @@ impl Tally for SlidingBuckets {
         self.buckets.last().is_some_and(|last| last.index > current)
     }
 
-    fn at(&self, question: &Question) -> Self {
-        let current = question.now / length(question);
-        let mut now = Self::default();
-        for bucket in &self.buckets {
-            if returned_at(question, bucket.index) > question.now {
-                now.add_to(bucket.index.min(current), bucket.count);
-            }
-        }
-        now
+    fn at(&self, _: &Question) -> Cow<'_, Self> {
+        Cow::Borrowed(self)
     }
 
-    fn used(&self, _: &Question) -> u64 {
-        self.buckets.iter().map(|bucket| bucket.count).sum()
+    fn settle(&mut self, question: &Question) {
+        self.buckets
+            .retain(|bucket| returned_at(question, bucket.index) > question.now);
+        let current = question.now / length(question);
+        let before = self
+            .buckets
+            .partition_point(|bucket| bucket.index <= current);
+        let after = self.buckets.drain(before..).map(|bucket| bucket.count);
+        let moved = after.sum();
+        if moved > 0 {
+            self.add_to(current, moved);
+        }
+    }
+
+    fn used(&self, question: &Question) -> u64 {
+        self.counting(question).map(|bucket| bucket.count).sum()
     }
 
     fn until(&self, question: &Question, target: u64) -> u64 {
         let mut used = self.used(question);
-        for bucket in &self.buckets {
+        for bucket in self.counting(question) {
             used -= bucket.count;
             if used <= target {
                 return returned_at(question, bucket.index) - question.now;
@@ -84,6 +93,20 @@ impl Tally for SlidingBuckets {
 }
 
 impl SlidingBuckets {
+    /// The buckets that count now, those after now as this one.
+    fn counting(&self, question: &Question) -> impl Iterator<Item = Bucket> {
+        let (now, length) = (question.now, length(question));
+        let returned = (now + 1).saturating_sub(question.window) / length;
+        let current = now / length;
+        let counting = self.buckets.iter();
+        counting
+            .skip_while(move |bucket| bucket.index < returned)
+            .map(move |bucket| Bucket {
+                index: bucket.index.min(current),
+                count: bucket.count,
+            })
+    }
+
     fn add_to(&mut self, index: u64, count: u64) {
         match self.buckets.last_mut() {
             Some(last) if last.index == index => last.count += count,
@@ -109,7 +132,7 @@ mod tests {
             let mut question = Question { limit: 1, window, parts, cost: 1, now: 1_000_000 };
             for step in steps {
                 question.now += step;
-                buckets = buckets.at(&question);
+                buckets.settle(&question);
                 buckets.add(&question, 1);
                 prop_assert!(buckets.buckets.len() as u64 <= parts + 1);
             }

@@ -4,7 +4,9 @@
 //! About the limit for steady traffic; below twice the limit at worst. The part of the previous
 //! count is rounded up. Twin of `lua/sliding_counter.lua`.
 
-use super::arithmetic::{aligned, tick};
+use std::borrow::Cow;
+
+use super::arithmetic::{aligned, tick, ticks, ticks_up};
 use super::tally::Tally;
 use super::{Charge, Question};
 
@@ -28,7 +30,7 @@ impl SlidingCounter {
             return question.window;
         }
         let tick = self.tick(question);
-        target * (question.window / tick) / self.previous * tick
+        target * ticks(question.window, tick) / self.previous * tick
     }
 
     /// As it will be in the next window, if nothing is charged until then.
@@ -46,25 +48,28 @@ impl Tally for SlidingCounter {
         self.window > aligned(question.now, question.window).0
     }
 
-    fn at(&self, question: &Question) -> Self {
+    fn at(&self, question: &Question) -> Cow<'_, Self> {
         let (window, _) = aligned(question.now, question.window);
         let (previous, current) = match window.saturating_sub(self.window) {
             0 => (self.previous, self.current),
             1 => (self.current, 0),
             _ => (0, 0),
         };
-        Self {
+        Cow::Owned(Self {
             window,
             previous,
             current,
-        }
+        })
     }
 
     fn used(&self, question: &Question) -> u64 {
+        if self.previous == 0 {
+            return self.current;
+        }
         let (_, overlap) = aligned(question.now, question.window);
         let tick = self.tick(question);
-        let part = self.previous * overlap.div_ceil(tick);
-        let part = part.div_ceil(question.window / tick);
+        let part = self.previous * ticks_up(overlap, tick);
+        let part = part.div_ceil(ticks(question.window, tick));
         self.current + part.min(self.previous)
     }
 

@@ -3,48 +3,65 @@
 //! A unit charged at *t* counts in [*t*, *t* + window). Twin of `lua/sliding_log.lua`, with one
 //! difference that cannot be seen: units of one microsecond are one run here and equal entries
 //! there.
+//!
+//! A check of one unit looks at the ends of the log. What has expired is walked over once, by the
+//! check that drops it.
 
-use std::collections::VecDeque;
+mod runs;
 
 use super::{Asked, Charge, Question, saturate};
 use crate::decision::{Receipt, Wait};
+use runs::{Run, Runs};
 
 /// The units that were charged, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct SlidingLog {
-    runs: VecDeque<Run>,
-    /// The units that were charged before the first run.
-    gone: u64,
-}
-
-/// The units of one microsecond.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    time: u64,
-    /// The units that were charged up to and with this run, ever: what makes the log searchable by
-    /// index.
-    end: u64,
+    runs: Runs,
 }
 
 impl SlidingLog {
+    /// Asks, and charges what fits.
+    #[inline]
+    pub(super) fn check(&mut self, question: Question) -> Asked {
+        let Question { limit, cost, .. } = question;
+        let renewed = cost > 0 && self.settle(question);
+        let used = u64::from(self.runs.units()) + u64::from(cost);
+        if cost == 0 || used > limit.into() {
+            let asked = self.judge(question);
+            return Asked { renewed, ..asked };
+        }
+        let renewed = self.charge(question) | renewed;
+        Asked {
+            used: saturate(used),
+            wait: Wait::Zero,
+            // Nothing is over the limit now: the first unit to leave makes room.
+            reset: self.runs.first().map_or(0, |run| returns_in(run, question)),
+            renewed,
+            receipt: Receipt::default(),
+        }
+    }
+
     pub(super) fn ask(&mut self, question: Question) -> Asked {
-        let Question {
-            limit,
-            window,
-            cost,
-            now,
-            ..
-        } = question;
-        let renewed = cost > 0 && (self.rewind(now) | self.trim(now, window));
-        let skipped = self.units_before(
-            self.runs
-                .partition_point(|run| expired(run.time, now, window)),
-        );
-        let used = saturate(self.len() - skipped);
+        let renewed = question.cost > 0 && self.settle(question);
+        let asked = self.judge(question);
+        Asked { renewed, ..asked }
+    }
+
+    /// Brings the log up to now; whether that renews it.
+    #[inline]
+    fn settle(&mut self, question: Question) -> bool {
+        self.rewind(question) | self.trim(question)
+    }
+
+    /// What a quota says of the log as it is.
+    fn judge(&self, question: Question) -> Asked {
+        let Question { limit, cost, .. } = question;
+        let skipped = if cost > 0 { 0 } else { self.expired(question) };
+        let used = self.runs.units() - skipped;
 
         let returns_in = |index: u32| {
-            let time = self.time_of(skipped + u64::from(index)).min(now);
-            time + window - now
+            let time = self.runs.time_of(skipped + index);
+            returns_in(Run { time, units: 1 }, question)
         };
         let wait = if cost > limit {
             Wait::Never
@@ -65,7 +82,7 @@ impl SlidingLog {
             used,
             wait,
             reset,
-            renewed,
+            renewed: false,
             // The units of a log are found by their time.
             receipt: Receipt::default(),
         }
@@ -73,90 +90,65 @@ impl SlidingLog {
 
     /// Renews when the log begins.
     pub(super) fn charge(&mut self, question: Question) -> bool {
-        let Question { cost, now, .. } = question;
         let begins = self.runs.is_empty();
-        let end = self.end() + u64::from(cost);
-        match self.runs.back_mut() {
-            Some(last) if last.time == now => last.end = end,
-            _ => self.runs.push_back(Run { time: now, end }),
-        }
+        self.runs.push(question.now, question.cost, question.limit);
         begins
     }
 
+    pub(super) fn is_idle(&self, question: Question) -> bool {
+        self.runs.last().is_none_or(|run| expired(run, question))
+    }
+
     pub(super) fn refund(&mut self, question: Question, charge: Charge, units: u32) -> bool {
-        let Question { window, now, .. } = question;
-        let at = self.runs.partition_point(|run| run.time < charge.time);
-        let before = self.units_before(at) + self.gone;
-        let Some(run) = self.runs.get(at) else {
-            return false;
+        let charged = Run {
+            time: charge.time,
+            units,
         };
-        if run.time != charge.time || expired(run.time, now, window) {
+        if expired(charged, question) {
             return false;
         }
-        let taken = u64::from(units).min(run.end - before);
-        for run in self.runs.range_mut(at..) {
-            run.end -= taken;
-        }
-        if self.runs.get(at).is_some_and(|run| run.end == before) {
-            self.runs.remove(at);
-        }
-        taken > 0 && !self.runs.is_empty()
+        self.runs.take(charge.time, units) > 0 && !self.runs.is_empty()
     }
 
     /// A clock that stepped back leaves units after now: they are charged now, so that none counts
     /// for longer than a window.
-    fn rewind(&mut self, now: u64) -> bool {
-        let end = self.end();
-        let kept = self.runs.partition_point(|run| run.time <= now);
-        if kept == self.runs.len() {
+    #[inline]
+    fn rewind(&mut self, question: Question) -> bool {
+        let Question { now, limit, .. } = question;
+        if self.runs.last().is_none_or(|run| run.time <= now) {
             return false;
         }
-        self.runs.truncate(kept);
-        match self.runs.back_mut() {
-            Some(last) if last.time == now => last.end = end,
-            _ => self.runs.push_back(Run { time: now, end }),
-        }
+        let moved = self.runs.drop_after(now);
+        self.runs.push(now, moved, limit);
         true
     }
 
     /// Forgets what no longer counts. Renews where something is left: a log that is gone has
     /// nothing to keep.
-    fn trim(&mut self, now: u64, window: u64) -> bool {
-        let before = self
-            .runs
-            .partition_point(|run| expired(run.time, now, window));
-        self.gone += self.units_before(before);
-        self.runs.drain(..before);
-        if self.runs.len() < self.runs.capacity() / 4 {
-            self.runs.shrink_to(self.runs.len() * 2);
+    #[inline]
+    fn trim(&mut self, question: Question) -> bool {
+        self.runs
+            .drop_while(|time| time + question.window <= question.now)
+            && !self.runs.is_empty()
+    }
+
+    /// How many units do not count any more, and have not been forgotten.
+    fn expired(&self, question: Question) -> u32 {
+        if self.is_idle(question) {
+            return self.runs.units();
         }
-        before > 0 && !self.runs.is_empty()
-    }
-
-    fn end(&self) -> u64 {
-        self.runs.back().map_or(self.gone, |run| run.end)
-    }
-
-    fn len(&self) -> u64 {
-        self.end() - self.gone
-    }
-
-    fn units_before(&self, run: usize) -> u64 {
-        let last = run.checked_sub(1).and_then(|last| self.runs.get(last));
-        last.map_or(0, |last| last.end - self.gone)
-    }
-
-    /// When the unit at `index` was charged, counted from 0 at the oldest.
-    fn time_of(&self, index: u64) -> u64 {
-        let run = self
-            .runs
-            .partition_point(|run| run.end - self.gone <= index);
-        self.runs.get(run).map_or(0, |run| run.time)
+        let gone = self.runs.iter().take_while(|run| expired(*run, question));
+        saturate(gone.map(|run| u64::from(run.units)).sum())
     }
 }
 
-fn expired(time: u64, now: u64, window: u64) -> bool {
-    time + window <= now
+fn expired(run: Run, question: Question) -> bool {
+    run.time + question.window <= question.now
+}
+
+/// How long until units return; those of a time after now as if they were charged now.
+fn returns_in(run: Run, question: Question) -> u64 {
+    run.time.min(question.now) + question.window - question.now
 }
 
 #[cfg(test)]
@@ -292,6 +284,6 @@ mod tests {
         for _ in 0..1_000 {
             check(&mut log, question(100_000, 100, START));
         }
-        assert_eq!((log.runs.len(), log.len()), (1, 100_000));
+        assert_eq!((log.runs.iter().count(), log.runs.units()), (1, 100_000));
     }
 }

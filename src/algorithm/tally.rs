@@ -4,6 +4,8 @@
 //! A tally is stored as it was last charged; what time has made of it since is worked out when it
 //! is asked. So a refusal writes nothing.
 
+use std::borrow::Cow;
+
 use super::{Asked, Charge, Question};
 use crate::decision::{Receipt, Wait};
 
@@ -12,15 +14,27 @@ pub(crate) trait Tally: Clone + Default {
     /// Whether it was charged after now, by a clock that has stepped back since.
     fn is_after(&self, question: &Question) -> bool;
 
-    /// What time has made of it: as if charged now, if it was charged after now.
+    /// What time has made of it: as if charged now, if it was charged after now. Borrowed where
+    /// copying it would allocate, and its answers leave out what no longer counts.
     #[must_use]
-    fn at(&self, question: &Question) -> Self;
+    fn at(&self, question: &Question) -> Cow<'_, Self>;
+
+    /// Becomes what time has made of it.
+    fn settle(&mut self, question: &Question) {
+        let now = self.at(question).into_owned();
+        *self = now;
+    }
 
     /// The units that count, of a tally as it is now.
     fn used(&self, question: &Question) -> u64;
 
     /// How long until at most `target` units count, which is less than now.
     fn until(&self, question: &Question, target: u64) -> u64;
+
+    /// Whether no unit counts any more.
+    fn is_idle(&self, question: &Question) -> bool {
+        self.at(question).used(question) == 0
+    }
 
     /// Charges units to a tally as it is now.
     fn add(&mut self, question: &Question, cost: u64);
@@ -53,50 +67,66 @@ pub(crate) struct Kept<T> {
 }
 
 impl<T: Tally> Kept<T> {
-    pub(super) fn ask(&mut self, question: Question) -> Asked {
+    /// Asks, and charges what fits.
+    #[inline(always)]
+    pub(super) fn check(&mut self, question: Question) -> Asked {
+        let renewed = self.rewind(&question);
         let now = self.tally.at(&question);
-        let renewed = question.cost > 0 && self.tally.is_after(&question);
-        if renewed {
-            self.tally = now.clone();
+        let used = now.used(&question);
+        let cost = u64::from(question.cost);
+        if cost == 0 || used + cost > question.limit.into() {
+            let asked = judge(&*now, used, self.born, question);
+            return Asked { renewed, ..asked };
+        }
+        if used == 0 || !self.tally.is_of(&question) {
             self.born = question.now;
         }
-        let (limit, cost) = (u64::from(question.limit), u64::from(question.cost));
-        let used = now.used(&question);
-        let wait = if cost > limit {
-            Wait::Never
-        } else if used + cost <= limit {
-            Wait::Zero
-        } else {
-            Wait::Micros(now.until(&question, limit - cost))
-        };
-        // One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
-        let fewer = used.min(limit).checked_sub(1);
-        Asked {
-            used: super::saturate(used),
-            wait,
-            reset: fewer.map_or(0, |target| now.until(&question, target)),
-            renewed,
-            receipt: Receipt {
-                stamp: self.born,
-                mark: now.mark(&question),
-                back: now.back(),
-            },
+        match now {
+            Cow::Owned(now) => self.tally = now,
+            Cow::Borrowed(_) => self.tally.settle(&question),
         }
+        self.tally.add(&question, cost);
+        let look = Question {
+            cost: 0,
+            ..question
+        };
+        let asked = judge(&self.tally, used + cost, self.born, look);
+        let renewed = true;
+        Asked { renewed, ..asked }
+    }
+
+    pub(super) fn ask(&mut self, question: Question) -> Asked {
+        let renewed = self.rewind(&question);
+        let now = self.tally.at(&question);
+        let asked = judge(&*now, now.used(&question), self.born, question);
+        Asked { renewed, ..asked }
+    }
+
+    /// After a step back of the clock, what was charged is charged now, by the first check with a
+    /// cost.
+    #[inline(always)]
+    fn rewind(&mut self, question: &Question) -> bool {
+        let is_after = question.cost > 0 && self.tally.is_after(question);
+        if is_after {
+            self.tally.settle(question);
+            self.born = question.now;
+        }
+        is_after
     }
 
     /// Renews the time to live.
     pub(super) fn charge(&mut self, question: Question) -> bool {
-        let mut now = self.tally.at(&question);
-        if now.used(&question) == 0 || !self.tally.is_of(&question) {
+        let is_of = self.tally.is_of(&question);
+        self.tally.settle(&question);
+        if self.tally.used(&question) == 0 || !is_of {
             self.born = question.now;
         }
-        now.add(&question, question.cost.into());
-        self.tally = now;
+        self.tally.add(&question, question.cost.into());
         true
     }
 
-    pub(super) fn idle_after(&self, question: Question) -> u64 {
-        self.tally.at(&question).until(&question, 0)
+    pub(super) fn is_idle(&self, question: Question) -> bool {
+        self.tally.is_idle(&question)
     }
 
     /// After a step back of the clock, where units were charged is no longer where they stand:
@@ -106,5 +136,34 @@ impl<T: Tally> Kept<T> {
             && !self.tally.is_after(&question)
             && self.tally.at(&question).used(&question) > 0
             && self.tally.take(&question, charge, units.into())
+    }
+}
+
+/// What a quota says of a tally as it is now, of which so many units count.
+#[inline(always)]
+fn judge<T: Tally>(now: &T, used: u64, born: u64, question: Question) -> Asked {
+    let (limit, cost) = (u64::from(question.limit), u64::from(question.cost));
+    let wait = if cost > limit {
+        Wait::Never
+    } else if used + cost <= limit {
+        Wait::Zero
+    } else {
+        Wait::Micros(now.until(&question, limit - cost))
+    };
+    // One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
+    let fewer = used.min(limit).checked_sub(1);
+    Asked {
+        used: super::saturate(used),
+        wait,
+        reset: match fewer {
+            Some(fewer) => now.until(&question, fewer),
+            None => 0,
+        },
+        renewed: false,
+        receipt: Receipt {
+            stamp: born,
+            mark: now.mark(&question),
+            back: now.back(),
+        },
     }
 }

@@ -16,6 +16,17 @@ pub struct Answer {
     time: u64,
 }
 
+/// One that says nothing yet, for a store to write to.
+impl Default for Answer {
+    fn default() -> Self {
+        Self {
+            source: Source::None,
+            quotas: SmallVec::new(),
+            time: 0,
+        }
+    }
+}
+
 impl Answer {
     /// Joins the answers of the quotas.
     pub fn new(source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
@@ -29,12 +40,25 @@ impl Answer {
         source: Source,
         quotas: impl IntoIterator<Item = QuotaAnswer>,
     ) -> Self {
-        let quotas = quotas.into_iter().collect();
         Self {
             source,
-            quotas,
+            quotas: quotas.into_iter().collect(),
             time,
         }
+    }
+
+    /// Begins anew, without the answer of any quota.
+    #[inline]
+    pub(crate) fn begin(&mut self, time: u64, source: Source) {
+        self.source = source;
+        self.time = time;
+        self.quotas.clear();
+    }
+
+    /// Adds the answer of the next quota.
+    #[inline]
+    pub(crate) fn push(&mut self, answer: QuotaAnswer) {
+        self.quotas.push(answer);
     }
 
     pub(crate) fn time(&self) -> u64 {
@@ -56,13 +80,16 @@ impl Answer {
 
     /// The answers of the quotas.
     #[must_use]
+    #[inline]
     pub fn quotas(&self) -> &[QuotaAnswer] {
         &self.quotas
     }
 }
 
 /// Who decided.
+// As wide as its neighbours in an answer: what is copied in words of one width is not waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
     /// Redis, exact over all processes.
@@ -82,10 +109,14 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
     used: u32,
-    wait: Wait,
+    /// In microseconds: zero, or [`NEVER`].
+    wait: u64,
     reset_micros: u64,
     receipt: Receipt,
 }
+
+/// The wait of a cost that never passes. None that ends is as long.
+const NEVER: u64 = u64::MAX;
 
 /// By what a store finds again the units of one check among those of all: numbers whose meaning is
 /// the algorithm's.
@@ -123,7 +154,13 @@ impl QuotaAnswer {
         Self::from_micros(used, wait, micros(reset_after))
     }
 
+    #[inline]
     pub(crate) fn from_micros(used: u32, wait: Wait, reset_micros: u64) -> Self {
+        let wait = match wait {
+            Wait::Zero => 0,
+            Wait::Micros(micros) => micros.min(NEVER - 1),
+            Wait::Never => NEVER,
+        };
         Self {
             used,
             wait,
@@ -133,19 +170,16 @@ impl QuotaAnswer {
     }
 
     fn aged(self, micros: u64) -> Self {
-        let wait = match self.wait {
+        let wait = match self.wait() {
             Wait::Micros(wait) if wait > micros => Wait::Micros(wait - micros),
             Wait::Micros(_) | Wait::Zero => Wait::Zero,
             Wait::Never => Wait::Never,
         };
         let reset_micros = self.reset_micros.saturating_sub(micros);
-        Self {
-            wait,
-            reset_micros,
-            ..self
-        }
+        Self::from_micros(self.used, wait, reset_micros).with_receipt(self.receipt)
     }
 
+    #[inline]
     pub(crate) fn with_receipt(self, receipt: Receipt) -> Self {
         Self { receipt, ..self }
     }
@@ -159,7 +193,16 @@ impl QuotaAnswer {
     }
 
     pub(crate) fn wait(&self) -> Wait {
-        self.wait
+        match self.wait {
+            0 => Wait::Zero,
+            NEVER => Wait::Never,
+            micros => Wait::Micros(micros),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.wait == 0
     }
 
     pub(crate) fn reset_micros(&self) -> u64 {

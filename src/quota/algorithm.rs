@@ -18,7 +18,7 @@
 pub enum Algorithm {
     /// Remembers when each unit was charged. The default, because it is the one without a footnote.
     ///
-    /// In memory it takes 16 bytes for each microsecond in which units were charged. Takes costs up
+    /// In memory it takes 8 bytes for each microsecond in which units were charged. Takes costs up
     /// to 100 000 at once.
     #[default]
     SlidingLog,

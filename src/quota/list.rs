@@ -25,6 +25,10 @@ pub struct Quotas {
     list: Arc<[Held]>,
     /// Of each stored count, the index of its strictest quota.
     charging: Arc<[usize]>,
+    /// Above this, a cost fits into one of the limits never.
+    least_limit: Option<u32>,
+    /// Above this, a cost is too large for one of the algorithms.
+    most_cost: u32,
 }
 
 /// A quota and the stored count that it judges.
@@ -58,7 +62,11 @@ impl Quotas {
             }
             list.push(Held { quota, counter });
         }
+        let quotas = list.iter().map(|held| &held.quota);
+        let costs = quotas.clone().map(|quota| quota.counted_by().max_cost());
         Self {
+            least_limit: quotas.map(Quota::limit).min(),
+            most_cost: costs.min().unwrap_or(u32::MAX),
             list: list.into(),
             charging: charging.into(),
         }
@@ -80,6 +88,25 @@ impl Quotas {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// The strictest limit, unless nothing limits.
+    pub(crate) fn least_limit(&self) -> Option<u32> {
+        self.least_limit
+    }
+
+    /// The highest cost that all algorithms take.
+    pub(crate) fn most_cost(&self) -> u32 {
+        self.most_cost
+    }
+
+    /// The quota, if there is one only.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&Quota> {
+        match &*self.list {
+            [held] => Some(&held.quota),
+            _ => None,
+        }
     }
 
     /// Each quota with the number of its stored count; the counts are numbered from 0 in the order

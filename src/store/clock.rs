@@ -4,32 +4,37 @@
 use std::sync::Arc;
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+#[cfg(feature = "test-util")]
+use std::time::Duration;
 
 /// Where the memory store takes its time from.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// Counts from when the store was made, and never steps.
-    Monotonic(Instant),
+    /// Counts from when the store was made: the counter of the processor where it is steady, else
+    /// the monotonic clock of the system. It may run some millionths faster or slower than that.
+    Monotonic { clock: quanta::Clock, start: u64 },
     #[cfg(feature = "test-util")]
     Test(TestClock),
 }
 
 impl Clock {
     pub(crate) fn monotonic() -> Self {
-        Self::Monotonic(Instant::now())
+        let clock = quanta::Clock::new();
+        let start = clock.raw();
+        Self::Monotonic { clock, start }
     }
 
     /// What the clock shows, in microseconds.
     pub(crate) fn now(&self) -> u64 {
         match self {
-            Self::Monotonic(start) => micros(start.elapsed()),
+            Self::Monotonic { clock, start } => clock.delta_as_nanos(*start, clock.raw()) / 1_000,
             #[cfg(feature = "test-util")]
             Self::Test(clock) => clock.now_micros(),
         }
     }
 }
 
+#[cfg(feature = "test-util")]
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

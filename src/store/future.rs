@@ -25,6 +25,7 @@ enum State<T> {
 
 impl<T> StoreFuture<T> {
     /// An answer that is there.
+    #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
         Self(State::Ready(answer))
     }
@@ -40,6 +41,7 @@ impl<T> StoreFuture<T> {
     }
 
     /// The answer if it is there, else this future again.
+    #[inline]
     pub(crate) fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.0 {
             State::Ready(answer) => Ok(answer),
@@ -54,6 +56,7 @@ impl<T> Unpin for StoreFuture<T> {}
 impl<T> Future for StoreFuture<T> {
     type Output = Result<T, Error>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             State::Boxed(future) => return future.as_mut().poll(cx),

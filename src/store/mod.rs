@@ -54,6 +54,16 @@ pub trait Store: Send + Sync + 'static {
     /// [`StoreFuture::ready`]: the middleware then neither boxes nor awaits.
     fn check(&self, check: Check<'_>) -> StoreFuture;
 
+    /// Does what [`check`](Self::check) does, and where that takes no waiting puts the answer into its
+    /// place: to pass on a future of it takes a store in memory as long as to decide. `None` says that
+    /// it is there.
+    ///
+    /// Unless a store says otherwise, this is the future of `check`.
+    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
+        let _ = answer;
+        Some(self.check(check))
+    }
+
     /// Forgets what is charged to a key.
     ///
     /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
@@ -82,6 +92,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).check(check)
     }
 
+    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
+        (**self).check_in_place(check, answer)
+    }
+
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         (**self).reset(reset)
     }
@@ -94,6 +108,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 impl<S: Store + ?Sized> Store for Box<S> {
     fn check(&self, check: Check<'_>) -> StoreFuture {
         (**self).check(check)
+    }
+
+    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
+        (**self).check_in_place(check, answer)
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

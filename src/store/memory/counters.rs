@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 
 use super::{Answer, Check, Refund};
+use crate::Quota;
 use crate::algorithm::{Asked, Charge, Question, State, time_to_live_millis};
-use crate::decision::{QuotaAnswer, Source, Wait};
+use crate::decision::{QuotaAnswer, Wait};
 use crate::quota::{Algorithm, Quotas};
 
 /// What is stored for one key: a count for each algorithm and window.
@@ -23,52 +24,69 @@ struct Counter {
     dies_at: u64,
     /// How much of a limit is used, in 1/1024: the most over the quotas of the last check that had a
     /// cost.
-    part_used: u32,
-    /// When the last charged unit is returned.
-    idle_at: u64,
+    part_used: u16,
 }
 
 /// The part of its limit that a key may have used and still be dropped, in 1/1024.
-pub(super) const DROPPABLE_PART: u32 = 512;
+pub(super) const DROPPABLE_PART: u16 = 512;
 
 impl Counters {
     /// Asks every quota, and charges all if all admit.
-    pub(super) fn check(&mut self, check: Check<'_>, now: u64) -> Answer {
-        let cost = check.cost();
+    #[inline]
+    pub(super) fn check(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         let quotas = check.quotas();
+        if let Some(quota) = quotas.only() {
+            self.check_one(quota, check.cost(), now, answer);
+        } else {
+            self.check_all(quotas, check.cost(), now, answer);
+        }
+    }
+
+    /// Most limiters have one quota: its count is found once, and brought up to now once.
+    #[inline(always)]
+    fn check_one(&mut self, quota: &Quota, cost: u32, now: u64, answer: &mut Answer) {
+        let question = Question::new(quota, cost, now);
+        let algorithm = quota.counted_by();
+        if let Some(counter) = self.find(algorithm, question.window) {
+            counter.check(question, answer);
+            return;
+        }
+        let mut counter = Counter::new(algorithm, question.window);
+        if counter.check(question, answer) && cost > 0 {
+            self.list.push(counter);
+        }
+    }
+
+    #[inline(never)]
+    fn check_all(&mut self, quotas: &Quotas, cost: u32, now: u64, answer: &mut Answer) {
         let asked: SmallVec<[Asked; 2]> = quotas
             .iter()
             .map(|quota| self.ask(Question::new(quota, cost, now), quota.counted_by()))
             .collect();
         let admitted = asked.iter().all(|asked| asked.wait == Wait::Zero);
-        let charged = admitted && cost > 0;
-        if charged {
+        if admitted && cost > 0 {
             for quota in quotas.counters() {
                 self.charge(Question::new(quota, cost, now), quota.counted_by());
             }
-        }
-        let answers: SmallVec<[QuotaAnswer; 2]> = if charged {
-            let look = |quota| self.ask(Question::new(quota, 0, now), quota.counted_by());
-            quotas.iter().map(look).map(QuotaAnswer::from).collect()
+            for quota in quotas.iter() {
+                let look = Question::new(quota, 0, now);
+                answer.push(self.ask(look, quota.counted_by()).into());
+            }
         } else {
-            asked.into_iter().map(QuotaAnswer::from).collect()
-        };
-        if cost > 0 {
-            self.note_parts_used(quotas, &answers);
+            for asked in asked {
+                answer.push(asked.into());
+            }
         }
-        Answer::at(now, Source::Memory, answers)
+        if cost > 0 {
+            self.note_parts_used(quotas, answer.quotas());
+        }
     }
 
     fn ask(&mut self, question: Question, algorithm: Algorithm) -> Asked {
-        self.remove_dead_of(algorithm, question);
-        let Some(counter) = self.find(algorithm, question.window) else {
-            return State::empty(algorithm).ask(question);
-        };
-        let asked = counter.state.ask(question);
-        if asked.renewed {
-            counter.renew(question.now);
+        match self.find(algorithm, question.window) {
+            Some(counter) => counter.ask(question),
+            None => State::empty(algorithm).ask(question),
         }
-        asked
     }
 
     fn charge(&mut self, question: Question, algorithm: Algorithm) {
@@ -76,10 +94,7 @@ impl Counters {
             self.list.push(Counter::new(algorithm, question.window));
         }
         if let Some(counter) = self.find(algorithm, question.window) {
-            if counter.state.charge(question) {
-                counter.renew(question.now);
-            }
-            counter.idle_at = question.now + counter.state.idle_after(question);
+            counter.charge(question);
         }
     }
 
@@ -97,13 +112,6 @@ impl Counters {
         }
     }
 
-    /// Forgets a count that has died, as a key that has expired is not there any more.
-    fn remove_dead_of(&mut self, algorithm: Algorithm, question: Question) {
-        let Question { window, now, .. } = question;
-        self.list
-            .retain(|counter| !counter.counts(algorithm, window) || counter.dies_at > now / 1_000);
-    }
-
     fn find(&mut self, algorithm: Algorithm, window: u64) -> Option<&mut Counter> {
         self.list
             .iter_mut()
@@ -119,11 +127,8 @@ impl Counters {
                 receipt: answer.receipt(),
                 used: answer.used(),
             };
-            self.remove_dead_of(quota.counted_by(), question);
-            if let Some(counter) = self.find(quota.counted_by(), question.window)
-                && counter.state.refund(question, charge, refund.units())
-            {
-                counter.renew(now);
+            if let Some(counter) = self.find(quota.counted_by(), question.window) {
+                counter.refund(question, charge, refund.units());
             }
         }
     }
@@ -139,7 +144,7 @@ impl Counters {
 
     /// Forgets the counts that have died.
     pub(super) fn remove_dead(&mut self, now: u64) {
-        self.list.retain(|counter| counter.dies_at > now / 1_000);
+        self.list.retain(|counter| !counter.is_dead(now));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -148,8 +153,8 @@ impl Counters {
 
     /// How much is lost by dropping this key now: the largest part used of any limit, in 1/1024;
     /// nothing once all units are returned.
-    pub(super) fn part_used(&self, now: u64) -> u32 {
-        let live = self.list.iter().filter(|counter| counter.idle_at > now);
+    pub(super) fn part_used(&self, now: u64) -> u16 {
+        let live = self.list.iter().filter(|counter| !counter.is_idle(now));
         live.map(|counter| counter.part_used).max().unwrap_or(0)
     }
 }
@@ -162,12 +167,69 @@ impl Counter {
             state: State::empty(algorithm),
             dies_at: 0,
             part_used: 0,
-            idle_at: 0,
         }
     }
 
     fn counts(&self, algorithm: Algorithm, window: u64) -> bool {
         self.algorithm == algorithm && self.window == window
+    }
+
+    #[inline(always)]
+    fn check(&mut self, question: Question, answer: &mut Answer) -> bool {
+        self.forget_if_dead(question.now);
+        let checked = self.state.check(question, answer);
+        if checked.renewed {
+            self.renew(question.now);
+        }
+        if question.cost > 0 {
+            self.part_used = part(checked.used, question.limit);
+        }
+        checked.admitted
+    }
+
+    fn ask(&mut self, question: Question) -> Asked {
+        self.forget_if_dead(question.now);
+        let asked = self.state.ask(question);
+        if asked.renewed {
+            self.renew(question.now);
+        }
+        asked
+    }
+
+    fn charge(&mut self, question: Question) {
+        if self.state.charge(question) {
+            self.renew(question.now);
+        }
+    }
+
+    fn refund(&mut self, question: Question, charge: Charge, units: u32) {
+        self.forget_if_dead(question.now);
+        if self.state.refund(question, charge, units) {
+            self.renew(question.now);
+        }
+    }
+
+    /// A count that has died begins anew, as a key that has expired is not there any more.
+    #[inline]
+    fn forget_if_dead(&mut self, now: u64) {
+        if self.is_dead(now) {
+            self.state = State::empty(self.algorithm);
+        }
+    }
+
+    fn is_dead(&self, now: u64) -> bool {
+        self.dies_at <= now / 1_000
+    }
+
+    /// Whether all its units have returned.
+    fn is_idle(&self, now: u64) -> bool {
+        self.state.is_idle(Question {
+            limit: 0,
+            window: self.window,
+            parts: self.algorithm.parts(),
+            cost: 0,
+            now,
+        })
     }
 
     fn renew(&mut self, now: u64) {
@@ -176,7 +238,18 @@ impl Counter {
 }
 
 /// `used` of `limit`, in 1/1024, rounded up.
-fn part(used: u32, limit: u32) -> u32 {
+fn part(used: u32, limit: u32) -> u16 {
     let part = (u64::from(used) * 1_024).div_ceil(u64::from(limit.max(1)));
-    u32::try_from(part).unwrap_or(u32::MAX)
+    u16::try_from(part).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_small() {
+        let size = size_of::<Counters>();
+        assert!(size <= 80, "{size} bytes");
+    }
 }

@@ -1,21 +1,22 @@
 //! The store in this process: the same rules as in Redis, without Redis.
 
 mod counters;
+mod entries;
 mod shard;
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
-use super::{Answer, Check, Refund, Reset, Store, StoreFuture};
+use super::{Answer, Check, Refund, Reset, Source, Store, StoreFuture};
+use crate::identity::Fingerprint;
 use crate::{Error, ErrorKind};
-use shard::{Name, Shard};
+use shard::Shard;
 
-/// How many keys a store holds unless told otherwise: with a quota of 100 units, about 200 MB when
+/// How many keys a store holds unless told otherwise: with a quota of 100 units, about 100 MB when
 /// every key is at its limit, and a tenth of that in common traffic.
 const DEFAULT_MAX_KEYS: usize = 100_000;
 
@@ -44,8 +45,8 @@ const MAX_SHARDS: usize = 64;
 ///    middleware treats as a store that does not answer, and logs.
 ///
 /// To keep a check short, 64 keys are looked at for a place, the next 64 at the next check. What one
-/// key takes is bounded by its limits: a log holds 16 bytes for each microsecond in which a unit was
-/// charged.
+/// key takes is bounded by its limits: a log holds 8 bytes for each microsecond in which units were
+/// charged, and up to half more while it grows.
 ///
 /// # Examples
 ///
@@ -63,10 +64,13 @@ pub struct MemoryStore {
 
 struct Inner {
     clock: Clock,
-    hasher: RandomState,
     max_keys: usize,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Locked]>,
 }
+
+/// A shard on cache lines of its own: its neighbours are for other threads.
+#[repr(align(128))]
+struct Locked(Mutex<Shard>);
 
 impl MemoryStore {
     /// A store for 100 000 keys.
@@ -92,11 +96,10 @@ impl MemoryStore {
     fn build(max_keys: usize, clock: Clock) -> Self {
         let max_keys = max_keys.max(1);
         let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
-        let shard = || Mutex::new(Shard::new(max_keys / shards));
+        let shard = || Locked(Mutex::new(Shard::new(max_keys / shards)));
         Self {
             inner: Arc::new(Inner {
                 clock,
-                hasher: RandomState::new(),
                 max_keys,
                 shards: std::iter::repeat_with(shard).take(shards).collect(),
             }),
@@ -122,7 +125,7 @@ impl MemoryStore {
     /// Drops all keys whose counts have died: two windows and a second after they last began or
     /// were trimmed.
     ///
-    /// Checks do so by and by, two keys each; this is for a store that is not asked any more, and
+    /// Checks do so by and by; this is for a store that is not asked any more, and
     /// whose memory is wanted.
     pub fn remove_dead(&self) {
         let now = self.inner.clock.now();
@@ -137,55 +140,77 @@ impl MemoryStore {
         self.inner.max_keys
     }
 
-    /// Runs a step on the shard of a subject, which alone is locked.
-    fn with_shard<T>(
-        &self,
-        subject: Subject<'_>,
-        step: impl FnOnce(&mut Shard, Name<'_>) -> T,
-    ) -> Option<T> {
-        let Inner { hasher, shards, .. } = &*self.inner;
-        let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
-        let hash = hasher.hash_one((limiter, key));
-        // The map inside the shard uses the low bits.
-        let index = usize::try_from(hash >> 48).unwrap_or(0) % shards.len();
-        let mut shard = lock(shards.get(index)?);
-        Some(step(&mut shard, Name { limiter, key, hash }))
+    /// The shard of a subject, which alone is locked, and the name there.
+    #[inline(always)]
+    fn shard_of(&self, subject: Subject<'_>) -> Option<(MutexGuard<'_, Shard>, Fingerprint)> {
+        let limiter = subject.limiter.fingerprint();
+        let name = subject.key.fingerprint().within(limiter);
+        // The map inside the shard uses the other half.
+        let [_, half] = name.halves();
+        let shards = &self.inner.shards;
+        let scaled = (u128::from(half) * u128::try_from(shards.len()).unwrap_or(1)) >> 64;
+        let shard = shards.get(usize::try_from(scaled).unwrap_or(0))?;
+        Some((lock(shard), name))
+    }
+
+    /// Decides over a check, and puts the answer into its place; an error when there is no room.
+    #[inline]
+    fn decide(&self, check: Check<'_>, answer: &mut Answer) -> Result<(), Error> {
+        let now = self.inner.clock.now();
+        let Some((mut shard, name)) = self.shard_of(check.subject) else {
+            return Err(self.full());
+        };
+        shard.sweep_now_and_then(now);
+        answer.begin(now, Source::Memory);
+        if let Some(counters) = shard.known(name) {
+            counters.check(check, now, answer);
+        } else if !shard.check_stranger(name, check, now, answer) {
+            return Err(self.full());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn full(&self) -> Error {
+        Error::new(
+            ErrorKind::Full,
+            format!(
+                "the memory store holds {} keys, all near their limits: raise max_keys",
+                self.inner.max_keys
+            ),
+        )
     }
 }
 
 /// A shard is whole between any two of its steps, so that a panic elsewhere does not taint it.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shard: &Locked) -> MutexGuard<'_, Shard> {
+    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store for MemoryStore {
     fn check(&self, check: Check<'_>) -> StoreFuture {
-        let now = self.inner.clock.now();
-        let answers = self.with_shard(check.subject, |shard, name| shard.check(name, check, now));
-        StoreFuture::ready(match answers.flatten() {
-            Some(answer) => Ok(answer),
-            None => Err(Error::new(
-                ErrorKind::Full,
-                format!(
-                    "the memory store holds {} keys, all near their limits: raise max_keys",
-                    self.inner.max_keys
-                ),
-            )),
-        })
+        let mut answer = Answer::default();
+        let decided = self.decide(check, &mut answer);
+        StoreFuture::ready(decided.map(|()| answer))
+    }
+
+    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
+        let decided = self.decide(check, answer);
+        decided.err().map(|error| StoreFuture::ready(Err(error)))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.with_shard(reset.subject, |shard, name| {
+        if let Some((mut shard, name)) = self.shard_of(reset.subject) {
             shard.reset(name, reset.quotas());
-        });
+        }
         StoreFuture::ready(Ok(()))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         let now = self.inner.clock.now();
-        self.with_shard(refund.subject, |shard, name| {
+        if let Some((mut shard, name)) = self.shard_of(refund.subject) {
             shard.refund(name, refund, now);
-        });
+        }
         StoreFuture::ready(Ok(()))
     }
 }

@@ -1,0 +1,20 @@
+//! What a check costs in this process, beside governor's keyed check in the same run: time by
+//! algorithm, and memory for each key. Prints tables; benches/README.md has them, and says how to
+//! read them.
+
+#![expect(
+    clippy::float_arithmetic,
+    clippy::cast_precision_loss,
+    reason = "what is measured is not what is counted"
+)]
+
+mod contestants;
+mod memory;
+mod paths;
+mod rounds;
+
+fn main() {
+    rounds::print();
+    memory::print();
+    divan::main();
+}

@@ -1,0 +1,72 @@
+//! Each path alone, by the harness: through the limiter, and through the middleware around a service
+//! that answers at once.
+
+use std::convert::Infallible;
+use std::future::ready;
+
+use divan::{Bencher, black_box};
+use http::{Request, Response};
+use tollgate::{Algorithm, MemoryStore, Quota, RateLimitLayer, key};
+use tower::{Layer, Service, service_fn};
+
+use crate::contestants::{ALGORITHMS, KEYS, Outcome, at_once, governor, with_keys};
+
+const THREADS: [usize; 2] = [1, 2];
+
+/// Asks about one key after the other.
+fn each_key(bencher: Bencher<'_, '_>, check: impl Fn(usize) -> bool + Sync) {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    bencher
+        .with_inputs(|| next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % KEYS)
+        .bench_values(|index| black_box(check(index)));
+}
+
+#[divan::bench(threads = THREADS, args = Outcome::ALL)]
+fn governor_keyed(bencher: Bencher<'_, '_>, outcome: Outcome) {
+    each_key(bencher, governor(outcome));
+}
+
+#[divan::bench(threads = THREADS, args = ALGORITHMS.map(|(_, algorithm)| algorithm))]
+fn admitted(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
+    each_key(
+        bencher,
+        with_keys(Outcome::Admitted.quota().algorithm(algorithm)),
+    );
+}
+
+#[divan::bench(threads = THREADS, args = ALGORITHMS.map(|(_, algorithm)| algorithm))]
+fn refused(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
+    each_key(
+        bencher,
+        with_keys(Outcome::Refused.quota().algorithm(algorithm)),
+    );
+}
+
+async fn answer(_: Request<()>) -> Result<Response<()>, Infallible> {
+    ready(Ok(Response::new(()))).await
+}
+
+#[divan::bench]
+fn bare_service(bencher: Bencher<'_, '_>) {
+    let mut service = service_fn(answer);
+    bencher
+        .with_inputs(request)
+        .bench_local_values(|request| black_box(at_once(service.call(request)).is_ok()));
+}
+
+#[divan::bench(args = Outcome::ALL)]
+fn through_the_middleware(bencher: Bencher<'_, '_>, outcome: Outcome) {
+    let quota: Quota = outcome.quota();
+    let layer =
+        RateLimitLayer::new(MemoryStore::new(), quota).key(key::header("x-api-key").plain());
+    let mut service = layer.layer(service_fn(answer));
+    assert!(at_once(service.call(request())).is_ok());
+    bencher
+        .with_inputs(request)
+        .bench_local_values(|request| black_box(at_once(service.call(request)).is_ok()));
+}
+
+fn request() -> Request<()> {
+    let request = Request::get("/").header("x-api-key", "user:12345");
+    request.body(()).expect("a request")
+}

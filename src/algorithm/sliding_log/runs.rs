@@ -1,0 +1,301 @@
+//! The units of a log in eight bytes for each time at which some were charged.
+//!
+//! A run is a number: how long after a common base its units were charged, and how many they are. Ten
+//! units at ten times are 80 bytes, a hundred thousand at one time are eight. What has no place in a
+//! run goes into another of the same time.
+
+use crate::algorithm::saturate;
+
+/// The bits of a run that count its units; the others are its time. 2^45 microseconds are 407 days,
+/// and no window is longer than 366.
+const UNIT_BITS: u32 = 19;
+const MOST_UNITS: u64 = (1 << UNIT_BITS) - 1;
+const MOST_TIME: u64 = u64::MAX >> UNIT_BITS;
+
+/// A buffer this small is kept until the key is forgotten: traffic that comes and goes would have it
+/// freed and allocated again and again.
+const KEPT_CAPACITY: usize = 16;
+
+/// The units that were charged, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    packed: Vec<u64>,
+    /// The first run that has not been dropped.
+    start: u32,
+    /// Of all runs.
+    units: u32,
+    base: u64,
+}
+
+/// The units that were charged at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) time: u64,
+    pub(super) units: u32,
+}
+
+impl Runs {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.live().is_empty()
+    }
+
+    #[inline]
+    pub(super) fn units(&self) -> u32 {
+        self.units
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> Option<Run> {
+        self.live().first().map(|run| self.unpack(*run))
+    }
+
+    #[inline]
+    pub(super) fn last(&self) -> Option<Run> {
+        self.live().last().map(|run| self.unpack(*run))
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = Run> {
+        self.live().iter().map(|run| self.unpack(*run))
+    }
+
+    /// When the unit at `index` was charged, counted from 0 at the oldest. Walks there from the
+    /// nearer end, unless each run is a unit: to know when a cost fits, no further than that many
+    /// units, save where a limit was lowered.
+    pub(super) fn time_of(&self, index: u32) -> u64 {
+        let live = self.live();
+        if live.len() == self.units as usize {
+            return live
+                .get(index as usize)
+                .map_or(0, |run| self.unpack(*run).time);
+        }
+        let found = if index < self.units / 2 {
+            let mut before = 0;
+            self.iter().find(|run| {
+                before += run.units;
+                before > index
+            })
+        } else {
+            let mut first = self.units;
+            self.iter().rev().find(|run| {
+                first -= run.units;
+                first <= index
+            })
+        };
+        found.map_or(0, |run| run.time)
+    }
+
+    /// Adds units that were charged at a time, which is none before the last run's. Room is made for
+    /// no more than `limit` runs.
+    #[inline]
+    pub(super) fn push(&mut self, time: u64, units: u32, limit: u32) {
+        if self.is_empty() {
+            self.clear();
+            self.base = time;
+        }
+        if time - self.base > MOST_TIME {
+            self.rebase();
+        }
+        let time = (time - self.base).min(MOST_TIME);
+        let mut left = u64::from(units);
+        if let Some(last) = self.packed.last_mut()
+            && *last >> UNIT_BITS == time
+        {
+            let more = left.min(MOST_UNITS - (*last & MOST_UNITS));
+            *last += more;
+            left -= more;
+        }
+        while left > 0 {
+            let more = left.min(MOST_UNITS);
+            self.make_room(limit);
+            self.packed.push(time << UNIT_BITS | more);
+            left -= more;
+        }
+        self.units += units;
+    }
+
+    /// Drops the runs from the first on as long as `is_dropped` says so; whether it dropped any.
+    #[inline]
+    pub(super) fn drop_while(&mut self, is_dropped: impl Fn(u64) -> bool) -> bool {
+        let before = self.start;
+        while let Some(run) = self.first()
+            && is_dropped(run.time)
+        {
+            self.start += 1;
+            self.units -= run.units;
+        }
+        let dropped = self.start > before;
+        if dropped {
+            self.shrink();
+        }
+        dropped
+    }
+
+    /// Drops the runs after `time`, and says how many units they had.
+    pub(super) fn drop_after(&mut self, time: u64) -> u32 {
+        let mut dropped = 0;
+        while let Some(run) = self.last()
+            && run.time > time
+        {
+            self.packed.pop();
+            self.units -= run.units;
+            dropped += run.units;
+        }
+        dropped
+    }
+
+    /// Takes up to so many of the units that were charged at a time, and says how many.
+    pub(super) fn take(&mut self, time: u64, units: u32) -> u32 {
+        self.drop_space();
+        let Some(time) = time.checked_sub(self.base) else {
+            return 0;
+        };
+        let at = self.packed.partition_point(|run| run >> UNIT_BITS < time);
+        let mut taken = 0;
+        for run in self.packed.iter_mut().skip(at) {
+            if *run >> UNIT_BITS != time || taken == u64::from(units) {
+                break;
+            }
+            let more = (*run & MOST_UNITS).min(u64::from(units) - taken);
+            *run -= more;
+            taken += more;
+        }
+        self.packed.retain(|run| run & MOST_UNITS > 0);
+        let taken = saturate(taken);
+        self.units -= taken;
+        taken
+    }
+
+    #[inline]
+    fn live(&self) -> &[u64] {
+        self.packed.get(self.start as usize..).unwrap_or_default()
+    }
+
+    #[inline]
+    fn unpack(&self, run: u64) -> Run {
+        Run {
+            time: self.base + (run >> UNIT_BITS),
+            units: saturate(run & MOST_UNITS),
+        }
+    }
+
+    /// Counts time from the oldest run on.
+    fn rebase(&mut self) {
+        self.drop_space();
+        let Some(first) = self.packed.first().map(|run| run >> UNIT_BITS) else {
+            return;
+        };
+        for run in &mut self.packed {
+            *run -= first << UNIT_BITS;
+        }
+        self.base += first;
+    }
+
+    /// Makes room for one run more: where some were dropped, if that is a quarter, else by growing by
+    /// half.
+    #[inline]
+    fn make_room(&mut self, limit: u32) {
+        let (length, start) = (self.packed.len(), self.start as usize);
+        if length < self.packed.capacity() {
+            return;
+        }
+        if start > 0 && (start * 4 >= length || length >= limit as usize) {
+            self.drop_space();
+        } else {
+            let most = (limit as usize).saturating_sub(length).max(1);
+            self.packed.reserve_exact((length / 2).max(5).min(most));
+        }
+    }
+
+    /// Gives memory back when little of it is used.
+    #[inline]
+    fn shrink(&mut self) {
+        let capacity = self.packed.capacity();
+        if self.is_empty() {
+            self.clear();
+        }
+        if capacity > KEPT_CAPACITY && self.live().len() < capacity / 4 {
+            self.drop_space();
+            let kept = (self.packed.len() * 2).max(KEPT_CAPACITY);
+            self.packed.shrink_to(kept);
+        }
+    }
+
+    /// Moves the runs to where the dropped ones were.
+    fn drop_space(&mut self) {
+        self.packed.drain(..self.start as usize);
+        self.start = 0;
+    }
+
+    fn clear(&mut self) {
+        self.packed.clear();
+        self.start = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YEAR: u64 = 366 * 86_400_000_000;
+
+    fn times_and_units(runs: &Runs) -> Vec<(u64, u32)> {
+        runs.iter().map(|run| (run.time, run.units)).collect()
+    }
+
+    #[test]
+    fn more_units_of_one_time_than_a_run_holds_are_several_and_are_taken_from_all() {
+        let mut runs = Runs::default();
+        runs.push(7, u32::MAX, u32::MAX);
+        assert_eq!(runs.units(), u32::MAX);
+        assert!(runs.iter().all(|run| run.time == 7));
+        assert_eq!(runs.time_of(u32::MAX - 1), 7);
+        assert_eq!(runs.take(7, u32::MAX - 3), u32::MAX - 3);
+        assert_eq!(times_and_units(&runs), [(7, 3)]);
+    }
+
+    #[test]
+    fn times_may_go_on_for_longer_than_a_run_can_tell() {
+        let mut runs = Runs::default();
+        for year in 1..10 {
+            let now = year * YEAR;
+            runs.drop_while(|time| time + YEAR < now);
+            runs.push(now, 2, 100);
+            let kept = (year - 1).max(1)..=year;
+            let expected: Vec<_> = kept.map(|year| (year * YEAR, 2)).collect();
+            assert_eq!(times_and_units(&runs), expected);
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_never_larger_than_the_limit_and_is_used_again() {
+        let mut runs = Runs::default();
+        for now in 0..1_000 {
+            runs.drop_while(|time| time + 10 <= now);
+            runs.push(now, 1, 10);
+        }
+        assert_eq!((runs.units(), runs.packed.capacity()), (10, 10));
+    }
+
+    #[test]
+    fn a_buffer_that_was_large_is_given_back() {
+        let mut runs = Runs::default();
+        for now in 0..10_000 {
+            runs.push(now, 1, u32::MAX);
+        }
+        runs.drop_while(|time| time < 9_990);
+        assert!(runs.packed.capacity() <= 20, "{}", runs.packed.capacity());
+        assert_eq!(runs.units(), 10);
+        assert_eq!(runs.time_of(3), 9_993);
+    }
+
+    #[test]
+    fn a_unit_is_found_by_its_index_from_both_ends() {
+        let mut runs = Runs::default();
+        for (time, units) in [(1, 3), (2, 1), (5, 4)] {
+            runs.push(time, units, 100);
+        }
+        let times: Vec<_> = (0..8).map(|index| runs.time_of(index)).collect();
+        assert_eq!(times, [1, 1, 1, 2, 5, 5, 5, 5]);
+    }
+}

@@ -1,0 +1,94 @@
+//! What a check of a known key allocates in this process: nothing. And what a key takes.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate::store::TestClock;
+use tollgate::{Algorithm, Key, MemoryStore, Quota, Quotas, RateLimiter};
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(60),
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
+
+fn check(limiter: &RateLimiter, key: &Key) -> bool {
+    match pin!(limiter.check(key)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decision) => decision.unwrap().is_allowed(),
+        Poll::Pending => panic!("a store in memory answers at once"),
+    }
+}
+
+/// What so many checks of one key come to, a tenth of a window from one to the next: how many were
+/// admitted, and how often memory was asked for.
+fn checks(limiter: &RateLimiter, clock: &TestClock, count: usize) -> (usize, u64) {
+    let key = Key::from("user:12345");
+    let mut admitted = 0;
+    let counted = allocation_counter::measure(|| {
+        for _ in 0..count {
+            admitted += usize::from(check(limiter, &key));
+            clock.advance(Duration::from_millis(100));
+        }
+    });
+    (admitted, counted.count_total)
+}
+
+#[test]
+fn a_check_of_a_known_key_allocates_nothing() {
+    for algorithm in ALGORITHMS {
+        // Of ten checks in a window, some are refused or none.
+        for limit in [4, 1_000] {
+            let quotas = [1, 2]
+                .map(Duration::from_secs)
+                .map(|window| Quota::new(limit, window));
+            let quotas = quotas.map(|quota| quota.algorithm(algorithm));
+            for quotas in [
+                Quotas::from(quotas.clone()),
+                Quotas::from(quotas[0].clone()),
+            ] {
+                let clock = TestClock::new();
+                let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quotas);
+                // Long enough for a log to be as long as it gets.
+                checks(&limiter, &clock, 100);
+                let (admitted, allocations) = checks(&limiter, &clock, 1_000);
+                assert_eq!(allocations, 0, "{algorithm:?}, limit {limit}");
+                assert_eq!(
+                    admitted == 1_000,
+                    limit == 1_000,
+                    "{algorithm:?}: {admitted}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn ten_units_of_a_key_take_at_most_200_bytes() {
+    for limit in [10, 100] {
+        for keys in [10_000, 100_000] {
+            let mut filled = None;
+            let counted = allocation_counter::measure(|| filled = Some(fill(limit, keys)));
+            assert_eq!(filled.unwrap().1, 10 * keys, "all units are there");
+            let bytes = u64::try_from(counted.bytes_current).unwrap() / keys as u64;
+            assert!(
+                bytes <= 200,
+                "{bytes} bytes a key, limit {limit}, {keys} keys"
+            );
+        }
+    }
+}
+
+/// Keys of ten units each, at ten times, and how many units were admitted.
+fn fill(limit: u32, keys: usize) -> (RateLimiter, usize) {
+    let store = MemoryStore::with_max_keys(1_000_000);
+    let limiter = RateLimiter::new(store, Quota::per_hour(limit));
+    let admitted = (0..10 * keys)
+        .filter(|check_of| check(&limiter, &Key::from(format!("user:{:05}", check_of % keys))))
+        .count();
+    (limiter, admitted)
+}
