@@ -40,9 +40,9 @@ local function append_admitted(quotas)
     local quota = quotas[index]
     reply[size + 1], reply[size + 2] = quota.used, quota.reset
     size = size + 2
-    if quota.algorithm.receipt then
-      local stamp, mark, back = quota.algorithm.receipt(quota.count, quota)
-      reply[size + 1], reply[size + 2], reply[size + 3] = stamp, mark, back
+    local receipt = quota.algorithm.receipt
+    if receipt then
+      reply[size + 1], reply[size + 2], reply[size + 3] = receipt(quota.count, quota)
       size = size + 3
     end
   end
@@ -99,7 +99,7 @@ local function look(plan, count)
   return 0
 end
 
--- Decides an entry whose first key is the one behind `key`.
+-- Decides an entry whose first key is the one behind `key`, and tells how many checks it admits.
 local function decide(plan, key, cost, count)
   if count > 1 and cost * count > UNITS_OF_ENTRY then
     error('ERR an entry of more than ' .. text(UNITS_OF_ENTRY) .. ' units', 0)
@@ -110,20 +110,16 @@ local function decide(plan, key, cost, count)
     stored.key = KEYS[key + index]
     stored.algorithm.read(stored, cost)
   end
-  size = size + 1
-  local head = size
-  -- The places behind it are filled first.
-  reply[head] = 0
   local admitted
   if cost > 0 then
     admitted = grant(plan, cost, count)
   else
     admitted = look(plan, count)
   end
-  reply[head] = admitted
   if admitted < count then
     append_refused(plan.quotas)
   end
+  return admitted
 end
 
 -- Puts the text of an error in place of what an entry has said so far.
@@ -144,6 +140,11 @@ local function read_quota(at, counts)
     parts = ARGV[at + 1] + 0,
     limit = ARGV[at + 3] + 0,
     window = ARGV[at + 4] + 0,
+    -- Its answer: with a place from the start, so that the table need not grow.
+    count = false,
+    used = 0,
+    wait = 0,
+    reset = 0,
   }
   if quota.algorithm.prepare then
     quota.algorithm.prepare(quota)
@@ -178,10 +179,15 @@ while at <= #ARGV do
   local plan = plans[ARGV[at + 1] + 0]
   local cost, count = ARGV[at + 2] + 0, ARGV[at + 3] + 0
   for _ = 1, ARGV[at] + 0 do
-    local head = size + 1
-    local decided, problem = pcall(decide, plan, key, cost, count)
-    if not decided then
-      fail(head, problem)
+    size = size + 1
+    local head = size
+    -- What an entry says goes behind its head.
+    reply[head] = 0
+    local decided, said = pcall(decide, plan, key, cost, count)
+    if decided then
+      reply[head] = said
+    else
+      fail(head, said)
     end
     key = key + #plan.counts
   end

@@ -17,7 +17,7 @@ takes back up to so many that were charged at a time, and tells whether there we
 ]]
 
 local function log(kind)
-  local call, min, max = redis.call, math.min, math.max
+  local call = redis.call
   local length_of, entry_at = kind.length, kind.entry_at
 
   -- Has a log live for as long as it can count.
@@ -74,14 +74,14 @@ local function log(kind)
     elseif index < log.held then
       time = entry_at(log.key, text(log.skipped + index))
     end
-    return min(time, now) + log.window - now
+    return time < now and time + log.window - now or log.window
   end
 
   local function judge(log, quota, cost)
     local used, limit = log.used, quota.limit
     -- Where the limit was lowered below what is used, some leave before one more fits.
-    local surplus = max(used - limit, 0)
-    local reset = surplus < used and returns_in(log, surplus) or 0
+    local surplus = used > limit and used - limit or 0
+    local reset = used > surplus and returns_in(log, surplus) or 0
     local wait = 0
     if cost > limit then
       wait = -1

@@ -15,24 +15,31 @@ table of functions of its numbers, which are a list, and a quota: `is_after`,
 mean what `Tally` says in src/algorithm/tally.rs.
 ]]
 
+-- The numbers in a stored text of any number of them, as texts; none where it holds anything else.
+local function numbers_in(stored)
+  local numbers = {}
+  if string.find(stored, '^[%d ]+$') then
+    for digits in string.gmatch(stored, '%d+') do
+      numbers[#numbers + 1] = digits
+    end
+  end
+  return numbers
+end
+
 local function tally(kind)
   local call, min = redis.call, math.min
   local at, used_of, until_at_most = kind.at, kind.used, kind.until_at_most
   local is_after, is_of, back_of, mark_of = kind.is_after, kind.is_of, kind.back, kind.mark
-  local pattern = kind.size and '^(%d+)' .. string.rep(' (%d+)', kind.size) .. '$'
+  local match, concat = string.match, table.concat
+  local size = kind.size
+  local pattern = size and '^(%d+)' .. string.rep(' (%d+)', size) .. '$'
+  local texts = {}
 
   -- The numbers of a stored text, and when the tally began, as text.
   local function parse(stored)
-    local numbers = {}
-    if pattern then
-      numbers = { string.match(stored, pattern) }
-    elseif string.find(stored, '^[%d ]+$') then
-      for digits in string.gmatch(stored, '%d+') do
-        numbers[#numbers + 1] = digits
-      end
-    end
-    local born, count = numbers[1], #numbers
-    if count % 2 == 0 and not pattern or not born then
+    local numbers = pattern and { match(stored, pattern) } or numbers_in(stored)
+    local born, count = numbers[1], size and size + 1 or #numbers
+    if not born or not size and count % 2 == 0 then
       -- A text that somebody else has put there is no count.
       error('WRONGTYPE this key holds no count', 0)
     end
@@ -54,12 +61,13 @@ local function tally(kind)
   end
 
   local function store(count, numbers, born)
-    local texts = { born }
-    for index = 1, #numbers do
+    local length = #numbers
+    texts[1] = born
+    for index = 1, length do
       texts[index + 1] = text(numbers[index])
     end
     count.life = count.life or time_to_live(count.window)
-    call('SET', count.key, table.concat(texts, ' '), 'PX', count.life)
+    call('SET', count.key, concat(texts, ' ', 1, length + 1), 'PX', count.life)
   end
 
   local function read(count, cost)

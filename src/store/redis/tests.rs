@@ -168,6 +168,47 @@ fn a_large_entry_is_granted_as_far_as_it_fits() {
     assert_eq!(length, 99_990);
 }
 
+/// How many commands the server has run since this was asked last, one by one.
+fn commands(connection: &mut Connection) -> Vec<String> {
+    let info: String = ::redis::cmd("INFO")
+        .arg("commandstats")
+        .query(connection)
+        .unwrap();
+    run(connection, &["CONFIG", "RESETSTAT"]);
+    let calls = info.lines().filter_map(|line| line.split(',').next());
+    let calls = calls.filter(|calls| !calls.contains("_info") && !calls.contains("_config"));
+    calls.map(str::to_owned).collect()
+}
+
+#[test]
+fn an_entry_of_many_checks_runs_the_commands_of_one() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::SortedSetLog,
+        Algorithm::SlidingCounter,
+        Algorithm::SlidingBuckets(60),
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        let year = Duration::from_secs(366 * 86_400);
+        let quotas = Quotas::from(Quota::new(1_000, year).algorithm(algorithm));
+        let mut commands_of = |key, count| {
+            let _ = commands(&mut connection);
+            let asked = (key, &quotas, 1, count);
+            let granted = decided(&Scripts::shared(), &mut connection, &[asked]).remove(0);
+            assert_eq!(granted.unwrap().admitted.len(), count as usize);
+            commands(&mut connection)
+        };
+        for check in ["first", "second"] {
+            let (one, many) = (commands_of("ada", 1), commands_of("bob", 400));
+            assert!(one.len() > 3, "{one:?}");
+            assert_eq!(one, many, "{check} entry of {algorithm:?}");
+        }
+    }
+}
+
 /// The quotas that a key of the law below is checked against, by turns.
 fn plans(algorithm: Algorithm) -> Vec<Quotas> {
     let second = Duration::from_secs(1);
