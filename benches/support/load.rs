@@ -37,8 +37,8 @@ impl Done {
 /// Where the walk over the keys goes on, so that no run sees only the keys of the one before.
 static WALKED: AtomicUsize = AtomicUsize::new(0);
 
-/// No multiple of it is a multiple of any number of keys here, so that the walk visits all of them,
-/// and none is near the one before.
+/// Shares no factor with any number of keys here, so that the walk visits all of them, and none is
+/// near the one before.
 const STRIDE: usize = 611_953;
 
 pub(crate) async fn run<D: Decide>(limiter: &Arc<D>, load: Load) -> Done {
