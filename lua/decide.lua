@@ -99,6 +99,19 @@ local function look(plan, count)
   return 0
 end
 
+-- Decides an entry step by step, and tells how many of its checks all quotas admit.
+local function weigh(plan, cost, count)
+  local counts = plan.counts
+  for index = 1, #counts do
+    local stored = counts[index]
+    stored.algorithm.read(stored, cost)
+  end
+  if cost == 0 then
+    return look(plan, count)
+  end
+  return grant(plan, cost, count)
+end
+
 -- Decides an entry whose first key is the one behind `key`, and tells how many checks it admits.
 local function decide(plan, key, cost, count)
   if count > 1 and cost * count > UNITS_OF_ENTRY then
@@ -106,15 +119,17 @@ local function decide(plan, key, cost, count)
   end
   local counts = plan.counts
   for index = 1, #counts do
-    local stored = counts[index]
-    stored.key = KEYS[key + index]
-    stored.algorithm.read(stored, cost)
+    counts[index].key = KEYS[key + index]
   end
-  local admitted
-  if cost > 0 then
-    admitted = grant(plan, cost, count)
+  -- The usual entry has one quota, which need not wait for what others say.
+  local alone, admitted = plan.alone
+  if alone and cost > 0 then
+    admitted, size = alone.algorithm.grant(alone.count, alone, cost, count, reply, size)
+    if admitted < count then
+      alone.algorithm.judge(alone.count, alone, cost)
+    end
   else
-    admitted = look(plan, count)
+    admitted = weigh(plan, cost, count)
   end
   if admitted < count then
     append_refused(plan.quotas)
@@ -171,6 +186,8 @@ for index = 1, ARGV[1] + 0 do
   for quota = 1, quotas do
     plan.quotas[quota], at = read_quota(at, plan.counts)
   end
+  local first = plan.quotas[1]
+  plan.alone = quotas == 1 and first.algorithm.grant and first
   plans[index] = plan
 end
 

@@ -9,16 +9,18 @@ calls   those of the kind; when a log begins, or is trimmed, rewound or given un
 calls   that fails, and when all has expired, UNLINK; after a refund EXISTS
 server  Redis 5.0
 
-A kind of log is a table of functions: `length` tells how many units it holds; `entry_at` when the one
-at an index was charged, and what `push` is to be told of the newest; `expired` how many were charged
-up to a time, which is less than all and more than none; `trim` forgets up to so many of the oldest,
+A kind of log is a table of functions: `survey` tells how many units it holds, when the oldest and, as
+text, the newest was charged, and what `push` is to be told of the newest; `entry_at` when the one at
+an index was charged; `expired` how many were charged up to a time, which is less than all and more
+than none; `trim` forgets up to so many of the oldest,
 and tells how many; `rewind` has those after now be charged now; `push` charges units now; `take`
 takes back up to so many that were charged at a time, and tells whether there were any.
 ]]
 
 local function log(kind)
   local call = redis.call
-  local length_of, entry_at = kind.length, kind.entry_at
+  local survey, entry_at = kind.survey, kind.entry_at
+  local present = text(now)
 
   -- Has a log live for as long as it can count.
   local function renew(log)
@@ -30,26 +32,25 @@ local function log(kind)
   -- when the oldest that counts was charged, where that is known. A cost of 0 only looks.
   local function settle(log, cost)
     local key, window = log.key, log.window
-    local length = length_of(key)
+    local length, oldest, newest, member = survey(key)
     if length == 0 then
       return 0, 0
     end
-    local newest, member = entry_at(key, '-1')
+    -- Texts of 16 digits, from 2001 to 2286, compare as their numbers do.
+    if newest > present and cost > 0 then
+      -- A clock that stepped back: so none counts for longer than a window. Once for each step.
+      kind.rewind(key, length)
+      renew(log)
+    end
+    if oldest + window > now then
+      return length, 0, member, oldest
+    end
     if newest + window <= now then
       -- All have expired: the log is gone.
       if cost > 0 then
         call('UNLINK', key)
       end
       return 0, 0
-    end
-    if newest > now and cost > 0 then
-      -- A clock that stepped back: so none counts for longer than a window. Once for each step.
-      kind.rewind(key, length)
-      renew(log)
-    end
-    local oldest = entry_at(key, '0')
-    if oldest + window > now then
-      return length, 0, member, oldest
     end
     local expired = kind.expired(key, length, now - window)
     if cost == 0 then
@@ -109,6 +110,25 @@ local function log(kind)
     end
   end
 
+  -- Where one quota alone decides: the same as judging, charging and writing one check after the
+  -- other, in one go. Tells how many are admitted, and appends what the quota says after each.
+  local function grant(log, quota, cost, count, reply, size)
+    read(log, cost)
+    local used, room = log.used, quota.limit - log.used
+    if cost > room then
+      return 0, size
+    end
+    local granted = cost * count <= room and count or div_down(room, cost)
+    local reset = used > 0 and returns_in(log, 0) or log.window
+    log.used = used + granted * cost
+    write(log)
+    for after = used + cost, log.used, cost do
+      reply[size + 1], reply[size + 2] = after, reset
+      size = size + 2
+    end
+    return granted, size
+  end
+
   -- The units of a charge are those of its time: units of one microsecond are all alike.
   local function refund(log, made, units)
     if made.time + log.window <= now then
@@ -119,5 +139,12 @@ local function log(kind)
     end
   end
 
-  return { read = read, judge = judge, charge = charge, write = write, refund = refund }
+  return {
+    read = read,
+    judge = judge,
+    charge = charge,
+    write = write,
+    grant = grant,
+    refund = refund,
+  }
 end

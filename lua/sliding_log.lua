@@ -17,13 +17,19 @@ local function sliding_log()
   local unpack = table.unpack or unpack
   local call, min = redis.call, math.min
 
-  local function length_of(key)
-    return call('LLEN', key)
-  end
-
   -- When the unit at an index, as text, was charged.
   local function entry_at(key, index)
     return call('LINDEX', key, index) + 0
+  end
+
+  -- How many entries there are, the oldest and, as text, the newest.
+  local function survey(key)
+    local length = call('LLEN', key)
+    if length == 0 then
+      return 0
+    end
+    local oldest = call('LINDEX', key, '0')
+    return length, oldest + 0, length > 1 and call('LINDEX', key, '-1') or oldest
   end
 
   local function time_at(key, index)
@@ -97,7 +103,7 @@ local function sliding_log()
   end
 
   local function take(key, time, units)
-    local length = length_of(key)
+    local length = call('LLEN', key)
     if length == 0 then
       return false
     end
@@ -112,7 +118,7 @@ local function sliding_log()
   end
 
   return log({
-    length = length_of,
+    survey = survey,
     entry_at = entry_at,
     expired = first_later,
     trim = trim,

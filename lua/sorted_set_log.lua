@@ -26,10 +26,10 @@ local function sorted_set_log()
   local unpack = table.unpack or unpack
   local call, min = redis.call, math.min
 
-  -- When the member at an index, as text, was charged, and its number.
+  -- When the member at an index, as text, was charged.
   local function entry_at(key, index)
     local entry = call('ZRANGE', key, index, index, 'WITHSCORES')
-    return entry[2] + 0, entry[1]
+    return entry[2] + 0
   end
 
   local function put(key, members)
@@ -50,8 +50,14 @@ local function sorted_set_log()
   end
 
   return log({
-    length = function(key)
-      return call('ZCARD', key)
+    survey = function(key)
+      local length = call('ZCARD', key)
+      if length == 0 then
+        return 0
+      end
+      local newest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+      local oldest = length > 1 and entry_at(key, '0') or newest[2] + 0
+      return length, oldest, newest[2], newest[1]
     end,
 
     entry_at = entry_at,

@@ -113,6 +113,26 @@ local function tally(kind)
     return count.born + 0, mark_of(quota.numbers, quota), back_of and back_of(quota.numbers) or 0
   end
 
+  -- Where one quota alone decides: the same as judging, charging and writing one check after the
+  -- other, in one go. Tells how many are admitted, and appends what the quota says after each.
+  local function grant(count, quota, cost, checks, reply, size)
+    read(count, cost)
+    local numbers = at(count.numbers, quota)
+    local used, granted = used_of(numbers, quota), 0
+    while granted < checks and used + cost <= quota.limit do
+      quota.used, quota.numbers = used, numbers
+      charge(count, cost)
+      used, granted = used_of(numbers, quota), granted + 1
+      reply[size + 1], reply[size + 2] = used, until_at_most(numbers, quota, used - 1)
+      reply[size + 3], reply[size + 4], reply[size + 5] = receipt(count, quota)
+      size = size + 5
+    end
+    if granted > 0 then
+      write(count)
+    end
+    return granted, size
+  end
+
   -- After a step back of the clock, where units were charged is no longer where they stand: nothing is
   -- found again. What time makes of the rest stays as it is.
   local function refund(quota, made, units)
@@ -131,6 +151,7 @@ local function tally(kind)
     judge = judge,
     charge = charge,
     write = write,
+    grant = grant,
     receipt = receipt,
     refund = refund,
   }

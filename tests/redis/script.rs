@@ -289,7 +289,7 @@ async fn a_check_calls_as_few_commands_as_it_can() {
         assert_eq!(calls.join(", "), expected);
     };
     calls_of_next("evalsha 1, llen 1, pexpire 1, rpush 1, time 1").await;
-    calls_of_next("evalsha 1, lindex 2, llen 1, rpush 1, time 1").await;
+    calls_of_next("evalsha 1, lindex 1, llen 1, rpush 1, time 1").await;
     calls_of_next("evalsha 1, lindex 2, llen 1, rpush 1, time 1").await;
     // Refused.
     calls_of_next("evalsha 1, lindex 2, llen 1, time 1").await;

