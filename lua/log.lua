@@ -20,6 +20,7 @@ takes back up to so many that were charged at a time, and tells whether there we
 local function log(kind)
   local call = redis.call
   local survey, entry_at = kind.survey, kind.entry_at
+  -- Texts of 16 digits, from 2001 to 2286, compare as their numbers do.
   local present = text(now)
 
   -- Has a log live for as long as it can count.
@@ -28,15 +29,14 @@ local function log(kind)
     call('PEXPIRE', log.key, log.life)
   end
 
-  -- How many units count, how many expired ones are still before them, what `push` is to be told, and
-  -- when the oldest that counts was charged, where that is known. A cost of 0 only looks.
-  local function settle(log, cost)
+  -- Of a log that holds so many units, with such an oldest and newest: how many count, how many expired
+  -- ones are still before them, what `push` is to be told, and when the oldest that counts was
+  -- charged, where that is known. A cost of 0 only looks.
+  local function settle(log, cost, length, oldest, newest, member)
     local key, window = log.key, log.window
-    local length, oldest, newest, member = survey(key)
     if length == 0 then
       return 0, 0
     end
-    -- Texts of 16 digits, from 2001 to 2286, compare as their numbers do.
     if newest > present and cost > 0 then
       -- A clock that stepped back: so none counts for longer than a window. Once for each step.
       kind.rewind(key, length)
@@ -61,9 +61,12 @@ local function log(kind)
     return length - expired, expired - trimmed, member
   end
 
-  local function read(log, cost)
-    local used, skipped, newest, oldest = settle(log, cost)
+  local function keep(log, used, skipped, newest, oldest)
     log.used, log.held, log.skipped, log.newest, log.oldest = used, used, skipped, newest, oldest
+  end
+
+  local function read(log, cost)
+    keep(log, settle(log, cost, survey(log.key)))
   end
 
   -- When the unit at `index` returns, in microseconds from now. Units that are not stored yet are
@@ -98,9 +101,9 @@ local function log(kind)
     log.used = log.used + cost
   end
 
-  local function write(log)
-    kind.push(log.key, log.used - log.held, log.newest)
-    if log.held == 0 then
+  local function push(log, units, held, newest)
+    kind.push(log.key, units, newest)
+    if held == 0 then
       local renewed, problem = pcall(renew, log)
       if not renewed then
         -- A user without the right to PEXPIRE: rather no log than one that stays for ever.
@@ -110,19 +113,36 @@ local function log(kind)
     end
   end
 
+  local function write(log)
+    push(log, log.used - log.held, log.held, log.newest)
+  end
+
   -- Where one quota alone decides: the same as judging, charging and writing one check after the
   -- other, in one go. Tells how many are admitted, and appends what the quota says after each.
   local function grant(log, quota, cost, count, reply, size)
-    read(log, cost)
-    local used, room = log.used, quota.limit - log.used
-    if cost > room then
+    local window = log.window
+    local used, oldest, last, member = survey(log.key)
+    local skipped = 0
+    -- Mostly there is nothing to trim and nothing to rewind.
+    if used > 0 and (last > present or oldest + window <= now) then
+      used, skipped, member, oldest = settle(log, cost, used, oldest, last, member)
+    end
+    local room = quota.limit - used
+    local granted = cost * count <= room and count or cost <= room and div_down(room, cost) or 0
+    if granted < count then
+      keep(log, used, skipped, member, oldest)
+      log.used = used + granted * cost
+    end
+    if granted == 0 then
       return 0, size
     end
-    local granted = cost * count <= room and count or div_down(room, cost)
-    local reset = used > 0 and returns_in(log, 0) or log.window
-    log.used = used + granted * cost
-    write(log)
-    for after = used + cost, log.used, cost do
+    local reset = window
+    if used > 0 then
+      oldest = oldest or entry_at(log.key, text(skipped))
+      reset = oldest < now and oldest + window - now or window
+    end
+    push(log, granted * cost, used, member)
+    for after = used + cost, used + granted * cost, cost do
       reply[size + 1], reply[size + 2] = after, reset
       size = size + 2
     end

@@ -17,8 +17,8 @@ const MOST_WORK: u64 = 3_000;
 
 /// What an entry takes for each quota, what each of its checks does, and a unit in a log: about what
 /// the benches measure.
-const WORK_OF_ENTRY: u64 = 45;
-const WORK_OF_CHECK: u64 = 5;
+const WORK_OF_ENTRY: u64 = 28;
+const WORK_OF_CHECK: u64 = 8;
 const WORK_OF_UNIT: u64 = 1;
 
 /// All that wait, in order of their arrival, but that a check joins the last entry of its key where
