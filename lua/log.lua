@@ -12,7 +12,7 @@ server  Redis 5.0
 A kind of log is a table of functions: `survey` tells how many units it holds, when the oldest and, as
 text, the newest was charged, and what `push` is to be told of the newest; `entry_at` when the one at
 an index was charged; `expired` how many were charged up to a time, which is less than all and more
-than none; `trim` forgets up to so many of the oldest,
+than none, and where it is known when the next one was; `trim` forgets up to so many of the oldest,
 and tells how many; `rewind` has those after now be charged now; `push` charges units now; `take`
 takes back up to so many that were charged at a time, and tells whether there were any.
 ]]
@@ -52,13 +52,13 @@ local function log(kind)
       end
       return 0, 0
     end
-    local expired = kind.expired(key, length, now - window)
+    local expired, later = kind.expired(key, length, now - window)
     if cost == 0 then
-      return length - expired, expired, member
+      return length - expired, expired, member, later
     end
     local trimmed = kind.trim(key, expired)
     renew(log)
-    return length - expired, expired - trimmed, member
+    return length - expired, expired - trimmed, member, later
   end
 
   local function keep(log, used, skipped, newest, oldest)

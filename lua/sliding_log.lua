@@ -37,23 +37,29 @@ local function sliding_log()
   end
 
   -- The index of the first entry later than `time`, in a list whose first entry is not and whose last
-  -- one is. Gallops from the head, where what has expired is, so that the cost is the logarithm of
-  -- the answer and not of the length.
+  -- one is, and the entry, unless it is the last. Gallops from the head, where what has expired is, so
+  -- that the cost is the logarithm of the answer and not of the length.
   local function first_later(key, length, time)
-    local low, high = 0, 1
-    while high < length - 1 and time_at(key, high) <= time do
-      low, high = high, high * 2
+    local low, high, later = 0, 1, nil
+    while high < length - 1 and not later do
+      local entry = time_at(key, high)
+      if entry > time then
+        later = entry
+      else
+        low, high = high, high * 2
+      end
     end
     high = min(high, length - 1)
     while high - low > 1 do
       local middle = div_down(low + high, 2)
-      if time_at(key, middle) <= time then
-        low = middle
+      local entry = time_at(key, middle)
+      if entry > time then
+        high, later = middle, entry
       else
-        high = middle
+        low = middle
       end
     end
-    return high
+    return high, later
   end
 
   local function push(key, count)
@@ -107,7 +113,8 @@ local function sliding_log()
     if length == 0 then
       return false
     end
-    local first, last = not_later(key, length, time - 1), not_later(key, length, time)
+    local first = not_later(key, length, time - 1)
+    local last = not_later(key, length, time)
     if first == last then
       return false
     end
