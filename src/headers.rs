@@ -94,6 +94,8 @@ impl Headers {
             Reset::Delta => whole_seconds(reset),
             Reset::Epoch => whole_seconds(since_epoch() + reset),
         };
+        // Else each of the three might have the map grow.
+        headers.reserve(3);
         headers.insert(LIMIT, value_of(decision.limit().into()));
         headers.insert(REMAINING, value_of(decision.remaining().into()));
         headers.insert(RESET, value_of(reset));

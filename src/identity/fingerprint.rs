@@ -10,7 +10,7 @@ use siphasher::sip128::SipHasher13;
 /// SipHash-1-3 under a key that is drawn at random by each process, and whose outputs nobody is
 /// shown: who does not know them cannot look for two texts of one fingerprint. Among a million
 /// texts, the probability that any two have the same is 2^-89.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint([u64; 2]);
 
 static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {

@@ -1,6 +1,7 @@
 //! What a store is asked.
 
 use crate::decision::{Answer, QuotaAnswer};
+use crate::identity::Fingerprint;
 use crate::{Key, Quota, Quotas};
 
 /// Under which limiter and key units are counted, and against which quotas.
@@ -12,6 +13,13 @@ pub(crate) struct Subject<'a> {
     pub(crate) limiter: &'a Key,
     pub(crate) key: &'a Key,
     pub(crate) quotas: &'a Quotas,
+}
+
+impl Subject<'_> {
+    /// What stands for limiter and key together.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.key.fingerprint().within(self.limiter.fingerprint())
+    }
 }
 
 /// What all that is asked of a store tells of its subject.

@@ -12,19 +12,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use equivalent::Equivalent;
 use quick_cache::sync::Cache;
 
+use crate::Quotas;
 use crate::decision::{Answer, Wait};
+use crate::identity::Fingerprint;
 use crate::store::check::{Check, Subject};
 use crate::store::clock::Clock;
-use crate::{Key, Quotas};
 
 /// How old a refusal may become unless told otherwise: so soon is seen what other processes reset,
 /// gave back or raised.
 pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Of how many keys refusals are remembered, about 4 MB of them at most: the busiest stay.
+/// Of how many keys refusals are remembered, some megabytes of them at most: the busiest stay.
 const MAX_KEYS: usize = 10_000;
 
 /// How many refusals of one key are remembered: they differ in cost or quotas.
@@ -32,7 +32,7 @@ const MAX_OF_KEY: usize = 8;
 
 /// The refusals that this process remembers.
 pub(super) struct Denials {
-    of_keys: Cache<Whom, Arc<[Denial]>>,
+    of_keys: Cache<Fingerprint, Arc<[Denial]>>,
     /// How often something was forgotten: a refusal that was on its way meanwhile is not remembered.
     forgotten: AtomicU64,
     clock: Clock,
@@ -71,7 +71,7 @@ impl Denials {
         if self.max_age == 0 || check.cost() == 0 {
             return None;
         }
-        let denials = self.of_keys.get(&whom(check.subject))?;
+        let denials = self.of_keys.get(&check.subject.fingerprint())?;
         let now = self.clock.now();
         denials
             .iter()
@@ -93,9 +93,9 @@ impl Denials {
         if self.max_age == 0 || check.cost() == 0 {
             return;
         }
-        let whom = whom(check.subject);
+        let whose = check.subject.fingerprint();
         let Some(wait) = wait_of(answer) else {
-            self.of_keys.remove(&whom);
+            self.of_keys.remove(&whose);
             return;
         };
         let answered_at = self.clock.now();
@@ -109,14 +109,14 @@ impl Denials {
             answered_at,
             until,
         };
-        let kept = self.of_keys.get(&whom);
+        let kept = self.of_keys.get(&whose);
         let kept = kept.iter().flat_map(|denials| denials.iter());
         let kept = kept.filter(|other| !other.is_of(check) && other.holds(answered_at));
         let denials = [denial].into_iter().chain(kept.cloned()).take(MAX_OF_KEY);
-        self.of_keys.insert(whom.into(), denials.collect());
+        self.of_keys.insert(whose, denials.collect());
         // Whoever forgets says so first: one of both sees the other.
         if self.forgotten.load(Ordering::SeqCst) != sent.forgotten {
-            self.of_keys.remove(&whom);
+            self.of_keys.remove(&whose);
         }
     }
 
@@ -125,7 +125,7 @@ impl Denials {
     pub(super) fn forgetting(self: &Arc<Self>, subject: Subject<'_>) -> Forgetting {
         let forgetting = Forgetting {
             denials: Arc::clone(self),
-            whom: whom(subject).into(),
+            whose: subject.fingerprint(),
         };
         forgetting.forget();
         forgetting
@@ -135,13 +135,13 @@ impl Denials {
 /// Something is being given back.
 pub(super) struct Forgetting {
     denials: Arc<Denials>,
-    whom: Whom,
+    whose: Fingerprint,
 }
 
 impl Forgetting {
     fn forget(&self) {
         self.denials.forgotten.fetch_add(1, Ordering::SeqCst);
-        self.denials.of_keys.remove(&self.whom);
+        self.denials.of_keys.remove(&self.whose);
     }
 }
 
@@ -171,47 +171,12 @@ fn wait_of(answer: &Answer) -> Option<u64> {
     }
 }
 
-/// Whose refusals: those of one limiter and key.
-#[derive(PartialEq, Eq, Hash)]
-struct Whom {
-    limiter: Key,
-    key: Key,
-}
-
-#[derive(Clone, Copy, Hash)]
-struct WhomRef<'a> {
-    limiter: &'a Key,
-    key: &'a Key,
-}
-
-fn whom(subject: Subject<'_>) -> WhomRef<'_> {
-    WhomRef {
-        limiter: subject.limiter,
-        key: subject.key,
-    }
-}
-
-impl Equivalent<Whom> for WhomRef<'_> {
-    fn equivalent(&self, key: &Whom) -> bool {
-        *self.key == key.key && *self.limiter == key.limiter
-    }
-}
-
-impl From<WhomRef<'_>> for Whom {
-    fn from(whom: WhomRef<'_>) -> Self {
-        Self {
-            limiter: whom.limiter.clone(),
-            key: whom.key.clone(),
-        }
-    }
-}
-
 #[cfg(all(test, feature = "test-util"))]
 mod tests {
     use super::*;
-    use crate::Quota;
     use crate::decision::{QuotaAnswer, Source};
     use crate::store::TestClock;
+    use crate::{Key, Quota};
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,12 +1,12 @@
 //! Checks that wait for the next call. Those that are alike wait as one entry.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
 use super::callers::{Caller, Callers};
+use crate::identity::Fingerprint;
 use crate::quota::Algorithm;
 use crate::store::check::{Check, Subject};
 use crate::{Error, Key, Quotas};
@@ -30,14 +30,13 @@ pub(super) struct Queue {
     left: usize,
     /// Of each key that waits, the number of its last entry.
     last_of_key: HashTable<usize>,
-    hasher: RandomState,
 }
 
 #[derive(Debug)]
 pub(super) struct Waiting {
     asked: Asked,
     callers: Callers,
-    hash: u64,
+    whose: Fingerprint,
 }
 
 /// What is asked for each caller of an entry.
@@ -52,8 +51,8 @@ pub(super) struct Asked {
 impl Queue {
     /// Has a check wait.
     pub(super) fn push(&mut self, check: Check<'_>, caller: Caller) {
-        let hash = self.hash_of(check);
-        let last = self.last_of_key(hash, check.subject);
+        let whose = check.subject.fingerprint();
+        let last = self.last_of_key(whose);
         let last_place = last.map(|number| number - self.left);
         if let Some(last) = last_place.and_then(|place| self.entries.get_mut(place))
             && last.asked.is_like(check)
@@ -62,28 +61,24 @@ impl Queue {
             return;
         }
         let callers = Callers::new(caller);
-        self.append(Asked::from(check), callers, hash, last);
+        self.append(Asked::from(check), callers, whose, last);
     }
 
     /// Has an entry wait that was taken from another queue.
     pub(super) fn push_entry(&mut self, asked: Asked, callers: Callers) {
-        let hash = self.hash_of(asked.check());
-        let last = self.last_of_key(hash, asked.check().subject);
-        self.append(asked, callers, hash, last);
+        let whose = asked.check().subject.fingerprint();
+        let last = self.last_of_key(whose);
+        self.append(asked, callers, whose, last);
     }
 
-    fn append(&mut self, asked: Asked, callers: Callers, hash: u64, last_of_key: Option<usize>) {
+    fn append(&mut self, asked: Asked, callers: Callers, whose: Fingerprint, last: Option<usize>) {
         let number = self.left + self.entries.len();
         self.entries.push_back(Waiting {
             asked,
             callers,
-            hash,
+            whose,
         });
-        self.note_last(hash, last_of_key, number);
-    }
-
-    fn hash_of(&self, check: Check<'_>) -> u64 {
-        self.hasher.hash_one((check.limiter(), check.key()))
+        self.note_last(whose, last, number);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -126,7 +121,7 @@ impl Queue {
         let number = self.left;
         if let Ok(last) = self
             .last_of_key
-            .find_entry(entry.hash, |last| *last == number)
+            .find_entry(hash_of(entry.whose), |last| *last == number)
         {
             last.remove();
         }
@@ -134,24 +129,34 @@ impl Queue {
         Some(entry)
     }
 
-    fn last_of_key(&self, hash: u64, subject: Subject<'_>) -> Option<usize> {
+    fn last_of_key(&self, whose: Fingerprint) -> Option<usize> {
         let of_key = |number: &usize| {
             let entry = self.entries.get(number - self.left);
-            entry.is_some_and(|entry| entry.asked.is_of(subject))
+            entry.is_some_and(|entry| entry.whose == whose)
         };
-        self.last_of_key.find(hash, of_key).copied()
+        self.last_of_key.find(hash_of(whose), of_key).copied()
     }
 
-    fn note_last(&mut self, hash: u64, before: Option<usize>, number: usize) {
+    fn note_last(&mut self, whose: Fingerprint, before: Option<usize>, number: usize) {
+        let hash = hash_of(whose);
         let before = before.and_then(|before| self.last_of_key.find_mut(hash, |n| *n == before));
         if let Some(before) = before {
             *before = number;
             return;
         }
         let (entries, left) = (&self.entries, self.left);
-        let hash_of = |number: &usize| entries.get(number - left).map_or(0, |entry| entry.hash);
-        self.last_of_key.insert_unique(hash, number, hash_of);
+        let rehash = |number: &usize| {
+            let entry = entries.get(number - left);
+            entry.map_or(0, |entry| hash_of(entry.whose))
+        };
+        self.last_of_key.insert_unique(hash, number, rehash);
     }
+}
+
+/// A fingerprint is a hash already.
+fn hash_of(whose: Fingerprint) -> u64 {
+    let [hash, _] = whose.halves();
+    hash
 }
 
 impl Waiting {
@@ -159,7 +164,7 @@ impl Waiting {
         Self {
             asked: self.asked.clone(),
             callers: self.callers.split_off_first(count),
-            hash: self.hash,
+            whose: self.whose,
         }
     }
 
@@ -182,10 +187,6 @@ impl Asked {
             },
             cost: self.cost,
         }
-    }
-
-    fn is_of(&self, subject: Subject<'_>) -> bool {
-        self.key == *subject.key && self.limiter == *subject.limiter
     }
 
     fn is_like(&self, check: Check<'_>) -> bool {
