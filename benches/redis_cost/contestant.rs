@@ -1,6 +1,7 @@
 //! Who is measured: each algorithm, and the sorted set of the textbooks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::Connection;
@@ -38,7 +39,13 @@ pub(crate) struct Contestant {
 
 enum Counted {
     By(RateLimiter),
-    Textbook(Textbook),
+    Textbook(Connections),
+}
+
+/// As many connections as a contestant is given, which take turns.
+struct Connections {
+    textbooks: Vec<Textbook>,
+    turn: AtomicUsize,
 }
 
 impl Contestant {
@@ -46,10 +53,19 @@ impl Contestant {
     pub(crate) async fn all(server: &RedisServer, setting: &Setting) -> Vec<Arc<Self>> {
         let mut all = Vec::new();
         for (name, algorithm) in ALGORITHMS {
-            all.push(Self::tollgate(name, server, algorithm, setting));
+            all.push(Self::tollgate(name, store(server), algorithm, setting));
         }
         if setting.quotas == 1 {
-            all.push(Self::textbook(server, setting).await);
+            let unbatched = store(server).batches(false);
+            all.push(Self::tollgate(
+                "SlidingLog, each check a call",
+                unbatched,
+                Algorithm::SlidingLog,
+                setting,
+            ));
+            let name = "textbook, a connection a task";
+            all.push(Self::textbook(name, server, setting, setting.tasks).await);
+            all.push(Self::textbook("textbook sorted set", server, setting, 1).await);
         }
         prepare(server, &all, setting).await;
         all.into_iter().map(Arc::new).collect()
@@ -57,18 +73,13 @@ impl Contestant {
 
     fn tollgate(
         name: &'static str,
-        server: &RedisServer,
+        store: RedisStore,
         algorithm: Algorithm,
         setting: &Setting,
     ) -> Self {
-        let store = RedisStore::open(&server.url()).expect("a URL");
         let quotas = (1..=setting.quotas)
             .map(|times| Quota::new(setting.limit, setting.window * times).algorithm(algorithm));
-        // A slow machine is not what is measured.
-        let limiter = RateLimiter::new(
-            store.deadline(Duration::from_secs(10)),
-            quotas.collect::<Vec<_>>(),
-        );
+        let limiter = RateLimiter::new(store, quotas.collect::<Vec<_>>());
         Self {
             name,
             counted: Counted::By(limiter.name(name)),
@@ -76,13 +87,22 @@ impl Contestant {
         }
     }
 
-    async fn textbook(server: &RedisServer, setting: &Setting) -> Self {
+    async fn textbook(
+        name: &'static str,
+        server: &RedisServer,
+        setting: &Setting,
+        connections: usize,
+    ) -> Self {
         let url = server.url();
-        let textbook = Textbook::connect(&url, setting.limit, setting.window);
+        let mut textbooks = Vec::new();
+        for _ in 0..connections {
+            textbooks.push(Textbook::connect(&url, setting.limit, setting.window).await);
+        }
+        let turn = AtomicUsize::new(0);
         Self {
-            name: "textbook sorted set",
-            counted: Counted::Textbook(textbook.await),
-            keys: keys("ratelimit:", setting.keys),
+            name,
+            counted: Counted::Textbook(Connections { textbooks, turn }),
+            keys: keys(&format!("ratelimit:{connections}:"), setting.keys),
         }
     }
 
@@ -115,9 +135,18 @@ impl Decide for Contestant {
         let key = self.keys[key].as_str();
         match &self.counted {
             Counted::By(limiter) => limiter.check(key).await.expect("an answer").is_allowed(),
-            Counted::Textbook(textbook) => textbook.check(key).await,
+            Counted::Textbook(Connections { textbooks, turn }) => {
+                let turn = turn.fetch_add(1, Ordering::Relaxed);
+                textbooks[turn % textbooks.len()].check(key).await
+            }
         }
     }
+}
+
+fn store(server: &RedisServer) -> RedisStore {
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    // A slow machine is not what is measured.
+    store.deadline(Duration::from_secs(10))
 }
 
 fn keys(prefix: &str, count: usize) -> Vec<String> {
