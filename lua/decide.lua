@@ -139,7 +139,8 @@ end
 
 -- Puts the text of an error in place of what an entry has said so far.
 local function fail(head, problem)
-  for index = size, head + 1, -1 do
+  -- Not only up to `size`: an algorithm that decides alone may have failed on its way.
+  for index = #reply, head + 1, -1 do
     reply[index] = nil
   end
   -- Since Redis 7.0 an error is a table, before that a text.

@@ -1,4 +1,4 @@
-//! The clock of the memory store.
+//! The clock of this process: of the memory store, and of refusals that are remembered.
 
 #[cfg(feature = "test-util")]
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "test-util")]
 use std::time::Duration;
 
-/// Where the memory store takes its time from.
+/// Where this process takes its time from.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
     /// Counts from when the store was made: the counter of the processor where it is steady, else

@@ -80,7 +80,7 @@ impl<T> Future for StoreFuture<T> {
 fn never_sent() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the tokio runtime that asked the store has ended",
+        "the task that asked the store has ended, as its tokio runtime may have",
     )
 }
 

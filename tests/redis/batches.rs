@@ -179,6 +179,28 @@ async fn a_batch_goes_on_when_the_script_was_forgotten_and_when_one_of_its_keys_
     }
 }
 
+#[test]
+fn a_runtime_that_ends_while_checks_are_on_their_way_does_not_hang() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1_000_000));
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for round in 0..200 {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            for key in 0..40 {
+                let limiter = limiter.clone();
+                runtime.spawn(
+                    async move { while limiter.check(format!("key:{key}")).await.is_ok() {} },
+                );
+            }
+            std::thread::sleep(Duration::from_micros(20 * round));
+        }
+        done.send(()).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(60));
+    assert!(ended.is_ok(), "the end of a runtime hangs");
+}
+
 #[tokio::test]
 async fn each_check_can_be_a_call_of_its_own() {
     let server = RedisServer::start();

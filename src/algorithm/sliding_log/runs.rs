@@ -191,18 +191,23 @@ impl Runs {
         self.base += first;
     }
 
-    /// Makes room for one run more: where some were dropped, if that is a quarter, else by growing by
-    /// half.
+    /// Makes room for one run more: where some were dropped, if that is a fifth or the whole is soon
+    /// moved; else by growing by half, and beyond the limit by a quarter, so that a run is moved a few
+    /// times at most.
     #[inline]
     fn make_room(&mut self, limit: u32) {
         let (length, start) = (self.packed.len(), self.start as usize);
         if length < self.packed.capacity() {
             return;
         }
-        if start > 0 && (start * 4 >= length || length >= limit as usize) {
+        let is_full = length >= limit as usize;
+        if start > 0 && (start * 5 >= length || is_full && length <= SOON_MOVED) {
             self.drop_space();
         } else {
-            let most = (limit as usize).saturating_sub(length).max(1);
+            let most = (limit as usize)
+                .saturating_sub(length)
+                .max(length / 4)
+                .max(1);
             self.packed.reserve_exact((length / 2).max(5).min(most));
         }
     }
@@ -232,6 +237,9 @@ impl Runs {
         self.start = 0;
     }
 }
+
+/// Of how few runs all are moved rather than room made.
+const SOON_MOVED: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -275,6 +283,23 @@ mod tests {
             runs.push(now, 1, 10);
         }
         assert_eq!((runs.units(), runs.packed.capacity()), (10, 10));
+    }
+
+    #[test]
+    fn a_long_log_at_its_limit_is_not_moved_with_each_unit() {
+        let (mut runs, mut moved) = (Runs::default(), 0);
+        for now in 0..20_000 {
+            let start = runs.start;
+            runs.drop_while(|time| time + 1_000 <= now);
+            runs.push(now, 1, 1_000);
+            moved += u32::from(runs.start < start);
+        }
+        assert!(moved <= 100, "{moved}");
+        assert!(
+            runs.packed.capacity() <= 1_250,
+            "{}",
+            runs.packed.capacity()
+        );
     }
 
     #[test]

@@ -34,8 +34,9 @@ const MAX_SHARDS: usize = 64;
 ///
 /// # Memory is bounded
 ///
-/// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Every check
-/// drops what it finds to be idle. When a new key needs a place and there is none:
+/// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Now and
+/// then a check drops a key whose counts have died, often enough that no key is kept for long. When a
+/// new key needs a place and there is none:
 ///
 /// 1. a key whose units have all been returned is dropped;
 /// 2. else the key that has used the smallest part of its limits is dropped, if that is **at most

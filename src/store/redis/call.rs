@@ -47,11 +47,12 @@ pub(super) const REFUND_FIELDS: [&str; 10] = [
 /// About how long the name of a key is: what a command makes room for.
 const NAME_LENGTH: usize = 64;
 
+/// The most units that several checks of one entry may ask for together: the queue sees to it, and the
+/// script fails an entry that asks for more.
+pub(super) const UNITS_OF_ENTRY: u64 = 100_000;
+
 /// Checks of one cost on the same key and quotas, which the script decides one after the other, as
 /// if each had come alone.
-///
-/// Several ask for at most 100 000 units together: whoever joins them sees to it, and the script
-/// fails an entry that asks for more.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'a> {
     pub(super) check: Check<'a>,

@@ -6,7 +6,8 @@
 //! before the call was sent: sooner than Redis would admit it, even where the two clocks do not run
 //! at quite the same rate. Only what gives units back lets Redis admit it earlier: a reset, a refund,
 //! a raised limit, a jump of the server's clock. What of it happens in this process is followed at
-//! once; elsewhere, it is seen when the refusal is too old.
+//! once by the store that does it; elsewhere, and where Redis does it later than its deadline, it is
+//! seen when the refusal is too old.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,17 +25,21 @@ use crate::store::clock::Clock;
 /// gave back or raised.
 pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Of how many keys refusals are remembered, some megabytes of them at most: the busiest stay.
+/// Of how many keys refusals are remembered: the busiest stay. About 200 bytes each, mostly one a key.
 const MAX_KEYS: usize = 10_000;
 
 /// How many refusals of one key are remembered: they differ in cost or quotas.
 const MAX_OF_KEY: usize = 8;
 
+/// Into how many parts keys are divided, so that what is given back to one key seldom concerns another.
+const PARTS: usize = 256;
+
 /// The refusals that this process remembers.
 pub(super) struct Denials {
     of_keys: Cache<Fingerprint, Arc<[Denial]>>,
-    /// How often something was forgotten: a refusal that was on its way meanwhile is not remembered.
-    forgotten: AtomicU64,
+    /// How often something was forgotten of some of the keys: a refusal of theirs that was on its way
+    /// meanwhile is not remembered.
+    forgotten: [AtomicU64; PARTS],
     clock: Clock,
     max_age: u64,
 }
@@ -60,7 +65,7 @@ impl Denials {
     pub(super) fn new(clock: Clock, max_age: Duration) -> Self {
         Self {
             of_keys: Cache::new(MAX_KEYS),
-            forgotten: AtomicU64::new(0),
+            forgotten: [const { AtomicU64::new(0) }; PARTS],
             clock,
             max_age: u64::try_from(max_age.as_micros()).unwrap_or(u64::MAX),
         }
@@ -79,12 +84,17 @@ impl Denials {
             .map(|denial| denial.answer.aged_locally(now - denial.answered_at))
     }
 
-    /// To be called before a call is sent.
-    pub(super) fn sending(&self) -> Sent {
+    /// To be called before a check is sent.
+    pub(super) fn sending(&self, check: Check<'_>) -> Sent {
         Sent {
             at: self.clock.now(),
-            forgotten: self.forgotten.load(Ordering::SeqCst),
+            forgotten: self.forgotten_of(check.subject.fingerprint()),
         }
+    }
+
+    fn forgotten_of(&self, whose: Fingerprint) -> u64 {
+        let part = self.forgotten.get(part_of(whose));
+        part.map_or(0, |part| part.load(Ordering::SeqCst))
     }
 
     /// Follows what came of a check: a refusal is remembered. An admission makes the waits of other
@@ -115,7 +125,7 @@ impl Denials {
         let denials = [denial].into_iter().chain(kept.cloned()).take(MAX_OF_KEY);
         self.of_keys.insert(whose, denials.collect());
         // Whoever forgets says so first: one of both sees the other.
-        if self.forgotten.load(Ordering::SeqCst) != sent.forgotten {
+        if self.forgotten_of(whose) != sent.forgotten {
             self.of_keys.remove(&whose);
         }
     }
@@ -140,7 +150,9 @@ pub(super) struct Forgetting {
 
 impl Forgetting {
     fn forget(&self) {
-        self.denials.forgotten.fetch_add(1, Ordering::SeqCst);
+        if let Some(part) = self.denials.forgotten.get(part_of(self.whose)) {
+            part.fetch_add(1, Ordering::SeqCst);
+        }
         self.denials.of_keys.remove(&self.whose);
     }
 }
@@ -159,6 +171,11 @@ impl Denial {
     fn holds(&self, now: u64) -> bool {
         (self.answered_at..self.until).contains(&now)
     }
+}
+
+fn part_of(whose: Fingerprint) -> usize {
+    let [_, bits] = whose.halves();
+    usize::try_from(bits >> 56).unwrap_or(0)
 }
 
 /// How long a refused check is refused, in microseconds.
@@ -222,7 +239,7 @@ mod tests {
         let (denials, clock) = denials();
         let ada = Asking::new("ada", Quota::per_minute(5));
         let wait = Duration::from_millis(500);
-        let sent = denials.sending();
+        let sent = denials.sending(ada.check(1));
         clock.advance(Duration::from_millis(100));
         denials.note(ada.check(1), &refused(Some(wait)), sent);
         assert!(denials.find(ada.check(1)).is_some());
@@ -233,5 +250,79 @@ mod tests {
         assert_eq!(last.quotas()[0].wait(), left);
         clock.advance(Duration::from_micros(1));
         assert!(denials.find(ada.check(1)).is_none());
+    }
+
+    #[test]
+    fn a_refusal_that_never_ends_is_told_again_until_it_is_too_old() {
+        let (denials, clock) = denials();
+        let ada = Asking::new("ada", Quota::per_minute(5));
+        denials.note(ada.check(9), &refused(None), denials.sending(ada.check(9)));
+        clock.advance(SECOND - Duration::from_micros(1));
+        let last = denials.find(ada.check(9)).unwrap();
+        assert_eq!(last.quotas()[0].wait(), Wait::Never);
+        clock.advance(Duration::from_micros(1));
+        assert!(denials.find(ada.check(9)).is_none());
+    }
+
+    #[test]
+    fn a_refusal_on_its_way_while_something_is_given_back_is_not_remembered() {
+        let (denials, _) = denials();
+        let ada = Asking::new("ada", Quota::per_minute(5));
+        // Sent before, and while Redis is being told.
+        let before = denials.sending(ada.check(1));
+        let forgetting = denials.forgetting(ada.check(1).subject);
+        let meanwhile = denials.sending(ada.check(1));
+        drop(forgetting);
+        for sent in [before, meanwhile] {
+            denials.note(ada.check(1), &refused(Some(SECOND)), sent);
+            assert!(denials.find(ada.check(1)).is_none());
+        }
+        denials.note(
+            ada.check(1),
+            &refused(Some(SECOND)),
+            denials.sending(ada.check(1)),
+        );
+        assert!(denials.find(ada.check(1)).is_some());
+    }
+
+    #[test]
+    fn an_admission_ends_the_refusals_of_its_key() {
+        let (denials, _) = denials();
+        let [ada, bob] = ["ada", "bob"].map(|key| Asking::new(key, Quota::per_minute(5)));
+        for asking in [&ada, &bob] {
+            denials.note(
+                asking.check(4),
+                &refused(Some(SECOND)),
+                denials.sending(asking.check(4)),
+            );
+        }
+        let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
+        denials.note(ada.check(1), &admitted, denials.sending(ada.check(1)));
+        assert!(denials.find(ada.check(4)).is_none());
+        assert!(denials.find(bob.check(4)).is_some());
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_there_is_room_for() {
+        let (denials, _) = denials();
+        let ada = Asking::new("ada", Quota::per_minute(5));
+        for cost in 1..=100 {
+            denials.note(
+                ada.check(cost),
+                &refused(Some(SECOND)),
+                denials.sending(ada.check(cost)),
+            );
+        }
+        let kept = (1..=100).filter(|cost| denials.find(ada.check(*cost)).is_some());
+        assert_eq!(kept.collect::<Vec<_>>(), (93..=100).collect::<Vec<_>>());
+        for key in 0..5 * MAX_KEYS {
+            let asking = Asking::new(&key.to_string(), Quota::per_minute(5));
+            denials.note(
+                asking.check(1),
+                &refused(Some(SECOND)),
+                denials.sending(asking.check(1)),
+            );
+        }
+        assert!(denials.of_keys.len() <= MAX_KEYS);
     }
 }

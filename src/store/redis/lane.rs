@@ -18,6 +18,7 @@ use tokio::time::{self, Instant};
 use super::Shared;
 use super::call::{Entry, Granted};
 use super::callers::{Caller, Callers};
+use super::denials::Sent;
 use super::error;
 use super::queue::{Asked, Queue, Waiting};
 use crate::Error;
@@ -51,12 +52,27 @@ impl Lane {
     ) -> oneshot::Receiver<Result<Answer, Error>> {
         let (answer, receiver) = oneshot::channel();
         let caller = Caller::new(answer, Instant::now() + store.client.deadline);
-        let mut state = self.lock();
-        state.queue.push(check, caller);
-        if state.wants_sender() {
-            state.add_sender(self, store, runtime);
-        }
+        self.lock().queue.push(check, caller);
+        self.see_to_sender(store, runtime);
         receiver
+    }
+
+    /// Has one more task send calls, if that is wanted.
+    fn see_to_sender(self: &Arc<Self>, store: &Arc<Shared>, runtime: &Handle) {
+        let mut state = self.lock();
+        if state.taking || state.senders == CALLS || state.queue.is_empty() {
+            return;
+        }
+        state.senders += 1;
+        state.taking = true;
+        // A runtime that is ending drops the task at once, which takes the lock.
+        drop(state);
+        let sender = Sender {
+            lane: Arc::clone(self),
+            store: Arc::clone(store),
+            has_ended: false,
+        };
+        runtime.spawn(sender.run());
     }
 
     /// The right to send a check by oneself, where nothing else is on its way.
@@ -79,23 +95,6 @@ impl Lane {
     }
 }
 
-impl State {
-    fn wants_sender(&self) -> bool {
-        !self.taking && self.senders < CALLS && !self.queue.is_empty()
-    }
-
-    fn add_sender(&mut self, lane: &Arc<Lane>, store: &Arc<Shared>, runtime: &Handle) {
-        self.senders += 1;
-        self.taking = true;
-        let sender = Sender {
-            lane: Arc::clone(lane),
-            store: Arc::clone(store),
-            is_taking: true,
-        };
-        runtime.spawn(sender.run());
-    }
-}
-
 /// A caller who sends its own check. When that has been answered or given up, those that have come
 /// meanwhile are seen to.
 pub(super) struct Alone {
@@ -106,46 +105,54 @@ pub(super) struct Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        let mut state = self.lane.lock();
-        state.senders -= 1;
-        if state.wants_sender() {
-            state.add_sender(&self.lane, &self.store, &self.runtime);
-        }
+        self.lane.lock().senders -= 1;
+        self.lane.see_to_sender(&self.store, &self.runtime);
     }
 }
 
-/// A task that sends calls until nothing waits.
+/// A task that sends calls until nothing waits, or another one sees to it.
 struct Sender {
     lane: Arc<Lane>,
     store: Arc<Shared>,
-    is_taking: bool,
+    has_ended: bool,
 }
 
 impl Sender {
     async fn run(mut self) {
-        while self.is_taking {
+        while !self.has_ended {
             // Those that are ready to ask do so first: else they would be the next call's.
             tokio::task::yield_now().await;
             let entries = self.take();
-            if entries.is_empty() {
-                return;
+            if !entries.is_empty() {
+                self.send(entries).await;
+                self.take_next();
             }
-            self.send(entries).await;
-            let mut state = self.lane.lock();
-            self.is_taking = !state.taking;
-            state.taking = true;
         }
     }
 
+    /// Takes what fits into a call. Ends in the same step if there is nothing: what comes then finds
+    /// one sender less.
     fn take(&mut self) -> Vec<Waiting> {
         let mut state = self.lane.lock();
         let entries = state.queue.take(&|| self.store.client.late());
         state.taking = false;
-        self.is_taking = false;
-        if state.wants_sender() {
-            state.add_sender(&self.lane, &self.store, &Handle::current());
+        if entries.is_empty() {
+            state.senders -= 1;
+            self.has_ended = true;
         }
+        drop(state);
+        self.lane.see_to_sender(&self.store, &Handle::current());
         entries
+    }
+
+    /// Is the one who takes what waits next, or ends if another one is about to.
+    fn take_next(&mut self) {
+        let mut state = self.lane.lock();
+        if state.taking {
+            state.senders -= 1;
+            self.has_ended = true;
+        }
+        state.taking = true;
     }
 
     /// Sends one call, and tells the callers what came of it.
@@ -153,10 +160,13 @@ impl Sender {
         let Shared {
             client, denials, ..
         } = &*self.store;
-        let sent = denials.sending();
         let (asked, mut callers): (Vec<Asked>, Vec<Callers>) =
             entries.into_iter().map(Waiting::into_parts).unzip();
         let call: Vec<Entry<'_>> = asked.iter().zip(&callers).map(entry).collect();
+        let sent: Vec<Sent> = asked
+            .iter()
+            .map(|asked| denials.sending(asked.check()))
+            .collect();
         let Some(outcome) = self.in_time(client.decide(&call), &mut callers).await else {
             return;
         };
@@ -169,7 +179,7 @@ impl Sender {
                 asked_by.for_each(|(_, callers)| callers.answer(repeat(Err(error.clone()))));
             }
             Ok(outcomes) => {
-                for ((asked, callers), granted) in asked_by.zip(outcomes) {
+                for (((asked, callers), granted), sent) in asked_by.zip(outcomes).zip(sent) {
                     if let Some(last) = granted.as_ref().ok().and_then(Granted::last) {
                         denials.note(asked.check(), last, sent);
                     }
@@ -186,11 +196,8 @@ impl Sender {
         store.is_cluster.store(true, Ordering::Relaxed);
         for (asked, callers) in entries {
             let lane = store.lane(&runtime, asked.check().subject);
-            let mut state = lane.lock();
-            state.queue.push_entry(asked.clone(), callers);
-            if state.wants_sender() {
-                state.add_sender(&lane, store, &runtime);
-            }
+            lane.lock().queue.push_entry(asked.clone(), callers);
+            lane.see_to_sender(store, &runtime);
         }
     }
 
@@ -200,16 +207,23 @@ impl Sender {
         call: impl Future<Output = T>,
         callers: &mut [Callers],
     ) -> Option<T> {
+        let late = || self.store.client.late();
         let mut call = pin!(call);
+        // Who waits in the queue came later than the first of these.
+        let mut of_queue = None;
         loop {
             let deadline = callers.iter().filter_map(Callers::next_deadline).min()?;
+            let deadline = of_queue.map_or(deadline, |of_queue| deadline.min(of_queue));
             if let Ok(outcome) = time::timeout_at(deadline, call.as_mut()).await {
                 return Some(outcome);
             }
             let now = Instant::now();
             for callers in &mut *callers {
-                callers.expire(now, &|| self.store.client.late());
+                callers.expire(now, &late);
             }
+            let mut state = self.lane.lock();
+            state.queue.expire(now, &late);
+            of_queue = state.queue.next_deadline();
         }
     }
 }
@@ -235,11 +249,17 @@ fn answer(callers: Callers, granted: Result<Granted, Error>) {
 }
 
 impl Drop for Sender {
+    /// Before its end, it is the runtime that ends: nobody will send what waits.
     fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
         let mut state = self.lane.lock();
         state.senders -= 1;
-        if self.is_taking {
-            state.taking = false;
-        }
+        state.taking = false;
+        let never_sent = std::mem::take(&mut state.queue);
+        drop(state);
+        // Outside of the lock: it wakes those who wait.
+        drop(never_sent);
     }
 }

@@ -1,4 +1,4 @@
-//! The store in Redis: one atomic Lua call for each check.
+//! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only folder that names `redis::`.
 
@@ -47,6 +47,9 @@ use script::Scripts;
 /// by, and little beside what people notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
+/// As good as none, and still a time that can be added to now.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
+
 /// Counts in Redis, exact over all processes that share it.
 ///
 /// Each check is decided by one Lua script, which Redis runs as one step, on its own clock: the
@@ -59,8 +62,8 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// Redis is what all processes share, so a decision should cost it little. Three things see to it, and
 /// none of them changes a decision:
 ///
-/// - **Batches.** Checks that wait at the same time travel in one call, of about 300 µs of Redis at
-///   most. Nothing waits for company: a check that finds nothing on its way is sent at once, and at
+/// - **Batches.** Checks that wait at the same time travel in one call, of about 300 µs of Redis, for
+///   which it has room for some eighty keys. Nothing waits for company: a check that finds nothing on its way is sent at once, and at
 ///   most two calls are on their way. A check whose future is dropped before is not sent.
 /// - **One entry for checks that are alike.** Those of one key, quotas and cost that wait together are
 ///   decided in one go, in order of their arrival, each with its own numbers. So a busy key costs
@@ -194,8 +197,9 @@ impl RedisStore {
     ///
     /// For Redis Cluster, where one call serves one slot only: keys of one tag share a slot, and so
     /// their checks share calls. The tags should be some times as many as the masters, 16 times, say,
-    /// so that each master has about as many; with fewer, calls are shared by more. Every process
-    /// must be told the same number: another one starts all counts anew.
+    /// so that each master has about as many; with fewer, calls are shared by more. Keys are then
+    /// stored as `prefix:v1:{7}:limiter,key:log:window`. Every process must be told the same number:
+    /// another one starts all counts anew.
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {
         self.with(|client, _| client.names = client.names.clone().with_hash_tags(tags))
@@ -205,14 +209,16 @@ impl RedisStore {
     /// said otherwise. What takes longer is an [`Error`] of kind [`ErrorKind::Timeout`].
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.with(|client, _| client.deadline = deadline)
+        self.with(|client, _| client.deadline = deadline.min(LONGEST_DEADLINE))
     }
 
     /// For how long at most a refusal is remembered and answered here, without asking Redis; one
     /// second unless said otherwise, zero for not at all.
     ///
     /// It never holds longer than Redis itself would refuse, but that a reset, a refund or a raised
-    /// limit in **another** process, and a jump of the server's clock, are seen when it has passed.
+    /// limit by **another** store, in this process or elsewhere, and a jump of the server's clock, are
+    /// seen when it has passed. Clones are one store; one that is told something else, like another
+    /// deadline, is another.
     #[must_use]
     pub fn local_denials(self, at_most: Duration) -> Self {
         self.with(|_, settings| settings.denials_for = at_most)
@@ -245,8 +251,8 @@ impl RedisStore {
             let Shared {
                 client, denials, ..
             } = &*shared;
-            let sent = denials.sending();
             let check = asked.check();
+            let sent = denials.sending(check);
             let call = [Entry { check, count: 1 }];
             let outcome = within_deadline(client, client.decide(&call)).await;
             drop(alone);

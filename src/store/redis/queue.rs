@@ -5,18 +5,19 @@ use std::collections::VecDeque;
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
+use super::call::UNITS_OF_ENTRY;
 use super::callers::{Caller, Callers};
 use crate::identity::Fingerprint;
 use crate::quota::Algorithm;
 use crate::store::check::{Check, Subject};
-use crate::{Error, Key, Quotas};
+use crate::{Error, Key, Quota, Quotas};
 
 /// The most work in one call, in tenths of a microsecond of the server: a short call leaves the
 /// server to others, and its first answers do not wait long for its last.
 const MOST_WORK: u64 = 3_000;
 
-/// What an entry takes for each quota, what each of its checks does, and a unit in a log: about what
-/// the benches measure.
+/// What an entry takes for each stored count, what each of its checks does, and a unit in a log: about
+/// what the benches measure. A bucket of a window takes a tenth of a microsecond more.
 const WORK_OF_ENTRY: u64 = 28;
 const WORK_OF_CHECK: u64 = 8;
 const WORK_OF_UNIT: u64 = 1;
@@ -116,6 +117,21 @@ impl Queue {
         taken
     }
 
+    /// Tells who is late; those who are keep their places.
+    pub(super) fn expire(&mut self, now: Instant, late: &impl Fn() -> Error) {
+        for entry in &mut self.entries {
+            entry.callers.expire(now, late);
+        }
+    }
+
+    /// Until when the first of those waits who still do.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let entries = self.entries.iter();
+        entries
+            .filter_map(|entry| entry.callers.next_deadline())
+            .min()
+    }
+
     fn pop(&mut self) -> Option<Waiting> {
         let entry = self.entries.pop_front()?;
         let number = self.left;
@@ -194,13 +210,16 @@ impl Asked {
     }
 
     fn work_of_entry(&self) -> u64 {
-        self.quotas.len() as u64 * WORK_OF_ENTRY
+        let quotas = self.quotas.counters();
+        let of_quota = |quota: &Quota| WORK_OF_ENTRY + quota.counted_by().parts();
+        quotas.map(of_quota).sum()
     }
 
     fn work_of_check(&self) -> u64 {
-        let of_units = |algorithm| match algorithm {
+        let of_units = |algorithm: Algorithm| match algorithm {
             Algorithm::SlidingLog | Algorithm::SortedSetLog => u64::from(self.cost) * WORK_OF_UNIT,
-            _ => 0,
+            // Each check adds up the buckets.
+            counted => counted.parts() / 4,
         };
         let quotas = self.quotas.counters();
         quotas
@@ -208,10 +227,12 @@ impl Asked {
             .sum()
     }
 
-    /// How many such checks are done with so much work.
+    /// How many such checks are done with so much work, as one entry.
     fn checks_within(&self, work: u64) -> usize {
         let left = work.saturating_sub(self.work_of_entry());
-        usize::try_from(left / self.work_of_check().max(1)).unwrap_or(usize::MAX)
+        let done = left / self.work_of_check().max(1);
+        let most = (UNITS_OF_ENTRY / u64::from(self.cost.max(1))).max(1);
+        usize::try_from(done.min(most)).unwrap_or(usize::MAX)
     }
 }
 
@@ -234,8 +255,8 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::ErrorKind;
     use crate::decision::Answer;
-    use crate::{ErrorKind, Quota};
 
     type Receiver = oneshot::Receiver<Result<Answer, Error>>;
 
@@ -316,6 +337,23 @@ mod tests {
         assert!(counts.iter().all(|count| *count <= 600), "{counts:?}");
         // However much it is, it has a call of its own.
         assert!(calls.contains(&vec![entry("b", 100_000, 1)]));
+    }
+
+    #[test]
+    fn checks_of_one_entry_ask_for_no_more_units_than_the_script_takes() {
+        let quota = Quota::per_minute(u32::MAX).algorithm(Algorithm::Gcra);
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
+        let mut waiting = Vec::new();
+        for (cost, checks) in [(60_000, 2), (270, 400), (200_000, 1)] {
+            waiting.extend((0..checks).map(|_| push(&mut queue, "a", &quotas, cost)));
+            let mut taken = Vec::new();
+            while !queue.is_empty() {
+                taken.extend(take(&mut queue).into_iter().map(|(.., count)| count));
+            }
+            let units = |count: &usize| *count == 1 || *count as u64 * u64::from(cost) <= 100_000;
+            assert!(taken.iter().all(units), "{taken:?}");
+            assert_eq!(taken.iter().sum::<usize>(), checks);
+        }
     }
 
     #[test]

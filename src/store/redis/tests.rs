@@ -128,11 +128,26 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
 #[test]
 fn a_full_server_fails_only_the_checks_that_would_write() {
     let server = RedisServer::start();
-    let quotas = Quotas::from(Quota::per_hour(1));
-    assert_eq!(used(&server, &[("ada", &quotas, 1)]), [Ok(vec![1])]);
-    run(&mut server.connect(), &["CONFIG", "SET", "maxmemory", "1"]);
-    let answers = used(&server, &["ada", "bob"].map(|key| (key, &quotas, 1)));
-    assert_eq!(answers, [Ok(vec![1]), Err(ErrorKind::Full)]);
+    let mut connection = server.connect();
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::SortedSetLog,
+        Algorithm::SlidingCounter,
+        Algorithm::SlidingBuckets(60),
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ] {
+        run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
+        run(&mut connection, &["FLUSHALL"]);
+        let year = Duration::from_secs(366 * 86_400);
+        let quotas = Quotas::from(Quota::new(1, year).algorithm(algorithm));
+        assert_eq!(used(&server, &[("ada", &quotas, 1)]), [Ok(vec![1])]);
+        run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
+        let checks = ["bob", "ada", "eve"].map(|key| (key, &quotas, 1));
+        let full = Err(ErrorKind::Full);
+        let expected = [full.clone(), Ok(vec![1]), full];
+        assert_eq!(used(&server, &checks), expected, "{algorithm:?}");
+    }
 }
 
 #[test]
