@@ -6,10 +6,10 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Algorithm, Decision, Error, ErrorKind, Quota, RateLimiter};
+use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter};
 
 use crate::store_on;
-use crate::support::costs::{calls, forget_calls};
+use crate::support::costs::{ALGORITHMS, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, signal};
 
 /// A limiter whose script the server knows.
@@ -46,14 +46,7 @@ fn scripts_called(connection: &mut redis::Connection) -> u64 {
 async fn checks_of_one_key_travel_as_one_and_are_granted_in_their_order() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::SortedSetLog,
-        Algorithm::SlidingCounter,
-        Algorithm::SlidingBuckets(60),
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
+    for (_, algorithm) in ALGORITHMS {
         run(&mut connection, &["FLUSHALL"]);
         let quota = Quota::per_day(90).algorithm(algorithm);
         let limiter = limiter(&server, quota).await;

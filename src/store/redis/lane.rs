@@ -52,14 +52,19 @@ impl Lane {
     ) -> oneshot::Receiver<Result<Answer, Error>> {
         let (answer, receiver) = oneshot::channel();
         let caller = Caller::new(answer, Instant::now() + store.client.deadline);
-        self.lock().queue.push(check, caller);
-        self.see_to_sender(store, runtime);
+        let mut state = self.lock();
+        state.queue.push(check, caller);
+        self.see_to_sender(state, store, runtime);
         receiver
     }
 
     /// Has one more task send calls, if that is wanted.
-    fn see_to_sender(self: &Arc<Self>, store: &Arc<Shared>, runtime: &Handle) {
-        let mut state = self.lock();
+    fn see_to_sender(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        store: &Arc<Shared>,
+        runtime: &Handle,
+    ) {
         if state.taking || state.senders == CALLS || state.queue.is_empty() {
             return;
         }
@@ -105,8 +110,9 @@ pub(super) struct Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        self.lane.lock().senders -= 1;
-        self.lane.see_to_sender(&self.store, &self.runtime);
+        let mut state = self.lane.lock();
+        state.senders -= 1;
+        self.lane.see_to_sender(state, &self.store, &self.runtime);
     }
 }
 
@@ -140,8 +146,8 @@ impl Sender {
             state.senders -= 1;
             self.has_ended = true;
         }
-        drop(state);
-        self.lane.see_to_sender(&self.store, &Handle::current());
+        self.lane
+            .see_to_sender(state, &self.store, &Handle::current());
         entries
     }
 
@@ -196,8 +202,9 @@ impl Sender {
         store.is_cluster.store(true, Ordering::Relaxed);
         for (asked, callers) in entries {
             let lane = store.lane(&runtime, asked.check().subject);
-            lane.lock().queue.push_entry(asked.clone(), callers);
-            lane.see_to_sender(store, &runtime);
+            let mut state = lane.lock();
+            state.queue.push_entry(asked.clone(), callers);
+            lane.see_to_sender(state, store, &runtime);
         }
     }
 
