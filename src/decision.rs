@@ -68,6 +68,12 @@ impl Decision {
         Ok(draft.end())
     }
 
+    /// Notes where the units were charged, if anywhere.
+    pub(crate) fn charged_to(mut self, limiter: Fingerprint, key: Key) -> Self {
+        Arc::make_mut(&mut self.view.0).charge_to(limiter, key);
+        self
+    }
+
     pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {
         self.view.0.charged_to.as_ref()
     }
@@ -145,7 +151,8 @@ impl Draft {
     #[inline]
     pub(crate) fn end(self) -> Decision {
         spare::keep(&self.0);
-        let held = if self.0.allowed { self.0.cost } else { 0 };
+        let is_counted = self.0.allowed && self.0.answer.source() != Source::None;
+        let held = if is_counted { self.0.cost } else { 0 };
         Decision {
             view: DecisionView(self.0),
             held,

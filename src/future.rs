@@ -10,10 +10,10 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::Rejection;
 use crate::body::ResponseBody;
 use crate::gate::{Gate, Judged, Telling};
-use crate::store::StoreFuture;
+use crate::store::Guarded;
+use crate::{Key, Rejection};
 
 pin_project! {
     /// The future of [`RateLimit`](crate::RateLimit).
@@ -32,7 +32,7 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        Asking { #[pin] answer: StoreFuture, then: Option<Asking<S, B>> },
+        Asking { #[pin] answer: Guarded, then: Option<Asking<S, B>> },
         Calling { #[pin] response: S::Future, telling: Option<Telling> },
         Rejected { rejection: Option<(Rejection, Arc<Gate>)> },
     }
@@ -42,12 +42,13 @@ pin_project! {
 pub(crate) struct Asking<S, B> {
     pub(crate) service: S,
     pub(crate) request: Request<B>,
+    pub(crate) key: Key,
     pub(crate) cost: u32,
     pub(crate) gate: Arc<Gate>,
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    pub(crate) fn asking(answer: StoreFuture, then: Asking<S, B>) -> Self {
+    pub(crate) fn asking(answer: Guarded, then: Asking<S, B>) -> Self {
         let then = Some(then);
         Self {
             state: State::Asking { answer, then },
@@ -115,8 +116,8 @@ where
 }
 
 impl<S: Service<Request<B>>, B> Asking<S, B> {
-    fn go_on(mut self, answer: <StoreFuture as Future>::Output) -> State<S, B> {
-        match self.gate.judge(self.cost, answer) {
+    fn go_on(mut self, answer: <Guarded as Future>::Output) -> State<S, B> {
+        match self.gate.judge(self.key, self.cost, answer) {
             Judged::Admitted(decision) => {
                 let (parts, body) = self.request.into_parts();
                 let (request, telling) = self.gate.admit(parts, body, decision);

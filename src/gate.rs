@@ -11,8 +11,10 @@ use http::{Request, Response};
 use crate::decision::Answer;
 use crate::key::{KeyErrorKind, KeyExtractor};
 use crate::notice::Notices;
-use crate::store::StoreFuture;
-use crate::{DecisionView, Error, Headers, RateLimiter, Rejection, RejectionReason};
+use crate::store::Guarded;
+use crate::{
+    DecisionView, Error, ErrorKind, Headers, Key, RateLimiter, Rejection, RejectionReason,
+};
 
 /// What a layer was told.
 #[derive(Clone)]
@@ -46,7 +48,8 @@ pub(crate) enum Asked {
     Exempt,
     Rejected(Rejection),
     Store {
-        answer: StoreFuture,
+        answer: Guarded,
+        key: Key,
         cost: u32,
     },
 }
@@ -108,15 +111,13 @@ impl Gate {
         };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         let answer = self.limiter.ask(&key, cost);
-        Asked::Store { answer, cost }
+        Asked::Store { answer, key, cost }
     }
 
     /// Lets a request through or not, by what the store said.
-    pub(crate) fn judge(&self, cost: u32, answer: Result<Answer, Error>) -> Judged {
-        let limiter = self.limiter.label();
-        match answer.and_then(|answer| self.limiter.decide(cost, answer)) {
+    pub(crate) fn judge(&self, key: Key, cost: u32, answer: Result<Answer, Error>) -> Judged {
+        match self.limiter.decide(key, cost, answer) {
             Ok(decision) => {
-                self.notices.store_answers(limiter);
                 let decision = decision.into_view();
                 if decision.is_allowed() {
                     Judged::Admitted(decision)
@@ -125,7 +126,9 @@ impl Gate {
                 }
             }
             Err(error) => {
-                self.notices.no_decision(limiter, &error);
+                if error.kind() == ErrorKind::CostTooLarge {
+                    self.notices.cost_too_large(self.limiter.label(), &error);
+                }
                 Judged::Rejected(self.reject(RejectionReason::Failed(error)))
             }
         }

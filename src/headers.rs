@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName};
 
-use crate::DecisionView;
+use crate::{DecisionView, Source};
 pub(crate) use number::value_of;
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -84,7 +84,8 @@ impl Headers {
 
     /// Writes the headers, in place of those of the same names.
     pub(crate) fn write(&self, decision: &DecisionView, headers: &mut HeaderMap) {
-        if self.dialect == Dialect::None || decision.quotas().len() == 0 {
+        // Where nobody counts, there is nothing to tell.
+        if self.dialect == Dialect::None || decision.source() == Source::None {
             return;
         }
         let reset = decision

@@ -8,7 +8,7 @@ use tower_layer::Layer;
 
 use crate::gate::{Gate, MissingKey};
 use crate::key::{KeyExtractor, peer_ip};
-use crate::{Headers, Quotas, RateLimit, RateLimiter, Store};
+use crate::{FailurePolicy, Headers, Quotas, RateLimit, RateLimiter, Store};
 
 /// Puts a limit before a service: of a router, a route, or any other that takes HTTP requests.
 ///
@@ -19,7 +19,7 @@ use crate::{Headers, Quotas, RateLimit, RateLimiter, Store};
 /// 1. The [key](Self::key) of the request is looked for. Without one it is answered 400, or 500 if
 ///    the server is not set up to know it; see [`on_missing_key`](Self::on_missing_key).
 /// 2. Its [cost](Self::cost) is checked against all quotas, and charged if all admit it. If the
-///    store fails, the request is answered 503.
+///    store fails, the counts of this process decide; see [`on_failure`](Self::on_failure).
 /// 3. Admitted, the request goes on with a [`DecisionView`](crate::DecisionView) in its extensions,
 ///    for handlers. Its answer is passed on as it is but for the headers, its error untouched.
 /// 4. Refused, the answer carries a [`Rejection`](crate::Rejection) in its extensions, for layers
@@ -97,6 +97,12 @@ impl RateLimitLayer {
         self.with(|gate| gate.on_missing_key = then)
     }
 
+    /// What becomes of requests while the store fails: they
+    /// [fall back](FailurePolicy::fall_back) on the counts of this process unless said otherwise.
+    pub fn on_failure(self, policy: FailurePolicy) -> Self {
+        self.with(|gate| gate.limiter = gate.limiter.clone().on_failure(policy))
+    }
+
     /// Tells clients of their limit by these headers; by [`Headers::x_ratelimit`] unless said
     /// otherwise.
     pub fn headers(self, headers: Headers) -> Self {
@@ -113,9 +119,12 @@ impl RateLimitLayer {
 }
 
 /// Lets a layer and whoever else has the limiter share its counts, where they use the same keys: an
-/// extractor's `of` makes them.
+/// extractor's `of` makes them. A limiter that was not told what to do when the store fails falls back.
 impl From<RateLimiter> for RateLimitLayer {
-    fn from(limiter: RateLimiter) -> Self {
+    fn from(mut limiter: RateLimiter) -> Self {
+        if !limiter.has_policy() {
+            limiter = limiter.on_failure(FailurePolicy::fall_back());
+        }
         Self {
             gate: Arc::new(Gate {
                 limiter,

@@ -70,6 +70,7 @@ pub mod guide;
 // The core: what is allowed, who is counted, what came of it.
 mod decision;
 mod error;
+mod failure;
 mod identity;
 mod limiter;
 mod quota;
@@ -92,6 +93,7 @@ mod service;
 pub use body::ResponseBody;
 pub use decision::{Decision, DecisionView, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
+pub use failure::FailurePolicy;
 pub use future::ResponseFuture;
 pub use gate::MissingKey;
 pub use headers::Headers;

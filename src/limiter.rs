@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::decision::{Answer, Draft, Source};
-use crate::store::{Check, Refund, Reset, Store, StoreFuture, check::Subject};
-use crate::{Decision, Error, ErrorKind, Key, Quota, Quotas};
+use crate::decision::{Answer, Draft, QuotaAnswer, Source};
+use crate::failure::{OnFailure, Then, is_of_store};
+use crate::store::{Check, Guard, Guarded, Refund, Reset, Store, check::Subject};
+use crate::{Decision, Error, ErrorKind, FailurePolicy, Key, Quota, Quotas};
 
 /// Limits how often something is done, by key.
 ///
@@ -47,10 +48,13 @@ use crate::{Decision, Error, ErrorKind, Key, Quota, Quotas};
 #[derive(Clone)]
 pub struct RateLimiter {
     store: Arc<dyn Store>,
+    guard: Guard,
     quotas: Quotas,
     name: Arc<str>,
     /// The name as it is stored.
     scope: Key,
+    /// Without, the caller gets the error.
+    on_failure: Option<Arc<OnFailure>>,
 }
 
 /// What a limiter is called unless it is given a name.
@@ -62,10 +66,12 @@ impl RateLimiter {
     /// `quotas` is one [`Quota`] or a list of them. An empty list admits everything.
     pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
         Self {
+            guard: store.guard(),
             store: Arc::new(store),
             quotas: quotas.into(),
             name: DEFAULT_NAME.into(),
             scope: Key::from(DEFAULT_NAME),
+            on_failure: None,
         }
     }
 
@@ -75,6 +81,18 @@ impl RateLimiter {
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self.scope = Key::from(&*self.name);
+        if let Some(on_failure) = self.on_failure.take() {
+            self = self.on_failure(on_failure.policy);
+        }
+        self
+    }
+
+    /// What this handle answers while the store fails. One that is told nothing answers the error.
+    ///
+    /// Other clones keep theirs: they count together all the same.
+    #[must_use]
+    pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
+        self.on_failure = Some(Arc::new(OnFailure::new(policy, &self.quotas)));
         self
     }
 
@@ -96,7 +114,8 @@ impl RateLimiter {
     ///
     /// [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) when the cost is above a limit, so
     /// that waiting would never help, and [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above
-    /// 100 000 units at once in a log; the store is not asked then. Else when the store fails.
+    /// 100 000 units at once in a log; the store is not asked then. Else when the store fails, unless
+    /// [`on_failure`](Self::on_failure) says otherwise.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
         let key = key.into();
         if let Some(limit) = self.limit_below(cost) {
@@ -105,14 +124,21 @@ impl RateLimiter {
         let mut draft = Draft::begin();
         let shown = draft.open();
         let answer = shown.ask(&self.quotas, cost);
-        let later = self.ask_in_place(&key, cost, answer);
-        shown.charge_to(self.scope.fingerprint(), key);
-        let decided = match later {
-            None => shown.decide(),
+        let decided = match self.ask_in_place(&key, cost, answer) {
+            None => {
+                self.store_answers();
+                shown.charge_to(self.scope.fingerprint(), key);
+                shown.decide()
+            }
             Some(later) => {
-                let answer = later.await?;
+                let answer = match later.await {
+                    Ok(answer) => answer,
+                    Err(error) => return self.without_store(key, cost, error),
+                };
+                self.store_answers();
                 let shown = draft.open();
                 shown.put(answer);
+                shown.charge_to(self.scope.fingerprint(), key);
                 shown.decide()
             }
         };
@@ -232,13 +258,18 @@ impl RateLimiter {
             quotas: &quotas,
         };
         let answer = decision.answer();
-        self.store
-            .refund(Refund {
-                subject,
-                units,
-                answer,
-            })
-            .await
+        let refund = Refund {
+            subject,
+            units,
+            answer,
+        };
+        match answer.source() {
+            Source::Fallback => match self.guard.fallback_if_made() {
+                Some(fallback) => fallback.refund(refund).await,
+                None => Ok(()),
+            },
+            _ => self.store.refund(refund).await,
+        }
     }
 
     /// Forgets what is charged to `key` under this limiter's quotas.
@@ -252,6 +283,9 @@ impl RateLimiter {
             return Ok(());
         }
         let subject = self.subject(&key);
+        if let Some(fallback) = self.guard.fallback_if_made() {
+            fallback.reset(Reset { subject }).await?;
+        }
         self.store.reset(Reset { subject }).await
     }
 
@@ -265,21 +299,28 @@ impl RateLimiter {
         &self.name
     }
 
+    pub(crate) fn has_policy(&self) -> bool {
+        self.on_failure.is_some()
+    }
+
     /// Asks the store. Unlike [`check_n`](Self::check_n) it also asks about a cost above a limit,
     /// which the store refuses for good, with the numbers as they are.
-    pub(crate) fn ask(&self, key: &Key, cost: u32) -> StoreFuture {
+    pub(crate) fn ask(&self, key: &Key, cost: u32) -> Guarded {
         match self.unasked(cost) {
-            Some(answer) => StoreFuture::ready(answer),
-            None => self.store.check(self.checking(key, cost)),
+            Some(answer) => Guarded::ready(answer),
+            None => self.guard.check(&*self.store, self.checking(key, cost)),
         }
     }
 
     /// Asks the store as [`ask`](Self::ask) does, for an answer in its place.
     #[inline(always)]
-    fn ask_in_place(&self, key: &Key, cost: u32, answer: &mut Answer) -> Option<StoreFuture> {
+    fn ask_in_place(&self, key: &Key, cost: u32, answer: &mut Answer) -> Option<Guarded> {
         match self.unasked(cost) {
-            Some(answer) => Some(StoreFuture::ready(answer)),
-            None => self.store.check_in_place(self.checking(key, cost), answer),
+            Some(answer) => Some(Guarded::ready(answer)),
+            None => {
+                let check = self.checking(key, cost);
+                self.guard.check_in_place(&*self.store, check, answer)
+            }
         }
     }
 
@@ -305,9 +346,75 @@ impl RateLimiter {
         Some(Err(Error::cost_too_large(cost, most)))
     }
 
-    /// Joins the answer of the store to the quotas that it was asked about.
-    pub(crate) fn decide(&self, cost: u32, answer: Answer) -> Result<Decision, Error> {
-        Decision::new(&self.quotas, cost, answer).map_err(|answers| self.mismatch(answers))
+    /// Joins the answer of the store to the quotas that it was asked about; without one, does what
+    /// the policy says.
+    pub(crate) fn decide(
+        &self,
+        key: Key,
+        cost: u32,
+        answer: Result<Answer, Error>,
+    ) -> Result<Decision, Error> {
+        match answer.and_then(|answer| self.join(&self.quotas, cost, answer)) {
+            Ok(decision) => {
+                self.store_answers();
+                Ok(decision)
+            }
+            Err(error) => self.without_store(key, cost, error),
+        }
+    }
+
+    fn join(&self, quotas: &Quotas, cost: u32, answer: Answer) -> Result<Decision, Error> {
+        Decision::new(quotas, cost, answer).map_err(|answers| self.mismatch(answers))
+    }
+
+    /// What the policy says of a check that the store did not decide.
+    #[cold]
+    fn without_store(&self, key: Key, cost: u32, error: Error) -> Result<Decision, Error> {
+        let Some(on_failure) = self.on_failure.as_deref().filter(|_| is_of_store(&error)) else {
+            return Err(error);
+        };
+        let OnFailure {
+            policy,
+            shares,
+            notices,
+        } = on_failure;
+        notices.store_fails(&self.name, policy.then, &error);
+        match policy.then {
+            Then::Closed => Err(error),
+            Then::Open => {
+                let unused = QuotaAnswer::admitted(0, Duration::ZERO);
+                let answers = self.quotas.iter().map(|_| unused);
+                self.join(&self.quotas, cost, Answer::new(Source::None, answers))
+            }
+            Then::FallBack => {
+                let answer = self.fall_back(shares, &key, cost).ok_or(error)?;
+                let decision = self.join(shares, cost, answer)?;
+                Ok(decision.charged_to(self.scope.fingerprint(), key))
+            }
+        }
+    }
+
+    /// What this process says by its own counts; nothing where it cannot tell.
+    fn fall_back(&self, shares: &Quotas, key: &Key, cost: u32) -> Option<Answer> {
+        let above_share = shares.least_limit().is_some_and(|limit| cost > limit);
+        // To be refused for good is for the store to say.
+        if above_share && self.limit_below(cost).is_none() {
+            return None;
+        }
+        let subject = Subject {
+            quotas: shares,
+            ..self.subject(key)
+        };
+        let answer = self.guard.fallback()?.check(Check { subject, cost });
+        let answer = answer.try_ready().ok()?.ok()?;
+        Some(answer.of_fallback())
+    }
+
+    #[inline(always)]
+    fn store_answers(&self) {
+        if let Some(on_failure) = &self.on_failure {
+            on_failure.notices.store_answers(&self.name);
+        }
     }
 
     #[cold]
@@ -340,9 +447,11 @@ impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             store: _,
+            guard: _,
             quotas,
             name,
             scope: _,
+            on_failure,
         } = self;
         f.debug_struct("RateLimiter")
             .field("name", name)
@@ -350,6 +459,7 @@ impl fmt::Debug for RateLimiter {
                 "quotas",
                 &quotas.iter().map(Quota::to_string).collect::<Vec<_>>(),
             )
+            .field("on_failure", &on_failure.as_ref().map(|then| then.policy))
             .finish_non_exhaustive()
     }
 }

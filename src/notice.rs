@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::failure::Then;
 use crate::key::KeyError;
 use crate::{Error, ErrorKind};
 
@@ -10,36 +11,14 @@ use crate::{Error, ErrorKind};
 /// each failure is news.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What has been said already, for one layer.
-#[derive(Debug)]
+/// What has been said already of requests, for one layer.
+#[derive(Debug, Default)]
 pub(crate) struct Notices {
     keys_unknown: AtomicBool,
     cost_too_large: AtomicBool,
-    store_fails: AtomicBool,
-    /// When the store last failed, in milliseconds from `begin`.
-    last_failure: AtomicU64,
-    begin: Instant,
-    quiet: Duration,
-}
-
-impl Default for Notices {
-    fn default() -> Self {
-        Self::new(QUIET)
-    }
 }
 
 impl Notices {
-    fn new(quiet: Duration) -> Self {
-        Self {
-            keys_unknown: AtomicBool::default(),
-            cost_too_large: AtomicBool::default(),
-            store_fails: AtomicBool::default(),
-            last_failure: AtomicU64::default(),
-            begin: Instant::now(),
-            quiet,
-        }
-    }
-
     /// The server cannot know keys as it is set up: said once, it will not pass.
     pub(crate) fn keys_unknown(&self, limiter: &str, error: &KeyError) {
         if !self.keys_unknown.swap(true, Ordering::Relaxed) {
@@ -47,38 +26,69 @@ impl Notices {
         }
     }
 
-    /// There is no decision. For a cost that no log takes: said once. Else the store failed: said
-    /// when it begins.
-    pub(crate) fn no_decision(&self, limiter: &str, error: &Error) {
-        if error.kind() == ErrorKind::CostTooLarge {
-            if !self.cost_too_large.swap(true, Ordering::Relaxed) {
-                tracing::error!(limiter, "requests are answered 500: {error}");
-            }
-            return;
+    /// A cost that no log takes: said once.
+    pub(crate) fn cost_too_large(&self, limiter: &str, error: &Error) {
+        if !self.cost_too_large.swap(true, Ordering::Relaxed) {
+            tracing::error!(limiter, "requests are answered 500: {error}");
         }
+    }
+}
+
+/// What has been said already of the store, for one handle of a limiter.
+#[derive(Debug)]
+pub(crate) struct StoreNotices {
+    store_fails: AtomicBool,
+    /// When the store last failed, in milliseconds from `begin`.
+    last_failure: AtomicU64,
+    begin: Instant,
+    quiet: Duration,
+}
+
+impl Default for StoreNotices {
+    fn default() -> Self {
+        Self::new(QUIET)
+    }
+}
+
+impl StoreNotices {
+    fn new(quiet: Duration) -> Self {
+        Self {
+            store_fails: AtomicBool::default(),
+            last_failure: AtomicU64::default(),
+            begin: Instant::now(),
+            quiet,
+        }
+    }
+
+    /// The store failed: said when it begins.
+    pub(crate) fn store_fails(&self, limiter: &str, then: Then, error: &Error) {
         self.last_failure.store(self.millis(), Ordering::Relaxed);
         if self.store_fails.swap(true, Ordering::Relaxed) {
             return;
         }
+        let then = match then {
+            Then::FallBack => "checks are counted in this process alone",
+            Then::Open => "checks are admitted and not counted",
+            Then::Closed => "checks are not admitted",
+        };
         if error.kind() == ErrorKind::Misconfigured {
-            tracing::error!(
-                limiter,
-                "requests are answered 503 until this is mended: {error}"
-            );
+            tracing::error!(limiter, "{then} until this is mended: {error}");
         } else {
-            tracing::warn!(
-                limiter,
-                "requests are answered 503 until the store is back: {error}"
-            );
+            tracing::warn!(limiter, "{then} until the store is back: {error}");
         }
     }
 
     /// The store answered: said when it had failed.
+    #[inline]
     pub(crate) fn store_answers(&self, limiter: &str) {
         // Read first: writing would have all cores pass the line around, on each request.
-        if !self.store_fails.load(Ordering::Relaxed) {
-            return;
+        if self.store_fails.load(Ordering::Relaxed) {
+            self.store_is_back(limiter);
         }
+    }
+
+    #[cold]
+    fn store_is_back(&self, limiter: &str) {
         let failed = Duration::from_millis(self.last_failure.load(Ordering::Relaxed));
         let quiet = self.begin.elapsed().saturating_sub(failed) >= self.quiet;
         if quiet && self.store_fails.swap(false, Ordering::Relaxed) {
@@ -129,10 +139,10 @@ mod tests {
     fn a_failing_store_is_a_line_when_it_begins_and_one_when_it_ends() {
         let error = Error::new(ErrorKind::Unavailable, "nobody is there");
         let log = log_of(|| {
-            let notices = Notices::new(Duration::ZERO);
+            let notices = StoreNotices::new(Duration::ZERO);
             for _ in 0..2 {
                 for _ in 0..100 {
-                    notices.no_decision("search", &error);
+                    notices.store_fails("search", Then::Closed, &error);
                 }
                 for _ in 0..100 {
                     notices.store_answers("search");
@@ -150,7 +160,7 @@ mod tests {
     #[test]
     fn a_wrong_setup_is_louder() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
-        let log = log_of(|| Notices::default().no_decision("search", &error));
+        let log = log_of(|| StoreNotices::default().store_fails("search", Then::Closed, &error));
         assert!(log[0].contains("ERROR"), "{log:?}");
     }
 
@@ -158,9 +168,9 @@ mod tests {
     fn a_store_that_fails_now_and_then_is_not_news_each_time() {
         let error = Error::new(ErrorKind::Timeout, "too late");
         let log = log_of(|| {
-            let notices = Notices::new(Duration::from_secs(3_600));
+            let notices = StoreNotices::new(Duration::from_secs(3_600));
             for _ in 0..100 {
-                notices.no_decision("search", &error);
+                notices.store_fails("search", Then::Closed, &error);
                 notices.store_answers("search");
             }
         });
@@ -168,13 +178,28 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_is_too_large_does_not_blame_the_store() {
+    fn the_line_says_what_becomes_of_requests() {
+        let error = Error::new(ErrorKind::Unavailable, "nobody is there");
+        for (then, text) in [
+            (Then::FallBack, "counted in this process"),
+            (Then::Open, "not counted"),
+            (Then::Closed, "not admitted"),
+        ] {
+            let log = log_of(|| StoreNotices::default().store_fails("search", then, &error));
+            assert!(
+                log[0].contains(text) && log[0].contains("search"),
+                "{log:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cost_that_is_too_large_is_one_line() {
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
         let log = log_of(|| {
-            let notices = Notices::new(Duration::ZERO);
+            let notices = Notices::default();
             for _ in 0..100 {
-                notices.no_decision("search", &error);
-                notices.store_answers("search");
+                notices.cost_too_large("search", &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");

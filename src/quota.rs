@@ -132,6 +132,10 @@ impl Quota {
         self
     }
 
+    pub(crate) fn with_limit(self, limit: u32) -> Self {
+        Self { limit, ..self }
+    }
+
     /// The most units in a window.
     #[must_use]
     pub const fn limit(&self) -> u32 {

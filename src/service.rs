@@ -66,9 +66,9 @@ where
                 ResponseFuture::exempt(self.inner.call(request))
             }
             Asked::Rejected(rejection) => self.reject(rejection),
-            Asked::Store { answer, cost } => match answer.try_ready() {
+            Asked::Store { answer, key, cost } => match answer.try_ready() {
                 // Without waiting, the service need not be cloned, which for axum's would allocate.
-                Ok(answer) => match self.gate.judge(cost, answer) {
+                Ok(answer) => match self.gate.judge(key, cost, answer) {
                     Judged::Admitted(decision) => {
                         let (request, told) = self.gate.admit(parts, body, decision);
                         ResponseFuture::admitted(self.inner.call(request), told)
@@ -79,6 +79,7 @@ where
                     let asking = Asking {
                         service: self.take_ready(),
                         request: Request::from_parts(parts, body),
+                        key,
                         cost,
                         gate: Arc::clone(&self.gate),
                     };

@@ -19,8 +19,8 @@ use support::log;
 use support::redis_server::{DeadPort, RedisServer};
 use tollgate::key::{self, PeerAddr};
 use tollgate::{
-    DecisionView, ErrorKind, Key, MemoryStore, MissingKey, Quota, RateLimitLayer, RateLimiter,
-    RedisStore, Rejection, RejectionReason, Store,
+    DecisionView, ErrorKind, FailurePolicy, Key, MemoryStore, MissingKey, Quota, RateLimitLayer,
+    RateLimiter, RedisStore, Rejection, RejectionReason, Store,
 };
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -448,11 +448,12 @@ async fn without_a_quota_everything_passes_unlabelled_and_unasked() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_503_within_its_deadline() {
+async fn a_closed_limit_whose_store_fails_is_503_within_its_deadline() {
     let nowhere = DeadPort::new();
     let store = RedisStore::open(&nowhere.url()).unwrap();
     let begin = std::time::Instant::now();
     let response = RateLimitLayer::new(store, Quota::per_minute(1))
+        .on_failure(FailurePolicy::closed())
         .layer(service_fn(ok::<()>))
         .oneshot(request(()))
         .await

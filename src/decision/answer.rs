@@ -65,6 +65,12 @@ impl Answer {
         self.time
     }
 
+    /// The same, as a memory store says it that stands in for another store.
+    pub(crate) fn of_fallback(self) -> Self {
+        let source = Source::Fallback;
+        Self { source, ..self }
+    }
+
     /// What this refusal says after so many microseconds, to the same check: it need not be asked
     /// again. What is used is told as it was.
     pub(crate) fn aged_locally(&self, micros: u64) -> Self {
@@ -99,9 +105,13 @@ pub enum Source {
     /// This process, which remembers that Redis has refused the same check, for as long as Redis
     /// would.
     LocalDenial,
+    /// The counts of this process, while the store fails: see
+    /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
+    Fallback,
     /// A store of another crate.
     Other,
-    /// Nobody had to be asked: there is no quota.
+    /// Nobody: there is no quota, or the store fails and the limiter is
+    /// [open](crate::FailurePolicy::open).
     None,
 }
 

@@ -6,6 +6,7 @@
 pub(crate) mod check;
 mod clock;
 mod future;
+mod guard;
 pub(crate) mod memory;
 pub(crate) mod redis;
 mod url;
@@ -17,6 +18,8 @@ pub use check::{Check, Refund, Reset};
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::TestClock;
 pub use future::StoreFuture;
+pub use guard::Guard;
+pub(crate) use guard::Guarded;
 pub use url::from_url;
 
 use crate::{Error, ErrorKind};
@@ -85,6 +88,15 @@ pub trait Store: Send + Sync + 'static {
             "this store cannot take units back",
         )))
     }
+
+    /// What limiters ask the store through: a deadline, a breaker, and the counts of this process to
+    /// fall back on.
+    ///
+    /// Unless a store says otherwise, each limiter has one of its own. A store that keeps one
+    /// and gives it to all has what one limiter learns spare the others.
+    fn guard(&self) -> Guard {
+        Guard::new()
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -103,6 +115,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         (**self).refund(refund)
     }
+
+    fn guard(&self) -> Guard {
+        (**self).guard()
+    }
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
@@ -120,6 +136,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         (**self).refund(refund)
+    }
+
+    fn guard(&self) -> Guard {
+        (**self).guard()
     }
 }
 

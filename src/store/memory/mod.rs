@@ -11,14 +11,14 @@ use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
-use super::{Answer, Check, Refund, Reset, Source, Store, StoreFuture};
+use super::{Answer, Check, Guard, Refund, Reset, Source, Store, StoreFuture};
 use crate::identity::Fingerprint;
 use crate::{Error, ErrorKind};
 use shard::Shard;
 
 /// How many keys a store holds unless told otherwise: with a quota of 100 units, about 100 MB when
 /// every key is at its limit, and a tenth of that in common traffic.
-const DEFAULT_MAX_KEYS: usize = 100_000;
+pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
 
 /// A shard below this size would fill up long before its neighbours.
 const MIN_KEYS_PER_SHARD: usize = 1_024;
@@ -65,6 +65,7 @@ pub struct MemoryStore {
 
 struct Inner {
     clock: Clock,
+    guard: Guard,
     max_keys: usize,
     shards: Box<[Locked]>,
 }
@@ -94,13 +95,15 @@ impl MemoryStore {
         Self::build(DEFAULT_MAX_KEYS, Clock::Test(clock))
     }
 
-    fn build(max_keys: usize, clock: Clock) -> Self {
+    pub(crate) fn build(max_keys: usize, clock: Clock) -> Self {
         let max_keys = max_keys.max(1);
         let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
         let shard = || Locked(Mutex::new(Shard::new(max_keys / shards)));
         Self {
             inner: Arc::new(Inner {
                 clock,
+                // Of a memory that is full, another one is no relief.
+                guard: Guard::new().fallback_keys(0),
                 max_keys,
                 shards: std::iter::repeat_with(shard).take(shards).collect(),
             }),
@@ -213,6 +216,10 @@ impl Store for MemoryStore {
             shard.refund(name, refund, now);
         }
         StoreFuture::ready(Ok(()))
+    }
+
+    fn guard(&self) -> Guard {
+        self.inner.guard.clone()
     }
 }
 

@@ -30,7 +30,8 @@ use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
-use super::{Answer, Check, Refund, Reset, Store, StoreFuture};
+use super::memory::DEFAULT_MAX_KEYS;
+use super::{Answer, Check, Guard, Refund, Reset, Store, StoreFuture};
 use crate::{ConfigError, Error, ErrorKind};
 use call::{Entry, Granted};
 use client::Client;
@@ -46,6 +47,12 @@ use script::Scripts;
 /// How long a call may take unless told otherwise: a hundred times a call to a healthy server near
 /// by, and little beside what people notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+
+/// Of a cluster.
+const SLOTS: usize = 16_384;
+
+/// Masters serve whole ranges of slots, most of them many times as long.
+const SLOTS_OF_PART: usize = 256;
 
 /// As good as none, and still a time that can be added to now.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
@@ -111,7 +118,8 @@ struct Shared {
     denials: Arc<Denials>,
     lanes: PerRuntime<Arc<Lanes>>,
     /// Whether the server has said that it is one of a cluster.
-    is_cluster: AtomicBool,
+    is_cluster: Arc<AtomicBool>,
+    guard: Guard,
     settings: Settings,
 }
 
@@ -119,6 +127,7 @@ struct Shared {
 struct Settings {
     denials_for: Duration,
     batches: bool,
+    fallback_keys: usize,
     /// The clock of this process.
     clock: Clock,
 }
@@ -160,6 +169,7 @@ impl RedisStore {
         let settings = Settings {
             denials_for: denials::DEFAULT_MAX_AGE,
             batches: true,
+            fallback_keys: DEFAULT_MAX_KEYS,
             clock: Clock::monotonic(),
         };
         Self::build(client, settings)
@@ -167,12 +177,15 @@ impl RedisStore {
 
     fn build(client: Client, settings: Settings) -> Self {
         let denials = Denials::new(settings.clock.clone(), settings.denials_for);
+        let is_cluster = Arc::new(AtomicBool::new(false));
+        let guard = guard(&client, &is_cluster, &settings);
         Self {
             shared: Arc::new(Shared {
                 client,
                 denials: Arc::new(denials),
                 lanes: PerRuntime::default(),
-                is_cluster: AtomicBool::new(false),
+                is_cluster,
+                guard,
                 settings,
             }),
         }
@@ -229,6 +242,13 @@ impl RedisStore {
     #[must_use]
     pub fn batches(self, batches: bool) -> Self {
         self.with(|_, settings| settings.batches = batches)
+    }
+
+    /// For how many keys this process counts at most while Redis fails; 100 000 unless said
+    /// otherwise, none with 0. See [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
+    #[must_use]
+    pub fn fallback_keys(self, keys: usize) -> Self {
+        self.with(|_, settings| settings.fallback_keys = keys)
     }
 
     /// The same decisions by another clock: Lua that defines `now`, in front of the script, and the
@@ -289,6 +309,23 @@ impl RedisStore {
         let ping = ::redis::cmd("PING");
         within_deadline(client, client.query(&ping)).await.map(drop)
     }
+}
+
+/// One server fails as a whole; of a cluster, one that serves some ranges of slots.
+fn guard(client: &Client, is_cluster: &Arc<AtomicBool>, settings: &Settings) -> Guard {
+    let names = client.names.clone();
+    let is_cluster = Arc::clone(is_cluster);
+    Guard::new()
+        .kept_deadline(client.deadline)
+        .clock(settings.clock.clone())
+        .fallback_keys(settings.fallback_keys)
+        .in_parts(SLOTS / SLOTS_OF_PART, move |check| {
+            if is_cluster.load(Ordering::Relaxed) {
+                usize::from(names.slot(check.subject)) / SLOTS_OF_PART
+            } else {
+                0
+            }
+        })
 }
 
 async fn within_deadline<T>(
@@ -353,6 +390,10 @@ impl Store for RedisStore {
         let call = self.shared.client.refund(&refund);
         self.giving_back(refund.subject, call)
     }
+
+    fn guard(&self) -> Guard {
+        self.shared.guard.clone()
+    }
 }
 
 impl fmt::Debug for RedisStore {
@@ -362,6 +403,7 @@ impl fmt::Debug for RedisStore {
             denials: _,
             lanes: _,
             is_cluster: _,
+            guard: _,
             settings,
         } = &*self.shared;
         f.debug_struct("RedisStore")

@@ -1,0 +1,96 @@
+//! The answer of a store, on its way past the guard.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use super::Guard;
+use crate::Error;
+use crate::store::{Answer, StoreFuture};
+
+/// The future of an answer, of which the guard hears.
+pub(crate) struct Guarded {
+    answer: StoreFuture,
+    /// Until there is something to tell.
+    watch: Option<Watch>,
+}
+
+impl Guarded {
+    #[inline]
+    pub(crate) fn ready(answer: Result<Answer, Error>) -> Self {
+        Self {
+            answer: StoreFuture::ready(answer),
+            watch: None,
+        }
+    }
+
+    pub(super) fn watched(answer: StoreFuture, watch: Watch) -> Self {
+        let watch = Some(watch);
+        Self { answer, watch }
+    }
+
+    /// The answer if it is there, else this future again.
+    #[inline]
+    #[expect(
+        clippy::result_large_err,
+        reason = "it is no error: to box it would be to allocate for each check of Redis"
+    )]
+    pub(crate) fn try_ready(self) -> Result<Result<Answer, Error>, Self> {
+        let Self { answer, watch } = self;
+        answer.try_ready().map_err(|answer| Self { answer, watch })
+    }
+}
+
+impl Future for Guarded {
+    type Output = Result<Answer, Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        if let Some(watch) = self.watch.take() {
+            watch.end(&answer);
+        }
+        Poll::Ready(answer)
+    }
+}
+
+/// Who tells the guard what came of a check.
+pub(super) struct Watch {
+    guard: Guard,
+    part: usize,
+    is_probe: bool,
+    has_ended: bool,
+}
+
+impl Watch {
+    pub(super) fn new(guard: &Guard, part: usize, is_probe: bool) -> Self {
+        Self {
+            guard: guard.clone(),
+            part,
+            is_probe,
+            has_ended: false,
+        }
+    }
+
+    pub(super) fn end(mut self, answer: &Result<Answer, Error>) {
+        self.has_ended = true;
+        if self.is_probe {
+            self.guard.note_probe(self.part, Some(answer.as_ref()));
+        } else {
+            self.guard.note(self.part, answer.as_ref());
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        if self.is_probe {
+            self.guard.note_probe(self.part, None);
+        } else {
+            self.guard.note_given_up(self.part);
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! What stands between limiters and a store that may fail: a deadline, a breaker, and the counts
+//! of this process for meanwhile.
+
+mod breaker;
+mod guarded;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::clock::Clock;
+#[cfg(feature = "test-util")]
+use super::clock::TestClock;
+use super::memory::DEFAULT_MAX_KEYS;
+use super::{Answer, Check, Source, Store, StoreFuture};
+use crate::{Error, ErrorKind, MemoryStore};
+use breaker::{Breaker, Entry};
+pub(crate) use guarded::Guarded;
+use guarded::Watch;
+
+/// As for Redis: a hundred times a call to a healthy server near by, and little beside what people
+/// notice.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+
+/// What keeps a store's bad day from becoming the service's: a deadline, a breaker, and a place
+/// to count in meanwhile.
+///
+/// Each [`RateLimiter`](crate::RateLimiter) asks its store through the guard that
+/// [`Store::guard`] gives it. Clones are one guard; a store gives all its limiters the same, so that
+/// what one of them learns spares the others. The stores of this crate do.
+///
+/// # The breaker
+///
+/// It counts the errors of the kinds [`Timeout`](ErrorKind::Timeout),
+/// [`Unavailable`](ErrorKind::Unavailable) and [`InvalidReply`](ErrorKind::InvalidReply). After
+/// five in a row, or when half of at least twenty checks in a second failed, the store is not asked
+/// any more: checks fail at once. After 100 to 500 ms, longer each time, one check of cost 0 asks
+/// again, in the background where a tokio runtime is there, so that no caller waits for it. When it is
+/// answered, all ask again. Errors of configuration and a store that is full never open it: they are
+/// answers. Nor do refusals from memory close it.
+///
+/// What comes of a check that failed is the limiter's to say: see
+/// [`FailurePolicy`](crate::FailurePolicy).
+///
+/// # Examples
+///
+/// A store of one's own, whose limiters share a guard:
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::{Check, Guard, Store, StoreFuture};
+/// # use tollgate::store::{Answer, Source};
+///
+/// struct Remote {
+///     guard: Guard,
+/// }
+///
+/// impl Remote {
+///     fn new() -> Self {
+///         let guard = Guard::new().deadline(Duration::from_millis(20));
+///         Self { guard }
+///     }
+/// }
+///
+/// impl Store for Remote {
+///     fn check(&self, check: Check<'_>) -> StoreFuture {
+///         # let _ = check;
+///         // …
+///         # StoreFuture::ready(Ok(Answer::new(Source::Other, [])))
+///     }
+///
+///     fn guard(&self) -> Guard {
+///         self.guard.clone()
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Guard {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    breakers: Box<[Breaker]>,
+    fallback: OnceLock<MemoryStore>,
+}
+
+#[derive(Clone)]
+struct Settings {
+    clock: Clock,
+    deadline: Duration,
+    /// Whether the store keeps it itself.
+    is_kept: bool,
+    fallback_keys: usize,
+    parts: Parts,
+}
+
+/// Of how many servers a store is, which may fail one by one, and which of them a check asks.
+#[derive(Clone)]
+struct Parts {
+    count: usize,
+    part_of: Arc<PartOf>,
+}
+
+type PartOf = dyn Fn(&Check<'_>) -> usize + Send + Sync;
+
+impl Guard {
+    /// A guard with a deadline of 100 ms, and room for 100 000 keys to fall back on.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::build(Settings {
+            clock: Clock::monotonic(),
+            deadline: DEFAULT_DEADLINE,
+            is_kept: false,
+            fallback_keys: DEFAULT_MAX_KEYS,
+            parts: Parts {
+                count: 1,
+                part_of: Arc::new(|_| 0),
+            },
+        })
+    }
+
+    fn build(settings: Settings) -> Self {
+        let breakers = std::iter::repeat_with(Breaker::default);
+        Self {
+            inner: Arc::new(Inner {
+                breakers: breakers.take(settings.parts.count).collect(),
+                fallback: OnceLock::new(),
+                settings,
+            }),
+        }
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = self.inner.settings.clone();
+        change(&mut settings);
+        Self::build(settings)
+    }
+
+    /// Bounds how long a check waits for the store: 100 ms unless said otherwise. What takes longer is
+    /// an [`Error`] of kind [`ErrorKind::Timeout`]. It needs a tokio runtime with its time
+    /// enabled, unless the store answers at once.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.with(|settings| settings.deadline = deadline)
+    }
+
+    /// How many keys are counted in this process at most while the store fails: 100 000 unless said
+    /// otherwise, as in a [`MemoryStore`]. With 0, nothing is: limiters that fall back are closed.
+    #[must_use]
+    pub fn fallback_keys(self, keys: usize) -> Self {
+        self.with(|settings| settings.fallback_keys = keys)
+    }
+
+    /// A guard whose time a test moves by hand: how long the breaker stays open, and what counts to fall
+    /// back on. Not the deadline.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+    #[must_use]
+    pub fn with_clock(self, clock: TestClock) -> Self {
+        self.clock(Clock::Test(clock))
+    }
+
+    pub(crate) fn clock(self, clock: Clock) -> Self {
+        self.with(|settings| settings.clock = clock)
+    }
+
+    /// For a store that keeps this deadline itself.
+    pub(crate) fn kept_deadline(self, deadline: Duration) -> Self {
+        self.with(|settings| {
+            settings.deadline = deadline;
+            settings.is_kept = true;
+        })
+    }
+
+    /// A breaker each for so many parts of the store, where one may fail and the others not.
+    pub(crate) fn in_parts(
+        self,
+        count: usize,
+        part_of: impl Fn(&Check<'_>) -> usize + Send + Sync + 'static,
+    ) -> Self {
+        let part_of = Arc::new(part_of);
+        self.with(|settings| settings.parts = Parts { count, part_of })
+    }
+
+    /// Asks the store, if it has not failed just now: as
+    /// [`check_in_place`](Store::check_in_place) does.
+    #[inline]
+    pub(crate) fn check_in_place(
+        &self,
+        store: &dyn Store,
+        check: Check<'_>,
+        answer: &mut Answer,
+    ) -> Option<Guarded> {
+        let part = self.part_of(&check);
+        match self.enter(part, store, check) {
+            Entry::Ask => {
+                let Some(later) = store.check_in_place(check, answer) else {
+                    self.note(part, Ok(answer));
+                    return None;
+                };
+                Some(self.watch(later, part, false))
+            }
+            Entry::Probe => Some(self.watch(store.check(check), part, true)),
+            Entry::Refuse => Some(Guarded::ready(Err(self.not_asked(part)))),
+        }
+    }
+
+    /// Asks the store, if it has not failed just now.
+    #[inline]
+    pub(crate) fn check(&self, store: &dyn Store, check: Check<'_>) -> Guarded {
+        let part = self.part_of(&check);
+        match self.enter(part, store, check) {
+            Entry::Ask => self.watch(store.check(check), part, false),
+            Entry::Probe => self.watch(store.check(check), part, true),
+            Entry::Refuse => Guarded::ready(Err(self.not_asked(part))),
+        }
+    }
+
+    /// The counts of this process, for while the store fails; made when first wanted.
+    pub(crate) fn fallback(&self) -> Option<&MemoryStore> {
+        let Settings {
+            fallback_keys: keys,
+            clock,
+            ..
+        } = &self.inner.settings;
+        let made = || MemoryStore::build(*keys, clock.clone());
+        (*keys > 0).then(|| self.inner.fallback.get_or_init(made))
+    }
+
+    /// The same, if it was ever wanted.
+    pub(crate) fn fallback_if_made(&self) -> Option<&MemoryStore> {
+        self.inner.fallback.get()
+    }
+
+    /// Where the breaker has somebody ask again, that is done in the background if it can be.
+    #[inline]
+    fn enter(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Entry {
+        let Some(breaker) = self.inner.breakers.get(part) else {
+            return Entry::Ask;
+        };
+        match breaker.enter(|| self.inner.settings.clock.now()) {
+            Entry::Probe => self.probe(part, store, check),
+            entry => entry,
+        }
+    }
+
+    #[cold]
+    fn probe(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Entry {
+        let Ok(runtime) = Handle::try_current() else {
+            return Entry::Probe;
+        };
+        let look = Check { cost: 0, ..check };
+        drop(runtime.spawn(self.watch(store.check(look), part, true)));
+        Entry::Refuse
+    }
+
+    fn watch(&self, answer: StoreFuture, part: usize, is_probe: bool) -> Guarded {
+        let answer = match answer.try_ready() {
+            Ok(answer) => {
+                if is_probe {
+                    self.note_probe(part, Some(answer.as_ref()));
+                } else {
+                    self.note(part, answer.as_ref());
+                }
+                return Guarded::ready(answer);
+            }
+            Err(later) => match &self.inner.settings {
+                Settings { is_kept: true, .. } => later,
+                Settings { deadline, .. } => within(*deadline, later),
+            },
+        };
+        Guarded::watched(answer, Watch::new(self, part, is_probe))
+    }
+
+    /// Tells the breaker what came of a check.
+    #[inline]
+    fn note(&self, part: usize, outcome: Result<&Answer, &Error>) {
+        let Some(breaker) = self.inner.breakers.get(part) else {
+            return;
+        };
+        let now = || self.inner.settings.clock.now();
+        match outcome {
+            Ok(answer) if answer.source() == Source::LocalDenial => {}
+            Err(error) if is_failure(error) => breaker.failed(now(), error),
+            Ok(_) | Err(_) => breaker.succeeded(now),
+        }
+    }
+
+    /// Tells the breaker of a check that nobody waited for.
+    fn note_given_up(&self, part: usize) {
+        let Settings {
+            clock, deadline, ..
+        } = &self.inner.settings;
+        let deadline = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
+        if let Some(breaker) = self.inner.breakers.get(part) {
+            breaker.given_up(clock.now(), deadline);
+        }
+    }
+
+    /// Tells the breaker what came of its probe, if anything did.
+    fn note_probe(&self, part: usize, outcome: Option<Result<&Answer, &Error>>) {
+        let Some(breaker) = self.inner.breakers.get(part) else {
+            return;
+        };
+        let outcome = match outcome {
+            None => None,
+            // Redis was not asked.
+            Some(Ok(answer)) if answer.source() == Source::LocalDenial => None,
+            Some(Err(error)) if is_failure(error) => Some(Err(error)),
+            Some(_) => Some(Ok(())),
+        };
+        breaker.probed(self.inner.settings.clock.now(), outcome);
+    }
+
+    #[inline]
+    fn part_of(&self, check: &Check<'_>) -> usize {
+        let Parts { count, part_of } = &self.inner.settings.parts;
+        if *count == 1 { 0 } else { part_of(check) }
+    }
+
+    #[cold]
+    fn not_asked(&self, part: usize) -> Error {
+        const TEXT: &str = "the store is not asked until it has answered a probe";
+        let breaker = self.inner.breakers.get(part);
+        match breaker.and_then(Breaker::last_failure) {
+            Some(last) => {
+                Error::new(ErrorKind::Unavailable, format!("{TEXT}: {last}")).with_source(last)
+            }
+            None => Error::new(
+                ErrorKind::Unavailable,
+                format!("{TEXT}: it answered nobody"),
+            ),
+        }
+    }
+}
+
+/// Whether the store, or the way to it, has failed; else it has answered.
+fn is_failure(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::InvalidReply
+    )
+}
+
+fn within(deadline: Duration, answer: StoreFuture) -> StoreFuture {
+    StoreFuture::boxed(async move {
+        let answered = tokio::time::timeout(deadline, answer).await;
+        answered.unwrap_or_else(|_| {
+            let text = format!("the store did not answer within {deadline:?}");
+            Err(Error::new(ErrorKind::Timeout, text))
+        })
+    })
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings {
+            clock: _,
+            deadline,
+            is_kept: _,
+            fallback_keys,
+            parts: _,
+        } = &self.inner.settings;
+        f.debug_struct("Guard")
+            .field("deadline", deadline)
+            .field("fallback_keys", fallback_keys)
+            .finish_non_exhaustive()
+    }
+}
