@@ -2,3 +2,6 @@
 
 #[doc = include_str!("guide/choosing_an_algorithm.md")]
 pub mod choosing_an_algorithm {}
+
+#[doc = include_str!("guide/when_redis_fails.md")]
+pub mod when_redis_fails {}

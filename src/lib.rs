@@ -42,7 +42,9 @@
 //!   `tower::limit::RateLimit`, which makes callers wait, knows no keys and is of one process.
 //! - It does not limit how many requests run at the same time: `tower::limit::ConcurrencyLimit` does.
 //! - It does not believe `X-Forwarded-For`: behind a proxy, [`key::peer_ip`] is the proxy.
-//! - It does not decide while its store is away: requests are answered 503 then.
+//! - It does not know the counts of its store while that is away: what happens then is a matter of
+//!   [policy](FailurePolicy), by default the counts of each process; see
+//!   [when Redis fails](guide::when_redis_fails).
 //!
 //! # Features
 //!
