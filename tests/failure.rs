@@ -112,6 +112,11 @@ async fn kind(limiter: &RateLimiter) -> ErrorKind {
     limiter.check("ada").await.unwrap_err().kind()
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().build().unwrap()
+}
+
 /// Fails often enough for the breaker to open.
 async fn open_breaker(limiter: &RateLimiter) {
     for _ in 0..5 {
@@ -356,16 +361,34 @@ async fn all_ask_again_when_the_look_was_answered() {
 fn without_a_runtime_a_check_finds_out_whether_the_store_is_back() {
     let store = Moody::unavailable();
     let limiter = limiter(&store, 9);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     runtime.block_on(open_breaker(&limiter));
     store.becomes(Mood::Fine);
     store.let_breaker_probe();
     let check = pin!(limiter.check("ada"));
     let outcome = check.poll(&mut Context::from_waker(Waker::noop()));
     assert!(matches!(outcome, std::task::Poll::Ready(Ok(decision)) if decision.used() == 1));
+}
+
+#[test]
+fn a_refusal_from_memory_is_no_news_of_the_store() {
+    let store = Moody::unavailable();
+    let limiter = limiter(&store, 9);
+    let runtime = runtime();
+    runtime.block_on(open_breaker(&limiter));
+    store.let_breaker_probe();
+    let check_without_runtime = || {
+        let check = pin!(limiter.check("ada"));
+        let _ = check.poll(&mut Context::from_waker(Waker::noop()));
+    };
+    store.becomes(Mood::Remembers);
+    check_without_runtime();
+    store.becomes(Mood::Fails(ErrorKind::Timeout));
+    // It is still to be found out; then it is known.
+    check_without_runtime();
+    store.times_asked();
+    check_without_runtime();
+    assert_eq!(store.times_asked(), 0);
 }
 
 #[tokio::test]

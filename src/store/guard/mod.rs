@@ -140,8 +140,8 @@ impl Guard {
     }
 
     /// Bounds how long a check waits for the store: 100 ms unless said otherwise. What takes longer is
-    /// an [`Error`] of kind [`ErrorKind::Timeout`]. It needs a tokio runtime with its time
-    /// enabled, unless the store answers at once.
+    /// an [`Error`] of kind [`ErrorKind::Timeout`]. In a tokio runtime only, which must have its time
+    /// enabled unless the store answers at once.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with(|settings| settings.deadline = deadline)
@@ -269,6 +269,8 @@ impl Guard {
             }
             Err(later) => match &self.inner.settings {
                 Settings { is_kept: true, .. } => later,
+                // Without tokio there is no telling when it is late.
+                _ if Handle::try_current().is_err() => later,
                 Settings { deadline, .. } => within(*deadline, later),
             },
         };
