@@ -1,9 +1,12 @@
 //! What several tests need: a Redis of their own.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod cluster;
 pub(crate) mod costs;
 pub(crate) mod log;
+pub(crate) mod node;
 pub(crate) mod redis_server;
+pub(crate) mod sentinel;
 #[cfg(feature = "test-util")]
 pub(crate) mod test_time;
 
