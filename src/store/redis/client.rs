@@ -8,10 +8,11 @@ use std::time::Duration;
 use redis::{Cmd, RedisResult, Value};
 
 use super::call::{self, Entry, Granted};
-use super::connection::Connection;
+use super::connection::{Connection, Live};
 use super::error;
 use super::names::Names;
 use super::script::{Script, Scripts};
+use crate::store::check::Subject;
 use crate::store::{Refund, Reset};
 use crate::{Error, ErrorKind};
 
@@ -25,19 +26,46 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// The connection of a way, if it is there.
+    pub(super) fn get(&self, way: usize) -> Option<Live> {
+        self.connection.get(way, self.deadline)
+    }
+
+    /// The connection of a way, as soon as it is there.
+    pub(super) async fn wait(&self, way: usize) -> Result<Live, Error> {
+        let live = self.connection.wait(way, self.deadline).await;
+        live.map_err(error::from_redis)
+    }
+
+    /// The way of a subject's calls, which is always the same one: checks of one key share calls.
+    pub(super) fn way(&self, subject: Subject<'_>) -> usize {
+        let ways = self.connection.count();
+        if ways == 1 {
+            return 0;
+        }
+        let [number, _] = subject.fingerprint().halves();
+        usize::try_from(number % ways as u64).unwrap_or_default()
+    }
+
     /// Decides over the checks of one call: what each entry came to; outside that, what befell the
     /// whole call.
     pub(super) async fn decide(
         &self,
+        live: &Live,
         entries: &[Entry<'_>],
     ) -> Result<Vec<Result<Granted, Error>>, Error> {
         let script = &self.scripts.decide;
         let call = call::decide(script, &self.names, entries);
-        let reply = self.run(script, call).await?;
+        let reply = run(live, script, call).await?;
         let asked = entries
             .iter()
             .map(|Entry { check, count }| (check.quotas(), check.cost(), *count));
-        call::decode(reply, asked)
+        let granted = call::decode(reply, asked)?;
+        let mut errors = granted.iter().filter_map(|granted| granted.as_ref().err());
+        if errors.any(error::is_of_replica) {
+            live.give_up();
+        }
+        Ok(granted)
     }
 
     /// Forgets what is charged to a key.
@@ -47,8 +75,8 @@ impl Client {
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let mut command = redis::cmd("UNLINK");
         self.names.write(reset.subject, &mut command);
-        let client = self.clone();
-        async move { client.query(&command).await.map(drop) }
+        let (client, way) = (self.clone(), self.way(reset.subject));
+        async move { client.query(way, &command).await.map(drop) }
     }
 
     /// Takes units back.
@@ -57,34 +85,16 @@ impl Client {
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let call = call::refund(&self.scripts.refund, &self.names, refund);
-        let client = self.clone();
-        async move { client.run(&client.scripts.refund, call).await.map(drop) }
-    }
-
-    pub(super) async fn query(&self, command: &Cmd) -> Result<Value, Error> {
-        self.send(command).await.map_err(error::from_redis)
-    }
-
-    /// Runs a call of a script. Where the server does not know the script, which may be at any
-    /// time, it has not run and is sent along.
-    async fn run(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
-        let reply = match self.send(&call).await {
-            Err(failure) if error::is_unknown_script(&failure) => {
-                self.send(&script.by_text(&call)).await
-            }
-            reply => reply,
-        };
-        reply.map_err(error::from_redis)
-    }
-
-    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let reply = self.connection.send(command).await;
-        if let Err(failure) = &reply
-            && error::is_of_setup(failure)
-        {
-            self.connection.give_up();
+        let (client, way) = (self.clone(), self.way(refund.subject));
+        async move {
+            let live = client.wait(way).await?;
+            run(&live, &client.scripts.refund, call).await.map(drop)
         }
-        reply
+    }
+
+    pub(super) async fn query(&self, way: usize, command: &Cmd) -> Result<Value, Error> {
+        let live = self.wait(way).await?;
+        send(&live, command).await.map_err(error::from_redis)
     }
 
     /// What a call comes to that is not answered in time.
@@ -94,6 +104,28 @@ impl Client {
             format!("Redis did not answer within {:?}", self.deadline),
         )
     }
+}
+
+/// Runs a call of a script. Where the server does not know the script, which may be at any time, it
+/// has not run and is sent along.
+async fn run(live: &Live, script: &Script, call: Cmd) -> Result<Value, Error> {
+    let reply = match send(live, &call).await {
+        Err(failure) if error::is_unknown_script(&failure) => {
+            send(live, &script.by_text(&call)).await
+        }
+        reply => reply,
+    };
+    reply.map_err(error::from_redis)
+}
+
+async fn send(live: &Live, command: &Cmd) -> RedisResult<Value> {
+    let reply = live.send(command).await;
+    if let Err(failure) = &reply
+        && error::is_replica(failure)
+    {
+        live.give_up();
+    }
+    reply
 }
 
 impl fmt::Debug for Client {

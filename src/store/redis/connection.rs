@@ -1,12 +1,17 @@
-//! A way to Redis: one that this crate manages, or one that the application has.
+//! Ways to Redis: those that this crate makes and keeps, or the one that the application has.
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value};
 
-use super::managed::Managed;
+use super::address;
+use super::pool::Pool;
+use super::slot;
 use crate::ConfigError;
 
 type Reply<'a> = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send + 'a>>;
@@ -30,18 +35,19 @@ where
 /// Where commands are sent.
 pub(super) enum Connection {
     /// Made when first used, and again when lost.
-    Managed(Managed),
+    Made(Pool),
     /// The application's.
     #[cfg_attr(
         not(feature = "redis-1"),
         expect(dead_code, reason = "only redis-1 gives one")
     )]
-    Given(Box<dyn Given>),
+    Given(Arc<dyn Given>),
 }
 
 impl Connection {
     pub(super) fn open(url: &str) -> Result<Self, ConfigError> {
-        Managed::open(url).map(Self::Managed)
+        let source = Arc::new(address::source(url)?);
+        Ok(Self::Made(Pool::new(source, NonZeroUsize::MIN)))
     }
 
     #[cfg(feature = "redis-1")]
@@ -49,21 +55,60 @@ impl Connection {
     where
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self::Given(Box::new(connection))
+        Self::Given(Arc::new(connection))
     }
 
+    /// So many connections to the same place. Of what the application gave there is one.
+    pub(super) fn with_count(&self, count: NonZeroUsize) -> Self {
+        match self {
+            Self::Made(pool) => Self::Made(pool.with_count(count)),
+            Self::Given(given) => Self::Given(Arc::clone(given)),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        match self {
+            Self::Made(pool) => pool.count(),
+            Self::Given(_) => 1,
+        }
+    }
+
+    /// The connection of this number if it is there, for calls that take so long at most.
+    pub(super) fn get(&self, number: usize, deadline: Duration) -> Option<Live> {
+        match self {
+            Self::Made(pool) => pool.slot(number).get(deadline).map(Live::Made),
+            Self::Given(given) => Some(Live::Given(Arc::clone(given))),
+        }
+    }
+
+    /// The same as soon as it is there, or why there is none.
+    pub(super) async fn wait(&self, number: usize, deadline: Duration) -> RedisResult<Live> {
+        match self {
+            Self::Made(pool) => pool.slot(number).wait(deadline).await.map(Live::Made),
+            Self::Given(given) => Ok(Live::Given(Arc::clone(given))),
+        }
+    }
+}
+
+/// A connection that is in use.
+pub(super) enum Live {
+    Made(slot::Live),
+    Given(Arc<dyn Given>),
+}
+
+impl Live {
     /// Sends a command, once.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         match self {
-            Self::Managed(managed) => command.query_async(&mut managed.connection()?).await,
+            Self::Made(live) => live.send(command).await,
             Self::Given(given) => given.send(command).await,
         }
     }
 
-    /// Begins with a new connection, where this crate makes them.
+    /// Has the next call begin with a new connection, where this crate makes them.
     pub(super) fn give_up(&self) {
-        if let Self::Managed(managed) = self {
-            managed.give_up();
+        if let Self::Made(live) = self {
+            live.give_up();
         }
     }
 }
@@ -71,7 +116,7 @@ impl Connection {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Managed(managed) => managed.fmt(f),
+            Self::Made(pool) => pool.source().fmt(f),
             Self::Given(_) => f.write_str("given"),
         }
     }

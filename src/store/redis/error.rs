@@ -1,8 +1,16 @@
 //! What an error of Redis means for a check.
 
+use std::fmt;
+
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
 use crate::{Error, ErrorKind};
+
+/// What a replica answers that is asked to write.
+const READONLY: &str = "READONLY";
+
+/// What a server says to a client that is one too many.
+const CROWDED: &str = "max number of clients reached";
 
 /// The codes of errors that pass: the server cannot serve now, or is not the one to ask.
 const PASSING: [&str; 11] = [
@@ -14,7 +22,7 @@ const PASSING: [&str; 11] = [
     "MISCONF",
     "MOVED",
     "NOREPLICAS",
-    "READONLY",
+    READONLY,
     "TRYAGAIN",
     "UNKILLABLE",
 ];
@@ -24,10 +32,44 @@ pub(super) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Whether the server refuses us as we are set up, perhaps from the handshake on.
+/// Whether the server refuses us as we are set up, in the handshake.
 pub(super) fn is_of_setup(error: &RedisError) -> bool {
-    !is_unknown_script(error) && kind_of_call(error) == ErrorKind::Misconfigured
+    kind_of_call(error) == ErrorKind::Misconfigured
 }
+
+/// Whether a handshake in RESP3 may have failed because the server speaks RESP2 only: it answers
+/// whatever it pleases to a HELLO that it does not know, or hangs up.
+pub(super) fn may_be_of_protocol(error: &RedisError) -> bool {
+    match error.kind() {
+        RedisKind::RESP3NotSupported => true,
+        RedisKind::AuthenticationFailed => false,
+        RedisKind::Io => error.is_connection_dropped() && !error.is_connection_refusal(),
+        _ => matches!(error.code(), Some("ERR" | "NOPROTO" | "NOPERM")),
+    }
+}
+
+/// Whether a replica says that it is one: somebody else is master now.
+pub(super) fn is_replica(error: &RedisError) -> bool {
+    let code = error.code().unwrap_or_default();
+    means(code, error.detail().unwrap_or_default(), READONLY)
+}
+
+/// Whether a replica says so to one check.
+pub(super) fn is_of_replica(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<Replica>())
+}
+
+/// What is underneath the error of a check that a replica could not decide.
+#[derive(Debug)]
+struct Replica;
+
+impl fmt::Display for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server is a replica")
+    }
+}
+
+impl std::error::Error for Replica {}
 
 /// Whether a cluster has not run a call, because its keys are in several slots.
 pub(super) fn is_cross_slot(error: &Error) -> bool {
@@ -65,8 +107,13 @@ pub(super) fn from_script(text: &str) -> Error {
         .split([' ', ':'])
         .map(|word| word.trim_start_matches('-'));
     let code = words.find(|word| is_code(word));
-    let kind = kind_of(code.unwrap_or_default(), text);
-    Error::new(kind, text_of(kind, text))
+    let code = code.unwrap_or_default();
+    let kind = kind_of(code, text);
+    let error = Error::new(kind, text_of(kind, text));
+    if means(code, text, READONLY) {
+        return error.with_source(Replica);
+    }
+    error
 }
 
 fn is_code(word: &str) -> bool {
@@ -74,15 +121,20 @@ fn is_code(word: &str) -> bool {
 }
 
 fn kind_of(code: &str, detail: &str) -> ErrorKind {
-    // Before Redis 7.0 an error that ends a script is an ERR which quotes the real one.
-    let means = |wanted: &str| code == wanted || (code == "ERR" && detail.contains(wanted));
+    let means = |wanted: &str| means(code, detail, wanted);
     if means("OOM") {
         ErrorKind::Full
-    } else if PASSING.contains(&code) || means("READONLY") || means("NOREPLICAS") {
+    } else if PASSING.contains(&code) || means(READONLY) || means("NOREPLICAS") || means(CROWDED) {
         ErrorKind::Unavailable
     } else {
         ErrorKind::Misconfigured
     }
+}
+
+/// Whether a code is this one. Before Redis 7.0 an error that ends a script is an ERR which quotes the
+/// real one.
+fn means(code: &str, detail: &str, wanted: &str) -> bool {
+    code == wanted || (code == "ERR" && detail.contains(wanted))
 }
 
 fn text_of(kind: ErrorKind, text: &str) -> String {

@@ -18,6 +18,7 @@ use tokio::time::{self, Instant};
 use super::Shared;
 use super::call::{Entry, Granted};
 use super::callers::{Caller, Callers};
+use super::connection::Live;
 use super::denials::Sent;
 use super::error;
 use super::queue::{Asked, Queue, Waiting};
@@ -29,9 +30,13 @@ use crate::store::check::Check;
 /// meanwhile.
 const CALLS: usize = 2;
 
-/// The checks of one runtime that are on their way.
-#[derive(Debug, Default)]
-pub(super) struct Lane(Mutex<State>);
+/// The checks of one runtime that are on their way over one connection.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// The number of the connection.
+    connection: usize,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -43,6 +48,13 @@ struct State {
 }
 
 impl Lane {
+    pub(super) fn new(connection: usize) -> Self {
+        Self {
+            connection,
+            state: Mutex::default(),
+        }
+    }
+
     /// Has a check sent with the next call.
     pub(super) fn push(
         self: &Arc<Self>,
@@ -96,7 +108,7 @@ impl Lane {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // It is whole between any two of its steps.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,6 +118,13 @@ pub(super) struct Alone {
     lane: Arc<Lane>,
     store: Arc<Shared>,
     runtime: Handle,
+}
+
+impl Alone {
+    /// The number of the connection that is to be taken.
+    pub(super) fn connection(&self) -> usize {
+        self.lane.connection
+    }
 }
 
 impl Drop for Alone {
@@ -128,11 +147,55 @@ impl Sender {
         while !self.has_ended {
             // Those that are ready to ask do so first: else they would be the next call's.
             tokio::task::yield_now().await;
+            // Taken when they can be sent: who goes while there is no connection is not asked for.
+            let Some(live) = self.connection().await else {
+                self.end_if_idle();
+                continue;
+            };
             let entries = self.take();
             if !entries.is_empty() {
-                self.send(entries).await;
+                self.send(&live, entries).await;
                 self.take_next();
             }
+        }
+    }
+
+    /// The connection, unless nobody waits for it any more: who does is told when it is late, or why
+    /// there is none.
+    async fn connection(&self) -> Option<Live> {
+        let (client, number) = (&self.store.client, self.lane.connection);
+        if let Some(live) = client.get(number) {
+            return Some(live);
+        }
+        let late = || client.late();
+        let mut live = pin!(client.wait(number));
+        loop {
+            let deadline = {
+                let mut state = self.lane.lock();
+                state.queue.expire(Instant::now(), &late);
+                state.queue.next_deadline()?
+            };
+            match time::timeout_at(deadline, live.as_mut()).await {
+                Ok(Ok(live)) => return Some(live),
+                Ok(Err(error)) => {
+                    let waiting = std::mem::take(&mut self.lane.lock().queue);
+                    waiting.fail(&error);
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Ends in the step that finds nothing.
+    fn end_if_idle(&mut self) {
+        let mut state = self.lane.lock();
+        if state.queue.next_deadline().is_none() {
+            // Those who wait no more need no call.
+            state.queue = Queue::default();
+            state.taking = false;
+            state.senders -= 1;
+            self.has_ended = true;
         }
     }
 
@@ -162,7 +225,7 @@ impl Sender {
     }
 
     /// Sends one call, and tells the callers what came of it.
-    async fn send(&self, entries: Vec<Waiting>) {
+    async fn send(&self, live: &Live, entries: Vec<Waiting>) {
         let Shared {
             client, denials, ..
         } = &*self.store;
@@ -173,7 +236,7 @@ impl Sender {
             .iter()
             .map(|asked| denials.sending(asked.check()))
             .collect();
-        let Some(outcome) = self.in_time(client.decide(&call), &mut callers).await else {
+        let Some(outcome) = self.in_time(client.decide(live, &call), &mut callers).await else {
             return;
         };
         let asked_by = asked.iter().zip(callers);
@@ -208,19 +271,25 @@ impl Sender {
         }
     }
 
-    /// Waits for a call as long as one of its callers does, and tells each who is late.
+    /// Waits for a call, and tells each caller who is late.
+    ///
+    /// Until it is answered, or has been on its way for as long as a caller may wait, this sender
+    /// sends no other one, though all of its callers may have gone: what is sent to a server that hangs
+    /// is bounded so, and that it hangs is not overlooked.
     async fn in_time<T>(
         &self,
         call: impl Future<Output = T>,
         callers: &mut [Callers],
     ) -> Option<T> {
         let late = || self.store.client.late();
+        let given_up = Instant::now() + self.store.client.deadline;
         let mut call = pin!(call);
         // Who waits in the queue came later than the first of these.
         let mut of_queue = None;
         loop {
-            let deadline = callers.iter().filter_map(Callers::next_deadline).min()?;
-            let deadline = of_queue.map_or(deadline, |of_queue| deadline.min(of_queue));
+            let of_callers = callers.iter().filter_map(Callers::next_deadline).min();
+            let deadlines = [Some(given_up), of_callers, of_queue];
+            let deadline = deadlines.into_iter().flatten().min()?;
             if let Ok(outcome) = time::timeout_at(deadline, call.as_mut()).await {
                 return Some(outcome);
             }
@@ -231,6 +300,9 @@ impl Sender {
             let mut state = self.lane.lock();
             state.queue.expire(now, &late);
             of_queue = state.queue.next_deadline();
+            if now >= given_up {
+                return None;
+            }
         }
     }
 }

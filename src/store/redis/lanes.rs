@@ -1,24 +1,43 @@
-//! The lanes of one runtime: one for all checks, or on a cluster one for each slot.
+//! The lanes of one runtime: one for each connection, or on a cluster one for each slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::lane::Lane;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lanes {
-    of_server: Arc<Lane>,
+    first: Arc<Lane>,
+    others: Box<[Arc<Lane>]>,
     /// A cluster refuses a call whose keys are in several slots. There are 16 384 at most.
     of_slots: Mutex<HashMap<u16, Arc<Lane>>>,
 }
 
 impl Lanes {
-    pub(super) fn of_server(&self) -> &Arc<Lane> {
-        &self.of_server
+    /// The lanes to so many connections.
+    pub(super) fn new(connections: usize) -> Self {
+        let lane = |connection| Arc::new(Lane::new(connection));
+        Self {
+            first: lane(0),
+            others: (1..connections).map(lane).collect(),
+            of_slots: Mutex::default(),
+        }
+    }
+
+    /// The lane to the connection of this number.
+    pub(super) fn of_connection(&self, number: usize) -> &Arc<Lane> {
+        let other = number
+            .checked_sub(1)
+            .and_then(|other| self.others.get(other));
+        other.unwrap_or(&self.first)
     }
 
     pub(super) fn of_slot(&self, slot: u16) -> Arc<Lane> {
+        let connections = 1 + self.others.len();
         let mut lanes = self.of_slots.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(lanes.entry(slot).or_default())
+        let lane = lanes
+            .entry(slot)
+            .or_insert_with(|| Arc::new(Lane::new(usize::from(slot) % connections)));
+        Arc::clone(lane)
     }
 }

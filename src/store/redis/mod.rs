@@ -2,6 +2,7 @@
 //!
 //! The only folder that names `redis::`.
 
+mod address;
 mod call;
 mod callers;
 mod client;
@@ -10,16 +11,19 @@ mod denials;
 mod error;
 mod lane;
 mod lanes;
-mod managed;
 mod names;
 mod per_runtime;
+mod pool;
 mod queue;
 mod script;
+mod silence;
+mod slot;
+mod source;
 
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -225,6 +229,20 @@ impl RedisStore {
         self.with(|client, _| client.deadline = deadline.min(LONGEST_DEADLINE))
     }
 
+    /// How many connections each tokio runtime has, one unless said otherwise.
+    ///
+    /// One carries all checks, and the fewer there are the more checks share a call, which is what
+    /// spares Redis. More of them help where the way to Redis is long or loses packets: answers come in
+    /// the order of the calls, so one lost packet, or one slow call, delays all that share its
+    /// connection. The checks of one key always take the same one. Of a connection that the
+    /// application gave there is one.
+    #[must_use]
+    pub fn connections(self, count: NonZeroUsize) -> Self {
+        self.with(|client, _| {
+            client.connection = Arc::new(client.connection.with_count(count));
+        })
+    }
+
     /// For how long at most a refusal is remembered and answered here, without asking Redis; one
     /// second unless said otherwise, zero for not at all.
     ///
@@ -274,7 +292,15 @@ impl RedisStore {
             let check = asked.check();
             let sent = denials.sending(check);
             let call = [Entry { check, count: 1 }];
-            let outcome = within_deadline(client, client.decide(&call)).await;
+            let way = match &alone {
+                Some(alone) => alone.connection(),
+                None => client.way(check.subject),
+            };
+            let decided = async {
+                let live = client.wait(way).await?;
+                client.decide(&live, &call).await
+            };
+            let outcome = within_deadline(client, decided).await;
             drop(alone);
             let granted = outcome?.into_iter().next().transpose()?;
             let answer = granted.and_then(Granted::into_last);
@@ -307,7 +333,9 @@ impl RedisStore {
     pub async fn ping(&self) -> Result<(), Error> {
         let client = &self.shared.client;
         let ping = ::redis::cmd("PING");
-        within_deadline(client, client.query(&ping)).await.map(drop)
+        within_deadline(client, client.query(0, &ping))
+            .await
+            .map(drop)
     }
 }
 
@@ -347,16 +375,20 @@ fn runtime() -> Result<Handle, Error> {
 }
 
 impl Shared {
+    fn new_lanes(&self) -> Lanes {
+        Lanes::new(self.client.connection.count())
+    }
+
     /// The way of a subject's checks.
     fn lane(&self, runtime: &Handle, subject: Subject<'_>) -> Arc<Lane> {
         let lanes = self
             .lanes
-            .get_or_make(runtime, || Ok::<_, Infallible>(Arc::default()));
+            .get_or_make(runtime, || Ok::<_, Infallible>(Arc::new(self.new_lanes())));
         let lanes: Arc<Lanes> = lanes.unwrap_or_else(|never| match never {});
         if self.is_cluster.load(Ordering::Relaxed) {
             lanes.of_slot(self.client.names.slot(subject))
         } else {
-            Arc::clone(lanes.of_server())
+            Arc::clone(lanes.of_connection(self.client.way(subject)))
         }
     }
 }

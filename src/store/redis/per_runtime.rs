@@ -3,6 +3,7 @@
 //! A task dies with its runtime, while a store may be used from several, one after the other or at
 //! once. So what tasks drive is made once for each runtime, and forgotten when the runtime has ended.
 
+use std::fmt;
 use std::sync::{PoisonError, RwLock};
 
 use tokio::runtime::{self, Handle};
@@ -54,16 +55,15 @@ impl<T: Clone> PerRuntime<T> {
         Ok(value)
     }
 
-    /// Forgets what the runtime of this handle has, if it is so.
-    pub(super) fn forget_if(&self, runtime: &Handle, is_so: impl Fn(&T) -> bool) {
-        let id = runtime.id();
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
-        list.retain(|of| of.id != id || !is_so(&of.value));
-    }
-
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.list.read().unwrap().len()
+    }
+}
+
+impl<T> fmt::Debug for PerRuntime<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerRuntime").finish_non_exhaustive()
     }
 }
 

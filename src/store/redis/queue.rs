@@ -1,6 +1,7 @@
 //! Checks that wait for the next call. Those that are alike wait as one entry.
 
 use std::collections::VecDeque;
+use std::iter::repeat;
 
 use hashbrown::HashTable;
 use tokio::time::Instant;
@@ -121,6 +122,13 @@ impl Queue {
     pub(super) fn expire(&mut self, now: Instant, late: &impl Fn() -> Error) {
         for entry in &mut self.entries {
             entry.callers.expire(now, late);
+        }
+    }
+
+    /// Tells all why they are not asked for.
+    pub(super) fn fail(self, error: &Error) {
+        for entry in self.entries {
+            entry.callers.answer(repeat(Err(error.clone())));
         }
     }
 

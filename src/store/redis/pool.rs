@@ -1,0 +1,114 @@
+//! The connections of a store: each runtime has so many of its own.
+
+use std::convert::Infallible;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::per_runtime::PerRuntime;
+use super::slot::Slot;
+use super::source::Source;
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    source: Arc<Source>,
+    first: PerRuntime<Arc<Slot>>,
+    others: Box<[PerRuntime<Arc<Slot>>]>,
+}
+
+impl Pool {
+    pub(super) fn new(source: Arc<Source>, count: NonZeroUsize) -> Self {
+        Self {
+            source,
+            first: PerRuntime::default(),
+            others: (1..count.get()).map(|_| PerRuntime::default()).collect(),
+        }
+    }
+
+    /// So many connections to the same place.
+    pub(super) fn with_count(&self, count: NonZeroUsize) -> Self {
+        Self::new(Arc::clone(&self.source), count)
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(super) fn count(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// The connection of this number, which the runtime that calls has.
+    pub(super) fn slot(&self, number: usize) -> Arc<Slot> {
+        let other = number
+            .checked_sub(1)
+            .and_then(|other| self.others.get(other));
+        let slots = other.unwrap_or(&self.first);
+        let slot = slots.get_or_make(&Handle::current(), || {
+            Ok::<_, Infallible>(Arc::new(Slot::new(Arc::clone(&self.source))))
+        });
+        slot.unwrap_or_else(|never| match never {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::runtime;
+
+    use super::*;
+    use crate::store::redis::address;
+
+    fn pool() -> Pool {
+        let source = address::source("redis://127.0.0.1").unwrap();
+        Pool::new(Arc::new(source), NonZeroUsize::new(2).unwrap())
+    }
+
+    fn runtime() -> runtime::Runtime {
+        runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn the_connections_of_ended_runtimes_are_forgotten() {
+        let pool = pool();
+        let living = runtime();
+        for _ in 0..5 {
+            living.block_on(async { pool.slot(1) });
+            runtime().block_on(async { pool.slot(1) });
+        }
+        assert_eq!((pool.first.len(), pool.others[0].len()), (0, 2));
+    }
+
+    #[test]
+    fn a_store_that_is_dropped_leaves_no_task() {
+        let runtime = runtime();
+        let pool = pool();
+        runtime.block_on(begin_to_connect(&pool));
+        let tasks = || runtime.metrics().num_alive_tasks();
+        assert!(tasks() > 0);
+        drop(pool);
+        let ended = async {
+            while tasks() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let within = Duration::from_secs(5);
+        let ended = runtime.block_on(async { tokio::time::timeout(within, ended).await });
+        assert!(ended.is_ok(), "{} tasks are left", tasks());
+    }
+
+    async fn begin_to_connect(pool: &Pool) {
+        let slot = pool.slot(0);
+        let mut wait = std::pin::pin!(slot.wait(Duration::ZERO));
+        std::future::poll_fn(|context| {
+            assert!(wait.as_mut().poll(context).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+}
