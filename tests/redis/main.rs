@@ -11,6 +11,7 @@ mod denials;
 mod failures;
 mod numbers;
 mod processes;
+mod recovery;
 mod script;
 mod work;
 

@@ -1,0 +1,266 @@
+//! How a store gets over a connection that serves no more.
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter, RedisStore};
+
+use crate::support::costs::{calls, forget_calls};
+use crate::support::node::Node;
+use crate::support::redis_server::{RedisServer, run, signal};
+use crate::support::relay::Relay;
+
+/// The deadline unless said otherwise.
+const DEADLINE: Duration = Duration::from_millis(100);
+
+fn limiter(url: &str) -> RateLimiter {
+    RateLimiter::new(RedisStore::open(url).unwrap(), Quota::per_hour(1_000_000))
+}
+
+/// Checks until one is decided, which must be soon.
+async fn decided(limiter: &RateLimiter, key: &str) -> Decision {
+    let patience = Instant::now() + Duration::from_secs(5);
+    loop {
+        match limiter.check(key).await {
+            Ok(decision) => return decision,
+            Err(error) => assert!(Instant::now() < patience, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Checks one key after the other, about a thousand a second, for so long.
+async fn drive(limiter: &RateLimiter, time: Duration) -> Vec<(Duration, Result<Decision, Error>)> {
+    let (begin, mut checks) = (Instant::now(), Vec::new());
+    let mut key = 0;
+    while begin.elapsed() < time {
+        for _ in 0..5 {
+            let (limiter, key) = (limiter.clone(), {
+                key += 1;
+                key
+            });
+            checks.push(tokio::spawn(async move {
+                let begin = Instant::now();
+                let decision = limiter.check(format!("driven:{key}")).await;
+                (begin.elapsed(), decision)
+            }));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut decisions = Vec::new();
+    for check in checks {
+        decisions.push(check.await.unwrap());
+    }
+    decisions
+}
+
+/// How many calls of the script the server has run, when it runs no more.
+async fn calls_at_last(server: &RedisServer) -> u64 {
+    let mut connection = server.connect();
+    let mut count = || calls(&mut connection).get("evalsha").copied().unwrap_or(0);
+    let mut last = count();
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = count();
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server.url());
+    let _ = decided(&limiter, "ada").await;
+    forget_calls(&mut server.connect());
+    signal(&server, "STOP");
+    let decisions = drive(&limiter, Duration::from_millis(1_500)).await;
+    signal(&server, "CONT");
+    assert!(decisions.len() >= 500, "{} checks", decisions.len());
+    for (_, decision) in &decisions {
+        assert_eq!(decision.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    }
+    let slowest = decisions.iter().map(|(time, _)| *time).max().unwrap();
+    assert!(
+        slowest < DEADLINE + Duration::from_millis(100),
+        "{slowest:?}"
+    );
+    let stale = calls_at_last(&server).await;
+    assert!((1..=2).contains(&stale), "{stale} calls");
+    let begin = Instant::now();
+    let _ = decided(&limiter, "ada").await;
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_connection_that_stays_silent_is_made_anew() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let limiter = limiter(&relay.url());
+    let _ = decided(&limiter, "ada").await;
+    relay.block();
+    let begin = Instant::now();
+    let _ = decided(&limiter, "ada").await;
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
+    assert_eq!(relay.accepted(), 2);
+}
+
+#[tokio::test]
+async fn impatient_callers_do_not_hide_that_a_connection_is_silent() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let limiter = limiter(&relay.url());
+    let _ = decided(&limiter, "ada").await;
+    relay.block();
+    let (begin, impatience) = (Instant::now(), Duration::from_millis(5));
+    while tokio::time::timeout(impatience, limiter.check("ada"))
+        .await
+        .is_err()
+    {
+        assert!(begin.elapsed() < Duration::from_secs(5), "never recovers");
+    }
+    assert!(
+        begin.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn callers_that_give_up_do_not_cost_a_connection_that_answers() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let limiter = limiter(&relay.url());
+    let _ = decided(&limiter, "ada").await;
+    for _ in 0..200 {
+        let check = limiter.check("ada");
+        let _ = tokio::time::timeout(Duration::from_micros(50), check).await;
+    }
+    let _ = decided(&limiter, "ada").await;
+    assert_eq!(relay.accepted(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_pauses_for_longer_than_the_deadline_keeps_its_connection() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let limiter = limiter(&relay.url());
+    let _ = decided(&limiter, "ada").await;
+    signal(&server, "STOP");
+    let error = limiter.check("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    signal(&server, "CONT");
+    let _ = decided(&limiter, "ada").await;
+    assert_eq!(relay.accepted(), 1);
+}
+
+#[tokio::test]
+async fn a_demoted_master_is_left_for_the_one_that_the_address_now_means() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let relay = Relay::to(old.port()).await;
+    let limiter = limiter(&relay.url());
+    let _ = decided(&limiter, "ada").await;
+    let port = new.port().to_string();
+    run(&mut old.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    relay.lead_to(new.port());
+    let begin = Instant::now();
+    // Refused by the script, for one check and not for the call.
+    let error = limiter.check("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let _ = decided(&limiter, "ada").await;
+    assert!(
+        begin.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_replica_is_not_connected_to_again_and_again() {
+    let (master, replica) = (RedisServer::start(), RedisServer::start());
+    let port = master.port().to_string();
+    run(&mut replica.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    let relay = Relay::to(replica.port()).await;
+    let limiter = limiter(&relay.url());
+    let _ = drive(&limiter, Duration::from_millis(1_200)).await;
+    assert!((2..=4).contains(&relay.accepted()), "{}", relay.accepted());
+}
+
+#[tokio::test]
+async fn many_who_wait_for_a_connection_begin_one() {
+    // It takes connections, and never says anything.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let limiter = limiter(&format!("redis://{}", listener.local_addr().unwrap()));
+    let accepted = tokio::spawn(async move {
+        let mut all = Vec::new();
+        let window = tokio::time::sleep(Duration::from_millis(400));
+        tokio::pin!(window);
+        loop {
+            tokio::select! {
+                connection = listener.accept() => all.push(connection),
+                () = &mut window => return all.len(),
+            }
+        }
+    });
+    let decisions = drive(&limiter, Duration::from_millis(300)).await;
+    for (time, decision) in decisions {
+        assert_eq!(decision.unwrap_err().kind(), ErrorKind::Timeout);
+        assert!(time < DEADLINE + Duration::from_millis(100), "{time:?}");
+    }
+    assert_eq!(accepted.await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_know_hello_is_spoken_to_in_resp2() {
+    let server = Node::start(&["--rename-command", "HELLO", ""]);
+    let limiter = limiter(&server.url());
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn each_of_several_connections_has_its_own_checks_and_one_that_is_slow_delays_no_other() {
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let store = RedisStore::open(&relay.url()).unwrap();
+    let store = store.connections(NonZeroUsize::new(4).unwrap());
+    let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
+    for key in 0..100 {
+        let _ = limiter.check(format!("key:{key}")).await.unwrap();
+    }
+    assert_eq!(relay.accepted(), 4);
+    // A busy key shares calls, as with one connection.
+    forget_calls(&mut server.connect());
+    let checks: Vec<_> = (0..90)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check("busy").await.unwrap().used() })
+        })
+        .collect();
+    for (used, check) in (1..).zip(checks) {
+        assert_eq!(check.await.unwrap(), used);
+    }
+    assert_eq!(calls(&mut server.connect()).get("evalsha"), Some(&2));
+
+    relay.block_only(2);
+    let checks: Vec<_> = (0..100)
+        .map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check(format!("key:{key}")).await })
+        })
+        .collect();
+    let mut late = 0;
+    for check in checks {
+        late += u32::from(check.await.unwrap().is_err());
+    }
+    assert!((5..=50).contains(&late), "{late} of 100 are late");
+}
