@@ -54,6 +54,12 @@ async fn drive(limiter: &RateLimiter, time: Duration) -> Vec<(Duration, Result<D
     decisions
 }
 
+/// Late, or not asked after others were.
+fn is_of_outage(decision: &Result<Decision, Error>) -> bool {
+    let kind = decision.as_ref().err().map(Error::kind);
+    matches!(kind, Some(ErrorKind::Timeout | ErrorKind::Unavailable))
+}
+
 /// How many calls of the script the server has run, when it runs no more.
 async fn calls_at_last(server: &RedisServer) -> u64 {
     let mut connection = server.connect();
@@ -80,7 +86,7 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
     signal(&server, "CONT");
     assert!(decisions.len() >= 500, "{} checks", decisions.len());
     for (_, decision) in &decisions {
-        assert_eq!(decision.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+        assert!(is_of_outage(decision), "{decision:?}");
     }
     let slowest = decisions.iter().map(|(time, _)| *time).max().unwrap();
     assert!(
@@ -214,7 +220,7 @@ async fn many_who_wait_for_a_connection_begin_one() {
     });
     let decisions = drive(&limiter, Duration::from_millis(300)).await;
     for (time, decision) in decisions {
-        assert_eq!(decision.unwrap_err().kind(), ErrorKind::Timeout);
+        assert!(is_of_outage(&decision), "{decision:?}");
         assert!(time < DEADLINE + Duration::from_millis(100), "{time:?}");
     }
     assert_eq!(accepted.await.unwrap(), 1);
