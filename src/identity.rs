@@ -4,10 +4,12 @@ mod fingerprint;
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::fmt::Write;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use arrayvec::ArrayString;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 pub(crate) use fingerprint::Fingerprint;
 
@@ -64,13 +66,13 @@ impl Key {
     /// A key of any bytes; the empty ones too are a key like any other.
     #[must_use]
     pub fn new(value: impl AsRef<[u8]>) -> Self {
-        Self::from_chunks(|| percent_encode(value.as_ref(), ESCAPED))
+        Self::written(|text| encode(value.as_ref(), text))
     }
 
     /// The one key under which everybody is counted together.
     #[must_use]
     pub fn global() -> Self {
-        Self::from_chunks(|| ["*"])
+        Self::written(|text| text.write_str("*"))
     }
 
     /// The text under which this key is stored.
@@ -87,40 +89,55 @@ impl Key {
     /// A value found in a certain place, which `tag` names: a kind of place, and for one of many its
     /// name behind a colon.
     pub(crate) fn tagged(tag: Tag<'_>, value: &[u8]) -> Self {
-        Self::from_chunks(|| tag.chunks().chain(percent_encode(value, ESCAPED)))
+        Self::written(|text| {
+            tag.write_to(text)?;
+            encode(value, text)
+        })
     }
 
     /// A value that must not be readable where it is stored.
     pub(crate) fn secret(tag: Tag<'_>, value: &[u8], hash_key: &[u8; 32]) -> Self {
-        let hash = blake3::keyed_hash(hash_key, value).to_hex();
-        let digits = digits_of(&hash);
-        Self::from_chunks(|| tag.chunks().chain(["~", digits]))
+        let digits = digits_of(&blake3::keyed_hash(hash_key, value));
+        Self::written(|text| {
+            tag.write_to(text)?;
+            text.write_str("~")?;
+            text.write_str(&digits)
+        })
     }
 
     /// The key of two parts, as an extractor of a tuple makes it of the keys of its parts.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        Self::from_chunks(|| [self.as_str(), ",", other.as_str()])
+        Self::written(|text| {
+            text.write_str(self.as_str())?;
+            text.write_str(",")?;
+            text.write_str(other.as_str())
+        })
     }
 
-    /// Joins the chunks of a text that is already encoded, twice if it turns out to be long.
-    fn from_chunks<'a, C: IntoIterator<Item = &'a str>>(chunks: impl Fn() -> C) -> Self {
+    /// A text that is written encoded, twice if it turns out to be long.
+    fn written(write: impl Fn(&mut dyn Write) -> fmt::Result) -> Self {
         let mut text = ArrayString::new();
-        let fits = chunks()
-            .into_iter()
-            .try_for_each(|chunk| text.try_push_str(chunk))
-            .is_ok();
-        if !fits {
+        // It fails where there is no room.
+        if write(&mut text).is_err() {
+            let mut long = LongText(blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT));
+            let _ = write(&mut long);
             text.clear();
-            let mut hasher = blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT);
-            for chunk in chunks() {
-                hasher.update(chunk.as_bytes());
-            }
             text.push('#');
-            text.push_str(digits_of(&hasher.finalize().to_hex()));
+            text.push_str(&digits_of(&long.0.finalize()));
         }
         let fingerprint = Fingerprint::of(&text);
         Self { text, fingerprint }
+    }
+}
+
+/// A text that is hashed as it is written.
+struct LongText(blake3::Hasher);
+
+impl Write for LongText {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.0.update(s.as_bytes());
+        Ok(())
     }
 }
 
@@ -130,26 +147,52 @@ pub(crate) enum Tag<'a> {
     Ip,
     #[cfg(any(feature = "axum-08", test))]
     Path,
-    Header(&'a str),
+    Header(&'a HeaderTag),
     Extension(&'a str),
 }
 
-impl<'a> Tag<'a> {
-    fn chunks(self) -> impl Iterator<Item = &'a str> {
-        let (kind, name) = match self {
-            Self::Ip => ("ip", ""),
+impl Tag<'_> {
+    fn write_to(self, text: &mut dyn Write) -> fmt::Result {
+        match self {
+            Self::Ip => text.write_str("ip="),
             #[cfg(any(feature = "axum-08", test))]
-            Self::Path => ("path", ""),
-            Self::Header(name) => ("header:", name),
-            Self::Extension(name) => ("extension:", name),
-        };
-        let name: PercentEncode<'a> = percent_encode(name.as_bytes(), ESCAPED);
-        [kind].into_iter().chain(name).chain(["="])
+            Self::Path => text.write_str("path="),
+            Self::Header(tag) => text.write_str(&tag.0),
+            Self::Extension(name) => {
+                text.write_str("extension:")?;
+                encode(name.as_bytes(), text)?;
+                text.write_str("=")
+            }
+        }
     }
 }
 
-fn digits_of(hash: &ArrayString<64>) -> &str {
-    hash.get(..HASH_DIGITS).unwrap_or(hash)
+/// The tag of a header, written once for all requests.
+#[derive(Clone, Debug)]
+pub(crate) struct HeaderTag(Arc<str>);
+
+impl HeaderTag {
+    pub(crate) fn new(name: &str) -> Self {
+        let name = percent_encode(name.as_bytes(), ESCAPED);
+        Self(format!("header:{name}=").into())
+    }
+}
+
+fn encode(value: &[u8], text: &mut dyn Write) -> fmt::Result {
+    percent_encode(value, ESCAPED).try_for_each(|chunk| text.write_str(chunk))
+}
+
+fn digits_of(hash: &blake3::Hash) -> ArrayString<HASH_DIGITS> {
+    let digit = |half: u8| match half {
+        0..10 => b'0' + half,
+        _ => b'a' - 10 + half,
+    };
+    let mut digits = [0; HASH_DIGITS];
+    let (pairs, _) = digits.as_chunks_mut();
+    for (pair, byte) in pairs.iter_mut().zip(hash.as_bytes()) {
+        *pair = [digit(byte >> 4), digit(byte & 0xf)];
+    }
+    ArrayString::from_byte_string(&digits).unwrap_or_default()
 }
 
 impl PartialEq for Key {
@@ -239,27 +282,24 @@ mod tests {
         }
         assert_eq!(Key::from("%2A").as_str(), "%252A");
         assert_ne!(Key::from("*"), Key::global());
-        assert_ne!(Key::from("header:a=b"), Key::tagged(Tag::Header("a"), b"b"));
+        assert_ne!(
+            Key::from("header:a=b"),
+            Key::tagged(Tag::Header(&HeaderTag::new("a")), b"b")
+        );
         assert_ne!(Key::from("a,b"), Key::from("a").and(&Key::from("b")));
     }
 
     #[test]
     fn a_secret_is_not_readable_and_depends_on_the_hash_key() {
-        let secret = Key::secret(Tag::Header("x-api-key"), b"hunter2", &[1; 32]);
+        let tag = HeaderTag::new("x-api-key");
+        let of =
+            |value: &[u8], hash_key: u8| Key::secret(Tag::Header(&tag), value, &[hash_key; 32]);
+        let secret = of(b"hunter2", 1);
         assert!(!secret.as_str().contains("hunter2"));
-        assert_eq!(
-            secret,
-            Key::secret(Tag::Header("x-api-key"), b"hunter2", &[1; 32])
-        );
-        assert_ne!(
-            secret,
-            Key::secret(Tag::Header("x-api-key"), b"hunter2", &[2; 32])
-        );
-        assert_ne!(
-            secret,
-            Key::secret(Tag::Header("x-api-key"), b"hunter3", &[1; 32])
-        );
-        assert_ne!(secret, Key::tagged(Tag::Header("x-api-key"), b"hunter2"));
+        assert_eq!(secret, of(b"hunter2", 1));
+        assert_ne!(secret, of(b"hunter2", 2));
+        assert_ne!(secret, of(b"hunter3", 1));
+        assert_ne!(secret, Key::tagged(Tag::Header(&tag), b"hunter2"));
     }
 
     /// Values that a careless encoding would confuse.
@@ -291,7 +331,7 @@ mod tests {
             for key in [
                 Key::new(&value),
                 Key::tagged(Tag::Extension(&tag), &value),
-                Key::secret(Tag::Header(&tag), &value, &[0; 32]),
+                Key::secret(Tag::Header(&HeaderTag::new(&tag)), &value, &[0; 32]),
                 Key::new(&value).and(&Key::tagged(Tag::Extension(&tag), &value)),
             ] {
                 prop_assert!(key.as_str().len() <= MAX_LENGTH);
@@ -303,7 +343,13 @@ mod tests {
 
     #[test]
     fn places_of_one_name_are_told_apart() {
-        let tags = [Tag::Ip, Tag::Path, Tag::Header("ip"), Tag::Extension("ip")];
+        let header = HeaderTag::new("ip");
+        let tags = [
+            Tag::Ip,
+            Tag::Path,
+            Tag::Header(&header),
+            Tag::Extension("ip"),
+        ];
         let keys: std::collections::HashSet<_> = tags
             .iter()
             .map(|tag| Key::tagged(*tag, b"192.0.2.1"))

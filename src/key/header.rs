@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
-use crate::identity::Tag;
+use crate::identity::{HeaderTag, Tag};
 
 /// Separates these hashes from all others that anybody makes with BLAKE3.
 const CONTEXT: &str = "tollgate 2026-11-21 value of a header";
@@ -40,13 +40,15 @@ const SECRET_CONTEXT: &str = "tollgate 2026-11-21 value of a header, by a secret
 pub fn header(name: impl AsRef<str>) -> Header {
     let given = name.as_ref();
     let error = |kind, what| KeyError::new(kind, format!("the header `{given}` {what}"));
+    let name: Result<HeaderName, _> = given.parse().map_err(|_| {
+        error(
+            KeyErrorKind::Misconfigured,
+            "cannot exist: give key::header the name of one",
+        )
+    });
     Header {
-        name: given.parse().map_err(|_| {
-            error(
-                KeyErrorKind::Misconfigured,
-                "cannot exist: give key::header the name of one",
-            )
-        }),
+        tag: HeaderTag::new(name.as_ref().map_or("", HeaderName::as_str)),
+        name,
         missing: error(KeyErrorKind::Missing, "is missing"),
         ambiguous: error(KeyErrorKind::Ambiguous, "is sent more than once"),
         stored: Stored::Hashed(blake3::derive_key(CONTEXT, &[])),
@@ -57,6 +59,7 @@ pub fn header(name: impl AsRef<str>) -> Header {
 #[derive(Clone)]
 pub struct Header {
     name: Result<HeaderName, KeyError>,
+    tag: HeaderTag,
     missing: KeyError,
     ambiguous: KeyError,
     stored: Stored,
@@ -104,7 +107,7 @@ impl Header {
     /// ```
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
-        let tag = Tag::Header(self.name.as_ref().map_or("", HeaderName::as_str));
+        let tag = Tag::Header(&self.tag);
         match &self.stored {
             Stored::Plain => Key::tagged(tag, value.as_ref()),
             Stored::Hashed(hash_key) => Key::secret(tag, value.as_ref(), hash_key),
