@@ -41,7 +41,9 @@ pub(crate) fn value_of(number: u64) -> HeaderValue {
     let digits = known.and_then(|text| text.get(leading_zeros..));
     match digits.and_then(|digits| std::str::from_utf8(digits).ok()) {
         Some(digits) => HeaderValue::from_static(digits),
-        None => HeaderValue::from(number),
+        // One allocation; the conversion of http takes two, since its buffer is longer than the text.
+        None => HeaderValue::from_str(itoa::Buffer::new().format(number))
+            .unwrap_or_else(|_| number.into()),
     }
 }
 
