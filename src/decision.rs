@@ -166,7 +166,7 @@ impl Shown {
     #[inline(always)]
     pub(crate) fn ask(&mut self, quotas: &Quotas, cost: u32) -> &mut Answer {
         // The decision before was most likely of the same limiter.
-        if !quotas.iter().eq(&self.quotas) {
+        if !quotas.are(&self.quotas) {
             self.quotas = quotas.iter().cloned().collect();
         }
         self.cost = cost;

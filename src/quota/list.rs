@@ -84,6 +84,15 @@ impl Quotas {
         self.list.len()
     }
 
+    /// Whether these are the quotas of a list.
+    #[inline]
+    pub(crate) fn are(&self, quotas: &[Quota]) -> bool {
+        match (&*self.list, quotas) {
+            ([held], [quota]) => held.quota == *quota,
+            _ => self.iter().eq(quotas),
+        }
+    }
+
     /// Whether there is none, so that everything is admitted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
