@@ -6,13 +6,13 @@ mod spare;
 use std::cmp::Reverse;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 pub use answer::{Answer, QuotaAnswer, Source};
 pub(crate) use answer::{Receipt, Wait};
+use spare::Spared;
 
 use crate::identity::Fingerprint;
 use crate::{Key, Quota, Quotas};
@@ -70,7 +70,7 @@ impl Decision {
 
     /// Notes where the units were charged, if anywhere.
     pub(crate) fn charged_to(mut self, limiter: Fingerprint, key: Key) -> Self {
-        Arc::make_mut(&mut self.view.0).charge_to(limiter, key);
+        self.view.0.make_mut().charge_to(limiter, key);
         self
     }
 
@@ -119,7 +119,7 @@ impl Deref for Decision {
 /// [`quotas`](Self::quotas) gives each. Without any quota nothing limits, and the numbers say so:
 /// limit and remaining are `u32::MAX`.
 #[derive(Clone)]
-pub struct DecisionView(Arc<Shown>);
+pub struct DecisionView(Spared);
 
 /// What is shown, and where the units were charged.
 #[derive(Clone, Debug, Default)]
@@ -134,23 +134,22 @@ pub(crate) struct Shown {
 }
 
 /// A decision in the making.
-pub(crate) struct Draft(Arc<Shown>);
+pub(crate) struct Draft(Spared);
 
 impl Draft {
     #[inline]
     pub(crate) fn begin() -> Self {
-        Self(spare::take())
+        Self(Spared::take())
     }
 
     /// Nobody else holds it yet.
     #[inline]
     pub(crate) fn open(&mut self) -> &mut Shown {
-        Arc::make_mut(&mut self.0)
+        self.0.make_mut()
     }
 
     #[inline]
     pub(crate) fn end(self) -> Decision {
-        spare::keep(&self.0);
         let is_counted = self.0.allowed && self.0.answer.source() != Source::None;
         let held = if is_counted { self.0.cost } else { 0 };
         Decision {
@@ -193,8 +192,14 @@ impl Shown {
         if answers.len() != self.quotas.len() {
             return Err(answers.len());
         }
-        self.allowed = answers.iter().all(QuotaAnswer::is_admitted);
-        self.reported = most_telling(&self.quotas, answers);
+        // Most limiters have one quota.
+        (self.allowed, self.reported) = match answers {
+            [answer] => (answer.is_admitted(), 0),
+            answers => {
+                let allowed = answers.iter().all(QuotaAnswer::is_admitted);
+                (allowed, most_telling(&self.quotas, answers))
+            }
+        };
         Ok(())
     }
 }
@@ -299,11 +304,7 @@ impl DecisionView {
 }
 
 /// Which quota is reported.
-#[inline(always)]
 fn most_telling(quotas: &[Quota], answers: &[QuotaAnswer]) -> usize {
-    if answers.len() <= 1 {
-        return 0;
-    }
     let answers = quotas.iter().zip(answers);
     answers
         .map(|(quota, answer)| QuotaDecision { quota, answer })

@@ -1,11 +1,14 @@
 //! Decisions that nobody holds any more, to be written over.
 //!
 //! A decision is some three hundred bytes. To return it by value is to move it several times, which
-//! takes longer than to decide; to allocate each is no better. So each thread keeps the last few
-//! that it made, and takes one again once it is the only holder.
+//! takes longer than to decide; to allocate each is no better. So a thread keeps the last few that
+//! were let go there, and takes one of them for the next.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+
+use arrayvec::ArrayVec;
 
 use super::Shown;
 
@@ -13,35 +16,49 @@ use super::Shown;
 const KEPT: usize = 4;
 
 thread_local! {
-    static SPARE: RefCell<[Option<Arc<Shown>>; KEPT]> = const { RefCell::new([const { None }; KEPT]) };
+    static SPARE: RefCell<ArrayVec<Arc<Shown>, KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
 }
 
-/// One that nobody else holds; a new one where none is left.
-#[inline]
-pub(super) fn take() -> Arc<Shown> {
-    let spare = SPARE.try_with(|spare| {
-        let mut spare = spare.try_borrow_mut().ok()?;
-        let mut slots = spare.iter_mut();
-        let unheld = slots.find(|slot| {
-            slot.as_ref()
-                .is_some_and(|shown| Arc::strong_count(shown) == 1)
-        });
-        unheld?.take()
-    });
-    spare.ok().flatten().unwrap_or_default()
+/// A decision that is kept for the next one when its last holder lets it go.
+///
+/// It holds something until it is dropped.
+#[derive(Clone)]
+pub(super) struct Spared(Option<Arc<Shown>>);
+
+impl Spared {
+    /// One that nobody else holds; a new one where none is left.
+    #[inline]
+    pub(super) fn take() -> Self {
+        let spare = SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.pop());
+        Self(Some(spare.ok().flatten().unwrap_or_default()))
+    }
+
+    /// To be written to by its only holder; a copy where there are others.
+    #[inline]
+    pub(super) fn make_mut(&mut self) -> &mut Shown {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
 }
 
-/// Keeps one for when its other holders have let it go.
-#[inline]
-pub(super) fn keep(shown: &Arc<Shown>) {
-    // A thread that ends has no use for it.
-    let _ = SPARE.try_with(|spare| {
-        if let Ok(mut spare) = spare.try_borrow_mut()
-            && let Some(slot) = spare.iter_mut().find(|slot| slot.is_none())
-        {
-            *slot = Some(Arc::clone(shown));
+impl Deref for Spared {
+    type Target = Shown;
+
+    #[inline]
+    fn deref(&self) -> &Shown {
+        static NOTHING: LazyLock<Shown> = LazyLock::new(Shown::default);
+        self.0.as_deref().unwrap_or_else(|| &NOTHING)
+    }
+}
+
+impl Drop for Spared {
+    #[inline]
+    fn drop(&mut self) {
+        // Of two holders that let it go at once, each may see the other: then it is freed.
+        if let Some(last) = self.0.take_if(|shown| Arc::strong_count(shown) == 1) {
+            // A thread that ends has no use for it.
+            let _ = SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.try_push(last).ok());
         }
-    });
+    }
 }
 
 #[cfg(test)]
@@ -75,5 +92,16 @@ mod tests {
     fn a_decision_that_was_let_go_is_the_next_one() {
         let place = |limit| std::ptr::from_ref(decide(limit).answer());
         assert_eq!(place(1), place(2));
+    }
+
+    #[test]
+    fn a_decision_is_let_go_by_the_last_who_holds_a_view() {
+        let decision = decide(1);
+        let place = std::ptr::from_ref(decision.answer());
+        let view = decision.view().clone();
+        drop(decision);
+        assert_ne!(std::ptr::from_ref(decide(2).answer()), place);
+        drop(view);
+        assert_eq!(std::ptr::from_ref(decide(3).answer()), place);
     }
 }
