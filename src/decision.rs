@@ -225,8 +225,13 @@ impl fmt::Debug for DecisionView {
 }
 
 impl DecisionView {
-    fn reported(&self) -> Option<QuotaDecision<'_>> {
-        self.quotas().nth(self.0.reported)
+    /// The quota that is reported, unless there is none.
+    #[inline]
+    pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
+        let shown: &Shown = &self.0;
+        let quota = shown.quotas.get(shown.reported)?;
+        let answer = shown.answer.quotas().get(shown.reported)?;
+        Some(QuotaDecision { quota, answer })
     }
 
     /// Whether the check was admitted, and so charged.
@@ -295,10 +300,11 @@ impl DecisionView {
     /// What each quota says, in the order in which the quotas were given.
     #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        self.0
+        let shown: &Shown = &self.0;
+        shown
             .quotas
             .iter()
-            .zip(self.0.answer.quotas())
+            .zip(shown.answer.quotas())
             .map(|(quota, answer)| QuotaDecision { quota, answer })
     }
 }

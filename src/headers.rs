@@ -88,16 +88,19 @@ impl Headers {
         if self.dialect == Dialect::None || decision.source() == Source::None {
             return;
         }
-        let reset = decision
+        let Some(reported) = decision.reported() else {
+            return;
+        }
+        let reset = reported
             .retry_after()
-            .unwrap_or_else(|| decision.reset_after());
+            .unwrap_or_else(|| reported.reset_after());
         let reset = match self.reset {
             Reset::Delta => whole_seconds(reset),
             Reset::Epoch => whole_seconds(since_epoch() + reset),
         };
         // Else each of the three might have the map grow.
         headers.reserve(3);
-        headers.insert(LIMIT, value_of(decision.limit().into()));
+        headers.insert(LIMIT, value_of(reported.limit().into()));
         headers.insert(REMAINING, value_of(decision.remaining().into()));
         headers.insert(RESET, value_of(reset));
     }
