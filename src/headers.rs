@@ -90,7 +90,7 @@ impl Headers {
         }
         let Some(reported) = decision.reported() else {
             return;
-        }
+        };
         let reset = reported
             .retry_after()
             .unwrap_or_else(|| reported.reset_after());

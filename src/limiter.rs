@@ -117,28 +117,28 @@ impl RateLimiter {
     /// 100 000 units at once in a log; the store is not asked then. Else when the store fails, unless
     /// [`on_failure`](Self::on_failure) says otherwise.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
-        let key = key.into();
         if let Some(limit) = self.limit_below(cost) {
             return Err(Error::cost_exceeds_limit(cost, limit));
         }
         let mut draft = Draft::begin();
         let shown = draft.open();
-        let answer = shown.ask(&self.quotas, cost);
-        let decided = match self.ask_in_place(&key, cost, answer) {
+        let (key, answer) = shown.ask_of(&self.quotas, cost, self.scope.fingerprint(), key);
+        let decided = match self.ask_in_place(key, cost, answer) {
             None => {
                 self.store_answers();
-                shown.charge_to(self.scope.fingerprint(), key);
                 shown.decide()
             }
             Some(later) => {
-                let answer = match later.await {
-                    Ok(answer) => answer,
-                    Err(error) => return self.without_store(key, cost, error),
-                };
-                self.store_answers();
+                let answer = later.await;
                 let shown = draft.open();
-                shown.put(answer);
-                shown.charge_to(self.scope.fingerprint(), key);
+                match answer {
+                    Ok(answer) => shown.put(answer),
+                    Err(error) => {
+                        let key = shown.charged_to().ok_or_else(|| error.clone())?;
+                        return self.without_store(key, cost, error);
+                    }
+                }
+                self.store_answers();
                 shown.decide()
             }
         };
