@@ -57,8 +57,8 @@ pub(crate) struct ChargedTo {
 }
 
 impl Decision {
-    /// A decision of an answer that is there; of a store that answered for another number of quotas,
-    /// that number.
+    /// A decision of an answer that is there; of one for another number of quotas, that number.
+    #[cfg(test)]
     pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
         let mut draft = Draft::begin();
         let shown = draft.open();
@@ -66,12 +66,6 @@ impl Decision {
         shown.put(answer);
         shown.decide()?;
         Ok(draft.end())
-    }
-
-    /// Notes where the units were charged, if anywhere.
-    pub(crate) fn charged_to(mut self, limiter: Fingerprint, key: Key) -> Self {
-        self.view.0.make_mut().charged_to = Some(ChargedTo { limiter, key });
-        self
     }
 
     pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {
@@ -148,6 +142,12 @@ impl Draft {
         self.0.make_mut()
     }
 
+    /// Which key is charged how much.
+    pub(crate) fn asked(&self) -> Option<(Key, u32)> {
+        let charged_to = self.0.charged_to.as_ref()?;
+        Some((charged_to.key.clone(), self.0.cost))
+    }
+
     #[inline]
     pub(crate) fn end(self) -> Decision {
         let is_counted = self.0.allowed && self.0.answer.source() != Source::None;
@@ -188,12 +188,6 @@ impl Shown {
         let key = key.into();
         let charged_to = self.charged_to.insert(ChargedTo { limiter, key });
         (&charged_to.key, &mut self.answer)
-    }
-
-    /// The key that is charged.
-    pub(crate) fn charged_to(&self) -> Option<Key> {
-        let charged_to = self.charged_to.as_ref();
-        charged_to.map(|charged_to| charged_to.key.clone())
     }
 
     pub(crate) fn put(&mut self, answer: Answer) {

@@ -10,10 +10,11 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use crate::Rejection;
 use crate::body::ResponseBody;
+use crate::decision::Draft;
 use crate::gate::{Gate, Judged, Telling};
 use crate::store::Guarded;
-use crate::{Key, Rejection};
 
 pin_project! {
     /// The future of [`RateLimit`](crate::RateLimit).
@@ -42,8 +43,7 @@ pin_project! {
 pub(crate) struct Asking<S, B> {
     pub(crate) service: S,
     pub(crate) request: Request<B>,
-    pub(crate) key: Key,
-    pub(crate) cost: u32,
+    pub(crate) draft: Draft,
     pub(crate) gate: Arc<Gate>,
 }
 
@@ -117,7 +117,7 @@ where
 
 impl<S: Service<Request<B>>, B> Asking<S, B> {
     fn go_on(mut self, answer: <Guarded as Future>::Output) -> State<S, B> {
-        match self.gate.judge(self.key, self.cost, answer) {
+        match self.gate.judge_late(self.draft, answer) {
             Judged::Admitted(decision) => {
                 let (parts, body) = self.request.into_parts();
                 let (request, telling) = self.gate.admit(parts, body, decision);

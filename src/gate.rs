@@ -8,12 +8,13 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Request, Response};
 
-use crate::decision::Answer;
+use crate::decision::{Answer, Draft};
 use crate::key::{KeyErrorKind, KeyExtractor};
+use crate::limiter::Begun;
 use crate::notice::Notices;
 use crate::store::Guarded;
 use crate::{
-    DecisionView, Error, ErrorKind, Headers, Key, RateLimiter, Rejection, RejectionReason,
+    Decision, DecisionView, Error, ErrorKind, Headers, RateLimiter, Rejection, RejectionReason,
 };
 
 /// What a layer was told.
@@ -42,19 +43,19 @@ pub enum MissingKey {
     Exempt,
 }
 
-/// What comes of a request before the store has answered.
+/// What comes of a request at once.
 pub(crate) enum Asked {
     /// Not counted.
     Exempt,
-    Rejected(Rejection),
-    Store {
+    Judged(Judged),
+    /// To be judged when the store has answered.
+    Waiting {
+        draft: Draft,
         answer: Guarded,
-        key: Key,
-        cost: u32,
     },
 }
 
-/// What comes of a request when the store has answered.
+/// What comes of a request in the end.
 pub(crate) enum Judged {
     Admitted(DecisionView),
     Rejected(Rejection),
@@ -106,17 +107,24 @@ impl Gate {
                     }
                     (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
                 }
-                return Asked::Rejected(self.reject(RejectionReason::NoKey(error)));
+                let rejection = self.reject(RejectionReason::NoKey(error));
+                return Asked::Judged(Judged::Rejected(rejection));
             }
         };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
-        let answer = self.limiter.ask(&key, cost);
-        Asked::Store { answer, key, cost }
+        match self.limiter.begin(key, cost) {
+            Begun::Decided(decided) => Asked::Judged(self.judge(decided)),
+            Begun::Waiting { draft, answer } => Asked::Waiting { draft, answer },
+        }
     }
 
-    /// Lets a request through or not, by what the store said.
-    pub(crate) fn judge(&self, key: Key, cost: u32, answer: Result<Answer, Error>) -> Judged {
-        match self.limiter.decide(key, cost, answer) {
+    /// Lets a request through or not, when the store has answered.
+    pub(crate) fn judge_late(&self, draft: Draft, answer: Result<Answer, Error>) -> Judged {
+        self.judge(self.limiter.finish(draft, answer))
+    }
+
+    fn judge(&self, decided: Result<Decision, Error>) -> Judged {
+        match decided {
             Ok(decision) => {
                 let decision = decision.into_view();
                 if decision.is_allowed() {

@@ -57,6 +57,16 @@ pub struct RateLimiter {
     on_failure: Option<Arc<OnFailure>>,
 }
 
+/// A check that was begun.
+pub(crate) enum Begun {
+    Decided(Result<Decision, Error>),
+    /// To be [finished](RateLimiter::finish) when the store has answered.
+    Waiting {
+        draft: Draft,
+        answer: Guarded,
+    },
+}
+
 /// What a limiter is called unless it is given a name.
 const DEFAULT_NAME: &str = "default";
 
@@ -120,31 +130,9 @@ impl RateLimiter {
         if let Some(limit) = self.limit_below(cost) {
             return Err(Error::cost_exceeds_limit(cost, limit));
         }
-        let mut draft = Draft::begin();
-        let shown = draft.open();
-        let (key, answer) = shown.ask_of(&self.quotas, cost, self.scope.fingerprint(), key);
-        let decided = match self.ask_in_place(key, cost, answer) {
-            None => {
-                self.store_answers();
-                shown.decide()
-            }
-            Some(later) => {
-                let answer = later.await;
-                let shown = draft.open();
-                match answer {
-                    Ok(answer) => shown.put(answer),
-                    Err(error) => {
-                        let key = shown.charged_to().ok_or_else(|| error.clone())?;
-                        return self.without_store(key, cost, error);
-                    }
-                }
-                self.store_answers();
-                shown.decide()
-            }
-        };
-        match decided {
-            Ok(()) => Ok(draft.end()),
-            Err(answers) => Err(self.mismatch(answers)),
+        match self.begin(key, cost) {
+            Begun::Decided(decided) => decided,
+            Begun::Waiting { draft, answer } => self.finish(draft, answer.await),
         }
     }
 
@@ -305,23 +293,49 @@ impl RateLimiter {
 
     /// Asks the store. Unlike [`check_n`](Self::check_n) it also asks about a cost above a limit,
     /// which the store refuses for good, with the numbers as they are.
-    pub(crate) fn ask(&self, key: &Key, cost: u32) -> Guarded {
-        match self.unasked(cost) {
-            Some(answer) => Guarded::ready(answer),
-            None => self.guard.check(&*self.store, self.checking(key, cost)),
-        }
-    }
-
-    /// Asks the store as [`ask`](Self::ask) does, for an answer in its place.
     #[inline(always)]
-    fn ask_in_place(&self, key: &Key, cost: u32, answer: &mut Answer) -> Option<Guarded> {
-        match self.unasked(cost) {
+    pub(crate) fn begin(&self, key: impl Into<Key>, cost: u32) -> Begun {
+        let mut draft = Draft::begin();
+        let limiter = self.scope.fingerprint();
+        let (key, answer) = draft.open().ask_of(&self.quotas, cost, limiter, key);
+        let later = match self.unasked(cost) {
             Some(answer) => Some(Guarded::ready(answer)),
             None => {
                 let check = self.checking(key, cost);
                 self.guard.check_in_place(&*self.store, check, answer)
             }
+        };
+        match later.map(Guarded::try_ready) {
+            None => Begun::Decided(self.conclude(draft)),
+            Some(Ok(answer)) => Begun::Decided(self.finish(draft, answer)),
+            Some(Err(answer)) => Begun::Waiting { draft, answer },
         }
+    }
+
+    /// Makes of the answer of the store what the check came to; without one, does what the policy says.
+    pub(crate) fn finish(
+        &self,
+        mut draft: Draft,
+        answer: Result<Answer, Error>,
+    ) -> Result<Decision, Error> {
+        match answer {
+            Ok(answer) => {
+                draft.open().put(answer);
+                self.conclude(draft)
+            }
+            Err(error) => self.without_store(draft, error),
+        }
+    }
+
+    #[inline(always)]
+    fn conclude(&self, mut draft: Draft) -> Result<Decision, Error> {
+        if let Err(answers) = draft.open().decide() {
+            return self.without_store(draft, self.mismatch(answers));
+        }
+        if let Some(on_failure) = &self.on_failure {
+            on_failure.notices.store_answers(&self.name);
+        }
+        Ok(draft.end())
     }
 
     fn checking<'a>(&'a self, key: &'a Key, cost: u32) -> Check<'a> {
@@ -346,31 +360,11 @@ impl RateLimiter {
         Some(Err(Error::cost_too_large(cost, most)))
     }
 
-    /// Joins the answer of the store to the quotas that it was asked about; without one, does what
-    /// the policy says.
-    pub(crate) fn decide(
-        &self,
-        key: Key,
-        cost: u32,
-        answer: Result<Answer, Error>,
-    ) -> Result<Decision, Error> {
-        match answer.and_then(|answer| self.join(&self.quotas, cost, answer)) {
-            Ok(decision) => {
-                self.store_answers();
-                Ok(decision)
-            }
-            Err(error) => self.without_store(key, cost, error),
-        }
-    }
-
-    fn join(&self, quotas: &Quotas, cost: u32, answer: Answer) -> Result<Decision, Error> {
-        Decision::new(quotas, cost, answer).map_err(|answers| self.mismatch(answers))
-    }
-
     /// What the policy says of a check that the store did not decide.
     #[cold]
-    fn without_store(&self, key: Key, cost: u32, error: Error) -> Result<Decision, Error> {
-        let Some(on_failure) = self.on_failure.as_deref().filter(|_| is_of_store(&error)) else {
+    fn without_store(&self, mut draft: Draft, error: Error) -> Result<Decision, Error> {
+        let on_failure = self.on_failure.as_deref().filter(|_| is_of_store(&error));
+        let (Some(on_failure), Some((key, cost))) = (on_failure, draft.asked()) else {
             return Err(error);
         };
         let OnFailure {
@@ -379,19 +373,23 @@ impl RateLimiter {
             notices,
         } = on_failure;
         notices.store_fails(&self.name, policy.then, &error);
-        match policy.then {
-            Then::Closed => Err(error),
+        let (quotas, answer) = match policy.then {
+            Then::Closed => return Err(error),
             Then::Open => {
                 let unused = QuotaAnswer::admitted(0, Duration::ZERO);
                 let answers = self.quotas.iter().map(|_| unused);
-                self.join(&self.quotas, cost, Answer::new(Source::None, answers))
+                (&self.quotas, Answer::new(Source::None, answers))
             }
-            Then::FallBack => {
-                let answer = self.fall_back(shares, &key, cost).ok_or(error)?;
-                let decision = self.join(shares, cost, answer)?;
-                Ok(decision.charged_to(self.scope.fingerprint(), key))
-            }
-        }
+            Then::FallBack => match self.fall_back(shares, &key, cost) {
+                Some(answer) => (shares, answer),
+                None => return Err(error),
+            },
+        };
+        let shown = draft.open();
+        shown.ask_of(quotas, cost, self.scope.fingerprint(), key);
+        shown.put(answer);
+        shown.decide().map_err(|answers| self.mismatch(answers))?;
+        Ok(draft.end())
     }
 
     /// What this process says by its own counts; nothing where it cannot tell.
@@ -408,13 +406,6 @@ impl RateLimiter {
         let answer = self.guard.fallback()?.check(Check { subject, cost });
         let answer = answer.try_ready().ok()?.ok()?;
         Some(answer.of_fallback())
-    }
-
-    #[inline(always)]
-    fn store_answers(&self) {
-        if let Some(on_failure) = &self.on_failure {
-            on_failure.notices.store_answers(&self.name);
-        }
     }
 
     #[cold]

@@ -65,27 +65,21 @@ where
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::exempt(self.inner.call(request))
             }
-            Asked::Rejected(rejection) => self.reject(rejection),
-            Asked::Store { answer, key, cost } => match answer.try_ready() {
-                // Without waiting, the service need not be cloned, which for axum's would allocate.
-                Ok(answer) => match self.gate.judge(key, cost, answer) {
-                    Judged::Admitted(decision) => {
-                        let (request, told) = self.gate.admit(parts, body, decision);
-                        ResponseFuture::admitted(self.inner.call(request), told)
-                    }
-                    Judged::Rejected(rejection) => self.reject(rejection),
-                },
-                Err(answer) => {
-                    let asking = Asking {
-                        service: self.take_ready(),
-                        request: Request::from_parts(parts, body),
-                        key,
-                        cost,
-                        gate: Arc::clone(&self.gate),
-                    };
-                    ResponseFuture::asking(answer, asking)
-                }
-            },
+            // Without waiting, the service need not be cloned, which for axum's would allocate.
+            Asked::Judged(Judged::Admitted(decision)) => {
+                let (request, told) = self.gate.admit(parts, body, decision);
+                ResponseFuture::admitted(self.inner.call(request), told)
+            }
+            Asked::Judged(Judged::Rejected(rejection)) => self.reject(rejection),
+            Asked::Waiting { draft, answer } => {
+                let asking = Asking {
+                    service: self.take_ready(),
+                    request: Request::from_parts(parts, body),
+                    draft,
+                    gate: Arc::clone(&self.gate),
+                };
+                ResponseFuture::asking(answer, asking)
+            }
         }
     }
 }

@@ -84,5 +84,5 @@ async fn relay(mut client: TcpStream, target: u16, mut blocked: watch::Receiver<
         _ = blocked => {}
     }
     // Both stay open.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

@@ -208,17 +208,6 @@ impl Guard {
         }
     }
 
-    /// Asks the store, if it has not failed just now.
-    #[inline]
-    pub(crate) fn check(&self, store: &dyn Store, check: Check<'_>) -> Guarded {
-        let part = self.part_of(&check);
-        match self.enter(part, store, check) {
-            Entry::Ask => self.watch(store.check(check), part, false),
-            Entry::Probe => self.watch(store.check(check), part, true),
-            Entry::Refuse => Guarded::ready(Err(self.not_asked(part))),
-        }
-    }
-
     /// The counts of this process, for while the store fails; made when first wanted.
     pub(crate) fn fallback(&self) -> Option<&MemoryStore> {
         let Settings {
