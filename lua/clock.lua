@@ -3,10 +3,15 @@ clock: what time it is at the server. First of the script, so that all its check
 
 KEYS    none
 ARGV    none
-reply   none; defines `now`, in whole microseconds since the Unix epoch
+reply   none; defines `now`, in whole microseconds since the Unix epoch, and `present`, the same as text
 calls   TIME
 server  Redis 5.0
 ]]
 
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local micros = time[2]
+while #micros < 6 do
+  micros = '0' .. micros
+end
+local present = time[1] .. micros
+local now = present + 0

@@ -3,98 +3,108 @@ sliding_buckets: the sliding window in steps. Counts of short aligned buckets, e
 in full until the last moment that it holds is a window back. Twin of
 src/algorithm/sliding_buckets.rs.
 
-KEYS    none; is given one by decide
-ARGV    none; is given a quota by decide
-reply   none; answers decide
+KEYS    none; is given one
+ARGV    none; is given a quota
+reply   steps, grant, prepare
 calls   those of tally
 server  Redis 5.0
 
 Stored: for each bucket that is not empty, oldest first, its number since the epoch and its count.
 ]]
 
-local function sliding_buckets()
-  local min, max = math.min, math.max
 
-  -- When the units of a bucket have returned: a window after the last of its moments.
-  local function returned_at(quota, index)
-    return (index + 1) * quota.length - 1 + quota.window
-  end
-
-  local function add_to(numbers, index, count)
-    local last = #numbers - 1
-    if numbers[last] == index then
-      numbers[last + 1] = numbers[last + 1] + count
-    else
-      numbers[last + 2], numbers[last + 3] = index, count
-    end
-  end
-
-  local function used(numbers)
-    local sum = 0
-    for at = 2, #numbers, 2 do
-      sum = sum + numbers[at]
-    end
-    return sum
-  end
-
-  return tally({
-    prepare = function(quota)
-      -- Rounded up: so one bucket more than the window has parts covers all that counts.
-      quota.length = div_up(quota.window, quota.parts)
-      quota.current = div_down(now, quota.length)
-    end,
-
-    is_after = function(numbers, quota)
-      return numbers[#numbers - 1] > quota.current
-    end,
-
-    at = function(numbers, quota)
-      local count, current = #numbers, quota.current
-      if count > 0 and numbers[count - 1] <= current and returned_at(quota, numbers[1]) > now then
-        return numbers
-      end
-      local counting = {}
-      for at = 1, count, 2 do
-        if returned_at(quota, numbers[at]) > now then
-          add_to(counting, min(numbers[at], current), numbers[at + 1])
-        end
-      end
-      return counting
-    end,
-
-    used = used,
-
-    until_at_most = function(numbers, quota, target)
-      local left = used(numbers)
-      for at = 1, #numbers, 2 do
-        left = left - numbers[at + 1]
-        if left <= target then
-          return returned_at(quota, numbers[at]) - now
-        end
-      end
-      return 0
-    end,
-
-    add = function(numbers, quota, cost)
-      add_to(numbers, quota.current, cost)
-    end,
-
-    mark = function(_, quota)
-      return quota.current
-    end,
-
-    take = function(numbers, _, charge, units)
-      for at = 1, #numbers, 2 do
-        if numbers[at] == charge.mark then
-          numbers[at + 1] = max(numbers[at + 1] - units, 0)
-          if numbers[at + 1] == 0 then
-            table.remove(numbers, at)
-            table.remove(numbers, at)
-          end
-          return true
-        end
-      end
-      return false
-    end,
-  })
+local function prepare(quota, parts)
+  -- Rounded up: so one bucket more than the window has parts covers all that counts.
+  quota.length = math.ceil(quota.window / parts)
+  quota.current = math.floor(now / quota.length)
 end
+
+-- The numbers in a stored text, as texts; none where it holds anything else.
+local function numbers_in(stored)
+  local numbers = {}
+  if string.find(stored, '^[%d ]+$') then
+    for digits in string.gmatch(stored, '%d+') do
+      numbers[#numbers + 1] = digits
+    end
+  end
+  return #numbers % 2 == 1 and numbers or {}
+end
+
+-- When the units of a bucket have returned: a window after the last of its moments.
+local function returned_at(quota, index)
+  return (index + 1) * quota.length - 1 + quota.window
+end
+
+local function add_to(numbers, index, count)
+  local last = #numbers - 1
+  if numbers[last] == index then
+    numbers[last + 1] = numbers[last + 1] + count
+  else
+    numbers[last + 2], numbers[last + 3] = index, count
+  end
+end
+
+local function used(numbers)
+  local sum = 0
+  for at = 2, #numbers, 2 do
+    sum = sum + numbers[at]
+  end
+  return sum
+end
+
+local steps, grant = need('tally')({
+  is_after = function(numbers, quota)
+    return numbers[#numbers - 1] > quota.current
+  end,
+
+  at = function(numbers, quota)
+    local count, current = #numbers, quota.current
+    if count > 0 and numbers[count - 1] <= current and returned_at(quota, numbers[1]) > now then
+      return numbers
+    end
+    local counting = {}
+    for at = 1, count, 2 do
+      if returned_at(quota, numbers[at]) > now then
+        add_to(counting, math.min(numbers[at], current), numbers[at + 1])
+      end
+    end
+    return counting
+  end,
+
+  used = used,
+
+  until_at_most = function(numbers, quota, target)
+    local left = used(numbers)
+    for at = 1, #numbers, 2 do
+      left = left - numbers[at + 1]
+      if left <= target then
+        return returned_at(quota, numbers[at]) - now
+      end
+    end
+    return 0
+  end,
+
+  add = function(numbers, quota, cost)
+    add_to(numbers, quota.current, cost)
+  end,
+
+  receipt = function(_, quota)
+    return quota.current, 0
+  end,
+
+  take = function(numbers, _, charge, units)
+    for at = 1, #numbers, 2 do
+      if numbers[at] == charge.mark then
+        numbers[at + 1] = math.max(numbers[at + 1] - units, 0)
+        if numbers[at + 1] == 0 then
+          table.remove(numbers, at)
+          table.remove(numbers, at)
+        end
+        return true
+      end
+    end
+    return false
+  end,
+}, numbers_in)
+
+return steps, grant, prepare

@@ -3,92 +3,87 @@ sliding_counter: the estimated sliding window. The count of this aligned window,
 before by the part of it that a window back from now still overlaps, rounded up. Twin of
 src/algorithm/sliding_counter.rs.
 
-KEYS    none; is given one by decide
-ARGV    none; is given a quota by decide
-reply   none; answers decide
+KEYS    none; is given one
+ARGV    none; is given a quota
+reply   steps, grant, prepare
 calls   those of tally
 server  Redis 5.0
 
 Stored: the window, the count of the one before, its own count.
 ]]
 
-local function sliding_counter()
-  local min, max = math.min, math.max
+local tick_of = need('tick')
+local floor, ceil, min = math.floor, math.ceil, math.min
 
-  local function tick_for(numbers, quota)
-    return tick_of(max(numbers[2], numbers[3], quota.limit), quota.window)
+local function tick_for(numbers, quota)
+  return tick_of(math.max(numbers[2], numbers[3], quota.limit), quota.window)
+end
+
+-- The longest overlap at which the window before counts as at most `target`.
+local function overlap_for(numbers, quota, target)
+  if target >= numbers[2] then
+    return quota.window
   end
+  local tick = tick_for(numbers, quota)
+  return floor(target * floor(quota.window / tick) / numbers[2]) * tick
+end
 
-  -- The longest overlap at which the window before counts as at most `target`.
-  local function overlap_for(numbers, quota, target)
-    if target >= numbers[2] then
-      return quota.window
+local steps, grant = need('tally')({
+  is_after = function(numbers, quota)
+    return numbers[1] > quota.current
+  end,
+
+  at = function(numbers, quota)
+    local stored, current = numbers[1], quota.current
+    if stored == current then
+      return numbers
+    elseif not stored or current > stored + 1 then
+      return { current, 0, 0 }
+    elseif current == stored + 1 then
+      return { current, numbers[3], 0 }
+    end
+    return { current, numbers[2], numbers[3] }
+  end,
+
+  used = function(numbers, quota)
+    local previous, counted = numbers[2], numbers[3]
+    if previous == 0 then
+      return counted
     end
     local tick = tick_for(numbers, quota)
-    return div_down(target * div_down(quota.window, tick), numbers[2]) * tick
-  end
+    local part = ceil(previous * ceil(quota.left / tick) / floor(quota.window / tick))
+    return counted + min(part, previous)
+  end,
 
-  return tally({
-    size = 3,
+  until_at_most = function(numbers, quota, target)
+    local overlap = quota.left
+    local left = target - numbers[3]
+    if left >= 0 then
+      -- The window before has to slide on.
+      return overlap - min(overlap_for(numbers, quota, left), overlap)
+    end
+    -- What counts in full has to become the window before, and then slide on.
+    local next = { numbers[1] + 1, numbers[3], 0 }
+    return overlap + quota.window - overlap_for(next, quota, target)
+  end,
 
-    prepare = function(quota)
-      quota.current, quota.left = aligned(now, quota.window)
-    end,
+  add = function(numbers, _, cost)
+    numbers[3] = numbers[3] + cost
+  end,
 
-    is_after = function(numbers, quota)
-      return numbers[1] > quota.current
-    end,
+  receipt = function(numbers)
+    return numbers[1], 0
+  end,
 
-    at = function(numbers, quota)
-      local stored, current = numbers[1], quota.current
-      if stored == current then
-        return numbers
-      elseif not stored or current > stored + 1 then
-        return { current, 0, 0 }
-      elseif current == stored + 1 then
-        return { current, numbers[3], 0 }
-      end
-      return { current, numbers[2], numbers[3] }
-    end,
+  take = function(numbers, _, charge, units)
+    -- Of this window, or of the one before.
+    local count = 3 - (numbers[1] - charge.mark)
+    if count ~= 3 and count ~= 2 then
+      return false
+    end
+    numbers[count] = math.max(numbers[count] - units, 0)
+    return true
+  end,
+}, '^(%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d')
 
-    used = function(numbers, quota)
-      local previous, counted = numbers[2], numbers[3]
-      if previous == 0 then
-        return counted
-      end
-      local tick = tick_for(numbers, quota)
-      local part = div_up(previous * div_up(quota.left, tick), div_down(quota.window, tick))
-      return counted + min(part, previous)
-    end,
-
-    until_at_most = function(numbers, quota, target)
-      local overlap = quota.left
-      local left = target - numbers[3]
-      if left >= 0 then
-        -- The window before has to slide on.
-        return overlap - min(overlap_for(numbers, quota, left), overlap)
-      end
-      -- What counts in full has to become the window before, and then slide on.
-      local next = { numbers[1] + 1, numbers[3], 0 }
-      return overlap + quota.window - overlap_for(next, quota, target)
-    end,
-
-    add = function(numbers, _, cost)
-      numbers[3] = numbers[3] + cost
-    end,
-
-    mark = function(numbers)
-      return numbers[1]
-    end,
-
-    take = function(numbers, _, charge, units)
-      -- Of this window, or of the one before.
-      local count = 3 - (numbers[1] - charge.mark)
-      if count ~= 3 and count ~= 2 then
-        return false
-      end
-      numbers[count] = max(numbers[count] - units, 0)
-      return true
-    end,
-  })
-end
+return steps, grant, need('aligned')

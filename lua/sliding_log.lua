@@ -1,136 +1,70 @@
 --[[
 sliding_log: the exact sliding window. A list of the times at which units were charged, in whole
-microseconds, oldest first, one entry a unit.
+microseconds, oldest first, one entry a unit. What decides where one quota stands alone is here; for
+all else are the steps of log.
 
-KEYS    none; is given one by decide
-ARGV    none; is given a quota by decide
-reply   none; answers decide
-calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or UNLINK; to charge RPUSH; to
-calls   refund LLEN, LINDEX, LREM
+KEYS    the list
+ARGV    none; is given a quota
+reply   steps, grant
+calls   LLEN, LINDEX twice; to charge one unit RPUSH
 server  Redis 5.0
 ]]
 
-local function sliding_log()
-  -- As many arguments as are passed to one command at once: unpack fails at 8 000.
-  local CHUNK = 4000
+local call = redis.call
 
-  local unpack = table.unpack or unpack
-  local call, min = redis.call, math.min
-
-  -- When the unit at an index, as text, was charged.
-  local function entry_at(key, index)
-    return call('LINDEX', key, index) + 0
-  end
-
-  -- How many entries there are, the oldest and, as text, the newest.
-  local function survey(key)
-    local length = call('LLEN', key)
-    if length == 0 then
-      return 0
-    end
-    local oldest = call('LINDEX', key, '0')
-    return length, oldest + 0, length > 1 and call('LINDEX', key, '-1') or oldest
-  end
-
-  local function time_at(key, index)
-    return entry_at(key, text(index))
-  end
-
-  -- The index of the first entry later than `time`, in a list whose first entry is not and whose last
-  -- one is, and the entry, unless it is the last. Gallops from the head, where what has expired is, so
-  -- that the cost is the logarithm of the answer and not of the length.
-  local function first_later(key, length, time)
-    local low, high, later = 0, 1, nil
-    while high < length - 1 and not later do
-      local entry = time_at(key, high)
-      if entry > time then
-        later = entry
-      else
-        low, high = high, high * 2
-      end
-    end
-    high = min(high, length - 1)
-    while high - low > 1 do
-      local middle = div_down(low + high, 2)
-      local entry = time_at(key, middle)
-      if entry > time then
-        high, later = middle, entry
-      else
-        low = middle
-      end
-    end
-    return high, later
-  end
-
-  local function push(key, count)
-    local time = text(now)
-    if count == 1 then
-      call('RPUSH', key, time)
-      return
-    end
-    local entries = {}
-    for index = 1, min(count, CHUNK) do
-      entries[index] = time
-    end
-    while count > 0 do
-      local pushed = min(count, CHUNK)
-      call('RPUSH', key, unpack(entries, 1, pushed))
-      count = count - pushed
-    end
-  end
-
-  -- The only loop over stored units.
-  local function rewind(key, length)
-    local kept = 0
-    if entry_at(key, '0') <= now then
-      kept = first_later(key, length, now)
-    end
-    if kept == 0 then
-      call('UNLINK', key)
-    else
-      call('LTRIM', key, '0', text(kept - 1))
-    end
-    push(key, length - kept)
-  end
-
-  local function trim(key, expired)
-    call('LTRIM', key, text(expired), '-1')
-    return expired
-  end
-
-  -- How many entries are at most `time`.
-  local function not_later(key, length, time)
-    if entry_at(key, '0') > time then
-      return 0
-    elseif entry_at(key, '-1') <= time then
-      return length
-    end
-    return first_later(key, length, time)
-  end
-
-  local function take(key, time, units)
-    local length = call('LLEN', key)
-    if length == 0 then
-      return false
-    end
-    local first = not_later(key, length, time - 1)
-    local last = not_later(key, length, time)
-    if first == last then
-      return false
-    end
-    -- No more than there are, and from the nearer end: LREM walks until it has found them.
-    units = min(units, last - first)
-    call('LREM', key, text(first < length / 2 and units or -units), text(time))
-    return true
-  end
-
-  return log({
-    survey = survey,
-    entry_at = entry_at,
-    expired = first_later,
-    trim = trim,
-    rewind = rewind,
-    push = push,
-    take = take,
-  })
+local function steps()
+  return need('log')(need('list'))
 end
+
+-- Charges as many of so many checks of a cost as are admitted, and tells how many. Appends what the
+-- quota says after each, and of the first that is refused.
+local function grant(quota, first, cost, count, reply, size)
+  local key, window, limit = KEYS[first], quota.window, quota.limit
+  local used, oldest = call('LLEN', key), now
+  if used > 0 then
+    local newest = call('LINDEX', key, '-1')
+    oldest = (used > 1 and call('LINDEX', key, '0') or newest) + 0
+    -- Mostly there is nothing to rewind and nothing to trim. Texts of 16 digits, from 2001 to 2286,
+    -- compare as their numbers do.
+    if newest > present or oldest + window <= now then
+      quota.key, quota.settle = key, quota.settle or need('settle')(need('list'))
+      used, oldest = quota.settle(quota, cost, used, oldest, newest)
+      oldest = oldest or now
+    end
+  end
+  local granted, units = count, cost * count
+  if used + units > limit then
+    granted = used + cost <= limit and math.floor((limit - used) / cost) or 0
+    units = granted * cost
+  end
+  if units == 1 then
+    call('RPUSH', key, present)
+  elseif units > 1 then
+    need('push')(key, units)
+  end
+  if used == 0 and units > 0 then
+    quota.key, quota.begin = key, quota.begin or need('begin')
+    quota.begin(quota)
+  end
+  local reset = oldest < now and oldest + window - now or window
+  for after = used + cost, used + units, cost do
+    reply[size + 1], reply[size + 2] = after, reset
+    size = size + 2
+  end
+  if granted == count then
+    return granted, size
+  end
+  local wait, held = reset, used
+  used = used + units
+  if cost > limit or used + cost > limit + 1 then
+    -- More has to leave than the oldest unit.
+    quota.made, quota.key = quota.made or steps(), key
+    quota.used, quota.held, quota.oldest, quota.skipped = used, held, oldest, 0
+    quota.made.judge(quota, quota, cost)
+    used, wait, reset = quota.used, quota.wait, quota.reset
+  end
+  reply[size + 1], reply[size + 2], reply[size + 3] = used, wait, reset
+  return granted, size + 3
+end
+
+return steps, grant

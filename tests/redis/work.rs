@@ -35,7 +35,8 @@ fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
 
 /// The longest that the server took for a script since its slow log was reset, in microseconds.
 fn slowest_script(connection: &mut redis::Connection) -> u64 {
-    type Entry = (u64, u64, u64, Vec<String>);
+    // The arguments of a script are not all text.
+    type Entry = (u64, u64, u64, Vec<Vec<u8>>);
     let log: Vec<redis::Value> = redis::cmd("SLOWLOG")
         .arg("GET")
         .arg(-1)
@@ -48,7 +49,8 @@ fn slowest_script(connection: &mut redis::Connection) -> u64 {
         let fields = redis::Value::Array(fields.into_iter().take(4).collect());
         redis::from_redis_value::<Entry>(fields).unwrap()
     });
-    let scripts = entries.filter(|(.., command)| command[0].to_lowercase().starts_with("eval"));
+    let scripts =
+        entries.filter(|(.., command)| command[0].to_ascii_lowercase().starts_with(b"eval"));
     scripts
         .map(|(_, _, micros, _)| micros)
         .max()

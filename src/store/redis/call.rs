@@ -1,6 +1,9 @@
 //! One call of the script: checks in, answers out. The format is that of `lua/decide.lua`.
 
+use std::io::{self, Write};
+
 use redis::{Cmd, RedisWrite, Value};
+use rmp::encode;
 use smallvec::SmallVec;
 
 use super::error;
@@ -11,10 +14,15 @@ use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::{Check, Refund};
 use crate::{Error, ErrorKind};
 
-/// The arguments of a call, of each list of quotas, of each quota in it, and of each run of entries.
+/// The numbers of a call, of each list of quotas, of each quota in it, and of each run of entries.
+#[cfg(test)]
 pub(super) const CALL_FIELDS: [&str; 1] = ["plans"];
+#[cfg(test)]
 pub(super) const PLAN_FIELDS: [&str; 1] = ["quotas"];
-pub(super) const QUOTA_FIELDS: [&str; 5] = ["algorithm", "parts", "counter", "limit", "window"];
+#[cfg(test)]
+pub(super) const QUOTA_FIELDS: [&str; 6] =
+    ["algorithm", "parts", "counter", "limit", "window", "life"];
+#[cfg(test)]
 pub(super) const RUN_FIELDS: [&str; 4] = ["entries", "plan", "cost", "count"];
 
 /// What the script says of a call, of each entry, and of each quota of a check: one that was
@@ -31,11 +39,12 @@ pub(super) const RECEIPT_FIELDS: [&str; 3] = ["stamp", "mark", "back"];
 pub(super) const REFUSED_FIELDS: [&str; 3] = ["used", "wait", "reset"];
 
 /// The arguments of a refund, for each stored count.
-pub(super) const REFUND_FIELDS: [&str; 10] = [
+pub(super) const REFUND_FIELDS: [&str; 11] = [
     "algorithm",
     "parts",
     "limit",
     "window",
+    "life",
     "units",
     "time",
     "stamp",
@@ -64,22 +73,12 @@ pub(super) fn decide(script: &Script, names: &Names, entries: &[Entry<'_>]) -> C
     let plans = Plans::of(entries);
     let keys = entries.iter().map(|entry| counts(entry.check.quotas()));
     let keys = keys.sum();
-    let mut call = script.call(keys, plans.args(), NAME_LENGTH);
+    let mut call = script.call(keys, 1, NAME_LENGTH);
     for entry in entries {
         names.write(entry.check.subject, &mut call);
     }
-    plans.write_to(&mut call);
-    let mut rest = entries.iter().zip(&plans.of_entries).peekable();
-    while let Some(first) = rest.next() {
-        let mut entries = 1_usize;
-        while rest.next_if(|next| alike(first, *next)).is_some() {
-            entries += 1;
-        }
-        let (entry, plan) = first;
-        // Lua counts from 1.
-        call.arg(entries).arg(plan + 1);
-        call.arg(entry.check.cost()).arg(entry.count);
-    }
+    // Writing to a command does not fail.
+    let _ = plans.pack(entries, &mut call.writer_for_next_arg());
     call
 }
 
@@ -115,29 +114,40 @@ impl<'a> Plans<'a> {
         Self { plans, of_entries }
     }
 
-    /// About how many arguments a call has behind its keys.
-    fn args(&self) -> usize {
-        let of_plans = self
-            .plans
-            .iter()
-            .map(|plan| plan.len() * QUOTA_FIELDS.len());
-        CALL_FIELDS.len()
-            + self.plans.len() * PLAN_FIELDS.len()
-            + of_plans.sum::<usize>()
-            + self.of_entries.len() * RUN_FIELDS.len()
+    /// The plans, and the entries in runs, as the numbers of which they are made.
+    fn pack(&self, entries: &[Entry<'_>], out: &mut impl Write) -> io::Result<()> {
+        self.pack_plans(out)?;
+        let mut rest = entries.iter().zip(&self.of_entries).peekable();
+        while let Some(first) = rest.next() {
+            let mut entries = 1;
+            while rest.next_if(|next| alike(first, *next)).is_some() {
+                entries += 1;
+            }
+            let (entry, plan) = first;
+            encode::write_uint(out, entries)?;
+            // Lua counts from 1.
+            encode::write_uint(out, *plan as u64 + 1)?;
+            encode::write_uint(out, entry.check.cost().into())?;
+            encode::write_uint(out, entry.count.into())?;
+        }
+        Ok(())
     }
 
-    fn write_to(&self, call: &mut Cmd) {
-        call.arg(self.plans.len());
+    fn pack_plans(&self, out: &mut impl Write) -> io::Result<()> {
+        encode::write_uint(out, self.plans.len() as u64)?;
         for plan in &self.plans {
-            call.arg(plan.len());
+            encode::write_uint(out, plan.len() as u64)?;
             for (quota, counter) in plan.counted() {
-                write_algorithm(quota, call);
-                call.arg(counter + 1)
-                    .arg(quota.limit())
-                    .arg(quota.window_micros());
+                let algorithm = quota.counted_by();
+                encode::write_str(out, file_of(algorithm))?;
+                encode::write_uint(out, algorithm.parts())?;
+                encode::write_uint(out, counter as u64 + 1)?;
+                encode::write_uint(out, quota.limit().into())?;
+                encode::write_uint(out, quota.window_micros())?;
+                encode::write_str(out, &life_of(quota).to_string())?;
             }
         }
+        Ok(())
     }
 }
 
@@ -148,8 +158,11 @@ pub(super) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd
     names.write(refund.subject, &mut call);
     for (quota, answer) in refund.charged() {
         let receipt = answer.receipt();
-        write_algorithm(quota, &mut call);
+        let algorithm = quota.counted_by();
+        call.write_arg(file_of(algorithm).as_bytes());
+        call.arg(algorithm.parts());
         call.arg(quota.limit()).arg(quota.window_micros());
+        call.arg(life_of(quota));
         call.arg(refund.units()).arg(refund.answer().time());
         call.arg(receipt.stamp).arg(receipt.mark).arg(receipt.back);
         call.arg(answer.used());
@@ -157,11 +170,11 @@ pub(super) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd
     call
 }
 
-/// What counts, and into how many parts it divides a window.
-fn write_algorithm(quota: &Quota, call: &mut Cmd) {
-    let algorithm = quota.counted_by();
-    call.write_arg(file_of(algorithm).as_bytes());
-    call.arg(algorithm.parts());
+/// How long a count is kept after it was last renewed, in milliseconds. A log without a trim may grow for
+/// one window and then counts for another. The second more keeps brief windows from being at the mercy
+/// of a millisecond.
+fn life_of(quota: &Quota) -> u64 {
+    (2 * quota.window_micros()).div_ceil(1_000) + 1_000
 }
 
 /// The file in `lua/` that counts so.
@@ -334,6 +347,7 @@ pub(super) fn unexpected(what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use redis::Arg::Simple;
+    use rmp::decode;
 
     use super::super::script::Scripts;
     use super::*;
@@ -363,10 +377,26 @@ mod tests {
             &entries,
         );
         let args = call.args_iter().skip(2).map(|arg| match arg {
-            Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            Simple(bytes) => bytes.to_vec(),
             _ => unreachable!(),
         });
-        args.collect::<Vec<_>>().join(" ")
+        let mut args: Vec<_> = args.collect();
+        let mut packed = &*args.pop().unwrap();
+        let mut words: Vec<_> = args
+            .into_iter()
+            .map(|arg| String::from_utf8(arg).unwrap())
+            .collect();
+        while let Some(first) = packed.first() {
+            words.push(if first & 0xe0 == 0xa0 {
+                let (text, rest) = decode::read_str_from_slice(packed).unwrap();
+                packed = rest;
+                text.to_owned()
+            } else {
+                let number: u64 = decode::read_int(&mut packed).unwrap();
+                number.to_string()
+            });
+        }
+        words.join(" ")
     }
 
     #[test]
@@ -375,8 +405,8 @@ mod tests {
         let buckets = Algorithm::SlidingBuckets(60);
         let one = Quotas::from(Quota::per_minute(7).algorithm(buckets));
         let (log, tally) = ("p:v1:{l,k}:log:1000000", "p:v1:{l,k}:buckets60:60000000");
-        let plans = "2 2 sliding_log 1 1 5 1000000 sliding_log 1 1 9 1000000 \
-            1 sliding_buckets 60 1 7 60000000";
+        let plans = "2 2 sliding_log 1 1 5 1000000 3000 sliding_log 1 1 9 1000000 3000 \
+            1 sliding_buckets 60 1 7 60000000 121000";
         // Not the same quotas, but equal ones.
         let equal = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
         assert_eq!(

@@ -1,0 +1,24 @@
+--[[
+push: appends units to the list of a sliding_log, charged now.
+
+KEYS    none; is given one
+ARGV    none; is given how many
+reply   push
+calls   RPUSH
+server  Redis 5.0
+]]
+
+-- As many arguments as are passed to one command at once: unpack fails at 8 000.
+local CHUNK = 4000
+
+return function(key, count)
+  local entries, unpack = {}, table.unpack or unpack
+  for index = 1, math.min(count, CHUNK) do
+    entries[index] = present
+  end
+  while count > 0 do
+    local pushed = math.min(count, CHUNK)
+    redis.call('RPUSH', key, unpack(entries, 1, pushed))
+    count = count - pushed
+  end
+end

@@ -1,0 +1,53 @@
+--[[
+tally_steps: the steps of the algorithms that keep a few numbers.
+
+KEYS    none; is given one
+ARGV    none; is given a count and its quotas
+reply   steps of a kind
+calls   those of tally
+server  Redis 5.0
+]]
+
+return function(kind, read, store, verdict)
+  return {
+    read = function(count, cost)
+      count.numbers, count.born = read(count.key, count.first, cost)
+    end,
+
+    judge = function(count, quota, cost)
+      quota.numbers = kind.at(count.numbers, quota)
+      quota.used, quota.wait, quota.reset = verdict(quota.numbers, quota, cost)
+    end,
+
+    -- Charges what the strictest of its quotas admitted.
+    charge = function(count, cost)
+      local quota = count.strictest
+      if kind.add(quota.numbers, quota, cost) or quota.used == 0 then
+        count.born = present
+      end
+      count.numbers = quota.numbers
+    end,
+
+    write = function(count)
+      store(count.key, count.first, count.numbers, count.born)
+    end,
+
+    receipt = function(count, quota)
+      return count.born + 0, kind.receipt(quota.numbers, quota)
+    end,
+
+    -- After a step back of the clock, where units were charged is no longer where they stand: nothing
+    -- is found again. What time makes of the rest stays as it is.
+    refund = function(quota, charge, units)
+      local key = quota.key
+      local numbers, born = read(key, quota, 0)
+      if #numbers == 0 or born ~= charge.stamp or kind.is_after(numbers, quota) then
+        return
+      end
+      local counts = kind.used(kind.at(numbers, quota), quota) > 0
+      if counts and kind.take(numbers, quota, charge, units) then
+        store(key, quota, numbers, born)
+      end
+    end,
+  }
+end
