@@ -193,6 +193,12 @@ impl Pair {
                 let in_memory = in_memory.as_ref().expect("an answer");
                 assert!(!in_memory.is_allowed(), "{context}");
                 assert_eq!(decision.retry_after(), in_memory.retry_after(), "{context}");
+                // Redis would have said so, too; and the memory has trimmed what has expired, which a
+                // clock that is set back would show.
+                let asking = self.time.redis.clone().local_denials(Duration::ZERO);
+                let asking = RateLimiter::new(asking, plans(self.algorithm).swap_remove(plan));
+                let asked = self.runtime.block_on(asking.check_n(key, cost));
+                assert_eq!(said, fields(&asked), "{context}, asked");
             }
             _ => assert_eq!(said, fields(&in_redis), "{context}"),
         }
