@@ -108,7 +108,7 @@ pub use rejection::{Rejection, RejectionReason};
 pub use service::RateLimit;
 pub use store::Store;
 pub use store::memory::MemoryStore;
-pub use store::redis::RedisStore;
+pub use store::redis::{RedisStore, doctor};
 
 /// The examples of the README, as tests.
 #[cfg(doctest)]

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use support::redis_server::{DeadPort, RedisServer};
+use support::redis_server::{DeadPort, RedisServer, run};
 
 /// An example that runs, and ends with its test.
 struct Example {
@@ -145,4 +145,47 @@ fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
         "88 searches done, 9416 units used, 84 left\n"
     );
     assert!(example.process.wait().expect("an end").success());
+}
+
+#[test]
+fn the_doctor_tells_scripts_by_its_exit_status_what_it_found() {
+    let server = RedisServer::start();
+    let nowhere = DeadPort::new();
+    let doctor = |arguments: &[&str]| {
+        let mut command = Command::new(built("doctor"));
+        command.env_remove("TOLLGATE_STORE").args(arguments);
+        let output = command.output().expect("the example runs");
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
+        (output.status.code().expect("an end of its own"), said)
+    };
+    // A machine that is busy is slow for once; a server that is unwell is so each time.
+    let ends_in = |expected: i32, saying: &str| {
+        let mut runs = (0..5).map(|_| doctor(&[&server.url()]));
+        runs.any(|(status, said)| status == expected && said.contains(saying))
+    };
+    assert!(
+        ends_in(0, "ok       script"),
+        "{:?}",
+        doctor(&[&server.url()])
+    );
+
+    let policy = ["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"];
+    run(&mut server.connect(), &policy);
+    assert!(
+        ends_in(1, "warning  eviction"),
+        "{:?}",
+        doctor(&[&server.url()])
+    );
+
+    let (status, said) = doctor(&[&nowhere.url()]);
+    assert!(
+        status == 2 && said.starts_with("problem  connection"),
+        "{said}"
+    );
+
+    for arguments in [&[][..], &["memory:"], &["http://user:hunter2@127.0.0.1"]] {
+        let (status, said) = doctor(arguments);
+        assert_eq!(status, 3, "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
 }

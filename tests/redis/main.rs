@@ -8,6 +8,7 @@ mod cluster;
 mod connections;
 mod costs;
 mod denials;
+mod doctor;
 mod failures;
 mod numbers;
 mod processes;

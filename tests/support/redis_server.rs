@@ -15,10 +15,15 @@ pub(crate) struct RedisServer {
 
 impl RedisServer {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A server with these further arguments.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         // A free port may be taken by somebody else before the server has it: then the server ends,
         // or another one answers there. Both are seen, and another port is tried.
         for _ in 0..10 {
-            let mut server = Self::spawn(free_port());
+            let mut server = Self::spawn_with(free_port(), arguments);
             if server.is_ready() {
                 return server;
             }

@@ -8,6 +8,7 @@ mod callers;
 mod client;
 mod connection;
 mod denials;
+pub mod doctor;
 mod error;
 mod lane;
 mod lanes;

@@ -34,6 +34,10 @@ impl Names {
         Self { prefix, ..self }
     }
 
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     pub(super) fn with_hash_tags(self, hash_tags: NonZeroU16) -> Self {
         let hash_tags = Some(hash_tags);
         Self { hash_tags, ..self }

@@ -1,0 +1,165 @@
+//! What a server says of itself.
+
+use std::collections::HashMap;
+
+use redis::{FromRedisValue, Value};
+
+use super::report::Finding;
+
+/// The fields of a reply to `INFO`, or those of `HELLO` under the names that `INFO` has for them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Info(HashMap<String, String>);
+
+impl Info {
+    pub(super) fn parse(text: &str) -> Self {
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+        Self(fields.collect())
+    }
+
+    /// What `HELLO` tells, which needs fewer rights.
+    pub(super) fn from_hello(reply: Value) -> Self {
+        let fields = HashMap::<String, Value>::from_redis_value(reply).unwrap_or_default();
+        let text = |name| String::from_redis_value_ref(fields.get(name)?).ok();
+        let mut info = HashMap::new();
+        if let (Some(server), Some(version)) = (text("server"), text("version")) {
+            let name = if server == "valkey" {
+                "valkey_version"
+            } else {
+                "redis_version"
+            };
+            info.insert(name.to_owned(), version);
+        }
+        if let Some(role) = text("role") {
+            info.insert("role".to_owned(), role);
+        }
+        if let Some(mode) = text("mode") {
+            let enabled = if mode == "cluster" { "1" } else { "0" };
+            info.insert("cluster_enabled".to_owned(), enabled.to_owned());
+        }
+        Self(info)
+    }
+
+    pub(super) fn text(&self, field: &str) -> Option<&str> {
+        self.0.get(field).map(String::as_str)
+    }
+
+    pub(super) fn number(&self, field: &str) -> Option<u64> {
+        self.text(field)?.parse().ok()
+    }
+
+    pub(super) fn is(&self, field: &str, value: &str) -> bool {
+        self.text(field) == Some(value)
+    }
+}
+
+/// A server, and where it is if there are several.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) address: Option<String>,
+    pub(super) info: Info,
+}
+
+/// The servers that a reply to `INFO` is of: a connection to a cluster asks all masters, and names
+/// them.
+pub(super) fn nodes(reply: Value) -> Vec<Node> {
+    let Value::Map(nodes) = reply else {
+        let info = String::from_redis_value(reply).unwrap_or_default();
+        let info = Info::parse(&info);
+        return vec![Node {
+            address: None,
+            info,
+        }];
+    };
+    let nodes = nodes.into_iter().map(|(address, info)| Node {
+        address: String::from_redis_value(address).ok(),
+        info: Info::parse(&String::from_redis_value(info).unwrap_or_default()),
+    });
+    let mut nodes: Vec<_> = nodes.collect();
+    nodes.sort_by(|one, other| one.address.cmp(&other.address));
+    nodes
+}
+
+/// What is found of all servers, as one finding where it is the same everywhere.
+pub(super) fn of_each(nodes: &[Node], judge: impl Fn(&Info) -> Finding) -> Vec<Finding> {
+    let mut found: Vec<_> = nodes
+        .iter()
+        .map(|node| (node.address.as_deref(), judge(&node.info)))
+        .collect();
+    found.dedup_by(|one, other| one.1 == other.1);
+    let are_several = found.len() > 1;
+    let found = found.into_iter().map(|(address, finding)| match address {
+        Some(address) if are_several => finding.at(address),
+        _ => finding,
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_info_are_found_under_any_line_end() {
+        for end in ["\n", "\r\n"] {
+            let text = [
+                "# Server",
+                "redis_version:7.0.15",
+                "os:",
+                "maxmemory:0",
+                "a:b:c",
+            ];
+            let info = Info::parse(&text.join(end));
+            assert_eq!(info.text("redis_version"), Some("7.0.15"));
+            assert_eq!(info.text("os"), Some(""));
+            assert_eq!(info.text("a"), Some("b:c"));
+            assert_eq!(info.number("maxmemory"), Some(0));
+            assert_eq!(info.number("redis_version"), None);
+            assert_eq!(info.text("# Server"), None);
+        }
+    }
+
+    #[test]
+    fn hello_tells_version_role_and_mode() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let fields = [
+            ("server", "valkey"),
+            ("version", "8.0.1"),
+            ("mode", "cluster"),
+            ("role", "replica"),
+        ];
+        let map = fields.map(|(name, value)| (text(name), text(value)));
+        let array = map
+            .clone()
+            .into_iter()
+            .flat_map(|(name, value)| [name, value]);
+        // RESP3 and RESP2.
+        for reply in [Value::Map(map.into()), Value::Array(array.collect())] {
+            let info = Info::from_hello(reply);
+            assert!(info.is("valkey_version", "8.0.1"));
+            assert!(info.is("role", "replica"));
+            assert!(info.is("cluster_enabled", "1"));
+        }
+        assert_eq!(Info::from_hello(Value::Nil).text("role"), None);
+    }
+
+    #[test]
+    fn what_is_the_same_on_all_servers_is_one_finding() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let reply = |others: &str| {
+            nodes(Value::Map(vec![
+                (text("b:1"), text("role:master")),
+                (text("a:1"), text("role:master")),
+                (text("c:1"), text(others)),
+            ]))
+        };
+        let judge = |info: &Info| Finding::ok("role", info.text("role").unwrap().to_owned());
+        let texts = |nodes: &[Node]| {
+            let found = of_each(nodes, judge);
+            let texts = found.iter().map(|finding| finding.text().to_owned());
+            texts.collect::<Vec<_>>()
+        };
+        assert_eq!(texts(&reply("role:master")), ["master"]);
+        assert_eq!(texts(&reply("role:slave")), ["a:1: master", "c:1: slave"]);
+    }
+}

@@ -1,0 +1,147 @@
+//! Whether there is room for counts, and what Redis does when there is none.
+
+use super::info::Info;
+use super::report::Finding;
+
+/// From which part of `maxmemory` on it is nearly full, in percent.
+const NEARLY_FULL: u64 = 80;
+
+pub(super) fn room(info: &Info) -> Finding {
+    const TOPIC: &str = "memory";
+    const REMEDY: &str = "raise maxmemory, or give tollgate a server of its own";
+    let (Some(used), Some(most)) = (info.number("used_memory"), info.number("maxmemory")) else {
+        return Finding::unknown(TOPIC, "the server does not tell its maxmemory");
+    };
+    let used_text = mebibytes(used);
+    if most == 0 {
+        return Finding::ok(
+            TOPIC,
+            format!("{used_text} used, of which there is no maximum"),
+        );
+    }
+    let percent = percent_used(used, most);
+    let text = format!("{used_text} used of {}, {percent} %", mebibytes(most));
+    if percent >= 100 {
+        let full = format!("{text}: what is not evicted leaves no room for new counts");
+        Finding::problem(TOPIC, full).with_remedy(REMEDY)
+    } else if percent >= NEARLY_FULL {
+        Finding::warning(TOPIC, text).with_remedy(REMEDY)
+    } else {
+        Finding::ok(TOPIC, text)
+    }
+}
+
+/// Whether keys are thrown away before their time.
+pub(super) fn eviction(info: &Info) -> Finding {
+    const TOPIC: &str = "eviction";
+    let Some(policy) = info.text("maxmemory_policy") else {
+        return Finding::unknown(TOPIC, "the server does not tell its maxmemory-policy");
+    };
+    if policy == "noeviction" {
+        return Finding::ok(
+            TOPIC,
+            "maxmemory-policy is noeviction: no count is thrown away",
+        );
+    }
+    let most = info.number("maxmemory").unwrap_or_default();
+    let evicted = info.number("evicted_keys").unwrap_or_default();
+    let is_near = most > 0
+        && percent_used(info.number("used_memory").unwrap_or_default(), most) >= NEARLY_FULL;
+    let which = if policy.starts_with("volatile-") {
+        "of keys with a time to live, which all counts have"
+    } else {
+        "of all keys"
+    };
+    let text = format!(
+        "maxmemory-policy is {policy}: when memory is full it throws away counts, as it does {which}, \
+         and each gives its client a fresh quota"
+    );
+    let finding = if evicted > 0 {
+        Finding::problem(TOPIC, format!("{text}; {evicted} keys are gone already"))
+    } else if is_near {
+        Finding::problem(TOPIC, format!("{text}; it is nearly full"))
+    } else if most == 0 {
+        Finding::warning(
+            TOPIC,
+            format!("{text}; with maxmemory 0 it does nothing yet"),
+        )
+    } else {
+        Finding::warning(TOPIC, text)
+    };
+    finding.with_remedy(
+        "CONFIG SET maxmemory-policy noeviction; where a cache needs another, give tollgate a server \
+         of its own",
+    )
+}
+
+fn percent_used(used: u64, most: u64) -> u64 {
+    used.saturating_mul(100) / most.max(1)
+}
+
+fn mebibytes(bytes: u64) -> String {
+    const MEBIBYTE: u64 = 1 << 20;
+    let tenths = bytes.saturating_mul(10) / MEBIBYTE;
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Severity;
+    use super::*;
+
+    fn info(used: u64, most: u64, policy: &str, evicted: u64) -> Info {
+        Info::parse(&format!(
+            "used_memory:{used}\r\nmaxmemory:{most}\r\nmaxmemory_policy:{policy}\r\n\
+             evicted_keys:{evicted}\r\n"
+        ))
+    }
+
+    #[test]
+    fn memory_that_is_nearly_full_is_told_before_it_is_full() {
+        for (used, most, severity) in [
+            (50, 0, Severity::Ok),
+            (79, 100, Severity::Ok),
+            (80, 100, Severity::Warning),
+            (99, 100, Severity::Warning),
+            (100, 100, Severity::Problem),
+            (950_000, 1, Severity::Problem),
+        ] {
+            let finding = room(&info(used, most, "noeviction", 0));
+            assert_eq!(finding.severity(), severity, "{}", finding.text());
+        }
+        let finding = room(&info(1_600_000, 2_097_152, "noeviction", 0));
+        assert_eq!(finding.text(), "1.5 MiB used of 2.0 MiB, 76 %");
+    }
+
+    #[test]
+    fn an_evicting_policy_is_a_warning_until_it_evicts() {
+        for (used, most, policy, evicted, severity) in [
+            (99, 100, "noeviction", 7, Severity::Ok),
+            (9, 0, "allkeys-lru", 0, Severity::Warning),
+            (9, 100, "volatile-ttl", 0, Severity::Warning),
+            (90, 100, "allkeys-lru", 0, Severity::Problem),
+            (9, 100, "volatile-lru", 1, Severity::Problem),
+        ] {
+            let finding = eviction(&info(used, most, policy, evicted));
+            assert_eq!(finding.severity(), severity, "{}", finding.text());
+            assert_eq!(finding.remedy().is_some(), severity > Severity::Ok);
+        }
+        let ours_first = eviction(&info(9, 100, "volatile-lru", 0));
+        assert!(ours_first.text().contains("which all counts have"));
+    }
+
+    #[test]
+    fn real_servers_tell_both() {
+        for text in [
+            include_str!("../../../../tests/support/info/redis-6.2.14.txt"),
+            include_str!("../../../../tests/support/info/redis-7.0.15.txt"),
+            include_str!("../../../../tests/support/info/valkey-8.0.1.txt"),
+        ] {
+            let info = Info::parse(text);
+            assert_eq!(room(&info).severity(), Severity::Ok);
+            assert_eq!(eviction(&info).severity(), Severity::Ok);
+        }
+        assert_eq!(room(&Info::default()).severity(), Severity::Unknown);
+        assert_eq!(eviction(&Info::default()).severity(), Severity::Unknown);
+    }
+}

@@ -1,0 +1,120 @@
+//! Which server it is: its version, and its place among others.
+
+use super::info::Info;
+use super::report::Finding;
+
+/// The oldest version that the script runs on.
+const OLDEST: (u32, u32) = (6, 0);
+
+pub(super) fn version(info: &Info) -> Finding {
+    const TOPIC: &str = "server";
+    if let Some(version) = info.text("valkey_version") {
+        return Finding::ok(TOPIC, format!("Valkey {version}"));
+    }
+    let Some(version) = info.text("redis_version") else {
+        return Finding::unknown(TOPIC, "the server does not tell its version");
+    };
+    match number(version) {
+        Some(number) if number < OLDEST => Finding::problem(
+            TOPIC,
+            format!("Redis {version} is older than 6.0, the oldest that the script runs on"),
+        )
+        .with_remedy("run Redis 6.0 or later, or Valkey"),
+        _ => Finding::ok(TOPIC, format!("Redis {version}")),
+    }
+}
+
+fn number(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+/// Whether it is a master.
+pub(super) fn role(info: &Info) -> Finding {
+    const TOPIC: &str = "role";
+    match info.text("role") {
+        Some("master") => Finding::ok(TOPIC, "a master"),
+        Some("slave" | "replica") => Finding::problem(TOPIC, of_replica(info))
+            .with_remedy("point the store at the master, or at the Sentinels, which know it"),
+        _ => Finding::unknown(TOPIC, "the server does not tell whether it is a master"),
+    }
+}
+
+fn of_replica(info: &Info) -> String {
+    let master = match (info.text("master_host"), info.text("master_port")) {
+        (Some(host), Some(port)) => format!(" of {host}:{port}"),
+        _ => String::new(),
+    };
+    format!("a replica{master}: it counts nothing, as only a master takes writes")
+}
+
+pub(super) fn is_of_cluster(info: &Info) -> bool {
+    info.is("cluster_enabled", "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Severity;
+    use super::*;
+
+    fn found(judge: fn(&Info) -> Finding, text: &str) -> (Severity, String) {
+        let finding = judge(&Info::parse(text));
+        (finding.severity(), finding.text().to_owned())
+    }
+
+    #[test]
+    fn servers_older_than_6_0_are_a_problem() {
+        for (text, severity, said) in [
+            (
+                "redis_version:5.0.14",
+                Severity::Problem,
+                "Redis 5.0.14 is older than 6.0",
+            ),
+            ("redis_version:6.0.0", Severity::Ok, "Redis 6.0.0"),
+            ("redis_version:10.2.1", Severity::Ok, "Redis 10.2.1"),
+            ("redis_version:unstable", Severity::Ok, "Redis unstable"),
+            (
+                "redis_version:7.2.4\nvalkey_version:8.0.1",
+                Severity::Ok,
+                "Valkey 8.0.1",
+            ),
+            ("", Severity::Unknown, "does not tell its version"),
+        ] {
+            let (found, text) = found(version, text);
+            assert_eq!(found, severity, "{text}");
+            assert!(text.contains(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn real_servers_are_known_by_their_info() {
+        for (text, server) in [
+            (
+                include_str!("../../../../tests/support/info/redis-6.2.14.txt"),
+                "Redis 6.2.14",
+            ),
+            (
+                include_str!("../../../../tests/support/info/redis-7.0.15.txt"),
+                "Redis 7.0.15",
+            ),
+            (
+                include_str!("../../../../tests/support/info/valkey-8.0.1.txt"),
+                "Valkey 8.0.1",
+            ),
+        ] {
+            assert_eq!(found(version, text), (Severity::Ok, server.into()));
+            assert_eq!(found(role, text), (Severity::Ok, "a master".into()));
+            assert!(!is_of_cluster(&Info::parse(text)));
+        }
+    }
+
+    #[test]
+    fn a_replica_is_a_problem_and_its_master_is_named() {
+        let text = include_str!("../../../../tests/support/info/redis-7.0.15-replica.txt");
+        let (severity, text) = found(role, text);
+        assert_eq!(severity, Severity::Problem);
+        assert!(text.starts_with("a replica of 127.0.0.1:"), "{text}");
+        assert_eq!(found(role, "role:replica").0, Severity::Problem);
+        assert_eq!(found(role, "").0, Severity::Unknown);
+    }
+}
