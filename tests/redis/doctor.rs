@@ -7,6 +7,7 @@ use tollgate::RedisStore;
 use tollgate::doctor::{Finding, Report, Severity};
 
 use crate::store_on;
+use crate::support::cluster::Cluster;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal, times_to_live};
 
 /// The rules that the documentation gives a user.
@@ -326,7 +327,7 @@ async fn a_wrong_password_is_a_problem_and_is_not_shown() {
 }
 
 #[tokio::test]
-async fn a_store_that_knows_one_server_of_a_cluster_is_told_so() {
+async fn a_cluster_that_lacks_slots_is_a_problem() {
     let whole = RedisServer::start_cluster();
     let report = store_on(&whole).doctor().await;
     assert_told(&report, "cluster", Severity::Ok, &["all slots"]);
@@ -337,12 +338,17 @@ async fn a_store_that_knows_one_server_of_a_cluster_is_told_so() {
     command.arg("DELSLOTS").arg((0..8_192).collect::<Vec<_>>());
     command.exec(&mut connection).unwrap();
     let report = store_on(&whole).doctor().await;
-    assert_told(
-        &report,
-        "cluster",
-        Severity::Problem,
-        &["cannot be reached", "slots are not served"],
-    );
+    let words = ["cannot be reached", "slots are not served"];
+    assert_told(&report, "cluster", Severity::Problem, &words);
+}
+
+#[tokio::test]
+async fn a_store_that_knows_one_server_of_a_cluster_is_told_so() {
+    let cluster = Cluster::start();
+    let one = RedisStore::open(&cluster.nodes[1].url()).unwrap();
+    let report = one.deadline(Duration::from_secs(10)).doctor().await;
+    let words = ["cannot be reached", "connect to the cluster as one"];
+    assert_told(&report, "cluster", Severity::Problem, &words);
 }
 
 #[tokio::test]

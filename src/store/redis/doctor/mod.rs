@@ -45,6 +45,9 @@ use trouble::{Denied, advice, denied};
 /// so, and not to be missed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Of the connections of a store, the one that is asked: they lead to the same place.
+const WAY: usize = 0;
+
 impl RedisStore {
     /// Looks whether the server is fit to count on, and says what to do where it is not.
     ///
@@ -97,30 +100,25 @@ impl RedisStore {
 /// Asks a server, with patience.
 #[derive(Debug)]
 struct Asking {
-    /// With the store's deadline.
     client: Client,
-    patient: Client,
+    /// How long checks wait.
+    deadline: Duration,
 }
 
 impl Asking {
     fn of(client: &Client) -> Self {
-        let deadline = client.deadline.max(PATIENCE);
-        let patient = client.clone();
-        Self {
-            client: client.clone(),
-            patient: Client {
-                deadline,
-                ..patient
-            },
-        }
+        let deadline = client.deadline;
+        let mut client = client.clone();
+        client.deadline = deadline.max(PATIENCE);
+        Self { client, deadline }
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Error> {
-        self.within(self.client.query(command)).await
+        self.within(self.client.query(WAY, command)).await
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        within_deadline(&self.patient, call).await
+        within_deadline(&self.client, call).await
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn replicas(info: &Info, least: Option<MinReplicas>) -> Finding {
                  one that takes its place, up to twice the limits, until it is found out"
             ),
         )
-        .with_remedy("CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 2"),
+        .with_remedy("CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 10"),
         (least, Some(good)) => {
             let lag = least.map_or_else(
                 || "for longer than min-replicas-max-lag".to_owned(),

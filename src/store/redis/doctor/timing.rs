@@ -26,7 +26,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// Times looks by the script, which are what a check is to Redis but for the writing.
 pub(super) async fn round_trips(asking: &Asking) -> Finding {
     const TOPIC: &str = "round trip";
-    let deadline = asking.client.deadline;
+    let deadline = asking.deadline;
     let scratch = Scratch::new(Quota::per_minute(100));
     let mut taken = Vec::with_capacity(SAMPLES);
     let begin = Instant::now();

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::super::call::{Entry, Granted, unexpected};
+use super::info::Node;
 use super::report::Finding;
 use super::scratch::Scratch;
 use super::trouble::{advice, code_of};
-use super::{Asking, info::Node, server};
+use super::{Asking, WAY, server};
 use crate::decision::Answer;
 use crate::store::Refund;
 use crate::{Algorithm, Error, Quota, Quotas};
@@ -89,7 +90,11 @@ pub(super) async fn check(asking: &Asking, scratch: &Scratch, cost: u32) -> Resu
         check: scratch.check(cost),
         count: 1,
     }];
-    let granted = asking.within(asking.client.decide(&entries)).await?;
+    let decided = async {
+        let live = asking.client.wait(WAY).await?;
+        asking.client.decide(&live, &entries).await
+    };
+    let granted = asking.within(decided).await?;
     let granted = granted.into_iter().next().transpose()?;
     let answer = granted.and_then(Granted::into_last);
     answer.ok_or_else(|| unexpected("nothing"))
