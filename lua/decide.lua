@@ -17,7 +17,8 @@ reply   receipt: stamp, mark, back
 calls   those of the algorithms
 server  Redis 5.0
 
-All arguments are packed into one, as MessagePack. `plans` and `quotas` say how many follow. `parts` is
+All arguments are packed into one, as MessagePack, and so is the reply: each number that is an argument,
+or that a client reads as text, costs some hundred instructions more. `plans` and `quotas` say how many follow. `parts` is
 into how many buckets a window is divided; `counter` which of the entry's stored counts a quota judges,
 and `plan` which list of quotas the entries of a run have, both from 1. A run stands for so many entries
 in a row, each of so many checks (`count`) of one cost. cost, limit and used are units; window, wait,
@@ -105,4 +106,4 @@ while args[at] do
   end
   at = at + 4
 end
-return reply
+return cmsgpack.pack(reply)

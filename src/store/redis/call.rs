@@ -1,9 +1,10 @@
 //! One call of the script: checks in, answers out. The format is that of `lua/decide.lua`.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use redis::{Cmd, RedisWrite, Value};
-use rmp::encode;
+use rmp::{Marker, decode, encode};
 use smallvec::SmallVec;
 
 use super::error;
@@ -220,30 +221,30 @@ pub(super) fn decode<'a>(
     reply: Value,
     asked: impl Iterator<Item = (&'a Quotas, u32, u32)>,
 ) -> Result<Vec<Result<Granted, Error>>, Error> {
-    let Value::Array(fields) = reply else {
-        return Err(unexpected("no array"));
+    let Value::BulkString(packed) = reply else {
+        return Err(unexpected("no packed reply"));
     };
-    let mut reply = Reply {
-        fields: fields.into_iter(),
-        time: 0,
-    };
+    let mut rest = &*packed;
+    // What is behind the head says how much there is.
+    decode::read_array_len(&mut rest).map_err(|_| unexpected("no list"))?;
+    let mut reply = Reply { rest, time: 0 };
     reply.time = reply.number()?;
     let granted: Result<Vec<_>, _> = asked
         .map(|(quotas, cost, count)| reply.entry(quotas, cost, count))
         .collect();
-    match reply.fields.next() {
-        None => granted,
-        Some(_) => Err(unexpected("more than it was asked")),
+    match granted {
+        Ok(_) if !reply.rest.is_empty() => Err(unexpected("more than it was asked")),
+        granted => granted,
     }
 }
 
 /// A reply that is read from its head.
-struct Reply {
-    fields: std::vec::IntoIter<Value>,
+struct Reply<'a> {
+    rest: &'a [u8],
     time: u64,
 }
 
-impl Reply {
+impl Reply<'_> {
     /// What one entry came to. Outside: the rest cannot be read either.
     fn entry(
         &mut self,
@@ -251,13 +252,10 @@ impl Reply {
         cost: u32,
         count: u32,
     ) -> Result<Result<Granted, Error>, Error> {
-        let admitted = match self.next()? {
-            Value::BulkString(text) => {
-                return Ok(Err(error::from_script(&String::from_utf8_lossy(&text))));
-            }
-            Value::SimpleString(text) => return Ok(Err(error::from_script(&text))),
-            number => whole(&number)?,
-        };
+        if let Some(text) = self.text()? {
+            return Ok(Err(error::from_script(&text)));
+        }
+        let admitted = self.number()?;
         if admitted > count.into() {
             return Err(unexpected("more than it was asked"));
         }
@@ -301,12 +299,10 @@ impl Reply {
 
     fn refused(&mut self, _: &Quota) -> Result<QuotaAnswer, Error> {
         let used = self.units()?;
-        let wait = match self.next()? {
-            Value::Int(-1) => Wait::Never,
-            wait => match whole(&wait)? {
-                0 => Wait::Zero,
-                micros => Wait::Micros(micros),
-            },
+        let wait = match self.integer()? {
+            -1 => Wait::Never,
+            0 => Wait::Zero,
+            micros => Wait::Micros(whole(micros)?),
         };
         Ok(QuotaAnswer::from_micros(used, wait, self.number()?))
     }
@@ -318,23 +314,34 @@ impl Reply {
     }
 
     fn number(&mut self) -> Result<u64, Error> {
-        whole(&self.next()?)
+        whole(self.integer()?)
     }
 
-    fn next(&mut self) -> Result<Value, Error> {
-        self.fields
-            .next()
-            .ok_or_else(|| unexpected("less than it was asked"))
+    fn integer(&mut self) -> Result<i64, Error> {
+        decode::read_int(&mut self.rest).map_err(|_| unexpected("no number"))
+    }
+
+    /// A text, unless a number comes next.
+    fn text(&mut self) -> Result<Option<Cow<'_, str>>, Error> {
+        let is_text = self.rest.first().is_some_and(|first| {
+            use Marker::{FixStr, Str8, Str16, Str32};
+            let marker = Marker::from_u8(*first);
+            matches!(marker, FixStr(_) | Str8 | Str16 | Str32)
+        });
+        if !is_text {
+            return Ok(None);
+        }
+        let length = decode::read_str_len(&mut self.rest).ok();
+        let length = length.and_then(|length| usize::try_from(length).ok());
+        let split = length.and_then(|length| self.rest.split_at_checked(length));
+        let (text, rest) = split.ok_or_else(|| unexpected("half a text"))?;
+        self.rest = rest;
+        Ok(Some(String::from_utf8_lossy(text)))
     }
 }
 
-fn whole(value: &Value) -> Result<u64, Error> {
-    match value {
-        Value::Int(number) => {
-            u64::try_from(*number).map_err(|_| unexpected("a number out of range"))
-        }
-        _ => Err(unexpected("no number")),
-    }
+fn whole(number: i64) -> Result<u64, Error> {
+    u64::try_from(number).map_err(|_| unexpected("a number out of range"))
 }
 
 pub(super) fn unexpected(what: &str) -> Error {
@@ -346,13 +353,11 @@ pub(super) fn unexpected(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use redis::Arg::Simple;
-    use rmp::decode;
-
     use super::super::script::Scripts;
     use super::*;
     use crate::store::check::Subject;
     use crate::{Key, Quota, Quotas};
+    use redis::Arg::Simple;
 
     /// The keys and arguments of a call of these entries: quotas, cost and count.
     fn written(entries: &[(&Quotas, u32, u32)]) -> String {
@@ -443,8 +448,30 @@ mod tests {
         assert_eq!(by_text[2..], by_hash[2..]);
     }
 
-    fn numbers(numbers: &[i64]) -> Vec<Value> {
-        numbers.iter().map(|number| Value::Int(*number)).collect()
+    /// One field of a reply.
+    #[derive(Clone, Debug)]
+    enum Field {
+        Number(i64),
+        Text(&'static str),
+    }
+
+    fn numbers(numbers: &[i64]) -> Vec<Field> {
+        numbers
+            .iter()
+            .map(|number| Field::Number(*number))
+            .collect()
+    }
+
+    fn packed(fields: &[Field]) -> Value {
+        let mut packed = Vec::new();
+        encode::write_array_len(&mut packed, fields.len().try_into().unwrap()).unwrap();
+        for field in fields {
+            match field {
+                Field::Number(number) => drop(encode::write_sint(&mut packed, *number).unwrap()),
+                Field::Text(text) => encode::write_str(&mut packed, text).unwrap(),
+            }
+        }
+        Value::BulkString(packed)
     }
 
     #[test]
@@ -456,9 +483,7 @@ mod tests {
             numbers(&[1_000]),
             // Two of three are admitted.
             numbers(&[2, 3, 17, 4, 18, 4, 9, 19]),
-            vec![Value::BulkString(
-                b"WRONGTYPE Operation against a key".to_vec(),
-            )],
+            vec![Field::Text("WRONGTYPE Operation against a key")],
             numbers(&[1, 3, 17, 6, 7, 8, 2, 1]),
             numbers(&[0, 5, -1, 9, 1, 0, 0]),
             // Looks are told once.
@@ -471,7 +496,7 @@ mod tests {
             (&both, 6, 2),
             (&log, 0, 7),
         ];
-        let reply = Value::Array(reply.concat());
+        let reply = packed(&reply.concat());
         let granted = decode(reply, asked.into_iter()).unwrap();
         let answers: Vec<_> = granted
             .into_iter()
@@ -513,28 +538,34 @@ mod tests {
         let quotas = Quotas::from(Quota::per_second(5));
         let decoded = |reply| decode(reply, [(&quotas, 1, 2)].into_iter());
         let whole = numbers(&[9, 1, 3, 5, 3, 7, 5]);
-        assert!(decoded(Value::Array(whole.clone())).is_ok());
-        let with = |at: usize, value| {
-            let mut fields = whole.clone();
-            fields[at] = value;
-            Value::Array(fields)
+        let Value::BulkString(bytes) = packed(&whole) else {
+            unreachable!()
         };
-        for reply in [
+        assert!(decoded(Value::BulkString(bytes.clone())).is_ok());
+        let with = |at: usize, field| {
+            let mut fields = whole.clone();
+            fields[at] = field;
+            packed(&fields)
+        };
+        let half_a_text = [bytes[0], bytes[1], 0xa5, b'x'];
+        let mut replies = vec![
             Value::Nil,
             Value::Int(1),
             Value::Array(vec![]),
-            Value::Array(whole[..1].to_vec()),
-            Value::Array(whole[..6].to_vec()),
-            Value::Array([&whole[..], &whole[..1]].concat()),
-            with(0, Value::Int(-1)),
-            with(1, Value::Int(-1)),
-            with(1, Value::Int(3)),
-            with(1, Value::Nil),
-            with(2, Value::Int(-1)),
-            with(4, Value::Okay),
-            with(5, Value::Int(-2)),
-            with(6, Value::Int(-1)),
-        ] {
+            Value::BulkString(half_a_text.to_vec()),
+            packed(&[&whole[..], &whole[..1]].concat()),
+            with(0, Field::Number(-1)),
+            with(0, Field::Text("9")),
+            with(1, Field::Number(-1)),
+            with(1, Field::Number(3)),
+            with(2, Field::Number(-1)),
+            with(4, Field::Text("OK")),
+            with(5, Field::Number(-2)),
+            with(6, Field::Number(-1)),
+        ];
+        // Cut off anywhere.
+        replies.extend((0..bytes.len()).map(|end| Value::BulkString(bytes[..end].to_vec())));
+        for reply in replies {
             let error = decoded(reply.clone()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidReply, "{reply:?}");
         }
