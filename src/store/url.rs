@@ -12,6 +12,11 @@ use crate::{ConfigError, MemoryStore, RedisStore};
 /// | `memory:` | [`MemoryStore::new`] |
 /// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`] |
 /// | `unix:///path/to/redis.sock` | [`RedisStore::open`] on a socket of this machine |
+/// | `rediss://…` | the same by TLS: feature `tls` |
+/// | `redis+sentinel://host[:port],…/master[/database]` | the master that Sentinel names: feature `sentinel` |
+/// | `redis+cluster://host[:port],…` | a cluster, some of whose nodes these are: feature `cluster` |
+///
+/// [`RedisStore::open`] tells more of them. `valkey` may stand for `redis` in each.
 ///
 /// # Errors
 ///
@@ -60,6 +65,13 @@ mod tests {
             "redis://127.0.0.1",
             "redis://:secret@[::1]:7000/3",
             "unix:///tmp/redis.sock",
+            "valkey://127.0.0.1",
+            #[cfg(feature = "tls")]
+            "rediss://127.0.0.1",
+            #[cfg(feature = "sentinel")]
+            "redis+sentinel://a,b,c/mymaster",
+            #[cfg(feature = "cluster")]
+            "redis+cluster://a,b:7001",
         ] {
             assert!(from_url(url).is_ok(), "{url}");
         }
@@ -102,7 +114,42 @@ mod tests {
                 "invalid protocol version",
             ),
             ("redis://user:secret@0.0.0.0", "wildcard"),
-            ("rediss://user:secret@127.0.0.1", "TLS"),
+            #[cfg(not(feature = "tls"))]
+            ("rediss://user:secret@127.0.0.1", "enable the feature `tls`"),
+            #[cfg(feature = "tls")]
+            (
+                "rediss://user:secret@127.0.0.1#insecure",
+                "a certificate is always checked",
+            ),
+            #[cfg(feature = "tls")]
+            (
+                "rediss://user:secret@127.0.0.1?ca=/nowhere/ca.pem",
+                "`ca` cannot be read from /nowhere/ca.pem",
+            ),
+            #[cfg(not(feature = "sentinel"))]
+            (
+                "redis+sentinel://user:secret@a/m",
+                "enable the feature `sentinel`",
+            ),
+            #[cfg(not(feature = "cluster"))]
+            (
+                "redis+cluster://user:secret@a",
+                "enable the feature `cluster`",
+            ),
+            #[cfg(feature = "sentinel")]
+            ("redis+sentinel://user:secret@a,b", "/master[/database]"),
+            #[cfg(feature = "sentinel")]
+            (
+                "redis+sentinel://user:secret@a,b/m/x",
+                "invalid database number",
+            ),
+            #[cfg(feature = "cluster")]
+            ("redis+cluster://user:secret@a,,b", "percent-encoded"),
+            #[cfg(feature = "cluster")]
+            ("redis+cluster://user:/secret@a,b", "percent-encoded"),
+            #[cfg(feature = "cluster")]
+            ("redis+cluster://user:secret@a:x,b", "invalid port number"),
+            ("redis+http://user:secret@a", "not a redis url"),
         ] {
             let error = from_url(url).err().unwrap();
             assert_eq!(error.kind(), ConfigErrorKind::Url);

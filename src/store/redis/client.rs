@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisResult, Value};
 
 use super::call::{self, Entry, Granted};
-use super::connection::{Connection, Live};
+use super::connection::{Connection, Live, Way};
 use super::error;
 use super::names::Names;
 use super::script::{Script, Scripts};
@@ -27,24 +27,30 @@ pub(super) struct Client {
 
 impl Client {
     /// The connection of a way, if it is there.
-    pub(super) fn get(&self, way: usize) -> Option<Live> {
+    pub(super) fn get(&self, way: Way) -> Option<Live> {
         self.connection.get(way, self.deadline)
     }
 
     /// The connection of a way, as soon as it is there.
-    pub(super) async fn wait(&self, way: usize) -> Result<Live, Error> {
+    pub(super) async fn wait(&self, way: Way) -> Result<Live, Error> {
         let live = self.connection.wait(way, self.deadline).await;
         live.map_err(error::from_redis)
     }
 
     /// The way of a subject's calls, which is always the same one: checks of one key share calls.
-    pub(super) fn way(&self, subject: Subject<'_>) -> usize {
-        let ways = self.connection.count();
-        if ways == 1 {
-            return 0;
+    pub(super) fn way(&self, subject: Subject<'_>) -> Way {
+        let connections = self.connection.count();
+        if self.connection.is_of_cluster() {
+            return Way::to_slot(self.names.slot(subject), connections);
+        }
+        if connections == 1 {
+            return Way::default();
         }
         let [number, _] = subject.fingerprint().halves();
-        usize::try_from(number % ways as u64).unwrap_or_default()
+        Way {
+            connection: usize::try_from(number % connections as u64).unwrap_or_default(),
+            ..Way::default()
+        }
     }
 
     /// Decides over the checks of one call: what each entry came to; outside that, what befell the
@@ -92,7 +98,7 @@ impl Client {
         }
     }
 
-    pub(super) async fn query(&self, way: usize, command: &Cmd) -> Result<Value, Error> {
+    pub(super) async fn query(&self, way: Way, command: &Cmd) -> Result<Value, Error> {
         let live = self.wait(way).await?;
         send(&live, command).await.map_err(error::from_redis)
     }

@@ -11,7 +11,7 @@ use redis::{Cmd, RedisResult, Value};
 
 use super::address;
 use super::pool::Pool;
-use super::slot;
+use super::slot::{self, Call};
 use crate::ConfigError;
 
 type Reply<'a> = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send + 'a>>;
@@ -73,19 +73,57 @@ impl Connection {
         }
     }
 
-    /// The connection of this number if it is there, for calls that take so long at most.
-    pub(super) fn get(&self, number: usize, deadline: Duration) -> Option<Live> {
+    pub(super) fn is_of_cluster(&self) -> bool {
         match self {
-            Self::Made(pool) => pool.slot(number).get(deadline).map(Live::Made),
+            Self::Made(pool) => pool.source().is_cluster(),
+            Self::Given(_) => false,
+        }
+    }
+
+    /// The connection of a way if it is there, for calls that take so long at most.
+    pub(super) fn get(&self, way: Way, deadline: Duration) -> Option<Live> {
+        match self {
+            Self::Made(pool) => {
+                let slot = pool.slot(way.connection);
+                slot.get(way.call(deadline)).map(Live::Made)
+            }
             Self::Given(given) => Some(Live::Given(Arc::clone(given))),
         }
     }
 
     /// The same as soon as it is there, or why there is none.
-    pub(super) async fn wait(&self, number: usize, deadline: Duration) -> RedisResult<Live> {
+    pub(super) async fn wait(&self, way: Way, deadline: Duration) -> RedisResult<Live> {
         match self {
-            Self::Made(pool) => pool.slot(number).wait(deadline).await.map(Live::Made),
+            Self::Made(pool) => {
+                let slot = pool.slot(way.connection);
+                slot.wait(way.call(deadline)).await.map(Live::Made)
+            }
             Self::Given(given) => Ok(Live::Given(Arc::clone(given))),
+        }
+    }
+}
+
+/// Over which connection calls go, and to which part of a cluster.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Way {
+    pub(super) connection: usize,
+    pub(super) hash_slot: u16,
+}
+
+impl Way {
+    /// To a slot of a cluster, over one of so many connections.
+    pub(super) fn to_slot(hash_slot: u16, connections: usize) -> Self {
+        Self {
+            connection: usize::from(hash_slot) % connections,
+            hash_slot,
+        }
+    }
+
+    fn call(self, deadline: Duration) -> Call {
+        let hash_slot = self.hash_slot;
+        Call {
+            deadline,
+            hash_slot,
         }
     }
 }

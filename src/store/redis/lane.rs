@@ -18,7 +18,7 @@ use tokio::time::{self, Instant};
 use super::Shared;
 use super::call::{Entry, Granted};
 use super::callers::{Caller, Callers};
-use super::connection::Live;
+use super::connection::{Live, Way};
 use super::denials::Sent;
 use super::error;
 use super::queue::{Asked, Queue, Waiting};
@@ -33,8 +33,7 @@ const CALLS: usize = 2;
 /// The checks of one runtime that are on their way over one connection.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// The number of the connection.
-    connection: usize,
+    way: Way,
     state: Mutex<State>,
 }
 
@@ -48,9 +47,9 @@ struct State {
 }
 
 impl Lane {
-    pub(super) fn new(connection: usize) -> Self {
+    pub(super) fn new(way: Way) -> Self {
         Self {
-            connection,
+            way,
             state: Mutex::default(),
         }
     }
@@ -121,9 +120,9 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// The number of the connection that is to be taken.
-    pub(super) fn connection(&self) -> usize {
-        self.lane.connection
+    /// The way that is to be taken.
+    pub(super) fn way(&self) -> Way {
+        self.lane.way
     }
 }
 
@@ -163,12 +162,12 @@ impl Sender {
     /// The connection, unless nobody waits for it any more: who does is told when it is late, or why
     /// there is none.
     async fn connection(&self) -> Option<Live> {
-        let (client, number) = (&self.store.client, self.lane.connection);
-        if let Some(live) = client.get(number) {
+        let (client, way) = (&self.store.client, self.lane.way);
+        if let Some(live) = client.get(way) {
             return Some(live);
         }
         let late = || client.late();
-        let mut live = pin!(client.wait(number));
+        let mut live = pin!(client.wait(way));
         loop {
             let deadline = {
                 let mut state = self.lane.lock();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::connection::Way;
 use super::lane::Lane;
 
 #[derive(Debug)]
@@ -16,7 +17,13 @@ pub(super) struct Lanes {
 impl Lanes {
     /// The lanes to so many connections.
     pub(super) fn new(connections: usize) -> Self {
-        let lane = |connection| Arc::new(Lane::new(connection));
+        let lane = |connection| {
+            let way = Way {
+                connection,
+                ..Way::default()
+            };
+            Arc::new(Lane::new(way))
+        };
         Self {
             first: lane(0),
             others: (1..connections).map(lane).collect(),
@@ -24,9 +31,10 @@ impl Lanes {
         }
     }
 
-    /// The lane to the connection of this number.
-    pub(super) fn of_connection(&self, number: usize) -> &Arc<Lane> {
-        let other = number
+    /// The lane of a way to one server.
+    pub(super) fn of_way(&self, way: Way) -> &Arc<Lane> {
+        let other = way
+            .connection
             .checked_sub(1)
             .and_then(|other| self.others.get(other));
         other.unwrap_or(&self.first)
@@ -37,7 +45,7 @@ impl Lanes {
         let mut lanes = self.of_slots.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = lanes
             .entry(slot)
-            .or_insert_with(|| Arc::new(Lane::new(usize::from(slot) % connections)));
+            .or_insert_with(|| Arc::new(Lane::new(Way::to_slot(slot, connections))));
         Arc::clone(lane)
     }
 }

@@ -20,6 +20,8 @@ mod script;
 mod silence;
 mod slot;
 mod source;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -40,7 +42,7 @@ use super::{Answer, Check, Guard, Refund, Reset, Store, StoreFuture};
 use crate::{ConfigError, Error, ErrorKind};
 use call::{Entry, Granted};
 use client::Client;
-use connection::Connection;
+use connection::{Connection, Way};
 use denials::Denials;
 use lane::{Alone, Lane};
 use lanes::Lanes;
@@ -122,7 +124,7 @@ struct Shared {
     client: Client,
     denials: Arc<Denials>,
     lanes: PerRuntime<Arc<Lanes>>,
-    /// Whether the server has said that it is one of a cluster.
+    /// Whether the server is one of a cluster, by its URL or as it has said.
     is_cluster: Arc<AtomicBool>,
     guard: Guard,
     settings: Settings,
@@ -182,7 +184,7 @@ impl RedisStore {
 
     fn build(client: Client, settings: Settings) -> Self {
         let denials = Denials::new(settings.clock.clone(), settings.denials_for);
-        let is_cluster = Arc::new(AtomicBool::new(false));
+        let is_cluster = Arc::new(AtomicBool::new(client.connection.is_of_cluster()));
         let guard = guard(&client, &is_cluster, &settings);
         Self {
             shared: Arc::new(Shared {
@@ -294,7 +296,7 @@ impl RedisStore {
             let sent = denials.sending(check);
             let call = [Entry { check, count: 1 }];
             let way = match &alone {
-                Some(alone) => alone.connection(),
+                Some(alone) => alone.way(),
                 None => client.way(check.subject),
             };
             let decided = async {
@@ -334,7 +336,7 @@ impl RedisStore {
     pub async fn ping(&self) -> Result<(), Error> {
         let client = &self.shared.client;
         let ping = ::redis::cmd("PING");
-        within_deadline(client, client.query(0, &ping))
+        within_deadline(client, client.query(Way::default(), &ping))
             .await
             .map(drop)
     }
@@ -389,7 +391,7 @@ impl Shared {
         if self.is_cluster.load(Ordering::Relaxed) {
             lanes.of_slot(self.client.names.slot(subject))
         } else {
-            Arc::clone(lanes.of_connection(self.client.way(subject)))
+            Arc::clone(lanes.of_way(self.client.way(subject)))
         }
     }
 }

@@ -1,8 +1,14 @@
 //! One connection that is kept: made when first used, given up when it serves no more, made again.
 //!
+//! A connection to one server that is silent is asked whether it is still there, and meanwhile nothing
+//! is sent on it. That to a cluster goes on, since other nodes answer: the node is asked, and a new
+//! connection takes the place of the old one when it is there.
+//!
 //! At most one attempt to connect is under way, whatever number of callers waits for it. A caller
 //! waits for no longer than its own deadline; the attempt goes on without it.
 
+use std::mem::discriminant;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -60,7 +66,23 @@ struct Failure {
 struct Up {
     link: Link,
     made: Instant,
+    /// For calls that take so long at most.
+    deadline: Duration,
     silence: Silence,
+    /// Whether a node of a cluster is being asked whether it is still there.
+    is_asked: AtomicBool,
+}
+
+impl Up {
+    fn new(link: Link, made: Instant, deadline: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            made,
+            deadline,
+            silence: Silence::new(),
+            is_asked: AtomicBool::new(false),
+        })
+    }
 }
 
 /// What one step of waiting for a connection comes to.
@@ -78,25 +100,27 @@ impl Slot {
     }
 
     /// The connection if it is there.
-    pub(super) fn get(self: &Arc<Self>, deadline: Duration) -> Option<Live> {
+    pub(super) fn get(self: &Arc<Self>, call: Call) -> Option<Live> {
         match &*self.state.borrow() {
-            State::Up(up) => Some(self.live(Arc::clone(up), deadline)),
+            State::Up(up) => Some(self.live(Arc::clone(up), call)),
             State::Absent(_) | State::Connecting | State::Doubted(_) => None,
         }
     }
 
     /// The connection as soon as it is there, or why there is none.
-    pub(super) async fn wait(self: &Arc<Self>, deadline: Duration) -> RedisResult<Live> {
-        if let Some(live) = self.get(deadline) {
+    pub(super) async fn wait(self: &Arc<Self>, call: Call) -> RedisResult<Live> {
+        if let Some(live) = self.get(call) {
             return Ok(live);
         }
         let mut changes = self.state.subscribe();
         loop {
             let step = changes.borrow_and_update().step();
             match step {
-                Step::Take(up) => return Ok(self.live(up, deadline)),
+                Step::Take(up) => return Ok(self.live(up, call)),
                 Step::Fail(error) => return Err(error),
-                Step::Connect => self.begin(|state| matches!(state, State::Absent(_))),
+                Step::Connect => {
+                    self.begin(call.deadline, |state| matches!(state, State::Absent(_)));
+                }
                 Step::Wait => {}
             }
             // The sender is in the slot.
@@ -104,16 +128,13 @@ impl Slot {
         }
     }
 
-    fn live(self: &Arc<Self>, up: Arc<Up>, deadline: Duration) -> Live {
-        Live {
-            slot: Arc::clone(self),
-            up,
-            deadline,
-        }
+    fn live(self: &Arc<Self>, up: Arc<Up>, call: Call) -> Live {
+        let slot = Arc::clone(self);
+        Live { slot, up, call }
     }
 
     /// Begins an attempt to connect, if the state is one that wants it.
-    fn begin(self: &Arc<Self>, wants: impl FnOnce(&State) -> bool) {
+    fn begin(self: &Arc<Self>, deadline: Duration, wants: impl FnOnce(&State) -> bool) {
         // Outside of any runtime there is nobody to connect; the next caller is in one.
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -128,66 +149,96 @@ impl Slot {
             wants
         });
         if begins {
-            runtime.spawn(Arc::clone(self).connect(not_before));
+            runtime.spawn(Arc::clone(self).connect(deadline, not_before));
         }
     }
 
-    async fn connect(self: Arc<Self>, not_before: Option<Instant>) {
+    async fn connect(self: Arc<Self>, deadline: Duration, not_before: Option<Instant>) {
         if let Some(not_before) = not_before {
             time::sleep_until(not_before.into()).await;
         }
-        let slot = Arc::downgrade(&self);
-        let made = Instant::now();
-        let state = match self.source.connect(on_loss(slot, made)).await {
-            Ok(link) => State::Up(Arc::new(Up {
-                link,
-                made,
-                silence: Silence::new(),
-            })),
+        let state = match self.make(deadline).await {
+            Ok(up) => State::Up(up),
             Err(error) => State::Absent(Some(Failure::new(error))),
         };
         self.state.send_replace(state);
     }
 
+    async fn make(self: &Arc<Self>, deadline: Duration) -> RedisResult<Arc<Up>> {
+        let (slot, made) = (Arc::downgrade(self), Instant::now());
+        let link = self.source.connect(deadline, on_loss(slot, made)).await?;
+        Ok(Up::new(link, made, deadline))
+    }
+
     /// A connection serves no more: the next one is made now, so that it is there when it is needed.
     fn lose(self: &Arc<Self>, made: Instant) {
-        self.begin(|state| state.up().is_some_and(|up| up.made == made));
+        let up = self.state.borrow().up().map(|up| up.deadline);
+        if let Some(deadline) = up {
+            let is_it = |state: &State| state.up().is_some_and(|up| up.made == made);
+            self.begin(deadline, is_it);
+        }
     }
 
     /// Asks a connection that has been silent whether it is still there.
-    fn doubt(self: &Arc<Self>, up: &Arc<Up>, patience: Duration) {
+    fn doubt(self: &Arc<Self>, up: &Arc<Up>, call: Call) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let doubts = self.state.send_if_modified(|state| {
-            let is_it = matches!(state, State::Up(now) if Arc::ptr_eq(now, up));
-            if is_it {
-                *state = State::Doubted(Arc::clone(up));
+        let (slot, up) = (Arc::clone(self), Arc::clone(up));
+        if up.link.is_of_cluster() {
+            if !up.is_asked.swap(true, Ordering::Relaxed) {
+                runtime.spawn(slot.ask_node(up, call));
             }
-            is_it
-        });
-        if doubts {
-            runtime.spawn(Arc::clone(self).ask(Arc::clone(up), patience));
+        } else if self.exchange(&up, State::Up, State::Doubted) {
+            runtime.spawn(slot.ask(up, call));
         }
     }
 
-    async fn ask(self: Arc<Self>, up: Arc<Up>, patience: Duration) {
-        let ping = redis::cmd("PING");
-        let answer = time::timeout(patience, up.link.send(&ping)).await;
-        // An error of the server is an answer as well.
-        let is_there = answer.is_ok_and(|answer| !answer.is_err_and(|error| is_loss(&error)));
-        if !is_there {
-            return self.lose(up.made);
+    async fn ask(self: Arc<Self>, up: Arc<Up>, call: Call) {
+        if answers(&up.link, call).await {
+            up.silence.answered();
+            self.exchange(&up, State::Doubted, State::Up);
+        } else {
+            self.lose(up.made);
         }
-        up.silence.answered();
+    }
+
+    /// Asks a node of a cluster. The client of one does not notice a node that hangs: it would ask it
+    /// for ever, though another one has its slots by now.
+    async fn ask_node(self: Arc<Self>, up: Arc<Up>, call: Call) {
+        if !answers(&up.link, call).await
+            && up.made.elapsed() >= GIVE_UP_AFTER
+            && let Ok(new) = self.make(up.deadline).await
+        {
+            self.exchange(&up, State::Up, |_| State::Up(new));
+        }
+        up.is_asked.store(false, Ordering::Relaxed);
+    }
+
+    /// Goes from one state of a connection to another one, if it is in that.
+    fn exchange(
+        &self,
+        up: &Arc<Up>,
+        from: impl Fn(Arc<Up>) -> State,
+        to: impl FnOnce(Arc<Up>) -> State,
+    ) -> bool {
+        let from = discriminant(&from(Arc::clone(up)));
         self.state.send_if_modified(|state| {
-            let is_it = matches!(state, State::Doubted(now) if Arc::ptr_eq(now, &up));
+            let is_it = state.up().is_some_and(|now| Arc::ptr_eq(now, up));
+            let is_it = is_it && discriminant(state) == from;
             if is_it {
-                *state = State::Up(up);
+                *state = to(Arc::clone(up));
             }
             is_it
-        });
+        })
     }
+}
+
+/// Whether a connection answers. An error of the server is an answer as well.
+async fn answers(link: &Link, call: Call) -> bool {
+    let patience = call.deadline.clamp(LEAST_PATIENCE, MOST_PATIENCE);
+    let answer = time::timeout(patience, link.ping(call.hash_slot)).await;
+    answer.is_ok_and(|answer| !answer.is_err_and(|error| is_loss(&error)))
 }
 
 /// Tells a slot that the connection that was made then is lost.
@@ -242,7 +293,16 @@ impl Failure {
 pub(super) struct Live {
     slot: Arc<Slot>,
     up: Arc<Up>,
-    deadline: Duration,
+    call: Call,
+}
+
+/// What a connection is used for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// How long it may take.
+    pub(super) deadline: Duration,
+    /// Where its keys are, if the server is a cluster.
+    pub(super) hash_slot: u16,
 }
 
 impl Live {
@@ -256,7 +316,7 @@ impl Live {
         let reply = self.up.link.send(command).await;
         sent.is_answered = true;
         match &reply {
-            Err(failure) if is_loss(failure) => self.slot.lose(self.up.made),
+            Err(failure) if is_loss(failure) => self.lose(),
             _ => self.up.silence.answered(),
         }
         reply
@@ -265,7 +325,17 @@ impl Live {
     /// Begins with a new connection, unless this one was made just now.
     pub(super) fn give_up(&self) {
         if self.up.made.elapsed() >= GIVE_UP_AFTER {
-            self.slot.lose(self.up.made);
+            self.lose();
+        }
+    }
+
+    fn lose(&self) {
+        let Self { slot, up, call } = self;
+        if up.link.is_of_cluster() {
+            // It connects to its nodes again by itself, if it can.
+            slot.doubt(up, *call);
+        } else {
+            slot.lose(up.made);
         }
     }
 }
@@ -280,10 +350,11 @@ struct Sent<'a> {
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        let Live { slot, up, deadline } = self.on;
-        if !self.is_answered && up.silence.of(self.at) >= *deadline / 2 {
-            let patience = (*deadline).clamp(LEAST_PATIENCE, MOST_PATIENCE);
-            slot.doubt(up, patience);
+        let Live { slot, up, call } = self.on;
+        // That other nodes answer does not tell of this one.
+        let is_doubtful = || up.link.is_of_cluster() || up.silence.of(self.at) >= call.deadline / 2;
+        if !self.is_answered && is_doubtful() {
+            slot.doubt(up, *call);
         }
     }
 }

@@ -33,6 +33,7 @@ use std::time::Duration;
 use redis::{Cmd, FromRedisValue, Value};
 
 use super::client::Client;
+use super::connection::Way;
 use super::{RedisStore, within_deadline};
 use crate::{Error, ErrorKind};
 use info::{Info, Node, of_each};
@@ -44,9 +45,6 @@ use trouble::{Denied, advice, denied};
 /// How long each question may take where the store's deadline is shorter: what is slow is to be found
 /// so, and not to be missed.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Of the connections of a store, the one that is asked: they lead to the same place.
-const WAY: usize = 0;
 
 impl RedisStore {
     /// Looks whether the server is fit to count on, and says what to do where it is not.
@@ -114,7 +112,7 @@ impl Asking {
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Error> {
-        self.within(self.client.query(WAY, command)).await
+        self.within(self.client.query(Way::default(), command)).await
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::super::call::{Entry, Granted, unexpected};
+use super::super::connection::Way;
 use super::info::Node;
 use super::report::Finding;
 use super::scratch::Scratch;
 use super::trouble::{advice, code_of};
-use super::{Asking, WAY, server};
+use super::{Asking, server};
 use crate::decision::Answer;
 use crate::store::Refund;
 use crate::{Algorithm, Error, Quota, Quotas};
@@ -91,7 +92,7 @@ pub(super) async fn check(asking: &Asking, scratch: &Scratch, cost: u32) -> Resu
         count: 1,
     }];
     let decided = async {
-        let live = asking.client.wait(WAY).await?;
+        let live = asking.client.wait(Way::default()).await?;
         asking.client.decide(&live, &entries).await
     };
     let granted = asking.within(decided).await?;

@@ -1,18 +1,30 @@
 //! Where connections come from: one file for each kind of deployment.
 
+#[cfg(feature = "cluster")]
+mod cluster;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod server;
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 
+#[cfg(feature = "cluster")]
+pub(super) use cluster::Cluster;
+#[cfg(feature = "sentinel")]
+pub(super) use sentinel::Sentinel;
 pub(super) use server::Server;
 
 /// Makes connections.
-#[derive(Debug)]
 pub(super) enum Source {
     Server(Server),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Sentinel),
+    #[cfg(feature = "cluster")]
+    Cluster(Box<Cluster>),
 }
 
 /// What is to be told when a connection is lost.
@@ -21,14 +33,32 @@ pub(super) type OnLoss = Box<dyn Fn() + Send + Sync>;
 /// A connection, which does not make itself anew.
 #[derive(Clone)]
 pub(super) enum Link {
+    /// To one server.
     One(MultiplexedConnection),
+    /// To all nodes of a cluster.
+    #[cfg(feature = "cluster")]
+    Cluster(redis::cluster_async::ClusterConnection),
 }
 
 impl Source {
     /// Makes one connection, or says why there is none. Bounded in time.
-    pub(super) async fn connect(&self, on_loss: OnLoss) -> RedisResult<Link> {
+    pub(super) async fn connect(&self, deadline: Duration, on_loss: OnLoss) -> RedisResult<Link> {
+        #[cfg(not(feature = "cluster"))]
+        let _ = deadline;
         match self {
             Self::Server(server) => server.connect(on_loss).await.map(Link::One),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.connect(on_loss).await.map(Link::One),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.connect(deadline).await.map(Link::Cluster),
+        }
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => true,
+            _ => false,
         }
     }
 }
@@ -37,18 +67,49 @@ impl Link {
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let reply = match self {
             Self::One(connection) => connection.clone().send_packed_command(command).await,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(connection) => cluster::send(connection, command).await,
         };
         match reply? {
             Value::ServerError(error) => Err(error.into()),
             reply => Ok(reply),
         }
     }
+
+    /// Asks the server, or the one of a cluster that has this slot, whether it is there.
+    pub(super) async fn ping(&self, hash_slot: u16) -> RedisResult<()> {
+        let ping = redis::cmd("PING");
+        match self {
+            Self::One(connection) => connection.clone().send_packed_command(&ping).await,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(connection) => cluster::send_to(connection, ping, hash_slot).await,
+        }
+        .map(drop)
+    }
+
+    pub(super) fn is_of_cluster(&self) -> bool {
+        match self {
+            Self::One(_) => false,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(_) => true,
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(server) => server.fmt(f),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.fmt(f),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.fmt(f),
+        }
+    }
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::One(_) => f.write_str("one"),
-        }
+        f.debug_struct("Link").finish_non_exhaustive()
     }
 }
