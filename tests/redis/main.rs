@@ -14,6 +14,8 @@ mod numbers;
 mod processes;
 mod recovery;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod work;
 
 use support::store_on;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::costs::{calls, forget_calls};
+use crate::support::decided;
 use crate::support::node::Node;
 use crate::support::redis_server::{RedisServer, run, signal};
 use crate::support::relay::Relay;
@@ -15,18 +16,6 @@ const DEADLINE: Duration = Duration::from_millis(100);
 
 fn limiter(url: &str) -> RateLimiter {
     RateLimiter::new(RedisStore::open(url).unwrap(), Quota::per_hour(1_000_000))
-}
-
-/// Checks until one is decided, which must be soon.
-async fn decided(limiter: &RateLimiter, key: &str) -> Decision {
-    let patience = Instant::now() + Duration::from_secs(5);
-    loop {
-        match limiter.check(key).await {
-            Ok(decision) => return decision,
-            Err(error) => assert!(Instant::now() < patience, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Checks one key after the other, about a thousand a second, for so long.

@@ -11,13 +11,25 @@ pub(crate) mod sentinel;
 #[cfg(feature = "test-util")]
 pub(crate) mod test_time;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tollgate::RedisStore;
+use tollgate::{Decision, RateLimiter, RedisStore};
 
 /// A store on a server, patient with a slow machine.
 pub(crate) fn store_on(server: &redis_server::RedisServer) -> RedisStore {
     RedisStore::open(&server.url())
         .expect("a URL")
         .deadline(Duration::from_secs(10))
+}
+
+/// Checks until one is decided, which must be soon.
+pub(crate) async fn decided(limiter: &RateLimiter, key: &str) -> Decision {
+    let patience = Instant::now() + Duration::from_secs(5);
+    loop {
+        match limiter.check(key).await {
+            Ok(decision) => return decision,
+            Err(error) => assert!(Instant::now() < patience, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -88,10 +88,19 @@ impl Node {
 
     /// The reply to a command, on a connection of its own.
     pub(crate) fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
-        let mut packed = redis::cmd(command[0]);
-        packed.arg(&command[1..]);
-        let reply = packed.query(&mut self.connect());
+        let reply = self.try_ask(command);
         reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// The same where the server may hang up, as one does that changes its role.
+    pub(crate) fn try_ask<T: redis::FromRedisValue>(
+        &self,
+        command: &[&str],
+    ) -> redis::RedisResult<T> {
+        let mut connection = redis::Client::open(self.url())?.get_connection()?;
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut connection)
     }
 
     /// Hangs the server, which keeps its connections.

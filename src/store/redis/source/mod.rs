@@ -15,7 +15,7 @@ use redis::{Cmd, RedisResult, Value};
 #[cfg(feature = "cluster")]
 pub(super) use cluster::Cluster;
 #[cfg(feature = "sentinel")]
-pub(super) use sentinel::Sentinel;
+pub(super) use sentinel::{Lookout, Sentinel};
 pub(super) use server::Server;
 
 /// Makes connections.
@@ -31,10 +31,15 @@ pub(super) enum Source {
 pub(super) type OnLoss = Box<dyn Fn() + Send + Sync>;
 
 /// A connection, which does not make itself anew.
-#[derive(Clone)]
 pub(super) enum Link {
     /// To one server.
     One(MultiplexedConnection),
+    /// To the one that is master.
+    #[cfg(feature = "sentinel")]
+    Master(
+        MultiplexedConnection,
+        #[expect(dead_code, reason = "it only lives")] Lookout,
+    ),
     /// To all nodes of a cluster.
     #[cfg(feature = "cluster")]
     Cluster(redis::cluster_async::ClusterConnection),
@@ -48,7 +53,10 @@ impl Source {
         match self {
             Self::Server(server) => server.connect(on_loss).await.map(Link::One),
             #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinel) => sentinel.connect(on_loss).await.map(Link::One),
+            Self::Sentinel(sentinel) => {
+                let (connection, lookout) = sentinel.connect(on_loss).await?;
+                Ok(Link::Master(connection, lookout))
+            }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => cluster.connect(deadline).await.map(Link::Cluster),
         }
@@ -67,6 +75,8 @@ impl Link {
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let reply = match self {
             Self::One(connection) => connection.clone().send_packed_command(command).await,
+            #[cfg(feature = "sentinel")]
+            Self::Master(connection, _) => connection.clone().send_packed_command(command).await,
             #[cfg(feature = "cluster")]
             Self::Cluster(connection) => cluster::send(connection, command).await,
         };
@@ -81,6 +91,8 @@ impl Link {
         let ping = redis::cmd("PING");
         match self {
             Self::One(connection) => connection.clone().send_packed_command(&ping).await,
+            #[cfg(feature = "sentinel")]
+            Self::Master(connection, _) => connection.clone().send_packed_command(&ping).await,
             #[cfg(feature = "cluster")]
             Self::Cluster(connection) => cluster::send_to(connection, ping, hash_slot).await,
         }
@@ -89,9 +101,9 @@ impl Link {
 
     pub(super) fn is_of_cluster(&self) -> bool {
         match self {
-            Self::One(_) => false,
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => true,
+            _ => false,
         }
     }
 }

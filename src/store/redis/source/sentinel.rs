@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{
     ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value,
 };
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{self, Instant};
 
 use super::OnLoss;
@@ -18,11 +18,15 @@ use super::server::{Server, timed_out};
 /// for where most of them agree.
 const ASK_TIMEOUT: Duration = Duration::from_millis(250);
 
+/// How often the sentinels are asked whether the master is still the same. One that was replaced on
+/// purpose, or while it hung, takes itself for the master for ten seconds more.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// The sentinels, and how the master that they name is spoken to.
 pub(in crate::store::redis) struct Sentinel {
     sentinels: Vec<Arc<Server>>,
     /// What they call the master.
-    service: String,
+    service: Arc<str>,
     /// How the master is spoken to; its address is that of a sentinel.
     master: ConnectionInfo,
     protocol: Option<ProtocolVersion>,
@@ -40,31 +44,58 @@ impl Sentinel {
     ) -> Self {
         Self {
             sentinels: sentinels.into_iter().map(Arc::new).collect(),
-            service,
+            service: service.into(),
             master,
             protocol,
         }
     }
 
-    pub(super) async fn connect(&self, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
+    /// A connection to the master, and what looks whether it stays that.
+    pub(super) async fn connect(
+        &self,
+        on_loss: OnLoss,
+    ) -> RedisResult<(MultiplexedConnection, Lookout)> {
         let on_loss: Arc<dyn Fn() + Send + Sync> = on_loss.into();
-        let mut outcome = Err(timed_out());
+        let mut failure = timed_out();
         // During a failover some name the old one, which may be gone, or a replica by now.
         for address in self.masters().await? {
-            let on_loss = Arc::clone(&on_loss);
-            outcome = self.connect_to(address, Box::new(move || on_loss())).await;
-            if outcome.is_ok() {
-                break;
+            let when_lost = Arc::clone(&on_loss);
+            let connected = self.connect_to(&address, Box::new(move || when_lost()));
+            match connected.await {
+                Ok(connection) => return Ok((connection, self.look_out(address, on_loss))),
+                Err(error) => failure = error,
             }
         }
-        outcome
+        Err(failure)
+    }
+
+    /// Tells when most of the sentinels name another master than this one.
+    fn look_out(&self, master: Address, on_change: Arc<dyn Fn() + Send + Sync>) -> Lookout {
+        let mut asked: Vec<Asked> = self.to_ask().collect();
+        let task = tokio::spawn(async move {
+            loop {
+                time::sleep(LOOK_EVERY).await;
+                let mut named = Vec::new();
+                for sentinel in &mut asked {
+                    let answer = time::timeout(ASK_TIMEOUT, sentinel.ask()).await;
+                    if let Ok(Ok(address)) = answer {
+                        note(&mut named, address);
+                    }
+                }
+                let most = named.into_iter().find(|(_, by)| *by > asked.len() / 2);
+                if most.is_some_and(|(address, _)| address != master) {
+                    return on_change();
+                }
+            }
+        });
+        Lookout(task.abort_handle())
     }
 
     /// Who is master, as most of the sentinels say, and then who some say is.
     async fn masters(&self) -> RedisResult<Vec<Address>> {
         let mut asked = JoinSet::new();
-        for sentinel in &self.sentinels {
-            asked.spawn(ask(Arc::clone(sentinel), self.service.clone()));
+        for mut sentinel in self.to_ask() {
+            asked.spawn(async move { sentinel.ask().await });
         }
         let until = Instant::now() + ASK_TIMEOUT;
         let mut named = Vec::<(Address, usize)>::new();
@@ -87,12 +118,21 @@ impl Sentinel {
         Ok(named.into_iter().map(|(address, _)| address).collect())
     }
 
+    fn to_ask(&self) -> impl Iterator<Item = Asked> {
+        self.sentinels.iter().map(|sentinel| Asked {
+            sentinel: Arc::clone(sentinel),
+            service: Arc::clone(&self.service),
+            connection: None,
+        })
+    }
+
     /// A connection to a server, if that takes itself for the master.
     async fn connect_to(
         &self,
-        (host, port): Address,
+        address: &Address,
         on_loss: OnLoss,
     ) -> RedisResult<MultiplexedConnection> {
+        let (host, port) = address.clone();
         let addr = match self.master.addr().clone() {
             ConnectionAddr::TcpTls {
                 insecure,
@@ -131,16 +171,40 @@ fn note(named: &mut Vec<(Address, usize)>, address: Address) -> usize {
     1
 }
 
-/// Asks one sentinel.
-async fn ask(sentinel: Arc<Server>, service: String) -> RedisResult<Address> {
-    let mut connection = sentinel.connect(Box::new(|| ())).await?;
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("GET-MASTER-ADDR-BY-NAME").arg(&service);
-    let address: Option<Address> = command.query_async(&mut connection).await?;
-    address.ok_or_else(|| {
-        let text = "the sentinels know no master of this name";
-        (ErrorKind::InvalidClientConfig, text, service).into()
-    })
+/// A sentinel that is asked who is master, on a connection that is kept.
+struct Asked {
+    sentinel: Arc<Server>,
+    service: Arc<str>,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl Asked {
+    async fn ask(&mut self) -> RedisResult<Address> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.sentinel.connect(Box::new(|| ())).await?,
+        };
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
+        let address: Option<Address> = command.query_async(&mut connection).await?;
+        // After a failure the next one is a new one.
+        self.connection = Some(connection);
+        address.ok_or_else(|| {
+            let text = "the sentinels know no master of this name";
+            let service = self.service.to_string();
+            (ErrorKind::InvalidClientConfig, text, service).into()
+        })
+    }
+}
+
+/// Looks whether a master stays the master, for as long as this lives.
+#[derive(Debug)]
+pub(in crate::store::redis) struct Lookout(AbortHandle);
+
+impl Drop for Lookout {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 fn failed(text: &'static str) -> RedisError {
