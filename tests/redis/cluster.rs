@@ -66,3 +66,202 @@ async fn checks_of_one_key_share_calls_on_a_cluster_too() {
     // The first finds nobody there, and goes at once.
     assert_eq!(calls(&mut connection).get("evalsha"), Some(&2));
 }
+
+#[cfg(feature = "cluster")]
+mod of_six {
+    //! Three masters, a replica each.
+
+    use std::time::{Duration, Instant};
+
+    use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
+
+    use crate::support::cluster::Cluster;
+    use crate::support::decided;
+    use crate::support::node::Node;
+    use crate::support::redis_server::{DeadPort, RedisServer};
+
+    /// Patient with a machine that runs other tests.
+    fn limiter(url: &str) -> RateLimiter {
+        within(url, Duration::from_secs(10))
+    }
+
+    fn within(url: &str, deadline: Duration) -> RateLimiter {
+        let store = RedisStore::open(url).unwrap().deadline(deadline);
+        RateLimiter::new(store, Quota::per_hour(1_000_000))
+    }
+
+    /// Keys whose counts are on this master.
+    fn keys_on(cluster: &Cluster, master: usize) -> impl Iterator<Item = String> {
+        let on = move |key: &String| cluster.master_of(&format!("{{default,{key}}}")) == master;
+        (0..).map(|key| format!("key:{key}")).filter(on)
+    }
+
+    fn key_on(cluster: &Cluster, master: usize) -> String {
+        keys_on(cluster, master).next().unwrap()
+    }
+
+    /// Checks a key again and again: how often, and what failed.
+    async fn drive(limiter: RateLimiter, key: String, time: Duration) -> (usize, Vec<Error>) {
+        let (begin, mut checks, mut failures) = (Instant::now(), 0, Vec::new());
+        while begin.elapsed() < time {
+            checks += 1;
+            failures.extend(limiter.check(key.as_str()).await.err());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        (checks, failures)
+    }
+
+    /// Checks a key until one is decided, as seldom as a breaker lets through: how long that took.
+    async fn until_decided(limiter: &RateLimiter, key: &str, patience: Duration) -> Duration {
+        let begin = Instant::now();
+        while let Err(error) = limiter.check(key).await {
+            assert!(begin.elapsed() < patience, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        begin.elapsed()
+    }
+
+    fn evalshas(node: &Node) -> u64 {
+        let stats: String = node.ask(&["INFO", "commandstats"]);
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    }
+
+    #[tokio::test]
+    async fn keys_of_all_masters_are_counted_slot_by_slot_from_the_first_check_on() {
+        let cluster = Cluster::start();
+        let limiter = limiter(&cluster.url());
+        let _ = decided(&limiter, "first").await;
+        for used in 1..=3 {
+            assert_eq!(super::check_all(&limiter).await, [used; 100]);
+        }
+        // At most one of each check; a call of keys of several slots would be refused.
+        let calls: u64 = cluster.nodes.iter().map(evalshas).sum();
+        assert!((290..=310).contains(&calls), "{calls} calls");
+        for master in &cluster.nodes[..3] {
+            assert!(evalshas(master) > 50);
+            let errors: String = master.ask(&["INFO", "errorstats"]);
+            assert!(!errors.contains("CROSSSLOT"), "{errors}");
+        }
+    }
+
+    /// One master fails, as `fail` has it, while checks go on: those of the other masters must not fail,
+    /// and those of this one must be decided again soon after its replica was promoted.
+    async fn survives(fail: impl FnOnce(&mut Node)) {
+        let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
+        let limiter = within(&cluster.url(), Duration::from_millis(250));
+        let key = key_on(&cluster, 0);
+        let others = [1, 2].map(|master| keys_on(&cluster, master).take(5).collect::<Vec<_>>());
+        let others = others.into_iter().flatten();
+        for key in others.clone().chain([key.clone()]) {
+            let _ = decided(&limiter, &key).await;
+        }
+        fail(&mut cluster.nodes[0]);
+        let others =
+            others.map(|key| tokio::spawn(drive(limiter.clone(), key, Duration::from_secs(4))));
+        let others: Vec<_> = others.collect();
+        let lost = {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let patience = Duration::from_secs(10);
+                until_decided(&limiter, &key, patience).await;
+                Instant::now()
+            })
+        };
+        let promoted = loop {
+            let info: String = cluster.nodes[3].ask(&["INFO", "replication"]);
+            if info.contains("role:master") {
+                break Instant::now();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let took = lost.await.unwrap().saturating_duration_since(promoted);
+        let (mut checks, mut failures) = (0, Vec::new());
+        for other in others {
+            let (more, failed) = other.await.unwrap();
+            checks += more;
+            failures.extend(failed);
+        }
+        assert!(
+            took < Duration::from_secs(2),
+            "{took:?} after the promotion"
+        );
+        let failed = failures.len();
+        assert!(
+            failed * 1_000 <= checks,
+            "{failed} of {checks}: {:?}",
+            failures.first()
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_checks_of_a_master_that_dies_go_to_its_replica_and_others_go_on() {
+        survives(Node::kill).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_checks_of_a_master_that_hangs_go_to_its_replica_and_others_go_on() {
+        survives(|node| node.stop()).await;
+    }
+
+    #[tokio::test]
+    async fn a_slot_that_moves_is_followed_without_an_error_and_counted_exactly() {
+        let cluster = Cluster::start();
+        let limiter = limiter(&cluster.url());
+        let key = key_on(&cluster, 0);
+        assert_eq!(decided(&limiter, &key).await.used(), 1);
+        let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
+        let tag = format!("{{default,{key}}}");
+        let slot: u16 = from.ask(&["CLUSTER", "KEYSLOT", &tag]);
+        let slot = slot.to_string();
+        let ids: Vec<String> = [from, to].map(|node| node.ask(&["CLUSTER", "MYID"])).into();
+        let () = to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[0]]);
+        let () = from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]]);
+        assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), 2);
+        let keys: Vec<String> = from.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+        let port = to.port().to_string();
+        let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "1000", "KEYS"];
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let () = from.ask(&[&migrate[..], &keys].concat());
+        // The key is there, the slot is not yet.
+        assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), 3);
+        for node in [to, from] {
+            let () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
+        }
+        for used in 4..=9 {
+            assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), used);
+        }
+    }
+
+    #[tokio::test]
+    async fn why_there_is_no_cluster_is_said_clearly() {
+        let nowhere = DeadPort::new();
+        let url = nowhere.url().replace("redis://", "redis+cluster://");
+        let error = limiter(&url).check("ada").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(
+            error.to_string().to_lowercase().contains("refused"),
+            "{error}"
+        );
+
+        let server = RedisServer::start();
+        let url = server.url().replace("redis://", "redis+cluster://");
+        let error = limiter(&url).check("ada").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert!(
+            error.to_string().contains("cluster support disabled"),
+            "{error}"
+        );
+
+        let cluster = RedisServer::start_cluster();
+        let url = format!(
+            "redis+cluster://nobody:hunter2@127.0.0.1:{}",
+            cluster.port()
+        );
+        let error = limiter(&url).check("ada").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}

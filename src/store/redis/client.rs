@@ -40,17 +40,14 @@ impl Client {
     /// The way of a subject's calls, which is always the same one: checks of one key share calls.
     pub(super) fn way(&self, subject: Subject<'_>) -> Way {
         let connections = self.connection.count();
-        if self.connection.is_of_cluster() {
-            return Way::to_slot(self.names.slot(subject), connections);
-        }
         if connections == 1 {
             return Way::default();
         }
-        let [number, _] = subject.fingerprint().halves();
-        Way {
-            connection: usize::try_from(number % connections as u64).unwrap_or_default(),
-            ..Way::default()
+        if self.connection.is_of_cluster() {
+            return Way::of(self.names.slot(subject).into(), connections);
         }
+        let [number, _] = subject.fingerprint().halves();
+        Way::of(number, connections)
     }
 
     /// Decides over the checks of one call: what each entry came to; outside that, what befell the

@@ -11,7 +11,7 @@ use redis::{Cmd, RedisResult, Value};
 
 use super::address;
 use super::pool::Pool;
-use super::slot::{self, Call};
+use super::slot;
 use crate::ConfigError;
 
 type Reply<'a> = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send + 'a>>;
@@ -85,7 +85,7 @@ impl Connection {
         match self {
             Self::Made(pool) => {
                 let slot = pool.slot(way.connection);
-                slot.get(way.call(deadline)).map(Live::Made)
+                slot.get(deadline).map(Live::Made)
             }
             Self::Given(given) => Some(Live::Given(Arc::clone(given))),
         }
@@ -96,35 +96,33 @@ impl Connection {
         match self {
             Self::Made(pool) => {
                 let slot = pool.slot(way.connection);
-                slot.wait(way.call(deadline)).await.map(Live::Made)
+                slot.wait(deadline).await.map(Live::Made)
             }
             Self::Given(given) => Ok(Live::Given(Arc::clone(given))),
         }
     }
 }
 
-/// Over which connection calls go, and to which part of a cluster.
+/// Over which connection calls go.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Way {
-    pub(super) connection: usize,
-    pub(super) hash_slot: u16,
+    connection: usize,
 }
 
 impl Way {
-    /// To a slot of a cluster, over one of so many connections.
-    pub(super) fn to_slot(hash_slot: u16, connections: usize) -> Self {
-        Self {
-            connection: usize::from(hash_slot) % connections,
-            hash_slot,
-        }
+    /// One of so many, always the same for a number.
+    pub(super) fn of(number: u64, connections: usize) -> Self {
+        let connection = number % connections.max(1) as u64;
+        Self::over(usize::try_from(connection).unwrap_or_default())
     }
 
-    fn call(self, deadline: Duration) -> Call {
-        let hash_slot = self.hash_slot;
-        Call {
-            deadline,
-            hash_slot,
-        }
+    /// Over the connection of this number.
+    pub(super) fn over(connection: usize) -> Self {
+        Self { connection }
+    }
+
+    pub(super) fn connection(self) -> usize {
+        self.connection
     }
 }
 

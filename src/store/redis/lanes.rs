@@ -17,13 +17,7 @@ pub(super) struct Lanes {
 impl Lanes {
     /// The lanes to so many connections.
     pub(super) fn new(connections: usize) -> Self {
-        let lane = |connection| {
-            let way = Way {
-                connection,
-                ..Way::default()
-            };
-            Arc::new(Lane::new(way))
-        };
+        let lane = |connection| Arc::new(Lane::new(Way::over(connection)));
         Self {
             first: lane(0),
             others: (1..connections).map(lane).collect(),
@@ -34,7 +28,7 @@ impl Lanes {
     /// The lane of a way to one server.
     pub(super) fn of_way(&self, way: Way) -> &Arc<Lane> {
         let other = way
-            .connection
+            .connection()
             .checked_sub(1)
             .and_then(|other| self.others.get(other));
         other.unwrap_or(&self.first)
@@ -45,7 +39,7 @@ impl Lanes {
         let mut lanes = self.of_slots.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = lanes
             .entry(slot)
-            .or_insert_with(|| Arc::new(Lane::new(Way::to_slot(slot, connections))));
+            .or_insert_with(|| Arc::new(Lane::new(Way::of(slot.into(), connections))));
         Arc::clone(lane)
     }
 }

@@ -60,7 +60,6 @@ mod tests {
 
     use super::*;
     use crate::store::redis::address;
-    use crate::store::redis::slot::Call;
 
     fn pool() -> Pool {
         let source = address::source("redis://127.0.0.1").unwrap();
@@ -105,11 +104,7 @@ mod tests {
 
     async fn begin_to_connect(pool: &Pool) {
         let slot = pool.slot(0);
-        let call = Call {
-            deadline: Duration::ZERO,
-            hash_slot: 0,
-        };
-        let mut wait = std::pin::pin!(slot.wait(call));
+        let mut wait = std::pin::pin!(slot.wait(Duration::ZERO));
         std::future::poll_fn(|context| {
             assert!(wait.as_mut().poll(context).is_pending());
             std::task::Poll::Ready(())

@@ -83,6 +83,12 @@ impl Up {
             is_asked: AtomicBool::new(false),
         })
     }
+
+    /// Whether it answers. An error of the server is an answer as well.
+    async fn answers(&self, probe: &Cmd, patience: Duration) -> bool {
+        let answer = time::timeout(patience, self.link.send(probe)).await;
+        answer.is_ok_and(|answer| !answer.is_err_and(|error| is_loss(&error)))
+    }
 }
 
 /// What one step of waiting for a connection comes to.
@@ -100,26 +106,26 @@ impl Slot {
     }
 
     /// The connection if it is there.
-    pub(super) fn get(self: &Arc<Self>, call: Call) -> Option<Live> {
+    pub(super) fn get(self: &Arc<Self>, deadline: Duration) -> Option<Live> {
         match &*self.state.borrow() {
-            State::Up(up) => Some(self.live(Arc::clone(up), call)),
+            State::Up(up) => Some(self.live(Arc::clone(up), deadline)),
             State::Absent(_) | State::Connecting | State::Doubted(_) => None,
         }
     }
 
     /// The connection as soon as it is there, or why there is none.
-    pub(super) async fn wait(self: &Arc<Self>, call: Call) -> RedisResult<Live> {
-        if let Some(live) = self.get(call) {
+    pub(super) async fn wait(self: &Arc<Self>, deadline: Duration) -> RedisResult<Live> {
+        if let Some(live) = self.get(deadline) {
             return Ok(live);
         }
         let mut changes = self.state.subscribe();
         loop {
             let step = changes.borrow_and_update().step();
             match step {
-                Step::Take(up) => return Ok(self.live(up, call)),
+                Step::Take(up) => return Ok(self.live(up, deadline)),
                 Step::Fail(error) => return Err(error),
                 Step::Connect => {
-                    self.begin(call.deadline, |state| matches!(state, State::Absent(_)));
+                    self.begin(deadline, |state| matches!(state, State::Absent(_)));
                 }
                 Step::Wait => {}
             }
@@ -128,9 +134,9 @@ impl Slot {
         }
     }
 
-    fn live(self: &Arc<Self>, up: Arc<Up>, call: Call) -> Live {
+    fn live(self: &Arc<Self>, up: Arc<Up>, deadline: Duration) -> Live {
         let slot = Arc::clone(self);
-        Live { slot, up, call }
+        Live { slot, up, deadline }
     }
 
     /// Begins an attempt to connect, if the state is one that wants it.
@@ -179,23 +185,27 @@ impl Slot {
         }
     }
 
-    /// Asks a connection that has been silent whether it is still there.
-    fn doubt(self: &Arc<Self>, up: &Arc<Up>, call: Call) {
+    /// Asks a connection that does not answer a command whether it is still there.
+    fn doubt(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration, command: &Cmd) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
+        let Some(probe) = up.link.probe(command) else {
+            return;
+        };
+        let patience = deadline.clamp(LEAST_PATIENCE, MOST_PATIENCE);
         let (slot, up) = (Arc::clone(self), Arc::clone(up));
         if up.link.is_of_cluster() {
             if !up.is_asked.swap(true, Ordering::Relaxed) {
-                runtime.spawn(slot.ask_node(up, call));
+                runtime.spawn(slot.ask_node(up, probe, patience));
             }
         } else if self.exchange(&up, State::Up, State::Doubted) {
-            runtime.spawn(slot.ask(up, call));
+            runtime.spawn(slot.ask(up, probe, patience));
         }
     }
 
-    async fn ask(self: Arc<Self>, up: Arc<Up>, call: Call) {
-        if answers(&up.link, call).await {
+    async fn ask(self: Arc<Self>, up: Arc<Up>, probe: Cmd, patience: Duration) {
+        if up.answers(&probe, patience).await {
             up.silence.answered();
             self.exchange(&up, State::Doubted, State::Up);
         } else {
@@ -204,11 +214,13 @@ impl Slot {
     }
 
     /// Asks a node of a cluster. The client of one does not notice a node that hangs: it would ask it
-    /// for ever, though another one has its slots by now.
-    async fn ask_node(self: Arc<Self>, up: Arc<Up>, call: Call) {
-        if !answers(&up.link, call).await
+    /// for ever, though another one has its slots by now. Until another one has, a new connection would
+    /// only have all nodes wait for that one.
+    async fn ask_node(self: Arc<Self>, up: Arc<Up>, probe: Cmd, patience: Duration) {
+        if !up.answers(&probe, patience).await
             && up.made.elapsed() >= GIVE_UP_AFTER
             && let Ok(new) = self.make(up.deadline).await
+            && new.answers(&probe, patience).await
         {
             self.exchange(&up, State::Up, |_| State::Up(new));
         }
@@ -232,13 +244,6 @@ impl Slot {
             is_it
         })
     }
-}
-
-/// Whether a connection answers. An error of the server is an answer as well.
-async fn answers(link: &Link, call: Call) -> bool {
-    let patience = call.deadline.clamp(LEAST_PATIENCE, MOST_PATIENCE);
-    let answer = time::timeout(patience, link.ping(call.hash_slot)).await;
-    answer.is_ok_and(|answer| !answer.is_err_and(|error| is_loss(&error)))
 }
 
 /// Tells a slot that the connection that was made then is lost.
@@ -293,16 +298,7 @@ impl Failure {
 pub(super) struct Live {
     slot: Arc<Slot>,
     up: Arc<Up>,
-    call: Call,
-}
-
-/// What a connection is used for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
-    /// How long it may take.
-    pub(super) deadline: Duration,
-    /// Where its keys are, if the server is a cluster.
-    pub(super) hash_slot: u16,
+    deadline: Duration,
 }
 
 impl Live {
@@ -310,30 +306,32 @@ impl Live {
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let mut sent = Sent {
             on: self,
+            command,
             at: self.up.silence.sending(),
             is_answered: false,
         };
         let reply = self.up.link.send(command).await;
         sent.is_answered = true;
         match &reply {
-            Err(failure) if is_loss(failure) => self.lose(),
+            Err(failure) if is_loss(failure) => self.lose(command),
             _ => self.up.silence.answered(),
         }
         reply
     }
 
-    /// Begins with a new connection, unless this one was made just now.
+    /// Begins with a new connection, unless this one was made just now. That to a cluster looks for
+    /// the masters by itself.
     pub(super) fn give_up(&self) {
-        if self.up.made.elapsed() >= GIVE_UP_AFTER {
-            self.lose();
+        if !self.up.link.is_of_cluster() && self.up.made.elapsed() >= GIVE_UP_AFTER {
+            self.slot.lose(self.up.made);
         }
     }
 
-    fn lose(&self) {
-        let Self { slot, up, call } = self;
+    fn lose(&self, command: &Cmd) {
+        let Self { slot, up, deadline } = self;
         if up.link.is_of_cluster() {
             // It connects to its nodes again by itself, if it can.
-            slot.doubt(up, *call);
+            slot.doubt(up, *deadline, command);
         } else {
             slot.lose(up.made);
         }
@@ -344,17 +342,18 @@ impl Live {
 /// the kernel nor the client notices that, which takes the connection of one for good.
 struct Sent<'a> {
     on: &'a Live,
+    command: &'a Cmd,
     at: u64,
     is_answered: bool,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        let Live { slot, up, call } = self.on;
+        let Live { slot, up, deadline } = self.on;
         // That other nodes answer does not tell of this one.
-        let is_doubtful = || up.link.is_of_cluster() || up.silence.of(self.at) >= call.deadline / 2;
+        let is_doubtful = || up.link.is_of_cluster() || up.silence.of(self.at) >= *deadline / 2;
         if !self.is_answered && is_doubtful() {
-            slot.doubt(up, *call);
+            slot.doubt(up, *deadline, self.command);
         }
     }
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use redis::cluster::ClusterClient;
 use redis::cluster::ClusterConfig;
 use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-use redis::{Cmd, ConnectionInfo, ProtocolVersion, RedisResult, Value};
+use redis::{Arg, Cmd, ConnectionInfo, ProtocolVersion, RedisResult, Value};
 use tokio::time;
 
 use super::server::{CONCURRENT_COMMANDS, Server, tcp_settings, timed_out};
@@ -82,11 +81,8 @@ impl Cluster {
             Ok(connection) => return Ok(connection),
             Err(failure) => failure,
         };
-        // The client does not tell what a node has said.
-        let Ok(node) = self.first.connect(Box::new(|| ())).await else {
-            return Err(failure);
-        };
-        drop(node);
+        // The client does not tell plainly what a node has said.
+        drop(self.first.connect(Box::new(|| ())).await?);
         match &self.in_resp2 {
             Some(in_resp2) => open(in_resp2, deadline).await,
             None => Err(failure),
@@ -109,15 +105,22 @@ pub(super) async fn send(connection: &ClusterConnection, command: &Cmd) -> Redis
     command.query_async(&mut connection.clone()).await
 }
 
-/// Sends a command to the master of a slot.
-pub(super) async fn send_to(
-    connection: &ClusterConnection,
-    command: Cmd,
-    hash_slot: u16,
-) -> RedisResult<Value> {
-    let node = SingleNodeRoutingInfo::SpecificNode(Route::new(hash_slot, SlotAddr::Master));
-    let routing = RoutingInfo::SingleNode(node);
-    connection.clone().route_command(command, routing).await
+/// A command for the node that has the key of another one: no other node answers it, as one may that is
+/// asked for a PING. Whoever may run our scripts may run it, and it does nothing.
+pub(super) fn probe(command: &Cmd) -> Option<Cmd> {
+    const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+    let mut args = command.args_iter();
+    let key = match args.next()? {
+        Arg::Simple(b"EVALSHA" | b"EVAL") => args.nth(2)?,
+        Arg::Simple(b"UNLINK") => args.next()?,
+        _ => return None,
+    };
+    let Arg::Simple(key) = key else {
+        return None;
+    };
+    let mut probe = redis::cmd("EVALSHA");
+    probe.arg(NO_SCRIPT).arg(1).arg(key);
+    Some(probe)
 }
 
 impl fmt::Debug for Cluster {

@@ -86,17 +86,16 @@ impl Link {
         }
     }
 
-    /// Asks the server, or the one of a cluster that has this slot, whether it is there.
-    pub(super) async fn ping(&self, hash_slot: u16) -> RedisResult<()> {
-        let ping = redis::cmd("PING");
+    /// What asks the server that a command went to whether it is there, if that can be told.
+    pub(super) fn probe(&self, command: &Cmd) -> Option<Cmd> {
         match self {
-            Self::One(connection) => connection.clone().send_packed_command(&ping).await,
-            #[cfg(feature = "sentinel")]
-            Self::Master(connection, _) => connection.clone().send_packed_command(&ping).await,
             #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => cluster::send_to(connection, ping, hash_slot).await,
+            Self::Cluster(_) => cluster::probe(command),
+            _ => {
+                let _ = command;
+                Some(redis::cmd("PING"))
+            }
         }
-        .map(drop)
     }
 
     pub(super) fn is_of_cluster(&self) -> bool {
