@@ -16,6 +16,8 @@ mod recovery;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+#[cfg(feature = "tls")]
+mod tls;
 mod work;
 
 use support::store_on;

@@ -10,6 +10,8 @@ pub(crate) mod relay;
 pub(crate) mod sentinel;
 #[cfg(feature = "test-util")]
 pub(crate) mod test_time;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 
 use std::time::{Duration, Instant};
 

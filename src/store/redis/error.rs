@@ -1,6 +1,8 @@
 //! What an error of Redis means for a check.
 
+use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
@@ -56,7 +58,7 @@ pub(super) fn is_replica(error: &RedisError) -> bool {
 
 /// Whether a replica says so to one check.
 pub(super) fn is_of_replica(error: &Error) -> bool {
-    std::error::Error::source(error).is_some_and(|source| source.is::<Replica>())
+    StdError::source(error).is_some_and(|source| source.is::<Replica>())
 }
 
 /// What is underneath the error of a check that a replica could not decide.
@@ -69,11 +71,11 @@ impl fmt::Display for Replica {
     }
 }
 
-impl std::error::Error for Replica {}
+impl StdError for Replica {}
 
 /// Whether a cluster has not run a call, because its keys are in several slots.
 pub(super) fn is_cross_slot(error: &Error) -> bool {
-    let source = std::error::Error::source(error);
+    let source = StdError::source(error);
     let source = source.and_then(|source| source.downcast_ref::<RedisError>());
     source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::CrossSlot))
 }
@@ -95,9 +97,19 @@ fn kind_of_call(error: &RedisError) -> ErrorKind {
         RedisKind::AuthenticationFailed
         | RedisKind::InvalidClientConfig
         | RedisKind::RESP3NotSupported => ErrorKind::Misconfigured,
+        RedisKind::Io if is_of_tls(error) => ErrorKind::Misconfigured,
         RedisKind::Parse | RedisKind::UnexpectedReturnType => ErrorKind::InvalidReply,
         _ => ErrorKind::Unavailable,
     }
+}
+
+/// Whether TLS failed, by a certificate that is not trusted, or a peer that speaks something else: what
+/// else reads and writes does not look at the data.
+fn is_of_tls(error: &RedisError) -> bool {
+    let source = StdError::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::InvalidData)
 }
 
 /// An error of one check, as the script caught it.

@@ -4,6 +4,8 @@ use std::sync::Once;
 
 use redis::{Client, ClientTlsConfig, ConnectionInfo, TlsCertificates};
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use url::Url;
 
 use crate::ConfigError;
@@ -35,6 +37,13 @@ pub(super) fn secured(
     };
     if certificates.client_tls.is_none() && certificates.root_cert.is_none() {
         return Ok((info, None));
+    }
+    let is_none = |pem: &Vec<u8>| CertificateDer::pem_slice_iter(pem).next().is_none();
+    if certificates.root_cert.as_ref().is_some_and(is_none) {
+        return Err(ConfigError::url(
+            shown,
+            "`ca` names a file that holds no certificate",
+        ));
     }
     let client = Client::build_with_tls(info, certificates.clone());
     let client = client.map_err(|error| ConfigError::url(shown, &error.to_string()))?;

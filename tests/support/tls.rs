@@ -1,0 +1,74 @@
+//! A server that speaks TLS, with certificates that the test makes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+use super::node::Node;
+
+/// A server, and where the certificates lie that its clients need.
+pub(crate) struct TlsServer {
+    pub(crate) node: Node,
+    port: u16,
+    directory: tempfile::TempDir,
+}
+
+impl TlsServer {
+    /// A server whose clients need certificates, or need none.
+    pub(crate) fn start(asks_clients: bool) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        write_certificates(directory.path());
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let node = Node::start(&[
+            "--tls-port",
+            &port.to_string(),
+            "--tls-cert-file",
+            &path("server.pem"),
+            "--tls-key-file",
+            &path("server.key"),
+            "--tls-ca-cert-file",
+            &path("ca.pem"),
+            "--tls-auth-clients",
+            if asks_clients { "yes" } else { "no" },
+        ]);
+        Self {
+            node,
+            port,
+            directory,
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `rediss://127.0.0.1:…`
+    pub(crate) fn url(&self) -> String {
+        format!("rediss://127.0.0.1:{}", self.port)
+    }
+}
+
+/// An authority, and a server and a client that it vouches for.
+fn write_certificates(directory: &Path) {
+    let mut params = CertificateParams::new([]).expect("no names");
+    // Of another name than those that it vouches for: else they seem to vouch for themselves.
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = || KeyPair::generate().expect("a key");
+    let authority = CertifiedIssuer::self_signed(params, key()).expect("an authority");
+    let write = |name: &str, text: String| fs::write(directory.join(name), text).expect("a file");
+    write("ca.pem", authority.pem());
+    for (name, host) in [("server", "127.0.0.1"), ("client", "limiter")] {
+        let params = CertificateParams::new([host.to_owned()]).expect("a name");
+        let key = key();
+        let certificate = params.signed_by(&key, &authority).expect("a certificate");
+        write(&format!("{name}.pem"), certificate.pem());
+        write(&format!("{name}.key"), key.serialize_pem());
+    }
+}
