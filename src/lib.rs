@@ -51,8 +51,11 @@
 //! | feature | adds | default |
 //! |---|---|---|
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
+//! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
+//! | `sentinel` | the master that Redis Sentinel names, by its URL | |
 //! | `test-util` | [`store::TestClock`], a clock that a test moves by hand | |
+//! | `tls` | TLS to Redis by rustls, by its URL | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(test),

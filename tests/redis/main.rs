@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acl;
 mod batches;
 mod cluster;
 mod connections;

@@ -90,11 +90,61 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// # Connections
 ///
 /// [`open`](Self::open) does not connect, so that a service starts while Redis is down: the first
-/// check connects, and lost connections are made anew. One connection carries all checks of a tokio
-/// runtime, interleaved; no pool is needed. A store may outlive the runtime that first used it.
+/// check connects. One connection carries all checks of a tokio runtime, interleaved, unless
+/// [more](Self::connections) are asked for; no pool is needed. A store may outlive the runtime that first
+/// used it.
 ///
-/// Every call has a [`deadline`](Self::deadline). What may have been executed is never asked again,
-/// so that nothing is charged twice.
+/// Every call has a [`deadline`](Self::deadline), connecting included. A connection that is lost is made
+/// anew at once, in RESP3, or in RESP2 where the server knows no other. So is one at the other end of
+/// which a replica is found, 500 ms old or more: Sentinel, or the name of the server, may lead elsewhere
+/// now.
+///
+/// A server that **hangs** is noticed neither by the kernel nor by the client. When a call was not
+/// answered within its deadline, the connection is asked by a PING, and nothing else is sent on it: if
+/// that is not answered within 300 ms either, or within the deadline if that is longer, up to 5 s, the
+/// connection is given up. So what a hung server still runs when it wakes is small: two calls for each
+/// connection, each of about 80 keys or 370 checks of one key. (Refunds, resets and checks without
+/// [batches](Self::batches) are calls of their own, of which at most 256 are on their way at once; a
+/// caller that gives up before half of the deadline leaves one call behind.)
+///
+/// What may have been executed is never asked again, so that nothing is charged twice. Only the
+/// redirects of a cluster may count a check up to four times, if a connection is lost while it is
+/// executed; they never admit one more.
+///
+/// # Sentinel, Cluster, TLS
+///
+/// | URL | feature |
+/// |---|---|
+/// | `redis://[user][:password@]host[:port][/database]`, `unix:///path` | |
+/// | `rediss://…?ca=/ca.pem&cert=/client.pem&key=/client.key` | `tls` |
+/// | `redis+sentinel://[user][:password@]host[:port],…/master[/database]` | `sentinel` |
+/// | `redis+cluster://[user][:password@]host[:port],…` | `cluster` |
+///
+/// What is no letter or digit in a user or a password is percent-encoded. `?protocol=resp2` or `resp3`
+/// has that one spoken. `rediss+sentinel` and `rediss+cluster` speak TLS.
+///
+/// - **Sentinel:** the master is asked for with each connection, and looked at each second, so that it is
+///   found when it died, hangs, or was changed on purpose. It is who most of the sentinels name, and who
+///   takes itself for it. User and password are those of the servers; the sentinels have theirs, if any,
+///   in `?sentinel_username=…&sentinel_password=…`.
+/// - **Cluster:** redirects are followed, while slots move, too. Checks of one slot share calls: see
+///   [`hash_tags`](Self::hash_tags). Where a master hangs, its replica is found once it was promoted.
+/// - **TLS:** by rustls and the cryptography that the application has installed, else ring. Trusted are
+///   the roots of Mozilla, or the file `ca` alone; `cert` and `key` say who we are.
+///
+/// # Rights
+///
+/// A user of Redis needs no more than this, and for other algorithms than the default one not all of it:
+///
+/// ```text
+/// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
+///   +exists +get +set +pexpire +llen +lindex +lrem +ltrim +rpush
+///   +zadd +zcard +zcount +zrange +zrangebyscore +zremrangebyrank
+/// ```
+///
+/// In a cluster `+cluster|slots` as well, and for a database other than 0 `+select`; with Sentinel
+/// `+role`, and its own user `+sentinel|get-master-addr-by-name`. A right that is missing is an error of
+/// kind [`ErrorKind::Misconfigured`], which names it from Redis 7.2 on.
 ///
 /// # Keys
 ///
@@ -141,18 +191,18 @@ struct Settings {
 
 impl RedisStore {
     /// The store at a URL: `redis://[user][:password@]host[:port][/database]`, or
-    /// `unix:///path/to/redis.sock`. Speaks RESP3 unless the URL says `?protocol=resp2`.
+    /// `unix:///path/to/redis.sock`, or one of [those of the features](Self#sentinel-cluster-tls).
     ///
     /// # Errors
     ///
-    /// When the URL is malformed. That the server is there is not looked at; see
+    /// When the URL is malformed, or wants a feature that this build has not. That the server is there is not looked at; see
     /// [`ping`](Self::ping).
     pub fn open(url: &str) -> Result<Self, ConfigError> {
         Ok(Self::on(Connection::open(url)?))
     }
 
     /// The store on a connection that the application already has: a
-    /// [`ConnectionManager`](redis::aio::ConnectionManager), a
+    /// `redis::aio::ConnectionManager`, a
     /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or any other of redis 1.x.
     ///
     /// It is cloned for each call. Its settings stay as they are, and whether it connects again

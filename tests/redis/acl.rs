@@ -1,0 +1,117 @@
+//! The rights that a user of Redis needs: those that the documentation lists, and none of them less.
+
+use std::time::Duration;
+
+use tollgate::store::TestClock;
+use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
+
+use crate::support::costs::ALGORITHMS;
+use crate::support::redis_server::{RedisServer, run};
+
+/// The line in the documentation of the store, in words.
+fn documented() -> Vec<&'static str> {
+    let docs = include_str!("../../src/store/redis/mod.rs");
+    let (_, line) = docs.split_once("/// ACL SETUSER ").unwrap();
+    let (line, _) = line.split_once("/// ```").unwrap();
+    let words = line.split_whitespace().filter(|word| *word != "///");
+    ["ACL", "SETUSER"].into_iter().chain(words).collect()
+}
+
+/// The server's time, so much later.
+fn later(store: &RedisStore, millis: u32) -> RedisStore {
+    let clock = include_str!("../../lua/clock.lua");
+    let clock = format!("{clock}\nnow = now + {millis} * 1000\n");
+    store.clone().with_clock_source(&clock, TestClock::new())
+}
+
+/// Everything that a store does, until something fails.
+async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
+    store.ping().await?;
+    for (name, algorithm) in ALGORITHMS {
+        let key = format!("ada:{run}");
+        // Some of what was charged expires and is trimmed, and then the clock steps back.
+        for millis in [0, 6_000, 12_000, 11_000] {
+            let quota = Quota::new(9, Duration::from_secs(10)).algorithm(algorithm);
+            let limiter = RateLimiter::new(later(store, millis), quota).name(name);
+            let mut decision = limiter.check_n(key.as_str(), 2).await?;
+            limiter.refund(&mut decision, 1).await?;
+            let _ = limiter.peek(key.as_str()).await?;
+            for cost in [1, 1, 1, 9] {
+                let _ = limiter.check_n(key.as_str(), cost).await?;
+            }
+            if millis == 11_000 {
+                limiter.reset(key.as_str()).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn store(server: &RedisServer) -> RedisStore {
+    let url = format!("redis://limiter:password@127.0.0.1:{}", server.port());
+    RedisStore::open(&url)
+        .unwrap()
+        .deadline(Duration::from_secs(10))
+        .local_denials(Duration::ZERO)
+}
+
+#[tokio::test]
+async fn the_rights_that_are_documented_suffice() {
+    let server = RedisServer::start();
+    run(&mut server.connect(), &documented());
+    use_all(&store(&server), 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_right_is_needed_and_that_one_is_missing_is_said() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let mut rights: Vec<&str> = documented();
+    rights.retain(|word| word.starts_with('+'));
+    for (number, right) in rights.into_iter().enumerate() {
+        run(&mut connection, &documented());
+        let without = right.replace('+', "-");
+        run(&mut connection, &["ACL", "SETUSER", "limiter", &without]);
+        run(&mut connection, &["SCRIPT", "FLUSH"]);
+        let Err(error) = use_all(&store(&server), number).await else {
+            panic!("{right} is not needed");
+        };
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{right}: {error}");
+        let text = error.to_string().to_lowercase();
+        // Redis 7.0 does not name a command of a script.
+        let says_why = |text: &str| text.contains(&right[1..]) || text.contains("can't run this");
+        assert!(says_why(&text), "{right}: {text}");
+    }
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn a_cluster_needs_one_right_more() {
+    let server = RedisServer::start_cluster();
+    let url = format!(
+        "redis+cluster://limiter:password@127.0.0.1:{}",
+        server.port()
+    );
+    let check = || async {
+        let store = RedisStore::open(&url).unwrap();
+        let store = store.deadline(Duration::from_secs(10));
+        RateLimiter::new(store, Quota::per_hour(9))
+            .check("ada")
+            .await
+    };
+    run(&mut server.connect(), &documented());
+    let error = check().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    let more = [&documented()[..], &["+cluster|slots"]].concat();
+    run(&mut server.connect(), &more);
+    assert_eq!(check().await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn keys_of_another_prefix_are_out_of_reach() {
+    let server = RedisServer::start();
+    run(&mut server.connect(), &documented());
+    let limiter = RateLimiter::new(store(&server).prefix("other"), Quota::per_hour(9));
+    let error = limiter.check("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+}
