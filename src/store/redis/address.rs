@@ -27,9 +27,9 @@ pub(super) fn source(url: &str) -> Result<Source, ConfigError> {
         Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
         _ => {
             let Endpoint { info, protocol, .. } = Endpoint::parse(url)?;
-            let server = Server::new(info, protocol);
+            let server = Server::new(&info, protocol);
             server
-                .map(Source::Server)
+                .map(|server| Source::Server(Box::new(server)))
                 .map_err(|error| malformed("…", &reason(&error)))
         }
     }
@@ -49,7 +49,7 @@ fn cluster(base: &str, url: &str) -> Result<Source, ConfigError> {
     #[cfg(feature = "tls")]
     let certificates = nodes.first().and_then(|node| node.certificates.clone());
     let cluster = Cluster::new(
-        nodes.into_iter().map(|node| node.info).collect(),
+        &nodes.into_iter().map(|node| node.info).collect::<Vec<_>>(),
         protocol,
         #[cfg(feature = "tls")]
         certificates.as_ref(),
@@ -86,13 +86,13 @@ fn sentinel(base: &str, url: &str) -> Result<Source, ConfigError> {
         let endpoint = Endpoint::parse(&format!("{base}://{userinfo}{host}{database}{query}"))?;
         let Endpoint { info, protocol, .. } = endpoint;
         let own = of_sentinel(&info, &endpoint.url);
-        let sentinel = Server::new(own, protocol);
+        let sentinel = Server::new(&own, protocol);
         sentinels.push(sentinel.map_err(|_| malformed())?);
         master.get_or_insert((info, protocol));
     }
     let (info, protocol) = master.ok_or_else(malformed)?;
     let sentinel = Sentinel::new(sentinels, name.into_owned(), info, protocol);
-    Ok(Source::Sentinel(sentinel))
+    Ok(Source::Sentinel(Box::new(sentinel)))
 }
 
 #[cfg(not(feature = "sentinel"))]

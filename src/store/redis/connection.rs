@@ -37,10 +37,6 @@ pub(super) enum Connection {
     /// Made when first used, and again when lost.
     Made(Pool),
     /// The application's.
-    #[cfg_attr(
-        not(feature = "redis-1"),
-        expect(dead_code, reason = "only redis-1 gives one")
-    )]
     Given(Arc<dyn Given>),
 }
 

@@ -241,4 +241,49 @@ mod tests {
             assert_eq!(from_redis(error).kind(), kind, "{text}");
         }
     }
+
+    #[test]
+    fn a_replica_is_known_by_what_it_says_of_a_call_or_of_one_check() {
+        let text = "You can't write against a read only replica.";
+        let old = format!("Error running script (call to f_1): @user_script: 9: -READONLY {text}");
+        for (code, detail, expected) in [
+            ("READONLY", text, true),
+            ("ERR", old.as_str(), true),
+            ("MOVED", "1 127.0.0.1:1", false),
+            ("ERR", "unknown command", false),
+        ] {
+            let of_call = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+            assert_eq!(is_replica(&of_call), expected, "{of_call}");
+            let of_check = from_script(&format!("{code} {detail}"));
+            assert_eq!(is_of_replica(&of_check), expected, "{of_check}");
+        }
+        assert!(is_of_replica(&from_script(&format!(
+            "@user_script: 9: -READONLY {text}"
+        ))));
+    }
+
+    #[test]
+    fn a_handshake_is_tried_in_resp2_where_the_protocol_may_be_what_fails() {
+        let error = |code: &str, detail: &str| {
+            redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+        };
+        let io = |kind| RedisError::from(std::io::Error::from(kind));
+        for (error, expected) in [
+            (error("ERR", "unknown command 'HELLO', with args"), true),
+            (error("NOPROTO", "unsupported protocol version"), true),
+            (io(std::io::ErrorKind::ConnectionReset), true),
+            (io(std::io::ErrorKind::ConnectionRefused), false),
+            (io(std::io::ErrorKind::TimedOut), false),
+            (error("WRONGPASS", "invalid username-password pair"), false),
+            (error("LOADING", "the dataset"), false),
+        ] {
+            assert_eq!(may_be_of_protocol(&error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_has_too_many_clients_is_unavailable() {
+        let error = redis::make_extension_error("ERR".into(), Some(CROWDED.into()));
+        assert_eq!(from_redis(error).kind(), ErrorKind::Unavailable);
+    }
 }

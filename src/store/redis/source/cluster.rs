@@ -41,12 +41,12 @@ pub(in crate::store::redis) struct Cluster {
 impl Cluster {
     /// A cluster, some of whose nodes are these.
     pub(in crate::store::redis) fn new(
-        nodes: Vec<ConnectionInfo>,
+        nodes: &[ConnectionInfo],
         protocol: Option<ProtocolVersion>,
         #[cfg(feature = "tls")] certificates: Option<&redis::TlsCertificates>,
     ) -> RedisResult<Self> {
         let speaking = |protocol| {
-            let client = ClusterClient::builder(nodes.clone())
+            let client = ClusterClient::builder(nodes.to_vec())
                 .retries(RETRIES)
                 .min_retry_wait(LEAST_WAIT)
                 .max_retry_wait(MOST_WAIT)
@@ -63,7 +63,7 @@ impl Cluster {
             client.build()
         };
         let shown: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
-        let first = nodes.first().cloned().ok_or_else(timed_out)?;
+        let first = nodes.first().ok_or_else(timed_out)?;
         Ok(Self {
             client: speaking(protocol.unwrap_or(ProtocolVersion::RESP3))?,
             in_resp2: match protocol {

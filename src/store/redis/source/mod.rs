@@ -20,9 +20,9 @@ pub(super) use server::Server;
 
 /// Makes connections.
 pub(super) enum Source {
-    Server(Server),
+    Server(Box<Server>),
     #[cfg(feature = "sentinel")]
-    Sentinel(Sentinel),
+    Sentinel(Box<Sentinel>),
     #[cfg(feature = "cluster")]
     Cluster(Box<Cluster>),
 }

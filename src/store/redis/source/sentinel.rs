@@ -102,7 +102,7 @@ impl Sentinel {
         let mut failure = timed_out();
         // Those that are still asked when this returns are asked no more.
         while let Ok(Some(answer)) = time::timeout_at(until, asked.join_next()).await {
-            match answer.map_err(|_| timed_out()).flatten() {
+            match answer.unwrap_or_else(|_| Err(timed_out())) {
                 Ok(address) => {
                     if note(&mut named, address) > self.sentinels.len() / 2 {
                         break;
@@ -146,7 +146,7 @@ impl Sentinel {
             },
             _ => ConnectionAddr::Tcp(host, port),
         };
-        let server = Server::new(self.master.clone().set_addr(addr), self.protocol)?;
+        let server = Server::new(&self.master.clone().set_addr(addr), self.protocol)?;
         let connection = server.connect(on_loss).await?;
         let mut asked = connection.clone();
         let role = redis::cmd("ROLE");

@@ -37,7 +37,7 @@ impl Server {
     /// A server that is asked for RESP3, and where it refuses that spoken to in RESP2; or for one of
     /// them only.
     pub(in crate::store::redis) fn new(
-        info: ConnectionInfo,
+        info: &ConnectionInfo,
         protocol: Option<ProtocolVersion>,
     ) -> RedisResult<Self> {
         let speaking = |protocol| {
