@@ -20,7 +20,8 @@ fn documented() -> Vec<&'static str> {
 /// The server's time, so much later.
 fn later(store: &RedisStore, millis: u32) -> RedisStore {
     let clock = include_str!("../../lua/clock.lua");
-    let clock = format!("{clock}\nnow = now + {millis} * 1000\n");
+    let present = "present = string.format('%.0f', now)";
+    let clock = format!("{clock}\nnow = now + {millis} * 1000\n{present}\n");
     store.clone().with_clock_source(&clock, TestClock::new())
 }
 
