@@ -83,7 +83,15 @@ pub(super) fn is_cross_slot(error: &Error) -> bool {
 /// An error of a whole call.
 pub(super) fn from_redis(error: RedisError) -> Error {
     let kind = kind_of_call(&error);
-    Error::new(kind, text_of(kind, &error.to_string())).with_source(error)
+    let text = if error.kind() == RedisKind::Parse {
+        // On further lines stand the bytes that were met.
+        let text = error.to_string();
+        let place = text.lines().next().unwrap_or_default();
+        format!("what answers is not Redis, or its reply is not whole: {place}")
+    } else {
+        text_of(kind, &error.to_string())
+    };
+    Error::new(kind, text).with_source(error)
 }
 
 fn kind_of_call(error: &RedisError) -> ErrorKind {
