@@ -1,19 +1,34 @@
-//! What is logged on this thread. One subscriber for the whole program: those that come and go with
-//! tests on other threads switch lines on and off for all.
+//! What is logged on this thread, and on those that adopt its log. One subscriber for the whole
+//! program: those that come and go with tests on other threads switch lines on and off for all.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
-use std::sync::Once;
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 thread_local! {
-    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static LOG: RefCell<Log> = RefCell::default();
+}
+
+/// What one test has logged, on whichever of its threads.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn with<T>(&self, f: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has this thread write to the same log: one of a runtime, whose test reads it.
+    pub(crate) fn adopt(&self) {
+        LOG.set(self.clone());
+    }
 }
 
 struct OfThread;
 
 impl Write for OfThread {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        LOG.with_borrow_mut(|log| log.write(buf))
+        LOG.with_borrow(|log| log.with(|bytes| bytes.write(buf)))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -31,12 +46,17 @@ pub(crate) fn keep() {
             .finish();
         tracing::subscriber::set_global_default(subscriber).expect("the first subscriber");
     });
-    LOG.with_borrow_mut(Vec::clear);
+    Log::default().adopt();
+}
+
+/// The log of this thread.
+pub(crate) fn of_thread() -> Log {
+    LOG.with_borrow(Log::clone)
 }
 
 /// The lines that were logged since.
 pub(crate) fn kept() -> Vec<String> {
-    let bytes = LOG.with_borrow_mut(std::mem::take);
+    let bytes = of_thread().with(std::mem::take);
     let text = String::from_utf8(bytes).expect("text");
     text.lines().map(str::to_owned).collect()
 }

@@ -1,5 +1,6 @@
 //! A Redis server that belongs to one test and dies with it.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2;
@@ -20,10 +21,17 @@ impl RedisServer {
 
     /// A server with these further arguments.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_as(|command| {
+            command.args(arguments);
+        })
+    }
+
+    /// A server that is started as `configure` says.
+    pub(crate) fn start_as(configure: impl Fn(&mut Command)) -> Self {
         // A free port may be taken by somebody else before the server has it: then the server ends,
         // or another one answers there. Both are seen, and another port is tried.
         for _ in 0..10 {
-            let mut server = Self::spawn_with(free_port(), arguments);
+            let mut server = Self::spawn_as(free_port(), &configure);
             if server.is_ready() {
                 return server;
             }
@@ -39,7 +47,9 @@ impl RedisServer {
             if port > u16::MAX - 10_000 {
                 continue;
             }
-            let mut server = Self::spawn_with(port, &["--cluster-enabled", "yes"]);
+            let mut server = Self::spawn_as(port, |command| {
+                command.args(["--cluster-enabled", "yes"]);
+            });
             if server.is_ready() {
                 server.take_all_slots();
                 return server;
@@ -67,10 +77,10 @@ impl RedisServer {
 
     /// A server on this port, which is not waited for.
     pub(crate) fn spawn(port: u16) -> Self {
-        Self::spawn_with(port, &[])
+        Self::spawn_as(port, |_| {})
     }
 
-    fn spawn_with(port: u16, arguments: &[&str]) -> Self {
+    fn spawn_as(port: u16, configure: impl FnOnce(&mut Command)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let addr = redis::ConnectionAddr::Tcp("127.0.0.1".into(), port);
         let process = redis_test::server::RedisServer::new_with_addr_tls_modules_and_spawner(
@@ -81,7 +91,8 @@ impl RedisServer {
             None,
             &[],
             |command| {
-                command.current_dir(directory.path()).args(arguments);
+                command.current_dir(directory.path());
+                configure(command);
                 command.spawn().expect("redis-server is installed")
             },
         );
@@ -156,7 +167,7 @@ pub(crate) fn run(connection: &mut redis::Connection, command: &[&str]) {
 
 /// Sends a signal to the server, as `kill -s` names it.
 pub(crate) fn signal(server: &RedisServer, signal: &str) {
-    let sent = std::process::Command::new("kill")
+    let sent = Command::new("kill")
         .args(["-s", signal, &server.id().to_string()])
         .status();
     assert!(sent.expect("kill runs").success());

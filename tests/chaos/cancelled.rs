@@ -1,0 +1,195 @@
+//! Requests that are given up at any moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tollgate::{DecisionView, Quota, RateLimitLayer, RateLimiter, RedisStore};
+
+use crate::drive::{ask, by_path, key_of};
+use crate::suite::{beside_others, closed, patient, report, short_or_long, until};
+use crate::support::costs::calls;
+use crate::support::redis_server::RedisServer;
+
+const TASKS: u32 = 128;
+const KEYS: u32 = 16;
+
+/// What was told to the requests that lived to hear it: of each key, the units used.
+type Told = BTreeMap<u32, Vec<u32>>;
+
+/// Numbers without a pattern that is worth the name.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// Asks until `left` is used up, and gives most of it up: before it is sent, on its way, or when
+/// the answer is about to be there.
+async fn storm(layer: RateLimitLayer, seed: u32, left: Arc<AtomicU32>) -> Told {
+    let (mut dice, mut told) = (Dice(u64::from(seed)), Told::new());
+    let one_less = |left: u32| left.checked_sub(1);
+    while left
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+        .is_ok()
+    {
+        let key = u32::try_from(dice.roll(u64::from(KEYS))).expect("few");
+        let path = format!("/{key}");
+        let asked = ask(&layer, &path);
+        let (kind, long) = (dice.roll(3), dice.roll(40));
+        let patience = async {
+            match kind {
+                0 => {
+                    for _ in 0..long {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                1 => tokio::time::sleep(Duration::from_micros(long * 50)).await,
+                _ => {
+                    for _ in 0..long / 10 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = patience => {}
+            response = asked => {
+                assert_eq!(response.status(), 200);
+                let decision = response.extensions().get::<DecisionView>().expect("admitted");
+                told.entry(key).or_default().push(decision.used());
+            }
+        }
+    }
+    told
+}
+
+/// Runs a storm on a store; reports what was told, and how many units the server holds of each key.
+async fn counts_after_a_storm(
+    server: &RedisServer,
+    store: RedisStore,
+    futures: u32,
+) -> (Told, BTreeMap<u32, u32>) {
+    let quota = Quota::per_hour(10_000_000);
+    let layer = closed(by_path(store.clone(), quota.clone()));
+    let limiter = RateLimiter::new(store, quota);
+    assert_eq!(ask(&layer, "/warm").await.status(), 200);
+    let clients = || -> String {
+        let list = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query(&mut server.connect());
+        let list: String = list.expect("CLIENT LIST answers");
+        let ours = list
+            .lines()
+            .filter(|line| line.contains("lib-name") || line.contains("cmd=eval"));
+        ours.filter_map(|line| line.split(' ').next())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let (clients_before, tasks_before) = (clients(), tasks());
+
+    let left = Arc::new(AtomicU32::new(futures));
+    let mut storms = JoinSet::new();
+    for seed in 0..TASKS {
+        storms.spawn(storm(layer.clone(), seed, Arc::clone(&left)));
+    }
+    let mut told = Told::new();
+    for of_task in storms.join_all().await {
+        for (key, used) in of_task {
+            told.entry(key).or_default().extend(used);
+        }
+    }
+    // No task is left, and the connection is the one it was: nothing leaks, nothing is poisoned.
+    until(Duration::from_secs(5), "no task is left", async || {
+        tasks() == tasks_before
+    })
+    .await;
+    assert_eq!(clients(), clients_before);
+
+    let mut counted = BTreeMap::new();
+    for key in 0..KEYS {
+        let peeked = limiter.peek(key_of(&format!("/{key}"))).await;
+        let used = peeked.expect("it answers as ever").used();
+        assert_eq!(ask(&layer, &format!("/{key}")).await.status(), 200);
+        counted.insert(key, used);
+    }
+    (told, counted)
+}
+
+/// No unit was told twice, and none that is not there.
+fn assert_told_once(told: &Told, counted: &BTreeMap<u32, u32>) {
+    for (key, used) in told {
+        let mut distinct = used.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(
+            distinct.len(),
+            used.len(),
+            "two were told the same of key {key}"
+        );
+        assert!(distinct.last() <= counted.get(key), "key {key} lost units");
+    }
+}
+
+#[test]
+fn futures_that_are_dropped_at_any_point_leave_counts_of_what_was_executed() {
+    beside_others(async {
+        let futures = short_or_long(30_000, 100_000);
+        let server = RedisServer::start();
+        let store = patient(&server.url()).batches(false);
+        let before = calls(&mut server.connect());
+        let (told, counted) = counts_after_a_storm(&server, store, futures).await;
+        let after = calls(&mut server.connect());
+        assert_told_once(&told, &counted);
+
+        // Without batches, a check is one call of the script. Besides those of the storm there were
+        // the first one, and two for each key.
+        let calls = |calls: &BTreeMap<String, u64>| calls.get("evalsha").copied().unwrap_or(0);
+        let executed = calls(&after) - calls(&before) - 1 - 2 * u64::from(KEYS);
+        let counted: u32 = counted.values().sum();
+        assert_eq!(u64::from(counted), executed);
+        let told: usize = told.values().map(Vec::len).sum();
+        assert!(told > 0 && counted > u32::try_from(told).expect("few") && counted < futures);
+        report(
+            12,
+            "futures dropped at random points, each check a call",
+            &format!(
+                "{futures} futures: {told} lived, {executed} were executed, {counted} are counted; tasks and connection as before"
+            ),
+            "counts equal what was executed; no leak, no poisoned connection, no deadlock",
+        );
+    });
+}
+
+#[test]
+fn futures_that_are_dropped_on_the_way_of_a_batch_disturb_no_neighbour() {
+    beside_others(async {
+        let futures = short_or_long(30_000, 100_000);
+        let server = RedisServer::start();
+        let store = patient(&server.url());
+        let (told, counted) = counts_after_a_storm(&server, store, futures).await;
+        assert_told_once(&told, &counted);
+        let counted: u32 = counted.values().sum();
+        let told: usize = told.values().map(Vec::len).sum();
+        assert!(told > 0 && counted > u32::try_from(told).expect("few") && counted < futures);
+        report(
+            12,
+            "the same, in batches",
+            &format!(
+                "{futures} futures: {told} lived, each with a count of its own; {counted} are counted; tasks and connection as before"
+            ),
+            "told once, counted once",
+        );
+    });
+}

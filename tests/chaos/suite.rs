@@ -1,0 +1,155 @@
+//! How a test of the chaos suite runs: its turn, its size, its runtime, and its line in the table.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, Once, PoisonError, RwLock};
+use std::time::Duration;
+use std::{env, panic};
+
+use tollgate::{FailurePolicy, RateLimitLayer, RedisStore};
+
+use crate::support::log;
+
+/// Says `long` where the suite is to take its time.
+const SIZE: &str = "TOLLGATE_CHAOS";
+
+/// Where the lines of the table are added, if anywhere.
+const TABLE: &str = "TOLLGATE_CHAOS_TABLE";
+
+/// What is held while a test runs.
+static TURN: RwLock<()> = RwLock::new(());
+
+/// Runs a test while no other one does: its figures are times, which others would disturb.
+pub(crate) fn alone<T>(test: impl Future<Output = T>) -> T {
+    let _turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
+    run(test)
+}
+
+/// Runs a test, perhaps beside others: its figures are counts.
+pub(crate) fn beside_others<T>(test: impl Future<Output = T>) -> T {
+    let _turn = TURN.read().unwrap_or_else(PoisonError::into_inner);
+    run(test)
+}
+
+/// On two threads, which write to the log of the test.
+pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
+    watch_panics();
+    log::keep();
+    let log = log::of_thread();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .on_thread_start(move || log.adopt())
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(test)
+}
+
+/// One of two sizes of a test.
+pub(crate) fn short_or_long<T>(short: T, long: T) -> T {
+    if env::var_os(SIZE).is_some_and(|size| size == "long") {
+        long
+    } else {
+        short
+    }
+}
+
+/// A line of the table: what was done, what came of it, and what had to hold.
+pub(crate) fn report(line: u32, fault: &str, figure: &str, bound: &str) {
+    let line = format!("| {line} | {fault} | {figure} | {bound} |\n");
+    print!("{line}");
+    let Some(path) = env::var_os(TABLE) else {
+        return;
+    };
+    let table = OpenOptions::new().create(true).append(true).open(path);
+    let written = table.and_then(|mut table| table.write_all(line.as_bytes()));
+    written.expect("the table can be written");
+}
+
+/// Waits until something holds, which it must within a time.
+pub(crate) async fn until(within: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let all = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(within, all).await;
+    assert!(in_time.is_ok(), "not within {within:?}: {what}");
+}
+
+/// A store whose deadline a slow machine keeps: where nothing hangs, whether one is missed says nothing.
+pub(crate) fn patient(url: &str) -> RedisStore {
+    let store = RedisStore::open(url).expect("a URL");
+    store.deadline(Duration::from_secs(10))
+}
+
+/// With the policy that admits nobody whom the store does not admit.
+pub(crate) fn closed(layer: RateLimitLayer) -> RateLimitLayer {
+    layer.on_failure(FailurePolicy::closed())
+}
+
+/// What a parent tells the process that runs the same test as its child.
+const TOLD: &str = "TOLLGATE_CHAOS_CHILD";
+
+/// What stands before the report of a child.
+const REPORT: &str = "reported: ";
+
+/// What this process was told, if it is a child of a test.
+pub(crate) fn told() -> Option<String> {
+    env::var(TOLD).ok()
+}
+
+/// Answers the parent.
+pub(crate) fn answer_parent(report: &str) {
+    println!("\n{REPORT}{report}");
+}
+
+/// Another process of this program, which runs one test and knows that it is a child.
+pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn of(test: &str, told: &str) -> Self {
+        let child = Command::new(env::current_exe().expect("this program"))
+            .args([test, "--exact", "--nocapture"])
+            .env(TOLD, told)
+            .stdout(Stdio::piped())
+            .spawn();
+        Self(child.expect("a process"))
+    }
+
+    /// What it reports at its end.
+    pub(crate) fn report(self) -> String {
+        let output = self.0.wait_with_output().expect("it ends");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
+        report
+            .unwrap_or_else(|| panic!("no report in {text}"))
+            .to_owned()
+    }
+}
+
+/// Where something has panicked so far, but for assertions of tests.
+pub(crate) fn panics() -> Vec<String> {
+    PANICS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes panics from here on.
+fn watch_panics() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        let shown = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let place = info.location().map(ToString::to_string).unwrap_or_default();
+            if !place.starts_with("tests/") {
+                let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+                panics.push(format!("{place}: {info}"));
+            }
+            shown(info);
+        }));
+    });
+}

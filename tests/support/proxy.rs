@@ -1,0 +1,215 @@
+//! A wire between a store and its server that can be disturbed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What happens on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// It carries everything.
+    Whole,
+    /// Each reply is held back for so long.
+    Slow(Duration),
+    /// Every so many replies, the server has got the request and one reply is lost: both ends are
+    /// closed in its place.
+    CutBeforeReply(u64),
+    /// As before, but so many bytes of the reply are passed on.
+    Truncate { every: u64, bytes: usize },
+    /// Of the connections that there have been so far, nothing is read any more, at either end, and
+    /// nothing is closed. New ones are whole.
+    HoleForOld,
+    /// The same for all connections.
+    Hole,
+    /// The end of the store is told that nothing more will come; its own end stays open.
+    HalfClosed,
+    /// To whatever is asked, this is answered.
+    Answers(&'static [u8]),
+}
+
+/// A port that leads to another.
+pub(crate) struct Proxy {
+    port: u16,
+    wire: watch::Sender<Wire>,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+struct Shared {
+    target: u16,
+    /// How many connections there have been.
+    connections: AtomicU64,
+    /// Those up to this number are in the hole, if there is one.
+    old: AtomicU64,
+    replies: AtomicU64,
+    cuts: AtomicU64,
+}
+
+impl Proxy {
+    pub(crate) async fn before(target: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let wire = watch::Sender::new(Wire::Whole);
+        let shared = Arc::new(Shared {
+            target,
+            connections: AtomicU64::new(0),
+            old: AtomicU64::new(0),
+            replies: AtomicU64::new(0),
+            cuts: AtomicU64::new(0),
+        });
+        let (watched, of_all) = (wire.subscribe(), Arc::clone(&shared));
+        let accepting = tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                tokio::spawn(carry(near, watched.clone(), Arc::clone(&of_all)));
+            }
+        });
+        Self {
+            port,
+            wire,
+            shared,
+            accepting,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn set(&self, wire: Wire) {
+        let so_far = self.shared.connections.load(Ordering::SeqCst);
+        self.shared.old.store(so_far, Ordering::SeqCst);
+        self.wire.send_replace(wire);
+    }
+
+    /// How many connections were cut.
+    pub(crate) fn cuts(&self) -> u64 {
+        self.shared.cuts.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// The wire, as one connection sees it.
+#[derive(Clone)]
+struct View {
+    number: u64,
+    wire: watch::Receiver<Wire>,
+    shared: Arc<Shared>,
+}
+
+impl View {
+    /// What the wire does, when it is no hole.
+    async fn now(&mut self) -> Wire {
+        let (number, shared) = (self.number, &self.shared);
+        let is_open = |wire: &Wire| match wire {
+            Wire::Hole => false,
+            Wire::HoleForOld => number > shared.old.load(Ordering::SeqCst),
+            _ => true,
+        };
+        let open = self.wire.wait_for(is_open).await;
+        // Without a proxy, nothing is on the wire any more.
+        open.map_or(Wire::Answers(b""), |wire| *wire)
+    }
+}
+
+async fn carry(near: TcpStream, wire: watch::Receiver<Wire>, shared: Arc<Shared>) {
+    let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
+    let mut view = View {
+        number,
+        wire,
+        shared,
+    };
+    let _ = near.set_nodelay(true);
+    if let Wire::Answers(text) = view.now().await {
+        return answer(near, text).await;
+    }
+    let shared = Arc::clone(&view.shared);
+    let Ok(far) = TcpStream::connect(("127.0.0.1", shared.target)).await else {
+        return;
+    };
+    let _ = far.set_nodelay(true);
+    let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+    let requests = requests(near_in, far_out, view.clone());
+    let replies = replies(far_in, near_out, view, &shared);
+    // Where one way ends, so does the other: both ends are closed.
+    tokio::select! {
+        () = requests => {}
+        () = replies => {}
+    }
+}
+
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut view: View) {
+    let mut bytes = vec![0; 64 * 1_024];
+    loop {
+        let _ = view.now().await;
+        tokio::select! {
+            changed = view.wire.changed() => if changed.is_err() { return },
+            read = from.read(&mut bytes) => match read {
+                Ok(length) if length > 0 && to.write_all(&bytes[..length]).await.is_ok() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut view: View, shared: &Shared) {
+    let mut bytes = vec![0; 64 * 1_024];
+    loop {
+        match view.now().await {
+            Wire::HalfClosed => {
+                let _ = to.shutdown().await;
+                return std::future::pending().await;
+            }
+            Wire::Answers(_) => return,
+            _ => {}
+        }
+        let length = tokio::select! {
+            changed = view.wire.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            read = from.read(&mut bytes) => match read {
+                Ok(length) if length > 0 => length,
+                _ => return,
+            }
+        };
+        let nth = shared.replies.fetch_add(1, Ordering::Relaxed) + 1;
+        let passed = match view.now().await {
+            Wire::CutBeforeReply(every) if nth.is_multiple_of(every) => 0,
+            Wire::Truncate { every, bytes } if nth.is_multiple_of(every) => bytes.min(length),
+            Wire::Slow(delay) => {
+                tokio::time::sleep(delay).await;
+                length
+            }
+            _ => length,
+        };
+        let written = to.write_all(&bytes[..passed]).await;
+        if passed < length {
+            shared.cuts.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// Says the same whatever is asked.
+async fn answer(mut near: TcpStream, text: &[u8]) {
+    let mut asked = [0; 4_096];
+    while let Ok(length) = near.read(&mut asked).await {
+        if length == 0 || near.write_all(text).await.is_err() {
+            return;
+        }
+    }
+}
