@@ -13,10 +13,12 @@ mod support;
 
 mod blackhole;
 mod cancelled;
+mod cluster;
 // A preloaded library and /proc are of Linux.
 #[cfg(target_os = "linux")]
 mod clock;
 mod down;
+mod failover;
 mod full;
 mod hung;
 mod impostors;
