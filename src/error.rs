@@ -74,6 +74,11 @@ impl Error {
         self.0.kind
     }
 
+    /// Whether it is the very same, told to several callers.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn cost_exceeds_limit(cost: u32, limit: u32) -> Self {
         Self::new(
             ErrorKind::CostExceedsLimit,

@@ -67,6 +67,9 @@ pub(crate) enum Begun {
     },
 }
 
+/// For how long a refusal by the counts of this process is believed by who waits for room.
+const FALLBACK_NAP: Duration = Duration::from_secs(1);
+
 /// What a limiter is called unless it is given a name.
 const DEFAULT_NAME: &str = "default";
 
@@ -186,6 +189,10 @@ impl RateLimiter {
             let decision = self.check_n(&key, cost).await?;
             let left = max_wait.saturating_sub(begin.elapsed());
             match decision.retry_after().filter(|wait| *wait <= left) {
+                // The store may be back before, and have room.
+                Some(wait) if decision.source() == Source::Fallback => {
+                    tokio::time::sleep(wait.min(FALLBACK_NAP)).await;
+                }
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => return Ok(decision),
             }
@@ -256,7 +263,10 @@ impl RateLimiter {
                 Some(fallback) => fallback.refund(refund).await,
                 None => Ok(()),
             },
-            _ => self.store.refund(refund).await,
+            _ => {
+                let refund = || self.store.refund(refund);
+                self.guard.give_back(subject, refund).await
+            }
         }
     }
 
@@ -274,7 +284,8 @@ impl RateLimiter {
         if let Some(fallback) = self.guard.fallback_if_made() {
             fallback.reset(Reset { subject }).await?;
         }
-        self.store.reset(Reset { subject }).await
+        let reset = || self.store.reset(Reset { subject });
+        self.guard.give_back(subject, reset).await
     }
 
     /// What this limiter allows.
@@ -298,7 +309,7 @@ impl RateLimiter {
         let mut draft = Draft::begin();
         let limiter = self.scope.fingerprint();
         let (key, answer) = draft.open().ask_of(&self.quotas, cost, limiter, key);
-        let later = match self.unasked(cost) {
+        let later = match self.answer_without_store(cost) {
             Some(answer) => Some(Guarded::ready(answer)),
             None => {
                 let check = self.checking(key, cost);
@@ -332,10 +343,11 @@ impl RateLimiter {
         if let Err(answers) = draft.open().decide() {
             return self.without_store(draft, self.mismatch(answers));
         }
+        let decision = draft.end();
         if let Some(on_failure) = &self.on_failure {
-            on_failure.notices.store_answers(&self.name);
+            on_failure.notices.decided(&self.name, decision.source());
         }
-        Ok(draft.end())
+        Ok(decision)
     }
 
     fn checking<'a>(&'a self, key: &'a Key, cost: u32) -> Check<'a> {
@@ -345,7 +357,7 @@ impl RateLimiter {
 
     /// What the store need not be asked about.
     #[inline(always)]
-    fn unasked(&self, cost: u32) -> Option<Result<Answer, Error>> {
+    fn answer_without_store(&self, cost: u32) -> Option<Result<Answer, Error>> {
         if self.quotas.is_empty() {
             return Some(Ok(Answer::new(Source::None, [])));
         }
@@ -372,18 +384,21 @@ impl RateLimiter {
             shares,
             notices,
         } = on_failure;
-        notices.store_fails(&self.name, policy.then, &error);
-        let (quotas, answer) = match policy.then {
-            Then::Closed => return Err(error),
+        let answered = match policy.then {
+            Then::Closed => None,
             Then::Open => {
                 let unused = QuotaAnswer::admitted(0, Duration::ZERO);
                 let answers = self.quotas.iter().map(|_| unused);
-                (&self.quotas, Answer::new(Source::None, answers))
+                Some((&self.quotas, Answer::new(Source::None, answers)))
             }
-            Then::FallBack => match self.fall_back(shares, &key, cost) {
-                Some(answer) => (shares, answer),
-                None => return Err(error),
-            },
+            Then::FallBack => self
+                .fall_back(shares, &key, cost)
+                .map(|answer| (shares, answer)),
+        };
+        let then = answered.as_ref().map_or(Then::Closed, |_| policy.then);
+        notices.store_fails(&self.name, then, &error);
+        let Some((quotas, answer)) = answered else {
+            return Err(error);
         };
         let shown = draft.open();
         shown.ask_of(quotas, cost, self.scope.fingerprint(), key);

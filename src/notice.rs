@@ -1,15 +1,18 @@
 //! What an operator has to know: one line in the log for each change, never one for each request.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::failure::Then;
 use crate::key::KeyError;
-use crate::{Error, ErrorKind};
+use crate::{Error, ErrorKind, Source};
 
 /// How long a store must have answered for it to be back: of a store that fails now and then, not
 /// each failure is news.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// So many times as long for what is set up wrongly.
+const QUIETER: u32 = 60;
 
 /// What has been said already of requests, for one layer.
 #[derive(Debug, Default)]
@@ -37,12 +40,17 @@ impl Notices {
 /// What has been said already of the store, for one handle of a limiter.
 #[derive(Debug)]
 pub(crate) struct StoreNotices {
-    store_fails: AtomicBool,
+    said: AtomicU8,
     /// When the store last failed, in milliseconds from `begin`.
     last_failure: AtomicU64,
     begin: Instant,
     quiet: Duration,
 }
+
+/// What was said last: that the store is fine, fails, or is set up wrongly.
+const FINE: u8 = 0;
+const FAILS: u8 = 1;
+const MISCONFIGURED: u8 = 2;
 
 impl Default for StoreNotices {
     fn default() -> Self {
@@ -53,17 +61,23 @@ impl Default for StoreNotices {
 impl StoreNotices {
     fn new(quiet: Duration) -> Self {
         Self {
-            store_fails: AtomicBool::default(),
+            said: AtomicU8::new(FINE),
             last_failure: AtomicU64::default(),
             begin: Instant::now(),
             quiet,
         }
     }
 
-    /// The store failed: said when it begins.
+    /// The store failed: said when it begins, and when it turns out to be set up wrongly.
     pub(crate) fn store_fails(&self, limiter: &str, then: Then, error: &Error) {
         self.last_failure.store(self.millis(), Ordering::Relaxed);
-        if self.store_fails.swap(true, Ordering::Relaxed) {
+        let is_misconfigured = error.kind() == ErrorKind::Misconfigured;
+        let now = if is_misconfigured {
+            MISCONFIGURED
+        } else {
+            FAILS
+        };
+        if self.said.fetch_max(now, Ordering::Relaxed) >= now {
             return;
         }
         let then = match then {
@@ -71,27 +85,34 @@ impl StoreNotices {
             Then::Open => "checks are admitted and not counted",
             Then::Closed => "checks are not admitted",
         };
-        if error.kind() == ErrorKind::Misconfigured {
+        if is_misconfigured {
             tracing::error!(limiter, "{then} until this is mended: {error}");
         } else {
             tracing::warn!(limiter, "{then} until the store is back: {error}");
         }
     }
 
-    /// The store answered: said when it had failed.
+    /// A check was decided: said when the store had failed, and it was the store that decided.
     #[inline]
-    pub(crate) fn store_answers(&self, limiter: &str) {
+    pub(crate) fn decided(&self, limiter: &str, by: Source) {
         // Read first: writing would have all cores pass the line around, on each request.
-        if self.store_fails.load(Ordering::Relaxed) {
-            self.store_is_back(limiter);
+        let said = self.said.load(Ordering::Relaxed);
+        if said != FINE && !matches!(by, Source::LocalDenial | Source::None) {
+            self.store_is_back(limiter, said);
         }
     }
 
     #[cold]
-    fn store_is_back(&self, limiter: &str) {
+    fn store_is_back(&self, limiter: &str, said: u8) {
         let failed = Duration::from_millis(self.last_failure.load(Ordering::Relaxed));
-        let quiet = self.begin.elapsed().saturating_sub(failed) >= self.quiet;
-        if quiet && self.store_fails.swap(false, Ordering::Relaxed) {
+        // What is set up wrongly may be so for one key, while others are decided.
+        let quiet = if said == MISCONFIGURED {
+            self.quiet * QUIETER
+        } else {
+            self.quiet
+        };
+        let is_back = self.begin.elapsed().saturating_sub(failed) >= quiet;
+        if is_back && self.said.swap(FINE, Ordering::Relaxed) != FINE {
             tracing::info!(limiter, "the store answers again");
         }
     }
@@ -145,7 +166,7 @@ mod tests {
                     notices.store_fails("search", Then::Closed, &error);
                 }
                 for _ in 0..100 {
-                    notices.store_answers("search");
+                    notices.decided("search", Source::Redis);
                 }
             }
         });
@@ -165,13 +186,54 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_setup_is_said_though_the_store_had_failed_before() {
+        let log = log_of(|| {
+            let notices = StoreNotices::default();
+            for kind in [ErrorKind::Unavailable, ErrorKind::Misconfigured] {
+                for _ in 0..100 {
+                    let error = Error::new(kind, "what it is");
+                    notices.store_fails("search", Then::Closed, &error);
+                }
+            }
+        });
+        assert_eq!(log.len(), 2, "{log:?}");
+        assert!(log[1].contains("ERROR"), "{log:?}");
+    }
+
+    #[test]
+    fn a_refusal_from_memory_does_not_say_that_the_store_is_back() {
+        let error = Error::new(ErrorKind::Unavailable, "nobody is there");
+        let log = log_of(|| {
+            let notices = StoreNotices::new(Duration::ZERO);
+            notices.store_fails("search", Then::Closed, &error);
+            notices.decided("search", Source::LocalDenial);
+            notices.decided("search", Source::None);
+        });
+        assert_eq!(log.len(), 1, "{log:?}");
+    }
+
+    #[test]
+    fn one_key_that_is_set_up_wrongly_is_not_news_each_time() {
+        let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
+        let log = log_of(|| {
+            let notices = StoreNotices::new(Duration::from_millis(1));
+            for _ in 0..5 {
+                notices.store_fails("search", Then::Closed, &error);
+                std::thread::sleep(Duration::from_millis(2));
+                notices.decided("search", Source::Redis);
+            }
+        });
+        assert_eq!(log.len(), 1, "{log:?}");
+    }
+
+    #[test]
     fn a_store_that_fails_now_and_then_is_not_news_each_time() {
         let error = Error::new(ErrorKind::Timeout, "too late");
         let log = log_of(|| {
             let notices = StoreNotices::new(Duration::from_secs(3_600));
             for _ in 0..100 {
                 notices.store_fails("search", Then::Closed, &error);
-                notices.store_answers("search");
+                notices.decided("search", Source::Redis);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");

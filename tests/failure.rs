@@ -8,12 +8,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use tollgate::key;
-use tollgate::store::{Answer, Check, Guard, QuotaAnswer, Store, StoreFuture, TestClock};
+use tollgate::store::{Answer, Check, Guard, QuotaAnswer, Reset, Store, StoreFuture, TestClock};
 use tollgate::{
     DecisionView, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     Source,
@@ -91,6 +91,18 @@ impl Store for Moody {
         }
     }
 
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Fine | Mood::Remembers => self.counts.reset(reset),
+            Mood::Fails(kind) => {
+                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
+            }
+            Mood::Hangs => StoreFuture::boxed(pending()),
+        }
+    }
+
     fn guard(&self) -> Guard {
         self.guard.clone()
     }
@@ -121,6 +133,19 @@ fn runtime() -> tokio::runtime::Runtime {
 async fn open_breaker(limiter: &RateLimiter) {
     for _ in 0..5 {
         let _ = limiter.check("nobody").await;
+    }
+}
+
+/// What a future comes to that is polled once, and dropped if it has to wait: after that.
+fn polled_once<T>(future: impl Future<Output = T>, after: impl FnOnce()) -> Option<T> {
+    let mut future = pin!(future);
+    let polled = future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    after();
+    match polled {
+        Poll::Ready(outcome) => Some(outcome),
+        Poll::Pending => None,
     }
 }
 
@@ -285,9 +310,9 @@ async fn what_the_fallback_charged_is_given_back_to_it_and_reset_there() {
     limiter.refund(&mut decision, 3).await.unwrap();
     assert_eq!(decision.held(), 2);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 2);
-    // The store of the test cannot; what is kept here is forgotten all the same.
+    // What is kept here is forgotten, though the store fails.
     let error = limiter.reset("ada").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 0);
 }
 
@@ -365,9 +390,8 @@ fn without_a_runtime_a_check_finds_out_whether_the_store_is_back() {
     runtime.block_on(open_breaker(&limiter));
     store.becomes(Mood::Fine);
     store.let_breaker_probe();
-    let check = pin!(limiter.check("ada"));
-    let outcome = check.poll(&mut Context::from_waker(Waker::noop()));
-    assert!(matches!(outcome, std::task::Poll::Ready(Ok(decision)) if decision.used() == 1));
+    let decision = polled_once(limiter.check("ada"), || ()).unwrap();
+    assert_eq!(decision.unwrap().used(), 1);
 }
 
 #[test]
@@ -377,10 +401,7 @@ fn a_refusal_from_memory_is_no_news_of_the_store() {
     let runtime = runtime();
     runtime.block_on(open_breaker(&limiter));
     store.let_breaker_probe();
-    let check_without_runtime = || {
-        let check = pin!(limiter.check("ada"));
-        let _ = check.poll(&mut Context::from_waker(Waker::noop()));
-    };
+    let check_without_runtime = || drop(polled_once(limiter.check("ada"), || ()));
     store.becomes(Mood::Remembers);
     check_without_runtime();
     store.becomes(Mood::Fails(ErrorKind::Timeout));
@@ -454,16 +475,62 @@ async fn callers_less_patient_than_the_deadline_do_not_hide_a_store_that_hangs()
     let limiter = limiter(&store, 9);
     let mut given_up = 0;
     let error = loop {
-        let patience = DEADLINE / 20;
-        match tokio::time::timeout(patience, limiter.check("ada")).await {
-            Err(_) => given_up += 1,
-            Ok(outcome) => break outcome.unwrap_err(),
+        match polled_once(limiter.check("ada"), || store.clock.advance(DEADLINE / 3)) {
+            None => given_up += 1,
+            Some(outcome) => break outcome.unwrap_err(),
         }
-        store.clock.advance(patience);
         assert!(given_up < 100, "nobody noticed");
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(given_up >= 20, "{given_up}");
+    assert!(given_up >= 5, "{given_up}");
+}
+
+#[tokio::test]
+async fn callers_that_leave_at_once_do_not_switch_a_store_off() {
+    let store = Moody::new(Mood::Hangs);
+    let limiter = falling_back(&store, 9);
+    for _ in 0..1_000 {
+        assert!(polled_once(limiter.check("ada"), || ()).is_none());
+        store.clock.advance(Duration::from_millis(1));
+    }
+    store.becomes(Mood::Fine);
+    assert_eq!(source(&limiter).await, Source::Memory);
+}
+
+#[tokio::test]
+async fn a_store_that_is_left_alone_is_not_asked_to_forget_either() {
+    let store = Moody::unavailable();
+    let limiter = limiter(&store, 9);
+    open_breaker(&limiter).await;
+    store.times_asked();
+    let error = limiter.reset("ada").await.unwrap_err();
+    assert_eq!(
+        (error.kind(), store.times_asked()),
+        (ErrorKind::Unavailable, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_is_waited_for_no_longer_when_it_is_to_forget() {
+    let limiter = limiter(&Moody::new(Mood::Hangs), 9);
+    let error = limiter.reset("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_room_asks_the_store_as_soon_as_it_is_back() {
+    let store = Moody::unavailable();
+    let limiter = falling_back(&store, 1);
+    assert!(limiter.check("ada").await.unwrap().is_allowed());
+    let begin = tokio::time::Instant::now();
+    let comes_back = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        store.becomes(Mood::Fine);
+    };
+    let patience = Duration::from_secs(86_400);
+    let (decision, ()) = tokio::join!(limiter.until_ready("ada", 1, patience), comes_back);
+    assert_eq!(decision.unwrap().source(), Source::Memory);
+    assert_eq!(begin.elapsed().as_secs(), 1);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::Error;
+use crate::{Error, ErrorKind};
 
 /// So many failures in a row open it: one is noise, and each costs a caller the whole deadline.
 const FAILURES_IN_A_ROW: u32 = 5;
@@ -21,8 +21,11 @@ const SECOND: u64 = 1_000_000;
 const FIRST_OPEN: u64 = 100_000;
 const LONGEST_OPEN: u64 = 500_000;
 
-/// A probe of which nothing is heard in this time is lost.
+/// A probe of which nothing is heard for so long after the deadline is lost.
 const PROBE: u64 = SECOND;
+
+/// Who waited for less than this part of the deadline cannot have been answered by every healthy store.
+const PART_THAT_TELLS: u64 = 4;
 
 /// Whether the store may be asked.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,15 +54,19 @@ const OPEN: u8 = 2;
 struct Record {
     in_a_row: u32,
     given_up_in_a_row: u32,
-    given_up_since: u64,
-    /// The second that is counted.
-    second: u64,
+    /// When somebody last gave up, and for how long somebody has waited in vain until then.
+    given_up_at: u64,
+    unanswered: u64,
+    /// When the second began that is counted.
+    second_began: u64,
     outcomes: u32,
     failures: u32,
     /// How often it has opened without having been closed for a second.
     openings: u32,
     closed_at: Option<u64>,
     last: Option<Error>,
+    /// What is answered while it is open.
+    refusal: Option<Error>,
 }
 
 impl Default for Breaker {
@@ -73,29 +80,38 @@ impl Default for Breaker {
 }
 
 impl Breaker {
+    /// Whether a check may ask, which waits for so long at most.
     #[inline]
-    pub(super) fn enter(&self, now: impl FnOnce() -> u64) -> Entry {
-        if self.mode.load(Ordering::Relaxed) != OPEN {
+    pub(super) fn enter(&self, deadline: u64, now: impl FnOnce() -> u64) -> Entry {
+        if !self.is_open() {
             return Entry::Ask;
         }
-        self.enter_open(now())
+        self.enter_open(deadline, now())
     }
 
     #[cold]
-    fn enter_open(&self, now: u64) -> Entry {
+    fn enter_open(&self, deadline: u64, now: u64) -> Entry {
         let until = self.until.load(Ordering::Relaxed);
-        if now < until {
+        let lost = PROBE.saturating_add(deadline);
+        // Later than it can be is what a clock says that has stepped back.
+        if now < until && until - now <= lost {
             return Entry::Refuse;
         }
         // Who moves the time is the one to ask.
-        let moved =
-            self.until
-                .compare_exchange(until, now + PROBE, Ordering::Relaxed, Ordering::Relaxed);
+        let next = now.saturating_add(lost);
+        let moved = self
+            .until
+            .compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed);
         if moved.is_ok() {
             Entry::Probe
         } else {
             Entry::Refuse
         }
+    }
+
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.mode.load(Ordering::Relaxed) == OPEN
     }
 
     /// The store has answered.
@@ -111,7 +127,7 @@ impl Breaker {
         let mut record = self.lock();
         record.in_a_row = 0;
         record.given_up_in_a_row = 0;
-        if now.saturating_sub(record.second) < SECOND {
+        if now.saturating_sub(record.second_began) < SECOND {
             record.outcomes += 1;
         } else if self.mode.load(Ordering::Relaxed) == WARY {
             self.mode.store(CALM, Ordering::Relaxed);
@@ -121,22 +137,32 @@ impl Breaker {
     /// The store has failed.
     pub(super) fn failed(&self, now: u64, error: &Error) {
         let mut record = self.lock();
-        if self.mode.load(Ordering::Relaxed) == OPEN {
+        if self.is_open() {
             // It was asked before.
             return;
         }
         self.mode.store(WARY, Ordering::Relaxed);
+        // One call may have carried many checks: what befell it befell it once.
+        if record.last.as_ref().is_some_and(|last| last.is_same(error)) {
+            return;
+        }
         record.last = Some(error.clone());
-        if record.fails_too_often(now) {
+        if record.count_failure(now) {
             self.open(&mut record, now);
         }
     }
 
-    /// Nobody waited for the store to answer. One who leaves says nothing; but where many leave,
-    /// nobody is answered in between, and that for as long as the store may take, the store hangs.
-    pub(super) fn given_up(&self, now: u64, deadline: u64) {
+    /// Somebody who began then has not waited for the store to answer.
+    ///
+    /// One who leaves says nothing, and who leaves early neither. But where many leave, nobody is
+    /// answered in between, and together they have waited for as long as the store may take, it
+    /// hangs.
+    pub(super) fn given_up(&self, began: u64, now: u64, deadline: u64) {
+        if now.saturating_sub(began) < deadline / PART_THAT_TELLS {
+            return;
+        }
         let mut record = self.lock();
-        if self.mode.load(Ordering::Relaxed) == OPEN {
+        if self.is_open() {
             return;
         }
         if self.mode.swap(WARY, Ordering::Relaxed) == CALM {
@@ -144,13 +170,8 @@ impl Breaker {
             record.in_a_row = 0;
             record.given_up_in_a_row = 0;
         }
-        if record.given_up_in_a_row == 0 {
-            record.given_up_since = now;
-        }
-        record.given_up_in_a_row += 1;
-        let hangs = record.given_up_in_a_row >= FAILURES_IN_A_ROW
-            && now.saturating_sub(record.given_up_since) >= deadline;
-        if hangs {
+        record.count_given_up(began, now);
+        if record.given_up_in_a_row >= FAILURES_IN_A_ROW && record.unanswered >= deadline {
             record.last = None;
             self.open(&mut record, now);
         }
@@ -159,7 +180,7 @@ impl Breaker {
     /// What the probe came to; `None` when nobody waited for it.
     pub(super) fn probed(&self, now: u64, outcome: Option<Result<(), &Error>>) {
         let mut record = self.lock();
-        if self.mode.load(Ordering::Relaxed) != OPEN {
+        if !self.is_open() {
             return;
         }
         match outcome {
@@ -190,12 +211,14 @@ impl Breaker {
         self.until
             .store(now + open_for(record.openings), Ordering::Relaxed);
         record.openings = record.openings.saturating_add(1);
+        record.refusal = Some(refusal(record.last.as_ref()));
         self.mode.store(OPEN, Ordering::Relaxed);
     }
 
-    /// The failure that opened it, unless it opened because nobody was answered.
-    pub(super) fn last_failure(&self) -> Option<Error> {
-        self.lock().last.clone()
+    /// What is answered while it is open.
+    pub(super) fn refusal(&self) -> Error {
+        let made = self.lock().refusal.clone();
+        made.unwrap_or_else(|| refusal(None))
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
@@ -206,13 +229,14 @@ impl Breaker {
 
 impl Record {
     fn begin_second(&mut self, now: u64) {
-        self.second = now;
+        self.second_began = now;
         self.outcomes = 0;
         self.failures = 0;
     }
 
-    fn fails_too_often(&mut self, now: u64) -> bool {
-        if now.saturating_sub(self.second) >= SECOND {
+    /// Counts a failure, and tells whether there have been too many.
+    fn count_failure(&mut self, now: u64) -> bool {
+        if now.saturating_sub(self.second_began) >= SECOND {
             self.begin_second(now);
         }
         self.in_a_row += 1;
@@ -220,6 +244,34 @@ impl Record {
         self.failures += 1;
         let half = self.outcomes >= OUTCOMES_THAT_TELL && self.failures * 2 >= self.outcomes;
         self.in_a_row >= FAILURES_IN_A_ROW || half
+    }
+
+    fn count_given_up(&mut self, began: u64, now: u64) {
+        if now.saturating_sub(self.given_up_at) >= SECOND {
+            self.given_up_in_a_row = 0;
+        }
+        if self.given_up_in_a_row == 0 {
+            self.unanswered = 0;
+            self.given_up_at = began;
+        }
+        self.given_up_in_a_row += 1;
+        // Of those who wait at the same time, the time counts once.
+        self.unanswered += now.saturating_sub(began.max(self.given_up_at));
+        self.given_up_at = now;
+    }
+}
+
+fn refusal(last: Option<&Error>) -> Error {
+    const TEXT: &str = "the store is not asked until it has answered a probe";
+    match last {
+        Some(last) => {
+            let text = format!("{TEXT}: {last}");
+            Error::new(ErrorKind::Unavailable, text).with_source(last.clone())
+        }
+        None => Error::new(
+            ErrorKind::Unavailable,
+            format!("{TEXT}: it answered nobody"),
+        ),
     }
 }
 

@@ -60,24 +60,28 @@ pub(super) struct Watch {
     part: usize,
     is_probe: bool,
     has_ended: bool,
+    /// By the clock of the guard.
+    began: u64,
 }
 
 impl Watch {
-    pub(super) fn new(guard: &Guard, part: usize, is_probe: bool) -> Self {
+    pub(super) fn new(guard: &Guard, part: usize, is_probe: bool, began: u64) -> Self {
         Self {
             guard: guard.clone(),
             part,
             is_probe,
             has_ended: false,
+            began,
         }
     }
 
     pub(super) fn end(mut self, answer: &Result<Answer, Error>) {
         self.has_ended = true;
+        let outcome = answer.as_ref().map(Answer::source);
         if self.is_probe {
-            self.guard.note_probe(self.part, Some(answer.as_ref()));
+            self.guard.note_probe(self.part, Some(outcome));
         } else {
-            self.guard.note(self.part, answer.as_ref());
+            self.guard.note(self.part, outcome);
         }
     }
 }
@@ -90,7 +94,7 @@ impl Drop for Watch {
         if self.is_probe {
             self.guard.note_probe(self.part, None);
         } else {
-            self.guard.note_given_up(self.part);
+            self.guard.note_given_up(self.part, self.began);
         }
     }
 }

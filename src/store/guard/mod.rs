@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
@@ -91,8 +92,8 @@ struct Inner {
 struct Settings {
     clock: Clock,
     deadline: Duration,
-    /// Whether the store keeps it itself.
-    is_kept: bool,
+    /// Whether the store keeps the deadline itself.
+    keeps_deadline: bool,
     fallback_keys: usize,
     parts: Parts,
 }
@@ -113,7 +114,7 @@ impl Guard {
         Self::build(Settings {
             clock: Clock::monotonic(),
             deadline: DEFAULT_DEADLINE,
-            is_kept: false,
+            keeps_deadline: false,
             fallback_keys: DEFAULT_MAX_KEYS,
             parts: Parts {
                 count: 1,
@@ -171,7 +172,7 @@ impl Guard {
     pub(crate) fn kept_deadline(self, deadline: Duration) -> Self {
         self.with(|settings| {
             settings.deadline = deadline;
-            settings.is_kept = true;
+            settings.keeps_deadline = true;
         })
     }
 
@@ -198,7 +199,7 @@ impl Guard {
         match self.enter(part, store, check) {
             Entry::Ask => {
                 let Some(later) = store.check_in_place(check, answer) else {
-                    self.note(part, Ok(answer));
+                    self.note(part, Ok(answer.source()));
                     return None;
                 };
                 Some(self.watch(later, part, false))
@@ -230,7 +231,7 @@ impl Guard {
         let Some(breaker) = self.inner.breakers.get(part) else {
             return Entry::Ask;
         };
-        match breaker.enter(|| self.inner.settings.clock.now()) {
+        match breaker.enter(self.deadline_micros(), || self.inner.settings.clock.now()) {
             Entry::Probe => self.probe(part, store, check),
             entry => entry,
         }
@@ -243,63 +244,108 @@ impl Guard {
         };
         let look = Check { cost: 0, ..check };
         drop(runtime.spawn(self.watch(store.check(look), part, true)));
+        // Who came with the check does not wait for that.
         Entry::Refuse
     }
 
     fn watch(&self, answer: StoreFuture, part: usize, is_probe: bool) -> Guarded {
-        let answer = match answer.try_ready() {
+        match answer.try_ready() {
             Ok(answer) => {
                 if is_probe {
-                    self.note_probe(part, Some(answer.as_ref()));
+                    self.note_probe(part, Some(answer.as_ref().map(Answer::source)));
                 } else {
-                    self.note(part, answer.as_ref());
+                    self.note(part, answer.as_ref().map(Answer::source));
                 }
-                return Guarded::ready(answer);
+                Guarded::ready(answer)
             }
-            Err(later) => match &self.inner.settings {
-                Settings { is_kept: true, .. } => later,
-                // Without tokio there is no telling when it is late.
-                _ if Handle::try_current().is_err() => later,
-                Settings { deadline, .. } => within(*deadline, later),
-            },
+            Err(later) => {
+                let began = self.inner.settings.clock.now();
+                let watch = Watch::new(self, part, is_probe, began);
+                Guarded::watched(self.in_time(later), watch)
+            }
+        }
+    }
+
+    /// Asks the store to forget or to take back, unless it has failed just now.
+    pub(crate) fn give_back(
+        &self,
+        subject: Subject<'_>,
+        ask: impl FnOnce() -> StoreFuture<()>,
+    ) -> StoreFuture<()> {
+        let part = self.part_of(&Check { subject, cost: 0 });
+        let Some(breaker) = self.inner.breakers.get(part) else {
+            return ask();
         };
-        Guarded::watched(answer, Watch::new(self, part, is_probe))
+        if breaker.is_open() {
+            return StoreFuture::ready(Err(breaker.refusal()));
+        }
+        let later = match ask().try_ready() {
+            Ok(outcome) => return StoreFuture::ready(outcome),
+            Err(later) => self.in_time(later),
+        };
+        let guard = self.clone();
+        StoreFuture::boxed(async move {
+            let outcome = later.await;
+            guard.note(part, outcome.as_ref().map(|()| Source::Other));
+            outcome
+        })
+    }
+
+    /// Bounds the time that a store takes which keeps no deadline itself.
+    fn in_time<T: Send + 'static>(&self, later: StoreFuture<T>) -> StoreFuture<T> {
+        let Settings {
+            deadline,
+            keeps_deadline,
+            ..
+        } = self.inner.settings;
+        // Without tokio there is no telling when it is late.
+        if keeps_deadline || Handle::try_current().is_err() {
+            return later;
+        }
+        StoreFuture::boxed(async move {
+            let answered = tokio::time::timeout(deadline, later).await;
+            answered.unwrap_or_else(|_| {
+                let text = format!("the store did not answer within {deadline:?}");
+                Err(Error::new(ErrorKind::Timeout, text))
+            })
+        })
+    }
+
+    fn deadline_micros(&self) -> u64 {
+        u64::try_from(self.inner.settings.deadline.as_micros()).unwrap_or(u64::MAX)
     }
 
     /// Tells the breaker what came of a check.
     #[inline]
-    fn note(&self, part: usize, outcome: Result<&Answer, &Error>) {
+    fn note(&self, part: usize, outcome: Result<Source, &Error>) {
         let Some(breaker) = self.inner.breakers.get(part) else {
             return;
         };
         let now = || self.inner.settings.clock.now();
         match outcome {
-            Ok(answer) if answer.source() == Source::LocalDenial => {}
+            Ok(Source::LocalDenial) => {}
             Err(error) if is_failure(error) => breaker.failed(now(), error),
             Ok(_) | Err(_) => breaker.succeeded(now),
         }
     }
 
-    /// Tells the breaker of a check that nobody waited for.
-    fn note_given_up(&self, part: usize) {
-        let Settings {
-            clock, deadline, ..
-        } = &self.inner.settings;
-        let deadline = u64::try_from(deadline.as_micros()).unwrap_or(u64::MAX);
+    /// Tells the breaker of a check that began then and that nobody waited for.
+    fn note_given_up(&self, part: usize, began: u64) {
         if let Some(breaker) = self.inner.breakers.get(part) {
-            breaker.given_up(clock.now(), deadline);
+            let now = self.inner.settings.clock.now();
+            breaker.given_up(began, now, self.deadline_micros());
         }
     }
 
     /// Tells the breaker what came of its probe, if anything did.
-    fn note_probe(&self, part: usize, outcome: Option<Result<&Answer, &Error>>) {
+    fn note_probe(&self, part: usize, outcome: Option<Result<Source, &Error>>) {
         let Some(breaker) = self.inner.breakers.get(part) else {
             return;
         };
         let outcome = match outcome {
             None => None,
             // Redis was not asked.
-            Some(Ok(answer)) if answer.source() == Source::LocalDenial => None,
+            Some(Ok(Source::LocalDenial)) => None,
             Some(Err(error)) if is_failure(error) => Some(Err(error)),
             Some(_) => Some(Ok(())),
         };
@@ -314,17 +360,8 @@ impl Guard {
 
     #[cold]
     fn not_asked(&self, part: usize) -> Error {
-        const TEXT: &str = "the store is not asked until it has answered a probe";
         let breaker = self.inner.breakers.get(part);
-        match breaker.and_then(Breaker::last_failure) {
-            Some(last) => {
-                Error::new(ErrorKind::Unavailable, format!("{TEXT}: {last}")).with_source(last)
-            }
-            None => Error::new(
-                ErrorKind::Unavailable,
-                format!("{TEXT}: it answered nobody"),
-            ),
-        }
+        breaker.map_or_else(|| Breaker::default().refusal(), Breaker::refusal)
     }
 }
 
@@ -334,16 +371,6 @@ fn is_failure(error: &Error) -> bool {
         error.kind(),
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::InvalidReply
     )
-}
-
-fn within(deadline: Duration, answer: StoreFuture) -> StoreFuture {
-    StoreFuture::boxed(async move {
-        let answered = tokio::time::timeout(deadline, answer).await;
-        answered.unwrap_or_else(|_| {
-            let text = format!("the store did not answer within {deadline:?}");
-            Err(Error::new(ErrorKind::Timeout, text))
-        })
-    })
 }
 
 impl Default for Guard {
@@ -357,7 +384,7 @@ impl fmt::Debug for Guard {
         let Settings {
             clock: _,
             deadline,
-            is_kept: _,
+            keeps_deadline: _,
             fallback_keys,
             parts: _,
         } = &self.inner.settings;

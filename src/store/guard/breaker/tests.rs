@@ -13,14 +13,17 @@ fn fail(breaker: &Breaker, now: u64) -> bool {
     is_open(breaker)
 }
 
-fn give_up(breaker: &Breaker, now: u64) -> bool {
-    breaker.given_up(now, 100_000);
+/// Whether it is open after somebody who waited since then has left.
+fn give_up(breaker: &Breaker, began: u64, now: u64) -> bool {
+    breaker.given_up(began, now, DEADLINE);
     is_open(breaker)
 }
 
 fn is_open(breaker: &Breaker) -> bool {
-    breaker.mode.load(Ordering::Relaxed) == OPEN
+    breaker.is_open()
 }
+
+const DEADLINE: u64 = 100_000;
 
 fn opened_at(now: u64) -> Breaker {
     let breaker = Breaker::default();
@@ -33,7 +36,7 @@ fn opened_at(now: u64) -> Breaker {
 
 /// When it lets somebody ask again, who then does.
 fn next_probe(breaker: &Breaker, mut now: u64) -> u64 {
-    while breaker.enter(|| now) == Entry::Refuse {
+    while breaker.enter(DEADLINE, || now) == Entry::Refuse {
         now += 1_000;
     }
     now
@@ -48,9 +51,18 @@ fn it_opens_at_the_fifth_failure_in_a_row() {
         }
         breaker.succeeded(|| 0);
     }
-    assert_eq!(breaker.enter(|| 0), Entry::Ask);
+    assert_eq!(breaker.enter(DEADLINE, || 0), Entry::Ask);
     let breaker = opened_at(0);
-    assert_eq!(breaker.enter(|| 0), Entry::Refuse);
+    assert_eq!(breaker.enter(DEADLINE, || 0), Entry::Refuse);
+}
+
+#[test]
+fn a_call_that_carried_many_checks_fails_once() {
+    let (breaker, lost) = (Breaker::default(), failure());
+    for _ in 0..100 {
+        breaker.failed(0, &lost);
+    }
+    assert!(!is_open(&breaker));
 }
 
 #[test]
@@ -118,11 +130,14 @@ fn it_is_open_for_a_tenth_to_half_a_second_twice_as_long_each_time() {
 fn one_probes_at_a_time() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
-    for now in [probe, probe + 1, probe + PROBE - 1] {
-        assert_eq!(breaker.enter(|| now), Entry::Refuse);
+    for now in [probe, probe + 1, probe + DEADLINE + PROBE - 1] {
+        assert_eq!(breaker.enter(DEADLINE, || now), Entry::Refuse);
     }
     // The probe is lost.
-    assert_eq!(breaker.enter(|| probe + PROBE), Entry::Probe);
+    assert_eq!(
+        breaker.enter(DEADLINE, || probe + DEADLINE + PROBE),
+        Entry::Probe
+    );
 }
 
 #[test]
@@ -130,7 +145,7 @@ fn a_probe_that_nobody_waited_for_is_the_next_ones() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     breaker.probed(probe + 1, None);
-    assert_eq!(breaker.enter(|| probe + 1), Entry::Probe);
+    assert_eq!(breaker.enter(DEADLINE, || probe + 1), Entry::Probe);
 }
 
 #[test]
@@ -138,7 +153,7 @@ fn one_success_of_a_probe_closes_it() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     breaker.probed(probe, Some(Ok(())));
-    assert_eq!(breaker.enter(|| probe), Entry::Ask);
+    assert_eq!(breaker.enter(DEADLINE, || probe), Entry::Ask);
     // Those that failed before count no more.
     for _ in 1..FAILURES_IN_A_ROW {
         assert!(!fail(&breaker, probe));
@@ -151,7 +166,7 @@ fn what_was_asked_before_it_opened_does_not_move_it() {
     for now in [0, 50_000, 99_000] {
         fail(&breaker, now);
         breaker.succeeded(|| now);
-        assert_eq!(breaker.enter(|| now), Entry::Refuse);
+        assert_eq!(breaker.enter(DEADLINE, || now), Entry::Refuse);
     }
     assert!(next_probe(&breaker, 0) <= 201_000);
 }
@@ -178,24 +193,70 @@ fn one_that_opens_again_at_once_stays_open_longer() {
 #[test]
 fn a_store_whose_callers_all_leave_unanswered_hangs() {
     let breaker = Breaker::default();
-    for now in (0..5).map(|step| step * 20_000) {
-        assert!(!give_up(&breaker, now));
+    for began in (0..4).map(|step| step * 30_000) {
+        assert!(!give_up(&breaker, began, began + 30_000));
     }
-    assert!(give_up(&breaker, 100_000));
+    assert!(give_up(&breaker, 120_000, 150_000));
+}
+
+#[test]
+fn those_who_wait_together_have_not_waited_for_longer() {
+    let breaker = Breaker::default();
+    for _ in 0..1_000 {
+        assert!(!give_up(&breaker, 0, 90_000));
+    }
+    assert!(give_up(&breaker, 70_000, 100_000));
+}
+
+#[test]
+fn callers_that_leave_at_once_say_nothing() {
+    let breaker = Breaker::default();
+    for began in (0..10_000).map(|step| step * 10_000) {
+        assert!(!give_up(&breaker, began, began + 5_000));
+    }
+}
+
+#[test]
+fn callers_that_leave_now_and_then_say_nothing() {
+    let breaker = Breaker::default();
+    for began in (0..100).map(|step| step * 2 * SECOND) {
+        assert!(!give_up(&breaker, began, began + 50_000));
+    }
 }
 
 #[test]
 fn callers_that_leave_a_store_which_answers_others_say_nothing() {
     let breaker = Breaker::default();
-    for now in (0..1_000).map(|step| step * 20_000) {
+    for began in (0..1_000).map(|step| step * 40_000) {
         for _ in 0..100 {
-            assert!(!give_up(&breaker, now));
+            assert!(!give_up(&breaker, began, began + 40_000));
         }
-        breaker.succeeded(|| now);
+        breaker.succeeded(|| began + 40_000);
     }
 }
 
 #[test]
-fn it_knows_the_failure_that_opened_it() {
-    assert_eq!(opened_at(0).last_failure().unwrap().to_string(), "too late");
+fn a_probe_is_not_lost_before_its_deadline() {
+    let breaker = opened_at(0);
+    let (deadline, probe) = (10 * SECOND, next_probe(&breaker, 0));
+    breaker.probed(probe, None);
+    assert_eq!(breaker.enter(deadline, || probe), Entry::Probe);
+    let lost = probe + deadline + PROBE;
+    assert_eq!(breaker.enter(deadline, || lost - 1), Entry::Refuse);
+    assert_eq!(breaker.enter(deadline, || lost), Entry::Probe);
+}
+
+#[test]
+fn a_clock_that_stepped_back_does_not_keep_it_open() {
+    let breaker = opened_at(3_600 * SECOND);
+    assert_eq!(breaker.enter(DEADLINE, || 0), Entry::Probe);
+}
+
+#[test]
+fn what_is_answered_while_it_is_open_names_the_failure() {
+    let text = opened_at(0).refusal().to_string();
+    assert!(
+        text.contains("not asked") && text.contains("too late"),
+        "{text}"
+    );
 }

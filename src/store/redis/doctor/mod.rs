@@ -112,7 +112,8 @@ impl Asking {
     }
 
     async fn ask(&self, command: &Cmd) -> Result<Value, Error> {
-        self.within(self.client.query(Way::default(), command)).await
+        self.within(self.client.query(Way::default(), command))
+            .await
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
