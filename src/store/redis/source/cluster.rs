@@ -9,7 +9,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::{Arg, Cmd, ConnectionInfo, ProtocolVersion, RedisResult, Value};
 use tokio::time;
 
-use super::server::{CONCURRENT_COMMANDS, Server, tcp_settings, timed_out};
+use super::server::{Server, tcp_settings, timed_out};
 
 /// How long a connection to one node may take. While the client looks for the masters, all nodes wait
 /// for one that hangs.
@@ -27,6 +27,12 @@ const BEYOND_DEADLINE: Duration = Duration::from_millis(100);
 const RETRIES: u32 = 3;
 const LEAST_WAIT: u64 = 5;
 const MOST_WAIT: u64 = 100;
+
+/// How many calls are on their way to one node, over one connection. While the client looks for the
+/// masters it reads no answers, and a node that it owes many does not tell it where they are: with 40 some
+/// losses of a master stalled the other shards for a second, with 8 none was seen to. More
+/// [connections](crate::RedisStore::connections) carry more.
+const CALLS_OF_NODE: usize = 8;
 
 /// The nodes that are asked first, and how all are spoken to.
 pub(in crate::store::redis) struct Cluster {
@@ -52,7 +58,7 @@ impl Cluster {
                 .max_retry_wait(MOST_WAIT)
                 .retry_wait_formula(LEAST_WAIT, 2)
                 .connection_timeout(NODE_CONNECT_TIMEOUT)
-                .connection_concurrency_limit(CONCURRENT_COMMANDS)
+                .connection_concurrency_limit(CALLS_OF_NODE)
                 .tcp_settings(tcp_settings())
                 .use_protocol(protocol);
             #[cfg(feature = "tls")]
