@@ -159,6 +159,30 @@ async fn a_server_that_pauses_for_longer_than_the_deadline_keeps_its_connection(
     assert_eq!(relay.accepted(), 1);
 }
 
+#[test]
+fn a_check_that_is_dropped_in_another_runtime_does_not_cost_the_connection_of_its_own() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let server = RedisServer::start();
+    let limiter = limiter(&server.url());
+    let (own, other) = (runtime(), runtime());
+    let _ = own.block_on(decided(&limiter, "ada"));
+    signal(&server, "STOP");
+    let mut check = Box::pin(limiter.check("ada"));
+    own.block_on(async {
+        let impatience = DEADLINE * 7 / 10;
+        let given_up = tokio::time::timeout(impatience, check.as_mut()).await;
+        assert!(given_up.is_err());
+    });
+    other.block_on(async { drop(check) });
+    // What it was to do for the connection ends with it.
+    drop(other);
+    signal(&server, "CONT");
+    let _ = own.block_on(decided(&limiter, "ada"));
+}
+
 #[tokio::test]
 async fn a_demoted_master_is_left_for_the_one_that_the_address_now_means() {
     let (old, new) = (RedisServer::start(), RedisServer::start());

@@ -50,6 +50,12 @@ pub(super) fn may_be_of_protocol(error: &RedisError) -> bool {
     }
 }
 
+/// Why there is no connection any more, and will be none.
+pub(super) fn runtime_has_ended() -> RedisError {
+    let text = "the tokio runtime of this connection has ended";
+    (RedisKind::Io, text).into()
+}
+
 /// Whether a replica says that it is one: somebody else is master now.
 pub(super) fn is_replica(error: &RedisError) -> bool {
     let code = error.code().unwrap_or_default();

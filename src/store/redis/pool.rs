@@ -45,8 +45,10 @@ impl Pool {
             .checked_sub(1)
             .and_then(|other| self.others.get(other));
         let slots = other.unwrap_or(&self.first);
-        let slot = slots.get_or_make(&Handle::current(), || {
-            Ok::<_, Infallible>(Arc::new(Slot::new(Arc::clone(&self.source))))
+        let runtime = Handle::current();
+        let slot = slots.get_or_make(&runtime, || {
+            let slot = Slot::new(Arc::clone(&self.source), runtime.clone());
+            Ok::<_, Infallible>(Arc::new(slot))
         });
         slot.unwrap_or_else(|never| match never {})
     }
@@ -100,6 +102,25 @@ mod tests {
         let within = Duration::from_secs(5);
         let ended = runtime.block_on(async { tokio::time::timeout(within, ended).await });
         assert!(ended.is_ok(), "{} tasks are left", tasks());
+    }
+
+    #[test]
+    fn who_waits_for_a_connection_of_a_runtime_that_ends_is_told() {
+        // It takes connections, and never says anything.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let source = address::source(&format!("redis://{}", listener.local_addr().unwrap()));
+        let pool = Pool::new(Arc::new(source.unwrap()), NonZeroUsize::MIN);
+        let (own, other) = (runtime(), runtime());
+        own.block_on(begin_to_connect(&pool));
+        let slot = own.block_on(async { pool.slot(0) });
+        drop(own);
+        for _ in 0..3 {
+            let wait = slot.wait(Duration::from_secs(1));
+            let within = Duration::from_secs(5);
+            let told = other.block_on(async { tokio::time::timeout(within, wait).await });
+            let error = told.expect("an answer").unwrap_err();
+            assert!(error.to_string().contains("has ended"), "{error}");
+        }
     }
 
     async fn begin_to_connect(pool: &Pool) {

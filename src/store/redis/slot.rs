@@ -41,6 +41,9 @@ const MOST_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Slot {
     source: Arc<Source>,
+    /// Whose the connection is, whatever runtime it is that a caller is polled or dropped in: tasks that
+    /// another one has may end, or stand still, while this one waits for what they do.
+    runtime: Handle,
     state: watch::Sender<State>,
 }
 
@@ -100,9 +103,14 @@ enum Step {
 }
 
 impl Slot {
-    pub(super) fn new(source: Arc<Source>) -> Self {
+    /// The connection of a runtime.
+    pub(super) fn new(source: Arc<Source>, runtime: Handle) -> Self {
         let (state, _) = watch::channel(State::Absent(None));
-        Self { source, state }
+        Self {
+            source,
+            runtime,
+            state,
+        }
     }
 
     /// The connection if it is there.
@@ -141,33 +149,19 @@ impl Slot {
 
     /// Begins an attempt to connect, if the state is one that wants it.
     fn begin(self: &Arc<Self>, deadline: Duration, wants: impl FnOnce(&State) -> bool) {
-        // Outside of any runtime there is nobody to connect; the next caller is in one.
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
         let mut not_before = None;
         let begins = self.state.send_if_modified(|state| {
             let wants = wants(state);
             if wants {
-                not_before = state.up().map(|up| up.made + PAUSE);
+                not_before = state.connection().map(|up| up.made + PAUSE);
                 *state = State::Connecting;
             }
             wants
         });
         if begins {
-            runtime.spawn(Arc::clone(self).connect(deadline, not_before));
+            let duty = Duty::of(self);
+            self.runtime.spawn(duty.connect(deadline, not_before));
         }
-    }
-
-    async fn connect(self: Arc<Self>, deadline: Duration, not_before: Option<Instant>) {
-        if let Some(not_before) = not_before {
-            time::sleep_until(not_before.into()).await;
-        }
-        let state = match self.make(deadline).await {
-            Ok(up) => State::Up(up),
-            Err(error) => State::Absent(Some(Failure::new(error))),
-        };
-        self.state.send_replace(state);
     }
 
     async fn make(self: &Arc<Self>, deadline: Duration) -> RedisResult<Arc<Up>> {
@@ -178,18 +172,15 @@ impl Slot {
 
     /// A connection serves no more: the next one is made now, so that it is there when it is needed.
     fn lose(self: &Arc<Self>, made: Instant) {
-        let up = self.state.borrow().up().map(|up| up.deadline);
+        let up = self.state.borrow().connection().map(|up| up.deadline);
         if let Some(deadline) = up {
-            let is_it = |state: &State| state.up().is_some_and(|up| up.made == made);
+            let is_it = |state: &State| state.connection().is_some_and(|up| up.made == made);
             self.begin(deadline, is_it);
         }
     }
 
     /// Asks a connection that does not answer a command whether it is still there.
     fn doubt(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration, command: &Cmd) {
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
         let Some(probe) = up.link.probe(command) else {
             return;
         };
@@ -197,19 +188,10 @@ impl Slot {
         let (slot, up) = (Arc::clone(self), Arc::clone(up));
         if up.link.is_of_cluster() {
             if !up.is_asked.swap(true, Ordering::Relaxed) {
-                runtime.spawn(slot.ask_node(up, probe, patience));
+                self.runtime.spawn(slot.ask_node(up, probe, patience));
             }
         } else if self.exchange(&up, State::Up, State::Doubted) {
-            runtime.spawn(slot.ask(up, probe, patience));
-        }
-    }
-
-    async fn ask(self: Arc<Self>, up: Arc<Up>, probe: Cmd, patience: Duration) {
-        if up.answers(&probe, patience).await {
-            up.silence.answered();
-            self.exchange(&up, State::Doubted, State::Up);
-        } else {
-            self.lose(up.made);
+            self.runtime.spawn(Duty::of(self).ask(up, probe, patience));
         }
     }
 
@@ -236,13 +218,60 @@ impl Slot {
     ) -> bool {
         let from = discriminant(&from(Arc::clone(up)));
         self.state.send_if_modified(|state| {
-            let is_it = state.up().is_some_and(|now| Arc::ptr_eq(now, up));
+            let is_it = state.connection().is_some_and(|now| Arc::ptr_eq(now, up));
             let is_it = is_it && discriminant(state) == from;
             if is_it {
                 *state = to(Arc::clone(up));
             }
             is_it
         })
+    }
+}
+
+/// A task in whose time others wait for what becomes of the connection.
+struct Duty {
+    slot: Arc<Slot>,
+    is_done: bool,
+}
+
+impl Duty {
+    fn of(slot: &Arc<Slot>) -> Self {
+        let slot = Arc::clone(slot);
+        let is_done = false;
+        Self { slot, is_done }
+    }
+
+    async fn connect(mut self, deadline: Duration, not_before: Option<Instant>) {
+        if let Some(not_before) = not_before {
+            time::sleep_until(not_before.into()).await;
+        }
+        let state = match self.slot.make(deadline).await {
+            Ok(up) => State::Up(up),
+            Err(error) => State::Absent(Some(Failure::new(error))),
+        };
+        self.slot.state.send_replace(state);
+        self.is_done = true;
+    }
+
+    async fn ask(mut self, up: Arc<Up>, probe: Cmd, patience: Duration) {
+        if up.answers(&probe, patience).await {
+            up.silence.answered();
+            self.slot.exchange(&up, State::Doubted, State::Up);
+        } else {
+            self.slot.lose(up.made);
+        }
+        self.is_done = true;
+    }
+}
+
+impl Drop for Duty {
+    /// Before its end, it is the runtime that ends, and the connection with it. Who still waits, in
+    /// another one, would do so for ever.
+    fn drop(&mut self) {
+        if !self.is_done {
+            let failure = Failure::new(error::runtime_has_ended());
+            self.slot.state.send_replace(State::Absent(Some(failure)));
+        }
     }
 }
 
@@ -260,7 +289,8 @@ fn is_loss(error: &RedisError) -> bool {
 }
 
 impl State {
-    fn up(&self) -> Option<&Arc<Up>> {
+    /// The connection that is there, be it doubted.
+    fn connection(&self) -> Option<&Arc<Up>> {
         match self {
             Self::Up(up) | Self::Doubted(up) => Some(up),
             Self::Absent(_) | Self::Connecting => None,
