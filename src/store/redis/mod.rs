@@ -17,7 +17,6 @@ mod per_runtime;
 mod pool;
 mod queue;
 mod script;
-mod silence;
 mod slot;
 mod source;
 #[cfg(feature = "tls")]

@@ -1,7 +1,8 @@
 //! One connection that is kept: made when first used, given up when it serves no more, made again.
 //!
 //! A connection to one server that is silent is asked whether it is still there, and meanwhile nothing
-//! is sent on it. That to a cluster goes on, since other nodes answer: the node is asked, and a new
+//! is sent on it. It is asked as well, but used on, when a caller gives up so early that it cannot be
+//! told from silence: so it does not matter how impatient callers are. That to a cluster goes on, since other nodes answer: the node is asked, and a new
 //! connection takes the place of the old one when it is there.
 //!
 //! At most one attempt to connect is under way, whatever number of callers waits for it. A caller
@@ -18,7 +19,6 @@ use tokio::sync::watch;
 use tokio::time;
 
 use super::error;
-use super::silence::Silence;
 use super::source::{Link, Source};
 
 /// From a failed attempt, or from the last connection, to the next one: a server that comes back is
@@ -71,8 +71,7 @@ struct Up {
     made: Instant,
     /// For calls that take so long at most.
     deadline: Duration,
-    silence: Silence,
-    /// Whether a node of a cluster is being asked whether it is still there.
+    /// Whether it is being asked whether it is still there, while others go on.
     is_asked: AtomicBool,
 }
 
@@ -82,7 +81,6 @@ impl Up {
             link,
             made,
             deadline,
-            silence: Silence::new(),
             is_asked: AtomicBool::new(false),
         })
     }
@@ -195,6 +193,24 @@ impl Slot {
         }
     }
 
+    /// Asks a connection to one server, without a doubt: a caller gave up too early to tell whether it is
+    /// silent, and its answer is seen by nobody. Answers come in the order of the commands.
+    fn look_at(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration, command: &Cmd) {
+        let Some(probe) = up.link.probe(command) else {
+            return;
+        };
+        if up.is_asked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (slot, up) = (Arc::clone(self), Arc::clone(up));
+        self.runtime.spawn(async move {
+            if !up.answers(&probe, deadline / 2).await {
+                slot.doubt(&up, deadline, &probe);
+            }
+            up.is_asked.store(false, Ordering::Relaxed);
+        });
+    }
+
     /// Asks a node of a cluster. The client of one does not notice a node that hangs: it would ask it
     /// for ever, though another one has its slots by now. Until another one has, a new connection would
     /// only have all nodes wait for that one.
@@ -255,7 +271,6 @@ impl Duty {
 
     async fn ask(mut self, up: Arc<Up>, probe: Cmd, patience: Duration) {
         if up.answers(&probe, patience).await {
-            up.silence.answered();
             self.slot.exchange(&up, State::Doubted, State::Up);
         } else {
             self.slot.lose(up.made);
@@ -337,14 +352,15 @@ impl Live {
         let mut sent = Sent {
             on: self,
             command,
-            at: self.up.silence.sending(),
+            at: Instant::now(),
             is_answered: false,
         };
         let reply = self.up.link.send(command).await;
         sent.is_answered = true;
-        match &reply {
-            Err(failure) if is_loss(failure) => self.lose(command),
-            _ => self.up.silence.answered(),
+        if let Err(failure) = &reply
+            && is_loss(failure)
+        {
+            self.lose(command);
         }
         reply
     }
@@ -373,17 +389,58 @@ impl Live {
 struct Sent<'a> {
     on: &'a Live,
     command: &'a Cmd,
-    at: u64,
+    at: Instant,
     is_answered: bool,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         let Live { slot, up, deadline } = self.on;
-        // That other nodes answer does not tell of this one.
-        let is_doubtful = || up.link.is_of_cluster() || up.silence.of(self.at) >= *deadline / 2;
-        if !self.is_answered && is_doubtful() {
-            slot.doubt(up, *deadline, self.command);
+        if self.is_answered {
+            return;
         }
+        // A node of a cluster is only asked.
+        if up.link.is_of_cluster() || self.at.elapsed() >= *deadline / 2 {
+            slot.doubt(up, *deadline, self.command);
+        } else {
+            slot.look_at(up, *deadline, self.command);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use super::super::address;
+    use super::super::redis_server::RedisServer;
+    use super::*;
+
+    /// Sends a command, and does not wait for its answer.
+    async fn send_and_give_up(live: &Live) {
+        let command = redis::cmd("PING");
+        let mut sent = pin!(live.send(&command));
+        std::future::poll_fn(|context| {
+            assert!(sent.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn commands_that_are_given_up_early_cast_no_doubt_on_a_connection_that_answers() {
+        let server = RedisServer::start();
+        let source = address::source(&server.url()).unwrap();
+        let slot = Arc::new(Slot::new(Arc::new(source), Handle::current()));
+        let deadline = Duration::from_secs(1);
+        let live = slot.wait(deadline).await.unwrap();
+        let states = slot.state.subscribe();
+        for _ in 0..3 {
+            send_and_give_up(&live).await;
+            // Nobody else uses the connection for so long that it would be silent if it had not answered.
+            time::sleep(deadline * 6 / 10).await;
+        }
+        assert!(!states.has_changed().unwrap());
     }
 }
