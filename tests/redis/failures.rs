@@ -9,6 +9,7 @@ use redis::{Cmd, Commands, Pipeline, RedisError, RedisFuture, Value};
 use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::store_on;
+use crate::support::node::Node;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal};
 
 const NAME: &str = "tollgate:v1:{default,ada}:log:3600000000";
@@ -88,6 +89,40 @@ async fn a_wrong_password_is_a_wrong_setup_until_it_is_right_and_is_not_shown() 
     while let Err(error) = store.ping().await {
         assert!(Instant::now() < patience, "{error}");
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_quotes_what_it_does_not_understand_has_no_password_shown() {
+    let arguments = [
+        ["--rename-command", "HELLO", ""],
+        ["--rename-command", "AUTH", ""],
+    ];
+    let server = Node::start(&[&arguments.concat()[..], &["--requirepass", "s3cret"]].concat());
+    let mut urls = vec![
+        format!("redis://:s3cret@{}?protocol=resp3", server.address()),
+        format!("redis://:s3cret@{}", server.address()),
+        format!("redis://user:s3cret@{}?protocol=resp2", server.address()),
+    ];
+    if cfg!(feature = "cluster") {
+        urls.push(format!(
+            "redis+cluster://:s3cret@{}?protocol=resp3",
+            server.address()
+        ));
+        urls.push(format!("redis+cluster://:s3cret@{}", server.address()));
+    }
+    for url in urls {
+        let store = RedisStore::open(&url).unwrap();
+        let store = store.deadline(Duration::from_secs(5));
+        let error = store.ping().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error:?}");
+        let source = std::error::Error::source(&error);
+        let report = store.doctor().await;
+        let shown = format!("{error} {error:?} {source:?} {report} {report:?} {store:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+        // What it is that fails is told all the same; of AUTH the client says it in its own words.
+        let is_of_hello = url.ends_with("resp3");
+        assert_eq!(shown.contains("unknown command"), is_of_hello, "{shown}");
     }
 }
 

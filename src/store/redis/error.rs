@@ -86,8 +86,32 @@ pub(super) fn is_cross_slot(error: &Error) -> bool {
     source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::CrossSlot))
 }
 
+/// Before the arguments in what a server says of a command that it does not know: those of HELLO and
+/// AUTH are the password.
+const BEFORE_ARGUMENTS: &str = ", with args beginning with";
+
+/// What stands before the arguments of an unknown command.
+fn without_arguments(text: &str) -> &str {
+    let cut = text.split_once(BEFORE_ARGUMENTS);
+    cut.map_or(text, |(before, _)| before)
+}
+
+/// The same error where it does not quote the arguments of a command; else its code, and the text before
+/// them.
+fn not_quoting(error: RedisError) -> RedisError {
+    if !error.to_string().contains(BEFORE_ARGUMENTS) {
+        return error;
+    }
+    let detail = without_arguments(error.detail().unwrap_or_default()).to_owned();
+    match error.code() {
+        Some(code) => redis::make_extension_error(code.to_owned(), Some(detail)),
+        None => (error.kind(), "the server refuses a command", detail).into(),
+    }
+}
+
 /// An error of a whole call.
 pub(super) fn from_redis(error: RedisError) -> Error {
+    let error = not_quoting(error);
     let kind = kind_of_call(&error);
     let text = if error.kind() == RedisKind::Parse {
         // On further lines stand the bytes that were met.
@@ -171,7 +195,7 @@ fn text_of(kind: ErrorKind, text: &str) -> String {
         ErrorKind::InvalidReply => "Redis did not answer as the script does",
         _ => "Redis cannot be asked",
     };
-    format!("{what}: {text}")
+    format!("{what}: {}", without_arguments(text))
 }
 
 #[cfg(test)]
@@ -293,6 +317,21 @@ mod tests {
         ] {
             assert_eq!(may_be_of_protocol(&error), expected, "{error}");
         }
+    }
+
+    #[test]
+    fn the_arguments_of_an_unknown_command_are_not_shown() {
+        let quoting = "unknown command `AUTH`, with args beginning with: `default`, `s3cret`, ";
+        let of_server = redis::make_extension_error("ERR".into(), Some(quoting.into()));
+        let of_client = (RedisKind::Io, "no connections", format!("node: {quoting}"));
+        for error in [of_server, of_client.into()] {
+            let error = from_redis(error);
+            let shown = format!("{error} {error:?} {:?}", StdError::source(&error));
+            assert!(shown.contains("unknown command `AUTH`"), "{shown}");
+            assert!(!shown.contains("s3cret"), "{shown}");
+        }
+        let error = from_script(&format!("ERR {quoting}"));
+        assert!(!error.to_string().contains("s3cret"), "{error}");
     }
 
     #[test]
