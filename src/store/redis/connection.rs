@@ -41,9 +41,9 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    pub(super) fn open(url: &str) -> Result<Self, ConfigError> {
+    pub(super) fn open(url: &str, deadline: Duration) -> Result<Self, ConfigError> {
         let source = Arc::new(address::source(url)?);
-        Ok(Self::Made(Pool::new(source, NonZeroUsize::MIN)))
+        Ok(Self::Made(Pool::new(source, NonZeroUsize::MIN, deadline)))
     }
 
     #[cfg(feature = "redis-1")]
@@ -59,6 +59,17 @@ impl Connection {
         match self {
             Self::Made(pool) => Self::Made(pool.with_count(count)),
             Self::Given(given) => Self::Given(Arc::clone(given)),
+        }
+    }
+
+    /// Connections that suit calls that take so long at most. One to a cluster sends again what takes
+    /// longer than those for which it was made; any other one leaves it to the callers.
+    pub(super) fn with_deadline(self: &Arc<Self>, deadline: Duration) -> Arc<Self> {
+        match &**self {
+            Self::Made(pool) if pool.source().is_cluster() && pool.deadline() != deadline => {
+                Arc::new(Self::Made(pool.with_deadline(deadline)))
+            }
+            _ => Arc::clone(self),
         }
     }
 
@@ -151,5 +162,43 @@ impl fmt::Debug for Connection {
             Self::Made(pool) => pool.source().fmt(f),
             Self::Given(_) => f.write_str("given"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RedisStore;
+    use super::*;
+
+    /// How long the calls may take that its connections are made for.
+    #[cfg(feature = "cluster")]
+    fn made_for(store: &RedisStore) -> Duration {
+        match &*store.shared.client.connection {
+            Connection::Made(pool) => pool.slot(0).deadline(),
+            Connection::Given(_) => unreachable!(),
+        }
+    }
+
+    #[tokio::test]
+    #[cfg(feature = "cluster")]
+    async fn connections_to_a_cluster_are_made_for_the_deadline_of_their_store() {
+        let (short, long) = (Duration::from_millis(20), Duration::from_secs(5));
+        let two = NonZeroUsize::new(2).unwrap();
+        let store = RedisStore::open("redis+cluster://127.0.0.1:1").unwrap();
+        let short_of = store.clone().deadline(short).connections(two);
+        let long_of = short_of.clone().deadline(long);
+        // Whichever connects first, and whoever asks meanwhile, as the doctor does.
+        let _ = short_of.doctor().await;
+        assert_eq!((made_for(&short_of), made_for(&long_of)), (short, long));
+        assert_eq!(made_for(&store), Duration::from_millis(100));
+        assert_eq!(long_of.shared.client.connection.count(), 2);
+    }
+
+    #[tokio::test]
+    async fn stores_of_one_server_share_its_connection_whatever_their_deadlines() {
+        let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+        let patient = store.clone().deadline(Duration::from_secs(5));
+        let (one, other) = (&store.shared.client, &patient.shared.client);
+        assert!(Arc::ptr_eq(&one.connection, &other.connection));
     }
 }

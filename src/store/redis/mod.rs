@@ -197,7 +197,7 @@ impl RedisStore {
     /// When the URL is malformed, or wants a feature that this build has not. That the server is there is not looked at; see
     /// [`ping`](Self::ping).
     pub fn open(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::on(Connection::open(url)?))
+        Ok(Self::on(Connection::open(url, DEFAULT_DEADLINE)?))
     }
 
     /// The store on a connection that the application already has: a
@@ -247,7 +247,7 @@ impl RedisStore {
         }
     }
 
-    /// A store that differs in something, on the same connection.
+    /// A store that differs in something, on the same connection where that suits it.
     fn with(&self, change: impl FnOnce(&mut Client, &mut Settings)) -> Self {
         let mut client = self.shared.client.clone();
         let mut settings = self.shared.settings.clone();
@@ -278,7 +278,10 @@ impl RedisStore {
     /// said otherwise. What takes longer is an [`Error`] of kind [`ErrorKind::Timeout`].
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.with(|client, _| client.deadline = deadline.min(LONGEST_DEADLINE))
+        self.with(|client, _| {
+            client.deadline = deadline.min(LONGEST_DEADLINE);
+            client.connection = client.connection.with_deadline(client.deadline);
+        })
     }
 
     /// How many connections each tokio runtime has, one unless said otherwise.

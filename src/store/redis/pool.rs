@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -13,14 +14,17 @@ use super::source::Source;
 #[derive(Debug)]
 pub(super) struct Pool {
     source: Arc<Source>,
+    /// For calls that take so long at most.
+    deadline: Duration,
     first: PerRuntime<Arc<Slot>>,
     others: Box<[PerRuntime<Arc<Slot>>]>,
 }
 
 impl Pool {
-    pub(super) fn new(source: Arc<Source>, count: NonZeroUsize) -> Self {
+    pub(super) fn new(source: Arc<Source>, count: NonZeroUsize, deadline: Duration) -> Self {
         Self {
             source,
+            deadline,
             first: PerRuntime::default(),
             others: (1..count.get()).map(|_| PerRuntime::default()).collect(),
         }
@@ -28,7 +32,17 @@ impl Pool {
 
     /// So many connections to the same place.
     pub(super) fn with_count(&self, count: NonZeroUsize) -> Self {
-        Self::new(Arc::clone(&self.source), count)
+        Self::new(Arc::clone(&self.source), count, self.deadline)
+    }
+
+    /// As many connections to the same place, for calls that take so long at most.
+    pub(super) fn with_deadline(&self, deadline: Duration) -> Self {
+        let count = NonZeroUsize::MIN.saturating_add(self.others.len());
+        Self::new(Arc::clone(&self.source), count, deadline)
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
     }
 
     pub(super) fn source(&self) -> &Source {
@@ -47,7 +61,7 @@ impl Pool {
         let slots = other.unwrap_or(&self.first);
         let runtime = Handle::current();
         let slot = slots.get_or_make(&runtime, || {
-            let slot = Slot::new(Arc::clone(&self.source), runtime.clone());
+            let slot = Slot::new(Arc::clone(&self.source), runtime.clone(), self.deadline);
             Ok::<_, Infallible>(Arc::new(slot))
         });
         slot.unwrap_or_else(|never| match never {})
@@ -56,16 +70,17 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::runtime;
 
     use super::*;
     use crate::store::redis::address;
 
+    const DEADLINE: Duration = Duration::from_millis(100);
+
     fn pool() -> Pool {
         let source = address::source("redis://127.0.0.1").unwrap();
-        Pool::new(Arc::new(source), NonZeroUsize::new(2).unwrap())
+        let count = NonZeroUsize::new(2).unwrap();
+        Pool::new(Arc::new(source), count, DEADLINE)
     }
 
     fn runtime() -> runtime::Runtime {
@@ -109,7 +124,7 @@ mod tests {
         // It takes connections, and never says anything.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let source = address::source(&format!("redis://{}", listener.local_addr().unwrap()));
-        let pool = Pool::new(Arc::new(source.unwrap()), NonZeroUsize::MIN);
+        let pool = Pool::new(Arc::new(source.unwrap()), NonZeroUsize::MIN, DEADLINE);
         let (own, other) = (runtime(), runtime());
         own.block_on(begin_to_connect(&pool));
         let slot = own.block_on(async { pool.slot(0) });

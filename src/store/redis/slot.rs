@@ -44,6 +44,8 @@ pub(super) struct Slot {
     /// Whose the connection is, whatever runtime it is that a caller is polled or dropped in: tasks that
     /// another one has may end, or stand still, while this one waits for what they do.
     runtime: Handle,
+    /// For calls that take so long at most.
+    deadline: Duration,
     state: watch::Sender<State>,
 }
 
@@ -69,18 +71,15 @@ struct Failure {
 struct Up {
     link: Link,
     made: Instant,
-    /// For calls that take so long at most.
-    deadline: Duration,
     /// Whether it is being asked whether it is still there, while others go on.
     is_asked: AtomicBool,
 }
 
 impl Up {
-    fn new(link: Link, made: Instant, deadline: Duration) -> Arc<Self> {
+    fn new(link: Link, made: Instant) -> Arc<Self> {
         Arc::new(Self {
             link,
             made,
-            deadline,
             is_asked: AtomicBool::new(false),
         })
     }
@@ -102,11 +101,12 @@ enum Step {
 
 impl Slot {
     /// The connection of a runtime.
-    pub(super) fn new(source: Arc<Source>, runtime: Handle) -> Self {
+    pub(super) fn new(source: Arc<Source>, runtime: Handle, deadline: Duration) -> Self {
         let (state, _) = watch::channel(State::Absent(None));
         Self {
             source,
             runtime,
+            deadline,
             state,
         }
     }
@@ -131,7 +131,7 @@ impl Slot {
                 Step::Take(up) => return Ok(self.live(up, deadline)),
                 Step::Fail(error) => return Err(error),
                 Step::Connect => {
-                    self.begin(deadline, |state| matches!(state, State::Absent(_)));
+                    self.begin(|state| matches!(state, State::Absent(_)));
                 }
                 Step::Wait => {}
             }
@@ -146,7 +146,7 @@ impl Slot {
     }
 
     /// Begins an attempt to connect, if the state is one that wants it.
-    fn begin(self: &Arc<Self>, deadline: Duration, wants: impl FnOnce(&State) -> bool) {
+    fn begin(self: &Arc<Self>, wants: impl FnOnce(&State) -> bool) {
         let mut not_before = None;
         let begins = self.state.send_if_modified(|state| {
             let wants = wants(state);
@@ -158,23 +158,22 @@ impl Slot {
         });
         if begins {
             let duty = Duty::of(self);
-            self.runtime.spawn(duty.connect(deadline, not_before));
+            self.runtime.spawn(duty.connect(not_before));
         }
     }
 
-    async fn make(self: &Arc<Self>, deadline: Duration) -> RedisResult<Arc<Up>> {
+    async fn make(self: &Arc<Self>) -> RedisResult<Arc<Up>> {
         let (slot, made) = (Arc::downgrade(self), Instant::now());
-        let link = self.source.connect(deadline, on_loss(slot, made)).await?;
-        Ok(Up::new(link, made, deadline))
+        let link = self
+            .source
+            .connect(self.deadline, on_loss(slot, made))
+            .await?;
+        Ok(Up::new(link, made))
     }
 
     /// A connection serves no more: the next one is made now, so that it is there when it is needed.
     fn lose(self: &Arc<Self>, made: Instant) {
-        let up = self.state.borrow().connection().map(|up| up.deadline);
-        if let Some(deadline) = up {
-            let is_it = |state: &State| state.connection().is_some_and(|up| up.made == made);
-            self.begin(deadline, is_it);
-        }
+        self.begin(|state| state.connection().is_some_and(|up| up.made == made));
     }
 
     /// Asks a connection that does not answer a command whether it is still there.
@@ -217,7 +216,7 @@ impl Slot {
     async fn ask_node(self: Arc<Self>, up: Arc<Up>, probe: Cmd, patience: Duration) {
         if !up.answers(&probe, patience).await
             && up.made.elapsed() >= GIVE_UP_AFTER
-            && let Ok(new) = self.make(up.deadline).await
+            && let Ok(new) = self.make().await
             && new.answers(&probe, patience).await
         {
             self.exchange(&up, State::Up, |_| State::Up(new));
@@ -257,11 +256,11 @@ impl Duty {
         Self { slot, is_done }
     }
 
-    async fn connect(mut self, deadline: Duration, not_before: Option<Instant>) {
+    async fn connect(mut self, not_before: Option<Instant>) {
         if let Some(not_before) = not_before {
             time::sleep_until(not_before.into()).await;
         }
-        let state = match self.slot.make(deadline).await {
+        let state = match self.slot.make().await {
             Ok(up) => State::Up(up),
             Err(error) => State::Absent(Some(Failure::new(error))),
         };
@@ -409,6 +408,13 @@ impl Drop for Sent<'_> {
 }
 
 #[cfg(test)]
+impl Slot {
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::pin::pin;
     use std::task::Poll;
@@ -431,9 +437,11 @@ mod tests {
     #[tokio::test]
     async fn commands_that_are_given_up_early_cast_no_doubt_on_a_connection_that_answers() {
         let server = RedisServer::start();
-        let source = address::source(&server.url()).unwrap();
-        let slot = Arc::new(Slot::new(Arc::new(source), Handle::current()));
-        let deadline = Duration::from_secs(1);
+        let (source, deadline) = (
+            address::source(&server.url()).unwrap(),
+            Duration::from_secs(1),
+        );
+        let slot = Arc::new(Slot::new(Arc::new(source), Handle::current(), deadline));
         let live = slot.wait(deadline).await.unwrap();
         let states = slot.state.subscribe();
         for _ in 0..3 {

@@ -108,6 +108,7 @@ impl Asking {
         let deadline = client.deadline;
         let mut client = client.clone();
         client.deadline = deadline.max(PATIENCE);
+        client.connection = client.connection.with_deadline(client.deadline);
         Self { client, deadline }
     }
 
