@@ -18,7 +18,9 @@ calls   those of the algorithms
 server  Redis 5.0
 
 All arguments are packed into one, as MessagePack, and so is the reply: each number that is an argument,
-or that a client reads as text, costs some hundred instructions more. `plans` and `quotas` say how many follow. `parts` is
+or that a client reads as text, costs some hundred instructions more. Of more than 4 000 they are one
+array, since Lua takes at most 8 000 values from a function; else they are not, since that takes
+twice as long to read. `plans` and `quotas` say how many follow. `parts` is
 into how many buckets a window is divided; `counter` which of the entry's stored counts a quota judges,
 and `plan` which list of quotas the entries of a run have, both from 1. A run stands for so many entries
 in a row, each of so many checks (`count`) of one cost. cost, limit and used are units; window, wait,
@@ -35,7 +37,8 @@ wait of 0 admits, one of -1 never ends. A cost of 0 only looks, which is told on
 -- As many units as one entry may ask for in several checks: the caller sees to it.
 local UNITS_OF_ENTRY = 100000
 
-local args, plans = { cmsgpack.unpack(ARGV[1]) }, {}
+local packed, plans = { cmsgpack.unpack(ARGV[1]) }, {}
+local args = packed[2] and packed or packed[1]
 local at = 2
 -- With room for the usual answer, so that the table need not grow.
 local reply, size = { now, 0, 0, 0 }, 1

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::Commands;
-use tollgate::{ErrorKind, Quota, RateLimiter};
+use tollgate::{Algorithm, ErrorKind, Quota, Quotas, RateLimiter};
 
 use crate::store_on;
 use crate::support::costs::{calls, forget_calls};
@@ -208,6 +208,23 @@ async fn the_whole_range_of_limits_windows_and_costs_is_taken() {
     let error = large.check_n("ada", 100_001).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CostTooLarge);
     assert_eq!(large.peek("ada").await.unwrap().used(), 100_000);
+}
+
+#[tokio::test]
+async fn a_limiter_may_have_any_number_of_quotas() {
+    let server = RedisServer::start();
+    // About where the numbers are packed otherwise, and beyond what Lua takes from a function.
+    for count in [665, 666, 1_300, 1_340, 3_000] {
+        let quotas: Quotas = (1..=count)
+            .map(|n| Quota::new(2, Duration::from_secs(n)).algorithm(Algorithm::FixedWindow))
+            .collect();
+        // Windows of every length do not end together: the longest remembers.
+        let limiter = RateLimiter::new(store_on(&server), quotas).name(format!("{count} quotas"));
+        assert!(limiter.check_n("ada", 2).await.unwrap().is_allowed());
+        let looked = limiter.peek("ada").await.unwrap();
+        assert_eq!(looked.quotas().count() as u64, count);
+        assert_eq!(looked.quotas().last().unwrap().used(), 2);
+    }
 }
 
 #[tokio::test]
