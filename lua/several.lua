@@ -86,7 +86,7 @@ local function open(plan)
         steps = steps,
         window = quota.window,
         life = quota.life,
-        first = quota,
+        quota = quota,
         strictest = quota,
       }
       counts[quota.counter] = count

@@ -11,7 +11,7 @@ server  Redis 5.0
 return function(kind, read, store, verdict)
   return {
     read = function(count, cost)
-      count.numbers, count.born = read(count.key, count.first, cost)
+      count.numbers, count.born = read(count.key, count.quota, cost)
     end,
 
     judge = function(count, quota, cost)
@@ -29,7 +29,7 @@ return function(kind, read, store, verdict)
     end,
 
     write = function(count)
-      store(count.key, count.first, count.numbers, count.born)
+      store(count.key, count.quota, count.numbers, count.born)
     end,
 
     receipt = function(count, quota)
