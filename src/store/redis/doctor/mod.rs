@@ -4,15 +4,10 @@
 //!
 //! # Rights
 //!
-//! What the user of a store needs, for keys of its [prefix](RedisStore::prefix):
+//! Those that [a store needs](RedisStore#rights) are enough: what a user may not look at is
+//! [`Unknown`](Severity::Unknown).
 //!
-//! ```text
-//! ACL SETUSER limiter on >password ~tollgate:* -@all +hello +evalsha +eval +time
-//!   +get +set +rpush +llen +lindex +ltrim +lrem
-//!   +zadd +zcard +zcount +zrange +zrangebyscore +zremrangebyrank +pexpire +exists +unlink
-//! ```
-//!
-//! The doctor tells more where it may also `+ping +info +config|get +acl|whoami` (before Redis 7.0
+//! The doctor tells more where it may also `+info +config|get +acl|whoami` (before Redis 7.0
 //! `+config`, which allows `CONFIG SET` as well).
 
 mod info;
