@@ -1,8 +1,11 @@
 //! What the doctor finds, of servers that are well and of others.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{AsyncConnectionConfig, Commands, Connection};
+use redis::aio::ConnectionLike;
+use redis::{Arg, AsyncConnectionConfig, Cmd, Commands, Connection, Pipeline, RedisFuture, Value};
 use tollgate::RedisStore;
 use tollgate::doctor::{Finding, Report, Severity};
 
@@ -217,6 +220,15 @@ async fn rights_that_are_missing_are_named_and_nothing_else() {
     assert_told(&report, "script", Severity::Problem, &[]);
     let words = ["may not run zcard, time", "ACL SETUSER <user> +zcard +time"];
     assert_told(&report, "rights", Severity::Problem, &words);
+    // Without SET, what else is missing is told where it can be tried without leaving a key.
+    let report = store_as(&server, "text", &format!("{least} -set -llen -rpush"))
+        .doctor()
+        .await;
+    let (_, text) = told(&report, "rights");
+    assert!(
+        text.starts_with("the user may not run set, llen ->"),
+        "{text}"
+    );
     // Whoever may neither remove keys nor have them end leaves none behind.
     run(&mut server.connect(), &["FLUSHALL"]);
     let rights = format!("{least} -unlink -pexpire");
@@ -230,6 +242,77 @@ async fn rights_that_are_missing_are_named_and_nothing_else() {
     assert_told(&report, "script", Severity::Problem, &["not tried"]);
     let left = times_to_live(&mut server.connect());
     assert!(left.iter().all(|(_, millis)| *millis > 0), "{left:?}");
+}
+
+/// A connection of the application on which nothing is answered any more from this command on, which is
+/// executed.
+#[derive(Clone)]
+struct Falling {
+    connection: redis::aio::MultiplexedConnection,
+    silent_from: &'static str,
+    is_silent: Arc<AtomicBool>,
+}
+
+impl ConnectionLike for Falling {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            if self.is_silent.load(Ordering::Relaxed) {
+                return std::future::pending().await;
+            }
+            let reply = self.connection.send_packed_command(cmd).await;
+            let is_last = matches!(
+                cmd.args_iter().next(),
+                Some(Arg::Simple(name)) if name == self.silent_from.as_bytes()
+            );
+            if is_last {
+                self.is_silent.store(true, Ordering::Relaxed);
+                return std::future::pending().await;
+            }
+            reply
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        unreachable!("a store sends no pipeline")
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn wherever_answers_end_no_key_stays_for_ever_and_no_right_is_blamed() {
+    for silent_from in ["SET", "RPUSH", "ZADD", "EVALSHA"] {
+        let server = RedisServer::start();
+        let client = redis::Client::open(server.url()).unwrap();
+        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        let store = RedisStore::with_connection(Falling {
+            connection,
+            silent_from,
+            is_silent: Arc::default(),
+        });
+        let report = store.doctor().await;
+        let left = times_to_live(&mut server.connect());
+        assert!(
+            left.iter().all(|(_, millis)| *millis > 0),
+            "{silent_from}: {left:?}"
+        );
+        assert_told(
+            &report,
+            "rights",
+            Severity::Unknown,
+            &["could not be tried"],
+        );
+        assert_told(&report, "script", Severity::Unknown, &["not tried"]);
+        assert_told(&report, "connection", Severity::Ok, &[]);
+        assert!(!report.to_string().contains("the user may"), "{report}");
+    }
 }
 
 #[tokio::test]

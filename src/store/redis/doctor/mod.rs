@@ -34,6 +34,7 @@ use crate::{Error, ErrorKind};
 use info::{Info, Node, of_each};
 use replicas::MinReplicas;
 pub use report::{Finding, Report, Severity};
+use rights::Trial;
 use timing::Reading;
 use trouble::{Denied, advice, denied};
 
@@ -136,12 +137,12 @@ async fn examine(asking: &Asking, report: &mut Report) -> Result<(), Error> {
     report.extend(of_each(&nodes, server::version));
     report.extend(of_each(&nodes, server::role));
     report.extend(trial::slots(asking, &nodes).await);
-    let (rights, leaves_nothing) = rights::rights(asking).await;
+    let (rights, trial) = rights::rights(asking).await;
     report.push(rights);
-    report.push(if leaves_nothing {
-        trial::script(asking).await
-    } else {
-        trial::not_tried()
+    report.push(match trial {
+        Trial::May => trial::script(asking).await,
+        Trial::KeepsKeys => trial::would_leave_keys(),
+        Trial::Unknown => trial::not_tried(),
     });
     if is_told {
         settings(asking, &nodes, report).await?;

@@ -13,24 +13,25 @@ use crate::{Algorithm, Error, Quota};
 
 const TOPIC: &str = "rights";
 
-/// How long a key lives that could not be removed, in milliseconds.
-const LIFE: &str = "10000";
+/// How long the key lives on which commands are tried, in milliseconds, if it cannot be removed: far longer
+/// than any of them is waited for.
+const LIFE: &str = "600000";
 
-/// What the scripts run on a log, in an order in which nothing that cannot be removed is made.
-const ON_LIST: [Probe; 8] = [
+/// What the scripts run on keys, in an order in which no key is made that would stay. All are tried on one
+/// key, a text: whoever may run RPUSH is told that it is no list, and a list, which would have no time
+/// to live, is never made. Nor is a sorted set by ZADD XX.
+const PROBES: [Probe; 16] = [
     ("UNLINK", &[]),
     ("PEXPIRE", &[LIFE]),
     ("EXISTS", &[]),
-    ("RPUSH", &["1"]),
+    MAKES_KEY,
+    ("GET", &[]),
+    ON_TEXT_ONLY,
     ("LLEN", &[]),
     ("LINDEX", &["0"]),
     ("LTRIM", &["0", "-1"]),
     ("LREM", &["0", "2"]),
-];
-
-/// What they run on a sorted set.
-const ON_SORTED_SET: [Probe; 6] = [
-    ("ZADD", &["1", "1"]),
+    ("ZADD", &["XX", "1", "1"]),
     ("ZCARD", &[]),
     ("ZCOUNT", &["0", "1"]),
     ("ZRANGE", &["0", "0"]),
@@ -38,14 +39,14 @@ const ON_SORTED_SET: [Probe; 6] = [
     ("ZREMRANGEBYRANK", &["5", "5"]),
 ];
 
-/// What they run on a tally.
-const ON_TEXT: [Probe; 2] = [("SET", &["1", "PX", LIFE]), ("GET", &[])];
+const MAKES_KEY: Probe = ("SET", &["1", "PX", LIFE]);
+
+/// Tried only where the text is there: it would make a list. Who lacks the right to SET is told of that
+/// first.
+const ON_TEXT_ONLY: Probe = ("RPUSH", &["1"]);
 
 /// A command, and its arguments behind a key.
 type Probe = (&'static str, &'static [&'static str]);
-
-/// What makes a key that lives until it is removed.
-const LASTING: [&str; 2] = ["RPUSH", "ZADD"];
 
 /// What a user may not do.
 #[derive(Debug, Default)]
@@ -62,14 +63,24 @@ impl Missing {
     }
 }
 
-/// Whether the user has all rights that the scripts need; and whether the scripts may be tried, because
-/// what they make can be removed.
-pub(super) async fn rights(asking: &Asking) -> (Finding, bool) {
+/// Whether the scripts may be tried, which make keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trial {
+    May,
+    /// What they make would stay: the user may neither remove it nor have it end.
+    KeepsKeys,
+    /// What the user may do could not be learned.
+    Unknown,
+}
+
+/// Whether the user has all rights that the scripts need, and whether these may be tried.
+pub(super) async fn rights(asking: &Asking) -> (Finding, Trial) {
     match missing(asking).await {
-        Ok(missing) => (told(asking, &missing).await, !missing.keeps_keys()),
+        Ok(missing) if missing.keeps_keys() => (told(asking, &missing).await, Trial::KeepsKeys),
+        Ok(missing) => (told(asking, &missing).await, Trial::May),
         Err(error) => (
             Finding::unknown(TOPIC, format!("could not be tried: {error}")),
-            false,
+            Trial::Unknown,
         ),
     }
 }
@@ -100,23 +111,19 @@ async fn told(asking: &Asking, missing: &Missing) -> Finding {
 }
 
 async fn missing(asking: &Asking) -> Result<Missing, Error> {
+    let scratch = Scratch::new(Quota::per_minute(1).algorithm(Algorithm::FixedWindow));
+    let names = &asking.client.names;
     let mut missing = Missing::default();
-    try_on(asking, Algorithm::SlidingLog, &ON_LIST, &mut missing).await?;
-    try_on(
-        asking,
-        Algorithm::SortedSetLog,
-        &ON_SORTED_SET,
-        &mut missing,
-    )
-    .await?;
-    try_on(asking, Algorithm::FixedWindow, &ON_TEXT, &mut missing).await?;
-    let scratch = log();
+    let tried = try_on(asking, &scratch, &mut missing).await;
+    // Whatever came of that, nothing is to be left; and if this fails, the key has a time to live.
+    let _ = asking.ask(&scratch.command(names, "UNLINK", &[])).await;
+    tried?;
     let mut eval = redis::cmd("EVAL");
     eval.arg("return 0").arg(1);
-    asking.client.names.write(scratch.subject(), &mut eval);
+    names.write(scratch.subject(), &mut eval);
     let mut evalsha = redis::cmd("EVALSHA");
     evalsha.arg("0".repeat(40)).arg(1);
-    asking.client.names.write(scratch.subject(), &mut evalsha);
+    names.write(scratch.subject(), &mut evalsha);
     for (name, command) in [
         ("EVAL", eval),
         ("EVALSHA", evalsha),
@@ -127,30 +134,18 @@ async fn missing(asking: &Asking) -> Result<Missing, Error> {
     Ok(missing)
 }
 
-fn log() -> Scratch {
-    Scratch::new(Quota::per_minute(1))
-}
-
-async fn try_on(
-    asking: &Asking,
-    algorithm: Algorithm,
-    probes: &[Probe],
-    missing: &mut Missing,
-) -> Result<(), Error> {
-    let scratch = Scratch::new(Quota::per_minute(1).algorithm(algorithm));
-    let names = &asking.client.names;
-    for (command, arguments) in probes {
-        if missing.keeps_keys() && LASTING.contains(command) {
+async fn try_on(asking: &Asking, scratch: &Scratch, missing: &mut Missing) -> Result<(), Error> {
+    let mut is_made = false;
+    for probe in PROBES {
+        if probe == ON_TEXT_ONLY && !is_made {
             continue;
         }
-        let packed = scratch.command(names, command, arguments);
-        note(command, asking.ask(&packed).await, missing)?;
-        if LASTING.contains(command) {
-            let life = scratch.command(names, "PEXPIRE", &[LIFE]);
-            let _ = asking.ask(&life).await;
-        }
+        let (command, arguments) = probe;
+        let packed = scratch.command(&asking.client.names, command, arguments);
+        let reply = asking.ask(&packed).await;
+        is_made |= probe == MAKES_KEY && reply.is_ok();
+        note(command, reply, missing)?;
     }
-    let _ = asking.ask(&scratch.command(names, "UNLINK", &[])).await;
     Ok(())
 }
 
@@ -199,8 +194,7 @@ mod tests {
                 called.extend(calls.map(|call| call.split('\'').next().unwrap().to_owned()));
             }
         }
-        let probes = [&ON_LIST[..], &ON_SORTED_SET, &ON_TEXT].concat();
-        let mut tried: BTreeSet<_> = probes
+        let mut tried: BTreeSet<_> = PROBES
             .iter()
             .map(|(command, _)| (*command).to_owned())
             .collect();

@@ -23,10 +23,18 @@ const SLOTS_TRIED: u32 = 24;
 const TOPIC: &str = "script";
 
 /// For a user who could not remove what the script charges.
-pub(super) fn not_tried() -> Finding {
+pub(super) fn would_leave_keys() -> Finding {
     Finding::problem(
         TOPIC,
         "not tried: the user may neither remove a key nor have it end",
+    )
+}
+
+/// For one of whom it is not known.
+pub(super) fn not_tried() -> Finding {
+    Finding::unknown(
+        TOPIC,
+        "not tried: whether its keys could be removed is not known",
     )
 }
 
