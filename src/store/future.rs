@@ -80,7 +80,8 @@ impl<T> Future for StoreFuture<T> {
 fn never_sent() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the task that asked the store has ended, as its tokio runtime may have",
+        "the task that asks the store has ended, as its tokio runtime may have: whether the store was \
+         asked is not known",
     )
 }
 
