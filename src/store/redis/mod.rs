@@ -276,6 +276,8 @@ impl RedisStore {
 
     /// Bounds how long a check may take, connecting and waiting for others included: 100 ms unless
     /// said otherwise. What takes longer is an [`Error`] of kind [`ErrorKind::Timeout`].
+    ///
+    /// Stores that are told different ones share their connections, but those to a cluster.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with(|client, _| {
