@@ -407,7 +407,7 @@ impl Drop for Sent<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cluster"))]
 impl Slot {
     pub(super) fn deadline(&self) -> Duration {
         self.deadline
