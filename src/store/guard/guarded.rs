@@ -77,12 +77,7 @@ impl Watch {
 
     pub(super) fn end(mut self, answer: &Result<Answer, Error>) {
         self.has_ended = true;
-        let outcome = answer.as_ref().map(Answer::source);
-        if self.is_probe {
-            self.guard.note_probe(self.part, Some(outcome));
-        } else {
-            self.guard.note(self.part, outcome);
-        }
+        self.guard.note_end(self.part, self.is_probe, answer);
     }
 }
 

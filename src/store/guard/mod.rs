@@ -84,6 +84,8 @@ pub struct Guard {
 
 struct Inner {
     settings: Settings,
+    /// The deadline in microseconds, in which breakers count: each check needs it.
+    deadline_micros: u64,
     breakers: Box<[Breaker]>,
     fallback: OnceLock<MemoryStore>,
 }
@@ -125,8 +127,10 @@ impl Guard {
 
     fn build(settings: Settings) -> Self {
         let breakers = std::iter::repeat_with(Breaker::default);
+        let deadline_micros = settings.deadline.as_micros();
         Self {
             inner: Arc::new(Inner {
+                deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
                 breakers: breakers.take(settings.parts.count).collect(),
                 fallback: OnceLock::new(),
                 settings,
@@ -231,7 +235,9 @@ impl Guard {
         let Some(breaker) = self.inner.breakers.get(part) else {
             return Entry::Ask;
         };
-        match breaker.enter(self.deadline_micros(), || self.inner.settings.clock.now()) {
+        match breaker.enter(self.inner.deadline_micros, || {
+            self.inner.settings.clock.now()
+        }) {
             Entry::Probe => self.probe(part, store, check),
             entry => entry,
         }
@@ -251,11 +257,7 @@ impl Guard {
     fn watch(&self, answer: StoreFuture, part: usize, is_probe: bool) -> Guarded {
         match answer.try_ready() {
             Ok(answer) => {
-                if is_probe {
-                    self.note_probe(part, Some(answer.as_ref().map(Answer::source)));
-                } else {
-                    self.note(part, answer.as_ref().map(Answer::source));
-                }
+                self.note_end(part, is_probe, &answer);
                 Guarded::ready(answer)
             }
             Err(later) => {
@@ -311,8 +313,14 @@ impl Guard {
         })
     }
 
-    fn deadline_micros(&self) -> u64 {
-        u64::try_from(self.inner.settings.deadline.as_micros()).unwrap_or(u64::MAX)
+    /// Tells the breaker what came of a check, or of its probe.
+    fn note_end(&self, part: usize, is_probe: bool, answer: &Result<Answer, Error>) {
+        let outcome = answer.as_ref().map(Answer::source);
+        if is_probe {
+            self.note_probe(part, Some(outcome));
+        } else {
+            self.note(part, outcome);
+        }
     }
 
     /// Tells the breaker what came of a check.
@@ -333,7 +341,7 @@ impl Guard {
     fn note_given_up(&self, part: usize, began: u64) {
         if let Some(breaker) = self.inner.breakers.get(part) {
             let now = self.inner.settings.clock.now();
-            breaker.given_up(began, now, self.deadline_micros());
+            breaker.given_up(began, now, self.inner.deadline_micros);
         }
     }
 
