@@ -51,10 +51,21 @@ pub struct Decision {
 /// Where the units of a decision were charged.
 #[derive(Clone, Debug)]
 pub(crate) struct ChargedTo {
-    /// Not the name: a count of its references would be written by all threads.
-    pub(crate) limiter: Fingerprint,
+    pub(crate) by: Charger,
     pub(crate) key: Key,
 }
+
+/// Which limiter charges: of which name, at which store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Charger {
+    /// Not the name: a count of its references would be written by all threads.
+    pub(crate) limiter: Fingerprint,
+    pub(crate) store: StoreId,
+}
+
+/// Tells stores apart that live at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreId(pub(crate) usize);
 
 impl Decision {
     /// A decision of an answer that is there; of one for another number of quotas, that number.
@@ -68,15 +79,16 @@ impl Decision {
         Ok(draft.end())
     }
 
-    pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {
-        self.view.0.charged_to.as_ref()
-    }
-
     /// The units that were charged by this decision and not given back since: of a refused one,
     /// none.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
+    }
+
+    /// Whether units were charged somewhere, given back or not.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.is_allowed() && self.cost() > 0 && self.source() != Source::None
     }
 
     /// Takes up to `units` of those that are held, to give them back: nobody else will.
@@ -94,6 +106,11 @@ impl Decision {
 
     pub(crate) fn into_view(self) -> DecisionView {
         self.view
+    }
+
+    /// Tells of the decision of a layer outside, which admitted the same request before.
+    pub(crate) fn nest_in(&mut self, outer: DecisionView) {
+        self.view.0.make_mut().outer = Some(outer);
     }
 }
 
@@ -125,6 +142,8 @@ pub(crate) struct Shown {
     allowed: bool,
     reported: usize,
     charged_to: Option<ChargedTo>,
+    /// Of a layer outside.
+    outer: Option<DecisionView>,
 }
 
 /// A decision in the making.
@@ -148,14 +167,21 @@ impl Draft {
         Some((charged_to.key.clone(), self.0.cost))
     }
 
+    /// By what it is judged.
+    pub(crate) fn asked_quotas(&self) -> &[Quota] {
+        &self.0.quotas
+    }
+
     #[inline]
     pub(crate) fn end(self) -> Decision {
-        let is_counted = self.0.allowed && self.0.answer.source() != Source::None;
-        let held = if is_counted { self.0.cost } else { 0 };
-        Decision {
+        let mut decision = Decision {
             view: DecisionView(self.0),
-            held,
+            held: 0,
+        };
+        if decision.is_charged() {
+            decision.held = decision.cost();
         }
+        decision
     }
 }
 
@@ -181,12 +207,12 @@ impl Shown {
         &mut self,
         quotas: &Quotas,
         cost: u32,
-        limiter: Fingerprint,
+        by: Charger,
         key: impl Into<Key>,
     ) -> (&Key, &mut Answer) {
         self.ask(quotas, cost);
         let key = key.into();
-        let charged_to = self.charged_to.insert(ChargedTo { limiter, key });
+        let charged_to = self.charged_to.insert(ChargedTo { by, key });
         (&charged_to.key, &mut self.answer)
     }
 
@@ -223,6 +249,7 @@ impl fmt::Debug for DecisionView {
             allowed,
             reported,
             charged_to: _,
+            outer: _,
         } = &*self.0;
         f.debug_struct("DecisionView")
             .field("quotas", quotas)
@@ -299,8 +326,27 @@ impl DecisionView {
         self.0.answer.source()
     }
 
+    /// What the next layer outside decided, where layers are nested: in a handler, this view is that
+    /// of the innermost one.
+    #[must_use]
+    pub fn outer(&self) -> Option<&Self> {
+        self.0.outer.as_ref()
+    }
+
     pub(crate) fn answer(&self) -> &Answer {
         &self.0.answer
+    }
+
+    /// Whether both were charged to one count.
+    pub(crate) fn charges_as(&self, other: &Self) -> bool {
+        let (Some(one), Some(other)) = (self.where_charged(), other.where_charged()) else {
+            return false;
+        };
+        one.by == other.by && one.key == other.key
+    }
+
+    pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {
+        self.0.charged_to.as_ref()
     }
 
     pub(crate) fn asked_quotas(&self) -> Quotas {

@@ -45,6 +45,9 @@ pub enum ErrorKind {
     InvalidReply,
     /// The store does not have this operation.
     Unsupported,
+    /// What tells the quotas of a key has failed: see
+    /// [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for).
+    QuotasUnknown,
 }
 
 impl Error {
@@ -57,7 +60,11 @@ impl Error {
     /// Adds the error underneath.
     #[must_use]
     pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
-        Self::build(self.0.kind, self.0.text.clone(), Some(Box::new(source)))
+        self.with_boxed_source(Box::new(source))
+    }
+
+    pub(crate) fn with_boxed_source(self, source: Box<dyn StdError + Send + Sync>) -> Self {
+        Self::build(self.0.kind, self.0.text.clone(), Some(source))
     }
 
     fn build(

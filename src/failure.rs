@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::notice::StoreNotices;
+use crate::notice::Outage;
 use crate::{Error, ErrorKind, Quota, Quotas};
 
 /// What a limiter answers while its store does not decide: because it is down or too slow, is full, or
@@ -93,27 +93,51 @@ impl FailurePolicy {
         self.share = replicas;
         self
     }
+
+    fn share_each(self, quotas: &Quotas) -> Quotas {
+        let share = |quota: &Quota| match quota.limit() {
+            0 => quota.clone(),
+            limit => quota.clone().with_limit((limit / self.share).max(1)),
+        };
+        quotas.iter().map(share).collect()
+    }
 }
 
 /// The policy of one handle, and what it needs.
 #[derive(Debug)]
 pub(crate) struct OnFailure {
     pub(crate) policy: FailurePolicy,
-    /// What this process counts by.
-    pub(crate) shares: Quotas,
-    pub(crate) notices: StoreNotices,
+    /// What this process counts by, where a limiter has its own quotas.
+    shares: Quotas,
+    pub(crate) store_notices: Outage,
+    pub(crate) quotas_notices: Outage,
 }
 
 impl OnFailure {
     pub(crate) fn new(policy: FailurePolicy, quotas: &Quotas) -> Self {
-        let share = |quota: &Quota| match quota.limit() {
-            0 => quota.clone(),
-            limit => quota.clone().with_limit((limit / policy.share).max(1)),
-        };
         Self {
             policy,
-            shares: quotas.iter().map(share).collect(),
-            notices: StoreNotices::default(),
+            shares: policy.share_each(quotas),
+            store_notices: Outage::of("the store"),
+            quotas_notices: Outage::of("what tells the quotas of a key"),
+        }
+    }
+
+    /// What this process counts by in place of these quotas.
+    pub(crate) fn shares_of(&self, quotas: &Quotas, own: &Quotas) -> Quotas {
+        if quotas == own {
+            self.shares.clone()
+        } else {
+            self.policy.share_each(quotas)
+        }
+    }
+
+    /// What is to be said of this error.
+    pub(crate) fn notices_of(&self, error: &Error) -> &Outage {
+        if error.kind() == ErrorKind::QuotasUnknown {
+            &self.quotas_notices
+        } else {
+            &self.store_notices
         }
     }
 }

@@ -3,21 +3,21 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::Rejection;
 use crate::body::ResponseBody;
-use crate::decision::Draft;
-use crate::gate::{Gate, Judged, Telling};
-use crate::store::Guarded;
+use crate::gate::{Inquiry, Judged, Telling};
 
 pin_project! {
     /// The future of [`RateLimit`](crate::RateLimit).
+    ///
+    /// Dropped before the decision, what the store was asked for may have been charged; dropped after
+    /// it, it was. Either way the charge stays, until its window has passed.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -33,46 +33,31 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        Asking { #[pin] answer: Guarded, then: Option<Asking<S, B>> },
+        // The service is the ready one.
+        Asking { inquiry: Inquiry, then: Option<(S, Request<B>)> },
         Calling { #[pin] response: S::Future, telling: Option<Telling> },
-        Rejected { rejection: Option<(Rejection, Arc<Gate>)> },
+        Rejected { response: Option<Response<Bytes>> },
     }
-}
-
-/// What waits for the store: the ready service and the request.
-pub(crate) struct Asking<S, B> {
-    pub(crate) service: S,
-    pub(crate) request: Request<B>,
-    pub(crate) draft: Draft,
-    pub(crate) gate: Arc<Gate>,
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    pub(crate) fn asking(answer: Guarded, then: Asking<S, B>) -> Self {
-        let then = Some(then);
+    pub(crate) fn asking(inquiry: Inquiry, service: S, request: Request<B>) -> Self {
+        let then = Some((service, request));
         Self {
-            state: State::Asking { answer, then },
+            state: State::Asking { inquiry, then },
         }
     }
 
-    pub(crate) fn admitted(response: S::Future, telling: Telling) -> Self {
-        let telling = Some(telling);
+    pub(crate) fn calling(response: S::Future, telling: Option<Telling>) -> Self {
         Self {
             state: State::Calling { response, telling },
         }
     }
 
-    pub(crate) fn exempt(response: S::Future) -> Self {
-        let telling = None;
+    pub(crate) fn rejected(response: Response<Bytes>) -> Self {
+        let response = Some(response);
         Self {
-            state: State::Calling { response, telling },
-        }
-    }
-
-    pub(crate) fn rejected(rejection: Rejection, gate: Arc<Gate>) -> Self {
-        let rejection = Some((rejection, gate));
-        Self {
-            state: State::Rejected { rejection },
+            state: State::Rejected { response },
         }
     }
 }
@@ -87,26 +72,26 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Asking { answer, then } => {
-                    let answer = ready!(answer.poll(cx));
-                    let Some(asking) = then.take() else {
+                StateProjection::Asking { inquiry, then } => {
+                    let judged = ready!(Pin::new(&mut *inquiry).poll(cx));
+                    let Some((service, request)) = then.take() else {
                         return Poll::Pending;
                     };
-                    asking.go_on(answer)
+                    go_on(inquiry, judged, service, request)
                 }
                 StateProjection::Calling { response, telling } => {
-                    let mut response = ready!(response.poll(cx))?;
-                    if let Some(telling) = telling.take() {
-                        telling.write_to(&mut response);
-                    }
+                    let response = ready!(response.poll(cx))?;
+                    let response = match telling.take() {
+                        Some(telling) => telling.on_answer(response),
+                        None => response,
+                    };
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
-                StateProjection::Rejected { rejection } => {
+                StateProjection::Rejected { response } => {
                     // Polled again after its end, there is nothing left to answer.
-                    let Some((rejection, gate)) = rejection.take() else {
+                    let Some(response) = response.take() else {
                         return Poll::Pending;
                     };
-                    let response = rejection.into_response(&gate.headers);
                     return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
                 }
             };
@@ -115,21 +100,22 @@ where
     }
 }
 
-impl<S: Service<Request<B>>, B> Asking<S, B> {
-    fn go_on(mut self, answer: <Guarded as Future>::Output) -> State<S, B> {
-        match self.gate.judge_late(self.draft, answer) {
-            Judged::Admitted(decision) => {
-                let (parts, body) = self.request.into_parts();
-                let (request, telling) = self.gate.admit(parts, body, decision);
-                State::Calling {
-                    response: self.service.call(request),
-                    telling: Some(telling),
-                }
-            }
-            Judged::Rejected(rejection) => State::Rejected {
-                rejection: Some((rejection, self.gate)),
-            },
+fn go_on<S: Service<Request<B>>, B>(
+    inquiry: &Inquiry,
+    judged: Judged,
+    mut service: S,
+    request: Request<B>,
+) -> State<S, B> {
+    let (parts, body) = request.into_parts();
+    match judged {
+        Judged::Passes(pass) => {
+            let (request, telling) = inquiry.gate().let_in(parts, body, pass);
+            let response = service.call(request);
+            State::Calling { response, telling }
         }
+        Judged::Rejected(rejection) => State::Rejected {
+            response: Some(inquiry.gate().refuse(rejection, &parts)),
+        },
     }
 }
 

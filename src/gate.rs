@@ -2,33 +2,60 @@
 //!
 //! A layer and all its services have one gate.
 
+mod inquiry;
+mod telling;
+
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderName, Request, Response, StatusCode, response};
 
-use crate::decision::{Answer, Draft};
-use crate::key::{KeyErrorKind, KeyExtractor};
-use crate::limiter::Begun;
+use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
+use crate::limiter::{Begun, nap_after};
 use crate::notice::Notices;
-use crate::store::Guarded;
+use crate::plan::PlanFn;
 use crate::{
     Decision, DecisionView, Error, ErrorKind, Headers, RateLimiter, Rejection, RejectionReason,
+    Reservation,
 };
+pub(crate) use inquiry::Inquiry;
+pub(crate) use telling::Telling;
+use telling::{Held, Tell};
 
 /// What a layer was told.
 #[derive(Clone)]
 pub(crate) struct Gate {
     pub(crate) limiter: RateLimiter,
     pub(crate) key: Arc<dyn KeyExtractor>,
-    pub(crate) cost: Option<Arc<CostFn>>,
     pub(crate) on_missing_key: MissingKey,
+    pub(crate) skip: Option<Arc<SkipFn>>,
+    pub(crate) cost: Option<Arc<CostFn>>,
+    pub(crate) plans: Option<Arc<PlanFn>>,
+    /// How long a request waits for its turn.
+    pub(crate) patience: Duration,
+    pub(crate) settle: Option<Arc<SettleFn>>,
+    /// Whether handlers settle.
+    pub(crate) reserves: bool,
     pub(crate) headers: Headers,
+    pub(crate) status: StatusCode,
+    pub(crate) responder: Arc<ResponderFn>,
+    pub(crate) dry_run: Option<DryRun>,
     pub(crate) notices: Arc<Notices>,
 }
 
-type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
+pub(crate) type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
+pub(crate) type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
+pub(crate) type SettleFn = dyn Fn(&DecisionView, &response::Parts) -> u32 + Send + Sync;
+pub(crate) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
+
+/// How a layer that refuses nothing tells whom it would have refused.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DryRun {
+    pub(crate) header: Option<HeaderName>,
+}
 
 /// What happens to a request without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,122 +72,146 @@ pub enum MissingKey {
 
 /// What comes of a request at once.
 pub(crate) enum Asked {
-    /// Not counted.
-    Exempt,
     Judged(Judged),
-    /// To be judged when the store has answered.
-    Waiting {
-        draft: Draft,
-        answer: Guarded,
-    },
+    /// To be judged later.
+    Pending(Inquiry),
 }
 
 /// What comes of a request in the end.
 pub(crate) enum Judged {
-    Admitted(DecisionView),
+    Passes(Pass),
     Rejected(Rejection),
 }
 
-/// What the answer to an admitted request tells its client.
-pub(crate) struct Telling {
-    decision: DecisionView,
-    headers: Headers,
-    /// Whether another layer outside has admitted the request before.
-    is_nested: bool,
-}
-
-/// Left in the answer by a nested layer: how few units are left there.
-#[derive(Clone, Copy)]
-struct Told {
-    remaining: u32,
-}
-
-impl Telling {
-    /// Writes the headers, unless a layer further in has refused the request or left fewer units.
-    pub(crate) fn write_to<B>(self, response: &mut Response<B>) {
-        let extensions = response.extensions();
-        let refused_inside = extensions
-            .get::<Rejection>()
-            .is_some_and(Rejection::is_limited);
-        let told = extensions.get::<Told>().map(|told| told.remaining);
-        let remaining = self.decision.remaining();
-        if refused_inside || told.is_some_and(|told| told <= remaining) {
-            return;
-        }
-        self.headers.write(&self.decision, response.headers_mut());
-        if self.is_nested {
-            response.extensions_mut().insert(Told { remaining });
-        }
-    }
+/// Why a request goes on.
+pub(crate) enum Pass {
+    /// It is not counted.
+    Exempt,
+    Admitted(Decision),
+    /// It would be rejected, were this not a dry run.
+    Spared(Rejection),
 }
 
 impl Gate {
     /// Finds out who asks and for how much, and asks the store.
-    pub(crate) fn ask(&self, parts: &Parts) -> Asked {
-        let key = match self.key.extract(parts) {
+    pub(crate) fn ask(self: &Arc<Self>, parts: &Parts) -> Asked {
+        if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
+            return Asked::Judged(Judged::Passes(Pass::Exempt));
+        }
+        let found = self.key.extract(parts);
+        self.notices
+            .look_at(self.limiter.label(), &*self.key, parts, &found);
+        let key = match found {
             Ok(key) => key,
-            Err(error) => {
-                match (error.kind(), self.on_missing_key) {
-                    (KeyErrorKind::Missing, MissingKey::Exempt) => return Asked::Exempt,
-                    (KeyErrorKind::Misconfigured, _) => {
-                        self.notices.keys_unknown(self.limiter.label(), &error);
-                    }
-                    (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
-                }
-                let rejection = self.reject(RejectionReason::NoKey(error));
-                return Asked::Judged(Judged::Rejected(rejection));
-            }
+            Err(error) => return Asked::Judged(self.without_key(error)),
         };
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
+        if let Some(plans) = &self.plans {
+            let plan = plans(&key, parts);
+            return Asked::Pending(Inquiry::planning(self, plan, key, cost));
+        }
         match self.limiter.begin(key, cost) {
-            Begun::Decided(decided) => Asked::Judged(self.judge(decided)),
-            Begun::Waiting { draft, answer } => Asked::Waiting { draft, answer },
+            Begun::Decided(decided) => match self.nap_after(&decided, self.patience) {
+                None => Asked::Judged(self.judge(decided)),
+                Some(_) => Asked::Pending(Inquiry::decided(self, decided)),
+            },
+            Begun::Waiting { draft, answer } => {
+                Asked::Pending(Inquiry::checking(self, draft, answer))
+            }
         }
     }
 
-    /// Lets a request through or not, when the store has answered.
-    pub(crate) fn judge_late(&self, draft: Draft, answer: Result<Answer, Error>) -> Judged {
-        self.judge(self.limiter.finish(draft, answer))
+    /// How long to wait before asking again, with so much time left.
+    fn nap_after(&self, decided: &Result<Decision, Error>, left: Duration) -> Option<Duration> {
+        if self.patience.is_zero() {
+            return None;
+        }
+        nap_after(decided.as_ref().ok()?, left)
     }
 
+    fn without_key(&self, error: KeyError) -> Judged {
+        match (error.kind(), self.on_missing_key) {
+            (KeyErrorKind::Missing, MissingKey::Exempt) => return Judged::Passes(Pass::Exempt),
+            (KeyErrorKind::Misconfigured, _) => {
+                self.notices.keys_unknown(self.limiter.label(), &error);
+            }
+            (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
+        }
+        self.reject(RejectionReason::NoKey(error))
+    }
+
+    /// Lets a request through or not, when it is decided.
     fn judge(&self, decided: Result<Decision, Error>) -> Judged {
         match decided {
-            Ok(decision) => {
-                let decision = decision.into_view();
-                if decision.is_allowed() {
-                    Judged::Admitted(decision)
-                } else {
-                    Judged::Rejected(self.reject(RejectionReason::Limited(decision)))
-                }
-            }
+            Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::Admitted(decision)),
+            Ok(decision) => self.reject(RejectionReason::Limited(decision.into_view())),
             Err(error) => {
                 if error.kind() == ErrorKind::CostTooLarge {
                     self.notices.cost_too_large(self.limiter.label(), &error);
                 }
-                Judged::Rejected(self.reject(RejectionReason::Failed(error)))
+                self.reject(RejectionReason::Failed(error))
             }
         }
     }
 
+    fn reject(&self, reason: RejectionReason) -> Judged {
+        let rejection = Rejection::new(self.limiter.label(), reason, self.status);
+        if self.dry_run.is_some() {
+            self.notices.would_reject(&rejection);
+            Judged::Passes(Pass::Spared(rejection))
+        } else {
+            Judged::Rejected(rejection)
+        }
+    }
+
+    /// What a rejected request is answered.
+    pub(crate) fn refuse(&self, rejection: Rejection, parts: &Parts) -> Response<Bytes> {
+        let _ = parts;
+        let mut response = (self.responder)(&rejection);
+        rejection.complete(&self.headers, &mut response);
+        response
+    }
+
     /// Puts a request together again, with the decision for its handler, and keeps what its answer
     /// is to tell.
-    pub(crate) fn admit<B>(
-        &self,
+    pub(crate) fn let_in<B>(
+        self: &Arc<Self>,
         mut parts: Parts,
         body: B,
-        decision: DecisionView,
-    ) -> (Request<B>, Telling) {
-        let outer = parts.extensions.insert(decision.clone());
-        let telling = Telling {
-            decision,
-            headers: self.headers.clone(),
-            is_nested: outer.is_some(),
+        pass: Pass,
+    ) -> (Request<B>, Option<Telling>) {
+        let tell = match pass {
+            Pass::Exempt => None,
+            Pass::Admitted(decision) => Some(self.hold(&mut parts, decision)),
+            Pass::Spared(rejection) => {
+                if let RejectionReason::Limited(decision) = rejection.reason() {
+                    parts.extensions.insert(decision.clone());
+                }
+                Some(Tell::Spared(rejection))
+            }
         };
+        let telling = tell.map(|tell| Telling::new(Arc::clone(self), tell));
         (Request::from_parts(parts, body), telling)
     }
 
-    fn reject(&self, reason: RejectionReason) -> Rejection {
-        Rejection::new(self.limiter.label(), reason)
+    /// Shows the decision to the handler, and keeps hold of what was charged.
+    fn hold(self: &Arc<Self>, parts: &mut Parts, mut decision: Decision) -> Tell {
+        let outer = parts.extensions.get::<DecisionView>().cloned();
+        let is_nested = outer.is_some();
+        if let Some(outer) = outer {
+            self.notices
+                .look_at_outer(self.limiter.label(), &decision, &outer);
+            decision.nest_in(outer);
+        }
+        parts.extensions.insert(decision.view().clone());
+        let held = if self.reserves {
+            let reservation = Reservation::new(Arc::clone(self), decision);
+            parts.extensions.insert(reservation.clone());
+            Held::Shared(reservation)
+        } else {
+            Held::Alone(decision)
+        };
+        Tell::Admitted { held, is_nested }
     }
 }
 
@@ -169,15 +220,27 @@ impl fmt::Debug for Gate {
         let Self {
             limiter,
             key: _,
-            cost: _,
             on_missing_key,
+            skip: _,
+            cost: _,
+            plans: _,
+            patience,
+            settle: _,
+            reserves,
             headers,
+            status,
+            responder: _,
+            dry_run,
             notices: _,
         } = self;
         f.debug_struct("Gate")
             .field("limiter", limiter)
             .field("on_missing_key", on_missing_key)
+            .field("patience", patience)
+            .field("reserves", reserves)
             .field("headers", headers)
+            .field("status", status)
+            .field("dry_run", dry_run)
             .finish_non_exhaustive()
     }
 }

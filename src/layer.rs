@@ -3,12 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use http::request::Parts;
+use http::{HeaderName, Response, StatusCode, response};
 use tower_layer::Layer;
 
 use crate::gate::{Gate, MissingKey};
 use crate::key::{KeyExtractor, peer_ip};
-use crate::{FailurePolicy, Headers, Quotas, RateLimit, RateLimiter, Store};
+use crate::notice::note_layer;
+use crate::plan::{self, IntoPlan};
+use crate::{
+    DecisionView, FailurePolicy, Headers, Key, Quotas, RateLimit, RateLimiter, Rejection, Store,
+    rejection,
+};
 
 /// Puts a limit before a service: of a router, a route, or any other that takes HTTP requests.
 ///
@@ -92,9 +101,136 @@ impl RateLimitLayer {
         self.with(|gate| gate.cost = Some(Arc::new(cost)))
     }
 
+    /// Lets requests pass uncounted for which `skip` says so: health checks, or the preflights of
+    /// [CORS](crate::cors::is_preflight).
+    ///
+    /// It is asked before the key is looked for. Such a request has no headers and no decision.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .skip(|parts| parts.uri.path() == "/healthz");
+    /// ```
+    pub fn skip<F>(self, skip: F) -> Self
+    where
+        F: Fn(&Parts) -> bool + Send + Sync + 'static,
+    {
+        self.with(|gate| gate.skip = Some(Arc::new(skip)))
+    }
+
     /// Decides what happens to requests without a key; they are refused unless said otherwise.
     pub fn on_missing_key(self, then: MissingKey) -> Self {
         self.with(|gate| gate.on_missing_key = then)
+    }
+
+    /// Asks `quotas` for the quotas of each key, in place of those of the layer: a tenant's plan, from a
+    /// database or, better, from a cache of it.
+    ///
+    /// The future answers what can be made a [`Plan`](crate::Plan): quotas, none for the layer's own, or
+    /// that the key is exempt. Where it fails, the layer does what its
+    /// [policy](Self::on_failure) says of a store that fails. It is waited for as long as it takes:
+    /// bound it where it asks somebody else.
+    ///
+    /// A change of plan takes effect with the next request and keeps the history, as far as windows and
+    /// algorithms stay what they are.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use std::sync::Arc;
+    /// use tollgate::{Key, MemoryStore, Quota, Quotas, RateLimitLayer, key};
+    ///
+    /// let tenant = key::header("x-tenant-id");
+    /// let plans: HashMap<Key, Quotas> = HashMap::from([(
+    ///     tenant.of("acme"),
+    ///     Quotas::from([Quota::per_second(50), Quota::per_day(1_000_000)]),
+    /// )]);
+    /// let plans = Arc::new(plans);
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .key(tenant)
+    ///     .quotas_for(move |key, _parts| {
+    ///         let (plans, key) = (Arc::clone(&plans), key.clone());
+    ///         async move { plans.get(&key).cloned() }
+    ///     });
+    /// ```
+    pub fn quotas_for<F, R>(self, quotas: F) -> Self
+    where
+        F: Fn(&Key, &Parts) -> R + Send + Sync + 'static,
+        R: Future<Output: IntoPlan> + Send + 'static,
+    {
+        self.with(|gate| {
+            gate.plans = Some(Arc::new(move |key, parts| plan::boxed(quotas(key, parts))));
+        })
+    }
+
+    /// Has requests wait for their turn rather than be refused, for as long as `patience` in all: around
+    /// a client, which is to keep under the limit of an upstream.
+    ///
+    /// A request whose turn would come later is refused at once. While one waits, it holds what the
+    /// service inside has set aside for it; those that wait for one key are not in line: the first to
+    /// ask when there is room again is let in. It needs a tokio runtime with time enabled. Before a
+    /// server, rather refuse: who waits holds memory and a connection, and may be gone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let upstream = RateLimitLayer::new(MemoryStore::new(), Quota::per_second(10))
+    ///     .key(key::global())
+    ///     .wait_up_to(Duration::from_secs(30));
+    /// ```
+    pub fn wait_up_to(self, patience: Duration) -> Self {
+        self.with(|gate| gate.patience = patience)
+    }
+
+    /// Makes of the charge, when the answer is there, what `settle` says the request has cost: 0 gives
+    /// all units back, more than was charged charges more, as far as there is room.
+    ///
+    /// It is asked with the decision and the head of the answer, headers of the limit included, which
+    /// tell how things stood before. The answer does not wait for the store: what is settled there is
+    /// settled in the background, and if that fails, the charge stays. An answer that never comes,
+    /// since the service fails or the client is gone, keeps its charge. What only the body tells is
+    /// for the [handler](Self::reserve) to settle; where both do, the first counts.
+    ///
+    /// # Examples
+    ///
+    /// A login that only failures count against, and answers that are paid by the kilobyte:
+    ///
+    /// ```
+    /// use http::header::CONTENT_LENGTH;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let store = MemoryStore::new();
+    /// let login = RateLimitLayer::new(store.clone(), Quota::per_hour(5))
+    ///     .name("login")
+    ///     .settle(|_, response| if response.status.is_success() { 0 } else { 1 });
+    ///
+    /// let downloads = RateLimitLayer::new(store, Quota::per_hour(100_000))
+    ///     .name("kilobytes")
+    ///     .settle(|_, response| {
+    ///         let length = response.headers.get(CONTENT_LENGTH);
+    ///         let length = length.and_then(|length| length.to_str().ok()?.parse::<u32>().ok());
+    ///         length.unwrap_or_default().div_ceil(1_024)
+    ///     });
+    /// ```
+    pub fn settle<F>(self, settle: F) -> Self
+    where
+        F: Fn(&DecisionView, &response::Parts) -> u32 + Send + Sync + 'static,
+    {
+        self.with(|gate| gate.settle = Some(Arc::new(settle)))
+    }
+
+    /// Gives each admitted request a [`Reservation`](crate::Reservation), by which its handler settles
+    /// what it has cost, also while or after it streams the answer.
+    pub fn reserve(self) -> Self {
+        self.with(|gate| gate.reserves = true)
     }
 
     /// What becomes of requests while the store fails: they
@@ -103,10 +239,62 @@ impl RateLimitLayer {
         self.with(|gate| gate.limiter = gate.limiter.clone().on_failure(policy))
     }
 
-    /// Tells clients of their limit by these headers; by [`Headers::x_ratelimit`] unless said
+    /// Tells clients of their limit by these headers; by those of [`Headers::default`] unless said
     /// otherwise.
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|gate| gate.headers = headers)
+    }
+
+    /// Answers requests that a quota has no room for with this status; with 429 unless said otherwise.
+    pub fn status(self, status: StatusCode) -> Self {
+        self.with(|gate| gate.status = status)
+    }
+
+    /// Answers requests that are not let through as `responder` says; by a short text unless said
+    /// otherwise.
+    ///
+    /// The answer gets what it does not have of `Retry-After` and `Cache-Control: no-store`, and the
+    /// [headers](Self::headers) of the limit. It should have the [status](Rejection::status) of the
+    /// rejection. A call of gRPC is answered by its own rules whatever the responder.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(|rejection| {
+    ///     let mut response = Response::new("slow down\n");
+    ///     *response.status_mut() = rejection.status();
+    ///     response
+    /// });
+    /// ```
+    pub fn responder<F, B>(self, responder: F) -> Self
+    where
+        F: Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
+        B: Into<Bytes>,
+    {
+        let responder = move |rejection: &Rejection| responder(rejection).map(B::into);
+        self.with(|gate| gate.responder = Arc::new(responder))
+    }
+
+    /// Refuses nothing, but counts and tells all that would be refused: to see what a limit would do
+    /// before it does it.
+    ///
+    /// Every ten seconds at most, a line in the log says how many requests would have been refused,
+    /// and on level `debug` each is a line. Handlers find the [`DecisionView`] of such a request, layers
+    /// outside a [`WouldReject`](crate::WouldReject) in its answer. Clients are told nothing, no headers
+    /// of the limit either, unless by [a header](Self::dry_run_header).
+    pub fn dry_run(self) -> Self {
+        self.with(|gate| {
+            gate.dry_run.get_or_insert_default();
+        })
+    }
+
+    /// Does what [`dry_run`](Self::dry_run) does, and adds this header, with the limiter's name, to the
+    /// answers of requests that would have been refused.
+    pub fn dry_run_header(self, name: HeaderName) -> Self {
+        self.with(|gate| gate.dry_run.get_or_insert_default().header = Some(name))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
@@ -125,13 +313,22 @@ impl From<RateLimiter> for RateLimitLayer {
         if !limiter.has_policy() {
             limiter = limiter.on_failure(FailurePolicy::fall_back());
         }
+        note_layer();
         Self {
             gate: Arc::new(Gate {
                 limiter,
                 key: Arc::new(peer_ip()),
-                cost: None,
                 on_missing_key: MissingKey::default(),
+                skip: None,
+                cost: None,
+                plans: None,
+                patience: Duration::ZERO,
+                settle: None,
+                reserves: false,
                 headers: Headers::default(),
+                status: StatusCode::TOO_MANY_REQUESTS,
+                responder: Arc::new(rejection::text),
+                dry_run: None,
                 notices: Arc::default(),
             }),
         }

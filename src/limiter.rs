@@ -1,15 +1,17 @@
 //! A name, a store and quotas: the limiter, without HTTP.
 
+mod settle;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::decision::{Answer, Draft, QuotaAnswer, Source};
+use crate::decision::{Answer, Charger, Draft, QuotaAnswer, Source};
 use crate::failure::{OnFailure, Then, is_of_store};
-use crate::store::{Check, Guard, Guarded, Refund, Reset, Store, check::Subject};
-use crate::{Decision, Error, ErrorKind, FailurePolicy, Key, Quota, Quotas};
+use crate::store::{Check, Guard, Guarded, Reset, Store, check::Subject};
+use crate::{Decision, DecisionView, Error, ErrorKind, FailurePolicy, Key, Quota, Quotas};
 
 /// Limits how often something is done, by key.
 ///
@@ -130,10 +132,20 @@ impl RateLimiter {
     /// 100 000 units at once in a log; the store is not asked then. Else when the store fails, unless
     /// [`on_failure`](Self::on_failure) says otherwise.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
-        if let Some(limit) = self.limit_below(cost) {
+        if let Some(limit) = limit_below(&self.quotas, cost) {
             return Err(Error::cost_exceeds_limit(cost, limit));
         }
-        match self.begin(key, cost) {
+        self.check_by(&self.quotas, key, cost).await
+    }
+
+    /// Checks against these quotas rather than its own.
+    async fn check_by(
+        &self,
+        quotas: &Quotas,
+        key: impl Into<Key>,
+        cost: u32,
+    ) -> Result<Decision, Error> {
+        match self.begin_by(quotas, key, cost) {
             Begun::Decided(decided) => decided,
             Begun::Waiting { draft, answer } => self.finish(draft, answer.await),
         }
@@ -188,84 +200,9 @@ impl RateLimiter {
         loop {
             let decision = self.check_n(&key, cost).await?;
             let left = max_wait.saturating_sub(begin.elapsed());
-            match decision.retry_after().filter(|wait| *wait <= left) {
-                // The store may be back before, and have room.
-                Some(wait) if decision.source() == Source::Fallback => {
-                    tokio::time::sleep(wait.min(FALLBACK_NAP)).await;
-                }
-                Some(wait) => tokio::time::sleep(wait).await,
+            match nap_after(&decision, left) {
+                Some(nap) => tokio::time::sleep(nap).await,
                 None => return Ok(decision),
-            }
-        }
-    }
-
-    /// Takes back up to `units` of those that a decision of this limiter charged.
-    ///
-    /// For work that cost less than was reserved, or came to nothing. What is taken back is what
-    /// this decision charged and still holds: never more, never twice, and never another's. Units
-    /// that have left their window, or whose count was reset since, are not taken back: they are
-    /// there already. Of [`Gcra`](crate::Algorithm::Gcra), what has drained since is.
-    ///
-    /// # Errors
-    ///
-    /// When the decision is of a limiter of another name; that it is of the same store is for the
-    /// caller to see to. When the store fails, or cannot take units back: the
-    /// decision does not hold them any more then, since they may have been taken back.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// use tollgate::{MemoryStore, Quota, RateLimiter};
-    ///
-    /// let tokens = RateLimiter::new(MemoryStore::new(), Quota::per_minute(10_000));
-    ///
-    /// // Reserve 1 000, use 640, give back 360.
-    /// let mut reserved = tokens.check_n("ada", 1_000).await?;
-    /// tokens.refund(&mut reserved, 360).await?;
-    /// assert_eq!(reserved.held(), 640);
-    /// assert_eq!(tokens.peek("ada").await?.used(), 640);
-    /// # Ok::<(), tollgate::Error>(())
-    /// # }).unwrap();
-    /// ```
-    pub async fn refund(&self, decision: &mut Decision, units: u32) -> Result<(), Error> {
-        let Some(charged_to) = decision.where_charged().cloned() else {
-            return Ok(());
-        };
-        if charged_to.limiter != self.scope.fingerprint() {
-            return Err(Error::new(
-                ErrorKind::Misconfigured,
-                format!(
-                    "a decision of another limiter was given back to {:?}",
-                    self.name
-                ),
-            ));
-        }
-        // Before the store is asked: it may take them back and its answer be lost.
-        let units = decision.take(units);
-        let quotas = decision.asked_quotas();
-        if units == 0 || quotas.is_empty() {
-            return Ok(());
-        }
-        let subject = Subject {
-            limiter: &self.scope,
-            key: &charged_to.key,
-            quotas: &quotas,
-        };
-        let answer = decision.answer();
-        let refund = Refund {
-            subject,
-            units,
-            answer,
-        };
-        match answer.source() {
-            Source::Fallback => match self.guard.fallback_if_made() {
-                Some(fallback) => fallback.refund(refund).await,
-                None => Ok(()),
-            },
-            _ => {
-                let refund = || self.store.refund(refund);
-                self.guard.give_back(subject, refund).await
             }
         }
     }
@@ -280,7 +217,7 @@ impl RateLimiter {
         if self.quotas.is_empty() {
             return Ok(());
         }
-        let subject = self.subject(&key);
+        let subject = self.subject(&self.quotas, &key);
         if let Some(fallback) = self.guard.fallback_if_made() {
             fallback.reset(Reset { subject }).await?;
         }
@@ -306,13 +243,19 @@ impl RateLimiter {
     /// which the store refuses for good, with the numbers as they are.
     #[inline(always)]
     pub(crate) fn begin(&self, key: impl Into<Key>, cost: u32) -> Begun {
+        self.begin_by(&self.quotas, key, cost)
+    }
+
+    /// Asks about these quotas rather than its own.
+    #[inline(always)]
+    pub(crate) fn begin_by(&self, quotas: &Quotas, key: impl Into<Key>, cost: u32) -> Begun {
         let mut draft = Draft::begin();
-        let limiter = self.scope.fingerprint();
-        let (key, answer) = draft.open().ask_of(&self.quotas, cost, limiter, key);
-        let later = match self.answer_without_store(cost) {
+        let (key, answer) = draft.open().ask_of(quotas, cost, self.charger(), key);
+        let later = match answer_without_store(quotas, cost) {
             Some(answer) => Some(Guarded::ready(answer)),
             None => {
-                let check = self.checking(key, cost);
+                let subject = self.subject(quotas, key);
+                let check = Check { subject, cost };
                 self.guard.check_in_place(&*self.store, check, answer)
             }
         };
@@ -341,35 +284,35 @@ impl RateLimiter {
     #[inline(always)]
     fn conclude(&self, mut draft: Draft) -> Result<Decision, Error> {
         if let Err(answers) = draft.open().decide() {
-            return self.without_store(draft, self.mismatch(answers));
+            let error = mismatch(answers, draft.asked_quotas().len());
+            return self.without_store(draft, error);
         }
         let decision = draft.end();
         if let Some(on_failure) = &self.on_failure {
-            on_failure.notices.decided(&self.name, decision.source());
+            on_failure
+                .store_notices
+                .decided(&self.name, decision.source());
         }
         Ok(decision)
     }
 
-    fn checking<'a>(&'a self, key: &'a Key, cost: u32) -> Check<'a> {
-        let subject = self.subject(key);
-        Check { subject, cost }
+    /// What becomes of a check whose quotas could not be found: what the policy says, by its own.
+    pub(crate) fn without_quotas(
+        &self,
+        key: Key,
+        cost: u32,
+        error: Error,
+    ) -> Result<Decision, Error> {
+        let mut draft = Draft::begin();
+        draft.open().ask_of(&self.quotas, cost, self.charger(), key);
+        self.without_store(draft, error)
     }
 
-    /// What the store need not be asked about.
-    #[inline(always)]
-    fn answer_without_store(&self, cost: u32) -> Option<Result<Answer, Error>> {
-        if self.quotas.is_empty() {
-            return Some(Ok(Answer::new(Source::None, [])));
+    /// Quotas were found: said where they could not be before.
+    pub(crate) fn quotas_found(&self) {
+        if let Some(on_failure) = &self.on_failure {
+            on_failure.quotas_notices.back(&self.name);
         }
-        let most = self.quotas.most_cost();
-        if cost <= most {
-            return None;
-        }
-        // What no limit admits is refused rather than split.
-        if self.limit_below(cost).is_some() {
-            return None;
-        }
-        Some(Err(Error::cost_too_large(cost, most)))
     }
 
     /// What the policy says of a check that the store did not decide.
@@ -379,74 +322,118 @@ impl RateLimiter {
         let (Some(on_failure), Some((key, cost))) = (on_failure, draft.asked()) else {
             return Err(error);
         };
-        let OnFailure {
-            policy,
-            shares,
-            notices,
-        } = on_failure;
-        let answered = match policy.then {
+        let quotas = self.quotas_of(&draft);
+        let answered = match on_failure.policy.then {
             Then::Closed => None,
             Then::Open => {
                 let unused = QuotaAnswer::admitted(0, Duration::ZERO);
-                let answers = self.quotas.iter().map(|_| unused);
-                Some((&self.quotas, Answer::new(Source::None, answers)))
+                let answers = quotas.iter().map(|_| unused);
+                let answer = Answer::new(Source::None, answers);
+                Some((quotas, answer))
             }
-            Then::FallBack => self
-                .fall_back(shares, &key, cost)
-                .map(|answer| (shares, answer)),
+            Then::FallBack => {
+                let shares = on_failure.shares_of(&quotas, &self.quotas);
+                self.fall_back(&quotas, &shares, &key, cost)
+                    .map(|answer| (shares, answer))
+            }
         };
-        let then = answered.as_ref().map_or(Then::Closed, |_| policy.then);
-        notices.store_fails(&self.name, then, &error);
+        let then = answered
+            .as_ref()
+            .map_or(Then::Closed, |_| on_failure.policy.then);
+        on_failure
+            .notices_of(&error)
+            .fails(&self.name, then, &error);
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };
         let shown = draft.open();
-        shown.ask_of(quotas, cost, self.scope.fingerprint(), key);
+        shown.ask_of(&quotas, cost, self.charger(), key);
         shown.put(answer);
-        shown.decide().map_err(|answers| self.mismatch(answers))?;
+        let of = quotas.len();
+        shown.decide().map_err(|answers| mismatch(answers, of))?;
         Ok(draft.end())
     }
 
     /// What this process says by its own counts; nothing where it cannot tell.
-    fn fall_back(&self, shares: &Quotas, key: &Key, cost: u32) -> Option<Answer> {
-        let above_share = shares.least_limit().is_some_and(|limit| cost > limit);
+    fn fall_back(&self, quotas: &Quotas, shares: &Quotas, key: &Key, cost: u32) -> Option<Answer> {
         // To be refused for good is for the store to say.
-        if above_share && self.limit_below(cost).is_none() {
+        if limit_below(shares, cost).is_some() && limit_below(quotas, cost).is_none() {
             return None;
         }
-        let subject = Subject {
-            quotas: shares,
-            ..self.subject(key)
-        };
+        let subject = self.subject(shares, key);
         let answer = self.guard.fallback()?.check(Check { subject, cost });
         let answer = answer.try_ready().ok()?.ok()?;
         Some(answer.of_fallback())
     }
 
-    #[cold]
-    fn mismatch(&self, answers: usize) -> Error {
-        Error::new(
-            ErrorKind::InvalidReply,
-            format!(
-                "the store answered for {answers} of {} quotas",
-                self.quotas.len()
-            ),
-        )
+    /// By which quotas a check is judged: its own, unless it was told others.
+    fn quotas_of(&self, draft: &Draft) -> Quotas {
+        let asked = draft.asked_quotas();
+        if self.quotas.are(asked) {
+            self.quotas.clone()
+        } else {
+            asked.iter().cloned().collect()
+        }
     }
 
-    /// The least limit, if no wait makes `cost` fit into it.
     #[inline(always)]
-    fn limit_below(&self, cost: u32) -> Option<u32> {
-        self.quotas.least_limit().filter(|limit| cost > *limit)
+    fn charger(&self) -> Charger {
+        Charger {
+            limiter: self.scope.fingerprint(),
+            store: self.guard.store_id(),
+        }
     }
 
-    fn subject<'a>(&'a self, key: &'a Key) -> Subject<'a> {
+    fn subject<'a>(&'a self, quotas: &'a Quotas, key: &'a Key) -> Subject<'a> {
         Subject {
             limiter: &self.scope,
             key,
-            quotas: &self.quotas,
+            quotas,
         }
     }
+}
+
+/// How long who has so much time left waits before it asks again; not at all where that would not help.
+pub(crate) fn nap_after(decision: &DecisionView, left: Duration) -> Option<Duration> {
+    let wait = decision.retry_after().filter(|wait| *wait <= left)?;
+    // The store may be back before, and have room.
+    let is_of_fallback = decision.source() == Source::Fallback;
+    Some(if is_of_fallback {
+        wait.min(FALLBACK_NAP)
+    } else {
+        wait
+    })
+}
+
+/// What the store need not be asked about.
+#[inline(always)]
+fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
+    if quotas.is_empty() {
+        return Some(Ok(Answer::new(Source::None, [])));
+    }
+    let most = quotas.most_cost();
+    if cost <= most {
+        return None;
+    }
+    // What no limit admits is refused rather than split.
+    if limit_below(quotas, cost).is_some() {
+        return None;
+    }
+    Some(Err(Error::cost_too_large(cost, most)))
+}
+
+/// The least limit, if no wait makes `cost` fit into it.
+#[inline(always)]
+fn limit_below(quotas: &Quotas, cost: u32) -> Option<u32> {
+    quotas.least_limit().filter(|limit| cost > *limit)
+}
+
+#[cold]
+fn mismatch(answers: usize, quotas: usize) -> Error {
+    Error::new(
+        ErrorKind::InvalidReply,
+        format!("the store answered for {answers} of {quotas} quotas"),
+    )
 }
 
 impl fmt::Debug for RateLimiter {

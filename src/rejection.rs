@@ -43,13 +43,16 @@ const HEADERS: usize = 8;
 pub struct Rejection {
     limiter: Arc<str>,
     reason: RejectionReason,
+    /// Where a quota has no room.
+    status: StatusCode,
 }
 
 /// The reasons of a [`Rejection`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RejectionReason {
-    /// A quota has no room: 429.
+    /// A quota has no room: 429, or what the layer was
+    /// [told](crate::RateLimitLayer::status).
     Limited(DecisionView),
     /// The request has no key that can be used: 400, or 500 where the server is not set up to know
     /// it.
@@ -59,9 +62,12 @@ pub enum RejectionReason {
 }
 
 impl Rejection {
-    pub(crate) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
-        let limiter = Arc::clone(limiter);
-        Self { limiter, reason }
+    pub(crate) fn new(limiter: &Arc<str>, reason: RejectionReason, status: StatusCode) -> Self {
+        Self {
+            limiter: Arc::clone(limiter),
+            reason,
+            status,
+        }
     }
 
     /// The name of the limiter.
@@ -76,11 +82,11 @@ impl Rejection {
         &self.reason
     }
 
-    /// The status of the answer.
+    /// The status of the answer, unless a [responder](crate::RateLimitLayer::responder) gives it another.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match &self.reason {
-            RejectionReason::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
+            RejectionReason::Limited(_) => self.status,
             RejectionReason::NoKey(error) => match error.kind() {
                 KeyErrorKind::Missing | KeyErrorKind::Ambiguous => StatusCode::BAD_REQUEST,
                 KeyErrorKind::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
@@ -123,26 +129,57 @@ impl Rejection {
         }
     }
 
-    /// The answer of the service, with this rejection in its extensions.
-    pub(crate) fn into_response(self, dialect: &Headers) -> Response<Bytes> {
-        let mut response = Response::new(self.body());
-        *response.status_mut() = self.status();
+    /// Adds to an answer what every refusal has, and leaves this rejection in its extensions.
+    pub(crate) fn complete(self, dialect: &Headers, response: &mut Response<Bytes>) {
         let headers = response.headers_mut();
         // Made once, for all of these and those that others add.
         headers.reserve(HEADERS);
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("text/plain; charset=utf-8"),
-        );
         // RFC 6585, section 4, forbids caches to store a 429; not all of them know.
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
-            headers.insert(RETRY_AFTER, value_of(whole_seconds(wait).max(1)));
+            headers
+                .entry(RETRY_AFTER)
+                .or_insert_with(|| value_of(whole_seconds(wait).max(1)));
         }
         if let RejectionReason::Limited(decision) = &self.reason {
             dialect.write(decision, headers);
         }
         response.extensions_mut().insert(self);
-        response
+    }
+}
+
+/// The answer of a layer that is told of no other: a short text.
+pub(crate) fn text(rejection: &Rejection) -> Response<Bytes> {
+    let mut response = Response::new(rejection.body());
+    *response.status_mut() = rejection.status();
+    let headers = response.headers_mut();
+    headers.reserve(HEADERS);
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    response
+}
+
+/// Of a request that a [dry run](crate::RateLimitLayer::dry_run) let through: why it would have been
+/// rejected.
+///
+/// It stands in the extensions of the answer, for layers outside. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct WouldReject {
+    rejection: Rejection,
+}
+
+impl WouldReject {
+    pub(crate) fn new(rejection: Rejection) -> Self {
+        Self { rejection }
+    }
+
+    /// The rejection that was spared.
+    #[must_use]
+    pub fn rejection(&self) -> &Rejection {
+        &self.rejection
     }
 }

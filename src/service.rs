@@ -7,15 +7,15 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::Rejection;
 use crate::body::ResponseBody;
-use crate::future::{Asking, ResponseFuture};
+use crate::future::ResponseFuture;
 use crate::gate::{Asked, Gate, Judged};
 
 /// A service with a limit before it; made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// It is ready when the service inside is, and never waits for a quota there: a request that is
-/// refused is answered at once.
+/// refused is answered, by its future. While that asks the store, it holds what the service inside
+/// has set aside for the call.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
@@ -61,24 +61,21 @@ where
     fn call(&mut self, req: Request<B>) -> Self::Future {
         let (parts, body) = req.into_parts();
         match self.gate.ask(&parts) {
-            Asked::Exempt => {
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::exempt(self.inner.call(request))
-            }
             // Without waiting, the service need not be cloned, which for axum's would allocate.
-            Asked::Judged(Judged::Admitted(decision)) => {
-                let (request, told) = self.gate.admit(parts, body, decision);
-                ResponseFuture::admitted(self.inner.call(request), told)
+            Asked::Judged(Judged::Passes(pass)) => {
+                let (request, telling) = self.gate.let_in(parts, body, pass);
+                ResponseFuture::calling(self.inner.call(request), telling)
             }
-            Asked::Judged(Judged::Rejected(rejection)) => self.reject(rejection),
-            Asked::Waiting { draft, answer } => {
-                let asking = Asking {
-                    service: self.take_ready(),
-                    request: Request::from_parts(parts, body),
-                    draft,
-                    gate: Arc::clone(&self.gate),
-                };
-                ResponseFuture::asking(answer, asking)
+            Asked::Judged(Judged::Rejected(rejection)) => {
+                // What the service has set aside for this call, like a permit of `ConcurrencyLimit`,
+                // is given back.
+                drop(self.take_ready());
+                ResponseFuture::rejected(self.gate.refuse(rejection, &parts))
+            }
+            Asked::Pending(inquiry) => {
+                let service = self.take_ready();
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::asking(inquiry, service, request)
             }
         }
     }
@@ -89,15 +86,5 @@ impl<S: Clone> RateLimit<S> {
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         mem::replace(&mut self.inner, clone)
-    }
-
-    /// Answers without the service. What it has set aside for this call, like a permit of
-    /// `ConcurrencyLimit`, is given back.
-    fn reject<B>(&mut self, rejection: Rejection) -> ResponseFuture<S, B>
-    where
-        S: Service<Request<B>>,
-    {
-        drop(self.take_ready());
-        ResponseFuture::rejected(rejection, Arc::clone(&self.gate))
     }
 }

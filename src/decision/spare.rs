@@ -54,7 +54,11 @@ impl Drop for Spared {
     #[inline]
     fn drop(&mut self) {
         // Of two holders that let it go at once, each may see the other: then it is freed.
-        if let Some(last) = self.0.take_if(|shown| Arc::strong_count(shown) == 1) {
+        if let Some(mut last) = self.0.take_if(|shown| Arc::strong_count(shown) == 1) {
+            // Else it would hold the decision of another layer for as long as it is spare.
+            if let Some(shown) = Arc::get_mut(&mut last) {
+                shown.outer = None;
+            }
             // A thread that ends has no use for it.
             let _ = SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.try_push(last).ok());
         }

@@ -6,7 +6,7 @@ use super::custom::{FromFn, Global};
 use super::extension::Extension;
 use super::header::Header;
 use super::peer_ip::PeerIp;
-use super::{KeyError, KeyErrorKind, KeyExtractor};
+use super::{KeyError, KeyErrorKind, KeyExtractor, Reads};
 use crate::Key;
 
 /// The key of the first choice, else of the second; made by `or`.
@@ -36,6 +36,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 }),
             found => found,
         }
+    }
+
+    fn reads(&self) -> Reads {
+        self.first.reads().and(self.second.reads())
     }
 }
 
@@ -68,6 +72,14 @@ macro_rules! tuples {
                 let key = $head.extract(parts)?;
                 $(let key = key.and(&$tail.extract(parts)?);)+
                 Ok(key)
+            }
+
+            #[expect(non_snake_case, reason = "a part is named as its type")]
+            fn reads(&self) -> Reads {
+                let ($head, $($tail),+) = self;
+                let reads = $head.reads();
+                $(let reads = reads.and($tail.reads());)+
+                reads
             }
         }
     )*};

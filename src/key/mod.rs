@@ -37,6 +37,7 @@ mod header;
 #[cfg(feature = "axum-08")]
 mod path;
 mod peer_ip;
+mod reads;
 
 use std::sync::Arc;
 
@@ -50,7 +51,10 @@ pub use header::{Header, header};
 #[cfg(feature = "axum-08")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 pub use path::{Path, path};
+pub(crate) use peer_ip::peer_addr;
 pub use peer_ip::{PeerAddr, PeerIp, peer_ip};
+pub use reads::Reads;
+pub(crate) use reads::has_route;
 
 use crate::Key;
 
@@ -65,6 +69,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// When the request has no key, or one that cannot be used, or when the server is not set up to
     /// know it. The [kind](KeyErrorKind) decides how the request is answered.
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
+
+    /// From what keys are taken, so that a layer can tell in the log when it seems not to be set up
+    /// well. One that wraps another passes on what that says.
+    fn reads(&self) -> Reads {
+        Reads::default()
+    }
 
     /// Tries `second` where a request does not have this key.
     ///
@@ -84,11 +94,19 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         (**self).extract(parts)
     }
+
+    fn reads(&self) -> Reads {
+        (**self).reads()
+    }
 }
 
 impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         (**self).extract(parts)
+    }
+
+    fn reads(&self) -> Reads {
+        (**self).reads()
     }
 }
 

@@ -3,7 +3,7 @@
 use axum::extract::MatchedPath;
 use http::request::Parts;
 
-use super::{KeyError, KeyErrorKind, KeyExtractor};
+use super::{KeyError, KeyErrorKind, KeyExtractor, Reads};
 use crate::Key;
 use crate::identity::Tag;
 
@@ -40,5 +40,9 @@ impl KeyExtractor for Path {
         matched
             .map(|path| self.of(path.as_str()))
             .ok_or_else(|| KeyError::new(KeyErrorKind::Missing, "the request matched no route"))
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::PATH
     }
 }

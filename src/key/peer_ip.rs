@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::request::Parts;
 
-use super::{KeyError, KeyErrorKind, KeyExtractor};
+use super::{KeyError, KeyErrorKind, KeyExtractor, Reads};
 use crate::Key;
 use crate::identity::Tag;
 
@@ -115,9 +115,14 @@ impl KeyExtractor for PeerIp {
                 )
             })
     }
+
+    fn reads(&self) -> Reads {
+        Reads::PEER
+    }
 }
 
-fn peer_addr(parts: &Parts) -> Option<SocketAddr> {
+/// The address that the server tells.
+pub(crate) fn peer_addr(parts: &Parts) -> Option<SocketAddr> {
     let told = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
     #[cfg(feature = "axum-08")]
     let told = told.or_else(|| connect_info(parts));

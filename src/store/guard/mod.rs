@@ -16,6 +16,7 @@ use super::clock::Clock;
 use super::clock::TestClock;
 use super::memory::DEFAULT_MAX_KEYS;
 use super::{Answer, Check, Source, Store, StoreFuture};
+use crate::decision::StoreId;
 use crate::{Error, ErrorKind, MemoryStore};
 use breaker::{Breaker, Entry};
 pub(crate) use guarded::Guarded;
@@ -188,6 +189,11 @@ impl Guard {
     ) -> Self {
         let part_of = Arc::new(part_of);
         self.with(|settings| settings.parts = Parts { count, part_of })
+    }
+
+    /// Tells the stores apart that give all their limiters one guard.
+    pub(crate) fn store_id(&self) -> StoreId {
+        StoreId(Arc::as_ptr(&self.inner).addr())
     }
 
     /// Asks the store, if it has not failed just now: as

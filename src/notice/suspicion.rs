@@ -1,0 +1,163 @@
+//! Signs that a layer is not set up well, in the first requests that it sees.
+
+use std::net::IpAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use http::header::{FORWARDED, HeaderName};
+use http::request::Parts;
+
+use super::Once;
+use crate::Key;
+use crate::key::{KeyError, KeyExtractor, has_route, peer_addr};
+
+/// So many requests of a layer are looked at: what is set up wrongly shows in them, and those that come
+/// later are not held up.
+const REQUESTS: u32 = 1_000;
+
+/// So many requests without a route say that there is none, and not that somebody looks for one.
+const PATHLESS: u32 = 100;
+
+/// So many layers that are made while requests are answered are made in handlers.
+const LAYERS: u32 = 100;
+
+/// What proxies write.
+const FORWARDING: [HeaderName; 3] = [
+    FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+/// What has been seen of a layer's first requests.
+#[derive(Debug, Default)]
+pub(super) struct Suspicions {
+    seen: AtomicU32,
+    proxied: Once,
+    /// The key of the first request, if it is a private address.
+    first: OnceLock<Option<Key>>,
+    is_shared: AtomicBool,
+    has_route: AtomicBool,
+    pathless: AtomicU32,
+    routeless: Once,
+}
+
+impl Suspicions {
+    #[inline]
+    pub(super) fn are_looked_for(&self) -> bool {
+        self.seen.load(Ordering::Relaxed) < REQUESTS
+    }
+
+    #[cold]
+    pub(super) fn look_at(
+        &self,
+        limiter: &str,
+        extractor: &dyn KeyExtractor,
+        parts: &Parts,
+        found: &Result<Key, KeyError>,
+    ) {
+        let nth = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
+        SERVES.store(true, Ordering::Relaxed);
+        let reads = extractor.reads();
+        if reads.peer && !self.proxied.was_said() {
+            self.look_for_proxy(limiter, parts);
+        }
+        if reads.path {
+            self.look_for_route(limiter, parts);
+        }
+        if let Ok(key) = found {
+            self.look_for_one_address(limiter, key, nth);
+        }
+    }
+
+    fn look_for_proxy(&self, limiter: &str, parts: &Parts) {
+        let is_private = peer_addr(parts).is_some_and(|peer| is_private(peer.ip()));
+        let header = FORWARDING
+            .into_iter()
+            .find(|name| is_private && parts.headers.contains_key(name));
+        let Some(header) = header.filter(|_| self.proxied.is_first()) else {
+            return;
+        };
+        tracing::warn!(
+            limiter,
+            "requests come from a private address and carry `{header}`, so from a proxy, as whose address \
+             all its clients are counted together: count by `key::client_ip`"
+        );
+    }
+
+    fn look_for_route(&self, limiter: &str, parts: &Parts) {
+        if self.has_route.load(Ordering::Relaxed) {
+            return;
+        }
+        if has_route(parts) {
+            self.has_route.store(true, Ordering::Relaxed);
+        } else if self.pathless.fetch_add(1, Ordering::Relaxed) + 1 >= PATHLESS
+            && self.routeless.is_first()
+        {
+            tracing::warn!(
+                limiter,
+                "none of {PATHLESS} requests has a route for `key::path` to count by: it is known on \
+                 layers that are added by `layer` or `route_layer` of the axum router itself"
+            );
+        }
+    }
+
+    fn look_for_one_address(&self, limiter: &str, key: &Key, nth: u32) {
+        let first = self
+            .first
+            .get_or_init(|| is_private_address(key).then(|| key.clone()));
+        if first.as_ref() != Some(key) {
+            self.is_shared.store(true, Ordering::Relaxed);
+        } else if nth == REQUESTS && !self.is_shared.load(Ordering::Relaxed) {
+            tracing::warn!(
+                limiter,
+                "all of the first {REQUESTS} requests are counted as {}, a private address: if it is a \
+                 proxy's, its clients share one limit; count by `key::client_ip`",
+                key.as_str()
+            );
+        }
+    }
+}
+
+/// Whether a key is nothing but an address, and a private one.
+fn is_private_address(key: &Key) -> bool {
+    let address = key.as_str().strip_prefix("ip=");
+    let address = address.and_then(|address| address.split('/').next()?.parse().ok());
+    address.is_some_and(is_private)
+}
+
+/// Whether no public client can have an address: loopback, RFC 1918, RFC 6598, link-local, unique local.
+fn is_private(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => {
+            let [first, second, ..] = address.octets();
+            address.is_loopback()
+                || address.is_private()
+                || address.is_link_local()
+                || (first == 100 && (64..128).contains(&second))
+        }
+        IpAddr::V6(address) => {
+            address.is_loopback()
+                || address.is_unique_local()
+                || address.is_unicast_link_local()
+                // What a prefix leaves of the loopback.
+                || address.is_unspecified()
+        }
+    }
+}
+
+/// Whether a layer of this process has seen a request.
+static SERVES: AtomicBool = AtomicBool::new(false);
+
+/// A layer was made: at first to be set up with, later in a handler, where each layer has a count of
+/// its own, unless it is of a store that is shared, and is asked once.
+pub(crate) fn note_layer() {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    static SAID: Once = Once::new();
+    let is_late = SERVES.load(Ordering::Relaxed);
+    if is_late && MADE.fetch_add(1, Ordering::Relaxed) + 1 >= LAYERS && SAID.is_first() {
+        tracing::warn!(
+            "{LAYERS} rate limit layers were made since this process answers requests: make a layer once \
+             and clone it, not in a handler, where each may have a count of its own"
+        );
+    }
+}
