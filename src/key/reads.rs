@@ -35,10 +35,15 @@ impl Reads {
 }
 
 /// Whether a router has found a route for a request.
+#[cfg(feature = "axum-08")]
 pub(crate) fn has_route(parts: &Parts) -> bool {
-    #[cfg(feature = "axum-08")]
-    let found = parts.extensions.get::<axum::extract::MatchedPath>();
-    #[cfg(not(feature = "axum-08"))]
-    let found = parts.extensions.get::<std::convert::Infallible>();
-    found.is_some()
+    parts
+        .extensions
+        .get::<axum::extract::MatchedPath>()
+        .is_some()
+}
+
+#[cfg(not(feature = "axum-08"))]
+pub(crate) fn has_route(_: &Parts) -> bool {
+    false
 }
