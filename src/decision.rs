@@ -337,12 +337,12 @@ impl DecisionView {
         &self.0.answer
     }
 
-    /// Whether both were charged to one count.
+    /// Whether both were charged, to one count.
     pub(crate) fn charges_as(&self, other: &Self) -> bool {
-        let (Some(one), Some(other)) = (self.where_charged(), other.where_charged()) else {
+        let (Some(one), Some(two)) = (self.where_charged(), other.where_charged()) else {
             return false;
         };
-        one.by == other.by && one.key == other.key
+        self.is_allowed() && other.is_allowed() && one.by == two.by && one.key == two.key
     }
 
     pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {

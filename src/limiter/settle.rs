@@ -78,8 +78,8 @@ impl RateLimiter {
     ///
     /// For work whose cost is known at its end: the tokens of a language model, the bytes of an
     /// answer. More than was reserved is charged now, as far as there is room: a count never stands
-    /// above its limit. When the longest window has passed since the reservation, or the store has
-    /// failed in between, nothing changes. Nor does it for a decision that charged nothing.
+    /// above its limit. It is not charged when the longest window has passed since the reservation, nor
+    /// while the store fails; and a decision that charged nothing stays as it is.
     ///
     /// It takes the decision, so that nothing is settled twice; one that is dropped instead keeps
     /// what it reserved.
@@ -108,7 +108,7 @@ impl RateLimiter {
         let held = decision.held();
         if used <= held {
             self.refund(&mut decision, held - used).await
-        } else if decision.is_charged() {
+        } else if decision.is_charged() && decision.source() != Source::Fallback {
             self.charge_more(&decision, used - held).await
         } else {
             Ok(())
