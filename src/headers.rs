@@ -1,67 +1,120 @@
 //! The headers that tell a client of its limit.
 
+mod draft11;
+mod early;
+pub(crate) mod field;
+mod names;
 mod number;
+mod structured;
+#[cfg(test)]
+mod tests;
+mod wording;
+mod x_ratelimit;
 
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 
-use crate::{DecisionView, Source};
+use crate::DecisionView;
+pub(crate) use names::policy_names;
 pub(crate) use number::value_of;
-
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+pub(crate) use wording::{Place, Wording};
+use x_ratelimit::Reset;
 
 /// Which headers tell clients of their limit.
 ///
-/// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` are no standard, but what
-/// most clients know. They stand on every answer that was checked, admitted or not, and are those
-/// of the quota that matters most: see [`DecisionView`].
+/// There is no standard. Most clients know the `X-RateLimit-*` headers, which nobody has specified and
+/// every API means otherwise. The IETF has a draft, of which every second version has changed the
+/// names and the syntax; the newest, 11, is about to be changed again. So a dialect is chosen by its
+/// name, and said with its version. The default is `X-RateLimit-*` and draft 11 together.
 ///
-/// | header | value |
+/// | dialect | what is written |
 /// |---|---|
-/// | `X-RateLimit-Limit` | the limit, in units |
-/// | `X-RateLimit-Remaining` | the units left |
-/// | `X-RateLimit-Reset` | whole seconds from now, rounded up, until more units are left; on a 429, until this request is admitted, like `Retry-After` |
+/// | [`x_ratelimit()`](Self::x_ratelimit) | `X-RateLimit-Limit: 100`<br>`X-RateLimit-Remaining: 42`<br>`X-RateLimit-Reset: 17` |
+/// | [`ietf(Draft::Draft11)`](Self::ietf) | `RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400`<br>`RateLimit: "burst";r=42;t=17, "daily";r=913;t=36000` |
+/// | [`ietf(Draft::Draft07)`](Self::ietf) | `RateLimit-Policy: 100;w=60`<br>`RateLimit: limit=100, remaining=42, reset=17` |
+/// | [`ietf(Draft::Draft06)`](Self::ietf) | `RateLimit-Limit: 100`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17`<br>`RateLimit-Policy: 10;w=1, 100;w=60` |
+/// | [`ietf(Draft::Draft03)`](Self::ietf) | `RateLimit-Limit: 100, 100;w=60, 1000;w=86400`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17` |
+/// | [`none()`](Self::none) | nothing |
 ///
-/// Where layers are nested, the headers are those of the layer with fewer units left, or of the one
-/// that answered 429. Headers of these names that a service sets itself are replaced.
+/// They stand on every answer that was checked, admitted or not, but where the store has failed and
+/// nobody counts. A 429 has a `Retry-After` in every dialect, and also with none.
+///
+/// # The numbers
+///
+/// - **limit, remaining, reset** are those of the quota that matters most: see
+///   [`DecisionView`](crate::DecisionView). Remaining are the units that would be admitted now: a
+///   request that costs several may be refused while some are left. In the drafts before 11, the limit
+///   is the one of the quota with the fewest units left, as they demand.
+/// - **reset** and **`t`** are whole seconds from now, rounded up, until more units are left. On a 429
+///   they are the wait until this request is admitted, like `Retry-After`; where no wait helps, `t` is
+///   left out.
+/// - **`RateLimit-Policy`** lists all quotas. **`RateLimit`** of draft 11 lists all of them too, but on a
+///   429 only those that refuse.
+/// - **`w`** is the window. Where it is not whole seconds, which no draft can tell, draft 11 leaves it
+///   out, and the drafts before, which demand it, get the next longer one. They also forbid two policies
+///   of the same limit: the one with the longer window is listed.
+/// - **`"burst"`**, the name of a policy, is that of its [quota](crate::Quota::named), else that of the
+///   limiter, with the window where there are several quotas (`search-1s`, `search-1d`). Of names that
+///   differ in case only, the later gets a number. What is not printable ASCII is percent-encoded.
+///
+/// # Nested layers
+///
+/// Lists get longer: each layer adds a line of `RateLimit-Policy`, and of draft 11's `RateLimit`. All
+/// other headers are those of the layer with fewer units left, or of the one that answered 429, in place
+/// of any of their names that a service sets itself. Layers around one another are best given one
+/// dialect, since drafts 7 and 11 mean different things by the same names.
 ///
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Headers, MemoryStore, Quota, RateLimitLayer};
+/// use tollgate::{Draft, Headers, MemoryStore, Quota, RateLimitLayer};
 ///
 /// // As GitHub's API tells it: the second in which units are back, as Unix time.
 /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
 ///     .headers(Headers::x_ratelimit().epoch_reset());
+///
+/// // For clients that know draft 6, and those that know none.
+/// let layer = layer.headers(Headers::ietf(Draft::Draft06).and(Headers::x_ratelimit()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    dialect: Dialect,
-    reset: Reset,
+    x_ratelimit: Option<Reset>,
+    ietf: Option<Draft>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
-    None,
-    XRateLimit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reset {
-    Delta,
-    Epoch,
+/// A version of the IETF's draft `draft-ietf-httpapi-ratelimit-headers`: those that clients are known
+/// to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Draft {
+    /// Of 2022: three fields, the policies after the limit.
+    Draft03,
+    /// Of December 2022: four fields.
+    Draft06,
+    /// Of June 2023: two fields, `RateLimit` being a dictionary.
+    Draft07,
+    /// Of May 2026, in the syntax that drafts 8 to 10 have as well: two fields, lists of named policies.
+    Draft11,
 }
 
 impl Headers {
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`; the default.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the last as seconds from now.
     #[must_use]
     pub const fn x_ratelimit() -> Self {
         Self {
-            dialect: Dialect::XRateLimit,
-            reset: Reset::Delta,
+            x_ratelimit: Some(Reset::Delta),
+            ..Self::none()
+        }
+    }
+
+    /// The `RateLimit` fields of a draft of the IETF.
+    #[must_use]
+    pub const fn ietf(draft: Draft) -> Self {
+        Self {
+            ietf: Some(draft),
+            ..Self::none()
         }
     }
 
@@ -69,46 +122,66 @@ impl Headers {
     #[must_use]
     pub const fn none() -> Self {
         Self {
-            dialect: Dialect::None,
-            reset: Reset::Delta,
+            x_ratelimit: None,
+            ietf: None,
         }
     }
 
-    /// Writes `X-RateLimit-Reset` as the Unix time of that second, by this machine's clock, rather
-    /// than as seconds from now. Clients whose clocks differ will wait too long or too short.
+    /// These and `other`. Of two drafts, which use the same names, it is the other's; and so of two
+    /// forms of `X-RateLimit-Reset`.
+    #[must_use]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads as the rest of the builder does"
+    )]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            x_ratelimit: match other.x_ratelimit {
+                Some(reset) => Some(reset),
+                None => self.x_ratelimit,
+            },
+            ietf: match other.ietf {
+                Some(draft) => Some(draft),
+                None => self.ietf,
+            },
+        }
+    }
+
+    /// Writes `X-RateLimit-Reset`, if it is written, as the Unix time of that second, by this machine's
+    /// clock, rather than as seconds from now. Clients whose clocks differ will wait too long or too
+    /// short.
     #[must_use]
     pub const fn epoch_reset(mut self) -> Self {
-        self.reset = Reset::Epoch;
+        if self.x_ratelimit.is_some() {
+            self.x_ratelimit = Some(Reset::Epoch);
+        }
         self
     }
 
-    /// Writes the headers, in place of those of the same names.
+    /// Writes the headers of a layer that is called nothing and has prepared nothing.
     pub(crate) fn write(&self, decision: &DecisionView, headers: &mut HeaderMap) {
-        // Where nobody counts, there is nothing to tell.
-        if self.dialect == Dialect::None || decision.source() == Source::None {
-            return;
-        }
-        let Some(reported) = decision.reported() else {
-            return;
-        };
-        let reset = reported
-            .retry_after()
-            .unwrap_or_else(|| reported.reset_after());
-        let reset = match self.reset {
-            Reset::Delta => whole_seconds(reset),
-            Reset::Epoch => whole_seconds(since_epoch() + reset),
-        };
-        // Else each of the three might have the map grow.
-        headers.reserve(3);
-        headers.insert(LIMIT, value_of(reported.limit().into()));
-        headers.insert(REMAINING, value_of(decision.remaining().into()));
-        headers.insert(RESET, value_of(reset));
+        let wording = Wording::new(self, &Arc::from(""), &decision.asked_quotas());
+        wording.write(decision, Place::Tightest, headers);
+    }
+
+    fn is_none(&self) -> bool {
+        *self == Self::none()
+    }
+
+    /// How many fields are written at most.
+    fn fields(&self) -> usize {
+        let x_ratelimit = self.x_ratelimit.map_or(0, |_| x_ratelimit::FIELDS);
+        let ietf = self.ietf.map_or(0, |draft| match draft {
+            Draft::Draft03 | Draft::Draft06 | Draft::Draft07 => early::FIELDS,
+            Draft::Draft11 => draft11::FIELDS,
+        });
+        x_ratelimit + ietf
     }
 }
 
 impl Default for Headers {
     fn default() -> Self {
-        Self::x_ratelimit()
+        Self::x_ratelimit().and(Self::ietf(Draft::Draft11))
     }
 }
 
@@ -116,95 +189,4 @@ impl Default for Headers {
 pub(crate) fn whole_seconds(duration: Duration) -> u64 {
     let part = u64::from(duration.subsec_nanos() > 0);
     duration.as_secs().saturating_add(part)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an instant has no name but by this clock"
-)]
-fn since_epoch() -> Duration {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use http::HeaderValue;
-
-    use super::*;
-    use crate::decision::{Answer, QuotaAnswer, Source};
-    use crate::{Decision, Quota};
-
-    fn decision(limit: u32, answer: QuotaAnswer) -> DecisionView {
-        let answer = Answer::new(Source::Memory, [answer]);
-        let decision = Decision::new(&Quota::per_minute(limit).into(), 1, answer);
-        decision.unwrap().into_view()
-    }
-
-    fn written(dialect: &Headers, decision: &DecisionView) -> Vec<(String, String)> {
-        let mut headers = HeaderMap::new();
-        dialect.write(decision, &mut headers);
-        let text = |(name, value): (&HeaderName, &HeaderValue)| {
-            (name.to_string(), value.to_str().unwrap().to_owned())
-        };
-        headers.iter().map(text).collect()
-    }
-
-    fn values(dialect: &Headers, decision: &DecisionView) -> Vec<String> {
-        let written = written(dialect, decision);
-        written.into_iter().map(|(_, value)| value).collect()
-    }
-
-    #[test]
-    fn seconds_are_rounded_up() {
-        for (millis, seconds) in [
-            (0, 0),
-            (1, 1),
-            (999, 1),
-            (1_000, 1),
-            (1_001, 2),
-            (59_999, 60),
-        ] {
-            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
-        }
-        assert_eq!(whole_seconds(Duration::from_nanos(1)), 1);
-        assert_eq!(whole_seconds(Duration::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn an_admitted_request_is_told_limit_remaining_and_reset() {
-        let admitted = decision(10, QuotaAnswer::admitted(3, Duration::from_millis(41_001)));
-        let expected = [
-            ("x-ratelimit-limit", "10"),
-            ("x-ratelimit-remaining", "7"),
-            ("x-ratelimit-reset", "42"),
-        ];
-        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(written(&Headers::default(), &admitted), expected);
-    }
-
-    #[test]
-    fn a_refused_request_is_told_when_it_will_be_admitted() {
-        let (wait, reset) = (Duration::from_millis(5_001), Duration::from_secs(1));
-        let refused = decision(10, QuotaAnswer::refused(10, Some(wait), reset));
-        assert_eq!(values(&Headers::default(), &refused), ["10", "0", "6"]);
-    }
-
-    #[test]
-    fn an_epoch_reset_names_the_second() {
-        let admitted = decision(10, QuotaAnswer::admitted(1, Duration::from_secs(30)));
-        let before = whole_seconds(since_epoch());
-        let told = values(&Headers::x_ratelimit().epoch_reset(), &admitted);
-        let told: u64 = told[2].parse().unwrap();
-        assert!(
-            (before + 29..=before + 32).contains(&told),
-            "{told}, {before}"
-        );
-    }
-
-    #[test]
-    fn headers_can_be_left_out() {
-        let admitted = decision(10, QuotaAnswer::admitted(1, Duration::ZERO));
-        assert!(written(&Headers::none(), &admitted).is_empty());
-    }
 }

@@ -103,7 +103,7 @@ pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use failure::FailurePolicy;
 pub use future::ResponseFuture;
 pub use gate::MissingKey;
-pub use headers::Headers;
+pub use headers::{Draft, Headers};
 pub use identity::Key;
 pub use key::KeyExtractor;
 pub use layer::RateLimitLayer;

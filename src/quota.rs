@@ -125,7 +125,8 @@ impl Quota {
     }
 
     /// Gives the quota a name of its own, by which [`DecisionView::quotas`](crate::DecisionView::quotas)
-    /// tells it from its neighbours. The stored count does not depend on it.
+    /// and the [headers](crate::Headers) tell it from its neighbours. The stored count does not depend
+    /// on it.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());

@@ -105,6 +105,17 @@ impl fmt::Display for Quota {
     }
 }
 
+impl Quota {
+    /// The window as a number and a unit: `1s`, `90m`, `1d`.
+    pub(crate) fn short_window(&self) -> String {
+        let window = self.window_micros();
+        let mut units = UNITS.iter();
+        let unit = units.find(|(micros, ..)| window.is_multiple_of(*micros));
+        unit.map(|(micros, _, letters)| format!("{}{letters}", window / micros))
+            .unwrap_or_default()
+    }
+}
+
 fn write_window(f: &mut fmt::Formatter<'_>, window: u64) -> fmt::Result {
     for (micros, word, letters) in UNITS {
         if window == micros {

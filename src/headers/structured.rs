@@ -1,0 +1,49 @@
+//! What is needed of RFC 9651, structured field values: integers and strings.
+
+/// The largest integer of a structured field.
+const MOST: u64 = 999_999_999_999_999;
+
+/// Writes integers, none of them above what a structured field can hold.
+pub(super) struct Integer(itoa::Buffer);
+
+impl Integer {
+    pub(super) fn new() -> Self {
+        Self(itoa::Buffer::new())
+    }
+
+    pub(super) fn format(&mut self, number: u64) -> &str {
+        self.0.format(number.min(MOST))
+    }
+}
+
+/// A text of printable ASCII as a string.
+pub(super) fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for letter in text.chars() {
+        if matches!(letter, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(letter);
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_integer_has_at_most_fifteen_digits() {
+        assert_eq!(Integer::new().format(0), "0");
+        assert_eq!(Integer::new().format(MOST), "999999999999999");
+        assert_eq!(Integer::new().format(MOST + 1), "999999999999999");
+        assert_eq!(Integer::new().format(u64::MAX), "999999999999999");
+    }
+
+    #[test]
+    fn quotes_and_backslashes_are_escaped() {
+        assert_eq!(quoted(r#"a "b" \c"#), r#""a \"b\" \\c""#);
+    }
+}
