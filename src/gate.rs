@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, Request, Response, StatusCode, response};
 
+use crate::headers::Wording;
 use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::limiter::{Begun, nap_after};
 use crate::notice::Notices;
@@ -40,6 +41,8 @@ pub(crate) struct Gate {
     /// Whether handlers settle.
     pub(crate) reserves: bool,
     pub(crate) headers: Headers,
+    /// Made of the headers, the limiter's name and its quotas.
+    pub(crate) wording: Arc<Wording>,
     pub(crate) status: StatusCode,
     pub(crate) responder: Arc<ResponderFn>,
     pub(crate) dry_run: Option<DryRun>,
@@ -168,7 +171,7 @@ impl Gate {
     pub(crate) fn refuse(&self, rejection: Rejection, parts: &Parts) -> Response<Bytes> {
         let _ = parts;
         let mut response = (self.responder)(&rejection);
-        rejection.complete(&self.headers, &mut response);
+        rejection.complete(&self.wording, &mut response);
         response
     }
 
@@ -228,6 +231,7 @@ impl fmt::Debug for Gate {
             settle: _,
             reserves,
             headers,
+            wording: _,
             status,
             responder: _,
             dry_run,

@@ -11,12 +11,8 @@ mod tests;
 mod wording;
 mod x_ratelimit;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
-
-use crate::DecisionView;
 pub(crate) use names::policy_names;
 pub(crate) use number::value_of;
 pub(crate) use wording::{Place, Wording};
@@ -156,12 +152,6 @@ impl Headers {
             self.x_ratelimit = Some(Reset::Epoch);
         }
         self
-    }
-
-    /// Writes the headers of a layer that is called nothing and has prepared nothing.
-    pub(crate) fn write(&self, decision: &DecisionView, headers: &mut HeaderMap) {
-        let wording = Wording::new(self, &Arc::from(""), &decision.asked_quotas());
-        wording.write(decision, Place::Tightest, headers);
     }
 
     fn is_none(&self) -> bool {

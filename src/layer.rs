@@ -11,6 +11,7 @@ use http::{HeaderName, Response, StatusCode, response};
 use tower_layer::Layer;
 
 use crate::gate::{Gate, MissingKey};
+use crate::headers::Wording;
 use crate::key::{KeyExtractor, peer_ip};
 use crate::notice::note_layer;
 use crate::plan::{self, IntoPlan};
@@ -300,6 +301,7 @@ impl RateLimitLayer {
     fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
         let gate = Arc::make_mut(&mut self.gate);
         change(gate);
+        gate.wording = Arc::new(wording_of(&gate.limiter, &gate.headers));
         // Another layer than before, with a log of its own.
         gate.notices = Arc::default();
         self
@@ -314,8 +316,10 @@ impl From<RateLimiter> for RateLimitLayer {
             limiter = limiter.on_failure(FailurePolicy::fall_back());
         }
         note_layer();
+        let headers = Headers::default();
         Self {
             gate: Arc::new(Gate {
+                wording: Arc::new(wording_of(&limiter, &headers)),
                 limiter,
                 key: Arc::new(peer_ip()),
                 on_missing_key: MissingKey::default(),
@@ -325,7 +329,7 @@ impl From<RateLimiter> for RateLimitLayer {
                 patience: Duration::ZERO,
                 settle: None,
                 reserves: false,
-                headers: Headers::default(),
+                headers,
                 status: StatusCode::TOO_MANY_REQUESTS,
                 responder: Arc::new(rejection::text),
                 dry_run: None,
@@ -333,6 +337,10 @@ impl From<RateLimiter> for RateLimitLayer {
             }),
         }
     }
+}
+
+fn wording_of(limiter: &RateLimiter, headers: &Headers) -> Wording {
+    Wording::new(headers, limiter.label(), limiter.quotas())
 }
 
 impl<S> Layer<S> for RateLimitLayer {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::headers::{Headers, value_of, whole_seconds};
+use crate::headers::{Place, Wording, value_of, whole_seconds};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::{DecisionView, Error, ErrorKind};
 
@@ -130,7 +130,7 @@ impl Rejection {
     }
 
     /// Adds to an answer what every refusal has, and leaves this rejection in its extensions.
-    pub(crate) fn complete(self, dialect: &Headers, response: &mut Response<Bytes>) {
+    pub(crate) fn complete(self, wording: &Wording, response: &mut Response<Bytes>) {
         let headers = response.headers_mut();
         // Made once, for all of these and those that others add.
         headers.reserve(HEADERS);
@@ -144,7 +144,7 @@ impl Rejection {
                 .or_insert_with(|| value_of(whole_seconds(wait).max(1)));
         }
         if let RejectionReason::Limited(decision) = &self.reason {
-            dialect.write(decision, headers);
+            wording.write(decision, Place::Tightest, headers);
         }
         response.extensions_mut().insert(self);
     }

@@ -7,7 +7,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Response};
 
 use super::Gate;
-use crate::headers::{value_of, whole_seconds};
+use crate::headers::{Place, value_of, whole_seconds};
 use crate::reservation::settle_later;
 use crate::{Decision, DecisionView, Rejection, Reservation, WouldReject};
 
@@ -85,8 +85,8 @@ impl Held {
 }
 
 impl Gate {
-    /// Writes the headers of an admitted request; of those for one quota only where no layer further
-    /// in has refused it or left fewer units.
+    /// Writes the headers of an admitted request. A layer further in is tighter if it has refused it or
+    /// left fewer units.
     fn write_headers<B>(
         &self,
         decision: &DecisionView,
@@ -102,14 +102,17 @@ impl Gate {
             .is_some_and(Rejection::is_limited);
         let told = extensions.get::<Told>().map(|told| told.remaining);
         let remaining = decision.remaining();
+        let is_behind = refused_inside || told.is_some_and(|told| told <= remaining);
+        let place = if is_behind {
+            Place::Behind
+        } else {
+            Place::Tightest
+        };
+        self.wording.write(decision, place, response.headers_mut());
         if refused_inside {
             lengthen_retry_after(decision, response.headers_mut());
         }
-        if refused_inside || told.is_some_and(|told| told <= remaining) {
-            return;
-        }
-        self.headers.write(decision, response.headers_mut());
-        if is_nested {
+        if is_nested && !is_behind {
             response.extensions_mut().insert(Told { remaining });
         }
     }
