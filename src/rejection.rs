@@ -1,5 +1,7 @@
 //! Why a request was not let through, and what it is answered.
 
+pub(crate) mod grpc;
+
 use std::sync::Arc;
 use std::time::Duration;
 
