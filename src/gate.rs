@@ -18,6 +18,7 @@ use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::limiter::{Begun, nap_after};
 use crate::notice::Notices;
 use crate::plan::PlanFn;
+use crate::rejection::grpc::Grpc;
 use crate::{
     Decision, DecisionView, Error, ErrorKind, Headers, RateLimiter, Rejection, RejectionReason,
     Reservation,
@@ -158,7 +159,7 @@ impl Gate {
     }
 
     fn reject(&self, reason: RejectionReason) -> Judged {
-        let rejection = Rejection::new(self.limiter.label(), reason, self.status);
+        let rejection = Rejection::new(self.limiter.label(), reason).with_status(self.status);
         if self.dry_run.is_some() {
             self.notices.would_reject(&rejection);
             Judged::Passes(Pass::Spared(rejection))
@@ -169,8 +170,10 @@ impl Gate {
 
     /// What a rejected request is answered.
     pub(crate) fn refuse(&self, rejection: Rejection, parts: &Parts) -> Response<Bytes> {
-        let _ = parts;
-        let mut response = (self.responder)(&rejection);
+        let mut response = match Grpc::of(&parts.headers) {
+            None => (self.responder)(&rejection),
+            Some(grpc) => grpc.refuse(&rejection),
+        };
         rejection.complete(&self.wording, &mut response);
         response
     }

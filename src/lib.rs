@@ -110,7 +110,7 @@ pub use layer::RateLimitLayer;
 pub use limiter::RateLimiter;
 pub use plan::{IntoPlan, Plan};
 pub use quota::{Algorithm, Quota, Quotas};
-pub use rejection::{Rejection, RejectionReason, WouldReject};
+pub use rejection::{Rejection, RejectionReason, WouldReject, problem_json, problem_json_typed};
 pub use reservation::Reservation;
 pub use service::RateLimit;
 pub use store::Store;

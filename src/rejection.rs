@@ -1,6 +1,7 @@
 //! Why a request was not let through, and what it is answered.
 
 pub(crate) mod grpc;
+mod problem;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use http::{HeaderValue, Response, StatusCode};
 use crate::headers::{Place, Wording, value_of, whole_seconds};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::{DecisionView, Error, ErrorKind};
+pub use problem::{problem_json, problem_json_typed};
 
 /// After how many seconds a client may ask again when the store has failed: soon, since a store is
 /// mostly back at once, and not at once, since it may be drowning.
@@ -64,12 +66,17 @@ pub enum RejectionReason {
 }
 
 impl Rejection {
-    pub(crate) fn new(limiter: &Arc<str>, reason: RejectionReason, status: StatusCode) -> Self {
+    pub(crate) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
         Self {
             limiter: Arc::clone(limiter),
             reason,
-            status,
+            status: StatusCode::TOO_MANY_REQUESTS,
         }
+    }
+
+    /// Has another status where a quota has no room.
+    pub(crate) fn with_status(self, status: StatusCode) -> Self {
+        Self { status, ..self }
     }
 
     /// The name of the limiter.

@@ -2,7 +2,7 @@
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::Quota;
+use crate::{DecisionView, Quota};
 
 /// What is not printable ASCII, which is all that a string of a structured field can hold, and the
 /// sign itself, so that two names are never written the same.
@@ -24,6 +24,17 @@ pub(crate) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
         names.push(name);
     }
     names
+}
+
+/// The names of those quotas that refuse.
+pub(crate) fn violated_policies(
+    limiter: &str,
+    decision: &DecisionView,
+) -> impl Iterator<Item = String> {
+    let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
+    let names = policy_names(limiter, &quotas);
+    let named = decision.quotas().zip(names);
+    named.filter_map(|(quota, name)| (!quota.is_allowed()).then_some(name))
 }
 
 fn encoded(name: &str) -> String {

@@ -56,8 +56,6 @@ impl Spared {
 mod tests {
     use std::sync::Arc;
 
-    use http::StatusCode;
-
     use super::*;
     use crate::RejectionReason;
     use crate::key::{KeyError, KeyErrorKind};
@@ -66,8 +64,7 @@ mod tests {
     #[test]
     fn what_would_be_refused_is_told_every_ten_seconds_with_its_number() {
         let reason = RejectionReason::NoKey(KeyError::new(KeyErrorKind::Missing, "none"));
-        let status = StatusCode::TOO_MANY_REQUESTS;
-        let rejection = Rejection::new(&Arc::from("search"), reason, status);
+        let rejection = Rejection::new(&Arc::from("search"), reason);
         let spared = Spared::default();
         let log = log_of(|| {
             for second in 0..25 {

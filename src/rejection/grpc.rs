@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::encoding;
 
@@ -139,7 +139,7 @@ fn status_with_retry_info(code: Code, message: String, wait: Duration) -> Vec<u8
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderName;
+    use http::{HeaderName, StatusCode};
     use http_body::Body;
     use proptest::prelude::*;
     use prost::Message;
