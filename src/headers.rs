@@ -62,6 +62,8 @@ use x_ratelimit::Reset;
 /// of any of their names that a service sets itself. Layers around one another are best given one
 /// dialect, since drafts 7 and 11 mean different things by the same names.
 ///
+/// Scripts in a browser can read these headers if CORS exposes them: see [`cors`](crate::cors).
+///
 /// # Examples
 ///
 /// ```

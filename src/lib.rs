@@ -86,6 +86,7 @@ pub mod store;
 
 // HTTP.
 mod body;
+pub mod cors;
 mod future;
 mod gate;
 mod headers;
