@@ -75,6 +75,8 @@ mod tests {
 
     use super::*;
     use crate::decision::{Answer, QuotaAnswer};
+    use crate::headers::Wording;
+    use crate::rejection::text;
     use crate::{
         Decision, Draft, Headers, Quota, Rejection, RejectionReason, Source, problem_json,
     };
@@ -108,7 +110,9 @@ mod tests {
             Draft::Draft11,
         ] {
             let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
-            let response = refusal().into_response(&headers);
+            let wording = Wording::new(&headers, &"search".into(), &Quota::per_minute(9).into());
+            let mut response = text(&refusal());
+            refusal().complete(&wording, &mut response);
             written.extend(response.headers().keys().cloned());
         }
         for response in [
