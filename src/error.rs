@@ -139,6 +139,8 @@ pub enum ConfigErrorKind {
     Quota,
     /// A URL names no store, or one that this build does not have.
     Url,
+    /// A key cannot be found in requests as it was told: a network or a name is none.
+    Key,
 }
 
 impl ConfigError {
@@ -160,6 +162,13 @@ impl ConfigError {
         Self {
             kind: ConfigErrorKind::Quota,
             text: format!("invalid quota {shown:?}: {rule}"),
+        }
+    }
+
+    pub(crate) fn key(text: String) -> Self {
+        Self {
+            kind: ConfigErrorKind::Key,
+            text,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use http::request::Parts;
 
+use super::client_ip::ClientIp;
 use super::custom::{FromFn, Global};
 use super::extension::Extension;
 use super::header::Header;
@@ -56,7 +57,7 @@ macro_rules! alternatives {
     )*};
 }
 
-alternatives!(Extension<T> FromFn<F> Global Header Or<A, B> PeerIp);
+alternatives!(ClientIp Extension<T> FromFn<F> Global Header Or<A, B> PeerIp);
 
 #[cfg(feature = "axum-08")]
 use super::path::Path;

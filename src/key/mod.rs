@@ -3,6 +3,7 @@
 //! | extractor | counts by | a request without it |
 //! |---|---|---|
 //! | [`peer_ip()`] | the address of the connection's other end; the default | is answered 500: the server is not set up |
+//! | [`client_ip()`](client_ip()) | the address of the client behind trusted proxies | is answered 500: the server is not set up |
 //! | [`header(name)`](header) | the value of a header, hashed | has no key |
 //! | [`extension::<T>()`](extension) | what a layer before put into the request, like a user | has no key |
 //! | [`path()`] | the route that axum matched | has no key |
@@ -29,6 +30,8 @@
 //! let by_route = layer.key((key::header("x-tenant-id"), key::path()));
 //! ```
 
+mod address;
+mod client_ip;
 mod compose;
 mod custom;
 mod error;
@@ -43,6 +46,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
+pub use client_ip::{ClientIp, client_ip};
 pub use compose::Or;
 pub use custom::{FromFn, Global, from_fn, global};
 pub use error::{KeyError, KeyErrorKind};
@@ -51,7 +55,7 @@ pub use header::{Header, header};
 #[cfg(feature = "axum-08")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 pub use path::{Path, path};
-pub(crate) use peer_ip::peer_addr;
+pub(crate) use peer_ip::peer_of;
 pub use peer_ip::{PeerAddr, PeerIp, peer_ip};
 pub use reads::Reads;
 pub(crate) use reads::has_route;
@@ -79,8 +83,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Tries `second` where a request does not have this key.
     ///
     /// What is there but cannot be used is refused all the same: a client must not be able to choose
-    /// how it is counted. After [`global`], which every request has, and [`peer_ip`], which the
-    /// server and not the request must know, nothing else is tried.
+    /// how it is counted. After [`global`], which every request has, and [`peer_ip`] and
+    /// [`client_ip`](client_ip()), which the server and not the request must know, nothing else is
+    /// tried.
     #[must_use]
     fn or<Second: KeyExtractor>(self, second: Second) -> Or<Self, Second>
     where

@@ -1,21 +1,18 @@
 //! The address of the connection's other end.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use http::request::Parts;
 
+use super::address::Ipv6Prefix;
 use super::{KeyError, KeyErrorKind, KeyExtractor, Reads};
 use crate::Key;
-use crate::identity::Tag;
-
-/// The part of an IPv6 address that is one client unless said otherwise: what a provider gives to
-/// one customer at least (RFC 6177), who has all the addresses below it.
-const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 /// Counts by the address of the connection's other end; the default of a layer.
 ///
 /// The address is the one that the server saw, which cannot be made up. Behind a proxy or a load
-/// balancer that is the proxy, and all its clients are counted together.
+/// balancer that is the proxy, and all its clients are counted together: there it is
+/// [`client_ip`](super::client_ip()) that tells them apart.
 ///
 /// An IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. Of an IPv6
 /// address the first 64 bits count, see [`ipv6_prefix`](PeerIp::ipv6_prefix).
@@ -39,14 +36,14 @@ const DEFAULT_IPV6_PREFIX: u8 = 64;
 #[must_use]
 pub fn peer_ip() -> PeerIp {
     PeerIp {
-        ipv6_prefix: DEFAULT_IPV6_PREFIX,
+        ipv6_prefix: Ipv6Prefix::default(),
     }
 }
 
 /// Counts by the address of the connection's other end; made by [`peer_ip`].
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp {
-    ipv6_prefix: u8,
+    ipv6_prefix: Ipv6Prefix,
 }
 
 /// Tells [`peer_ip`] the address, in the extensions of a request: for servers other than axum's.
@@ -65,55 +62,20 @@ impl PeerIp {
     /// has billions. Values outside of 32 to 128 are taken as the nearest of these.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_prefix = bits.clamp(32, 128);
+        self.ipv6_prefix = Ipv6Prefix::nearest(bits);
         self
     }
 
     /// The key of a request from this address: to look at it or reset it without a request.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> Key {
-        // Unmapped before it is masked: else all of IPv4 would be one client.
-        let text = match address.to_canonical() {
-            IpAddr::V4(address) => Text::from(format_args!("{address}")),
-            IpAddr::V6(address) if self.ipv6_prefix >= 128 => Text::from(format_args!("{address}")),
-            IpAddr::V6(address) => {
-                let network = network(address, self.ipv6_prefix);
-                Text::from(format_args!("{network}/{}", self.ipv6_prefix))
-            }
-        };
-        Key::tagged(Tag::Ip, text.0.as_bytes())
+        self.ipv6_prefix.key_of(address)
     }
-}
-
-/// An address in text, on the stack.
-struct Text(arrayvec::ArrayString<64>);
-
-impl From<std::fmt::Arguments<'_>> for Text {
-    fn from(address: std::fmt::Arguments<'_>) -> Self {
-        let mut text = arrayvec::ArrayString::new();
-        // An IPv6 address with its prefix has at most 43 characters.
-        let _ = std::fmt::Write::write_fmt(&mut text, address);
-        Self(text)
-    }
-}
-
-fn network(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
-    let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-    Ipv6Addr::from(u128::from(address) & mask)
 }
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        peer_addr(parts)
-            .map(|address| self.of(address.ip()))
-            .ok_or_else(|| {
-                KeyError::new(
-                    KeyErrorKind::Misconfigured,
-                    "the peer's address is not known: serve the router by \
-                     `into_make_service_with_connect_info::<SocketAddr>()`, or insert a \
-                     `tollgate::key::PeerAddr` into the extensions of each request",
-                )
-            })
+        peer_of(parts).map_or_else(|| Err(unknown_peer()), |peer| Ok(self.of(peer)))
     }
 
     fn reads(&self) -> Reads {
@@ -121,12 +83,21 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// The address that the server tells.
-pub(crate) fn peer_addr(parts: &Parts) -> Option<SocketAddr> {
+/// The address of the other end, if the server told it.
+pub(crate) fn peer_of(parts: &Parts) -> Option<IpAddr> {
     let told = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
     #[cfg(feature = "axum-08")]
     let told = told.or_else(|| connect_info(parts));
-    told
+    told.map(|address| address.ip())
+}
+
+pub(super) fn unknown_peer() -> KeyError {
+    KeyError::new(
+        KeyErrorKind::Misconfigured,
+        "the peer's address is not known: serve the router by \
+         `into_make_service_with_connect_info::<SocketAddr>()`, or insert a \
+         `tollgate::key::PeerAddr` into the extensions of each request",
+    )
 }
 
 /// What axum's own extractor of `ConnectInfo` would find.
@@ -142,6 +113,8 @@ fn connect_info(parts: &Parts) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -9,7 +9,7 @@ use http::request::Parts;
 
 use super::Once;
 use crate::Key;
-use crate::key::{KeyError, KeyExtractor, has_route, peer_addr};
+use crate::key::{KeyError, KeyExtractor, has_route, peer_of};
 
 /// So many requests of a layer are looked at: what is set up wrongly shows in them, and those that come
 /// later are not held up.
@@ -70,7 +70,7 @@ impl Suspicions {
     }
 
     fn look_for_proxy(&self, limiter: &str, parts: &Parts) {
-        let is_private = peer_addr(parts).is_some_and(|peer| is_private(peer.ip()));
+        let is_private = peer_of(parts).is_some_and(is_private);
         let header = FORWARDING
             .into_iter()
             .find(|name| is_private && parts.headers.contains_key(name));

@@ -1,0 +1,59 @@
+//! The key of an address, however it was found.
+
+use std::fmt::{self, Write};
+use std::net::{IpAddr, Ipv6Addr};
+
+use arrayvec::ArrayString;
+
+use crate::Key;
+use crate::identity::Tag;
+
+/// The part of an IPv6 address that is one client, in bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ipv6Prefix(u8);
+
+impl Default for Ipv6Prefix {
+    /// What a provider gives to one customer at least (RFC 6177), who has all the addresses below
+    /// it.
+    fn default() -> Self {
+        Self(64)
+    }
+}
+
+impl Ipv6Prefix {
+    /// The nearest to `bits` of 32 to 128.
+    pub(super) fn nearest(bits: u8) -> Self {
+        Self(bits.clamp(32, 128))
+    }
+
+    /// The key of a client at this address.
+    pub(super) fn key_of(self, address: IpAddr) -> Key {
+        // Unmapped before it is masked: else all of IPv4 would be one client.
+        let text = match address.to_canonical() {
+            IpAddr::V4(address) => Text::from(format_args!("{address}")),
+            IpAddr::V6(address) if self.0 >= 128 => Text::from(format_args!("{address}")),
+            IpAddr::V6(address) => {
+                let network = network(address, self.0);
+                Text::from(format_args!("{network}/{}", self.0))
+            }
+        };
+        Key::tagged(Tag::Ip, text.0.as_bytes())
+    }
+}
+
+/// An address in text, on the stack.
+struct Text(ArrayString<64>);
+
+impl From<fmt::Arguments<'_>> for Text {
+    fn from(address: fmt::Arguments<'_>) -> Self {
+        let mut text = ArrayString::new();
+        // An IPv6 address with its prefix has at most 43 characters.
+        let _ = text.write_fmt(address);
+        Self(text)
+    }
+}
+
+fn network(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+    Ipv6Addr::from(u128::from(address) & mask)
+}

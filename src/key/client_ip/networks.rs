@@ -1,0 +1,98 @@
+//! The networks in which trusted proxies are.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net};
+
+/// Networks of trusted proxies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Networks(Vec<IpNet>);
+
+impl Networks {
+    pub(super) fn push(&mut self, network: IpNet) {
+        self.0.push(network);
+    }
+
+    /// Whether an address is in one of them. It has to be canonical, as they are.
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(&address))
+    }
+}
+
+/// Reads a CIDR, or an address as the network of it alone.
+pub(super) fn parse(text: &str) -> Option<IpNet> {
+    let text = text.trim();
+    // By std too, which reads no leading zeros: `010.0.0.0` is 10 to some and 8 to others.
+    let address: IpAddr = text.split('/').next()?.parse().ok()?;
+    let network = if text.contains('/') {
+        text.parse().ok()?
+    } else {
+        IpNet::from(address)
+    };
+    Some(canonical(network))
+}
+
+/// A network of mapped addresses as the network of IPv4 that it is: addresses are unmapped before
+/// they are looked for, and so must be these.
+fn canonical(network: IpNet) -> IpNet {
+    let IpNet::V6(mapped) = network else {
+        return network;
+    };
+    let IpAddr::V4(address) = IpAddr::from(mapped.addr()).to_canonical() else {
+        return network;
+    };
+    // Above 96 bits it is wider than IPv4 is, and stays one of IPv6.
+    let bits = mapped.prefix_len().checked_sub(96);
+    let network = bits.and_then(|bits| Ipv4Net::new(address, bits).ok());
+    network.map_or(IpNet::V6(mapped), IpNet::V4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_a_cidr_or_an_address() {
+        for (text, network) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            (" 10.0.0.0/8\n", "10.0.0.0/8"),
+            ("10.1.2.3", "10.1.2.3/32"),
+            ("2001:DB8::/32", "2001:db8::/32"),
+            ("2001:db8::1", "2001:db8::1/128"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:a00:1", "10.0.0.1/32"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::ffff:0:0/95", "::ffff:0.0.0.0/95"),
+            ("64:ff9b::/96", "64:ff9b::/96"),
+        ] {
+            assert_eq!(
+                parse(text).map(|net| net.to_string()).as_deref(),
+                Some(network),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_no_network() {
+        for text in [
+            "",
+            "/8",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/",
+            "10.0.0/8",
+            "010.0.0.0/8",
+            "10.0.0.0/255.0.0.0",
+            "2001:db8::/129",
+            "fe80::1%eth0",
+            "10.0.0.0 /8",
+            "loopback",
+            "10.0.0.1:80",
+            "[::1]",
+            "*",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}
