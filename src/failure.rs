@@ -19,7 +19,9 @@ use crate::{Error, ErrorKind, Quota, Quotas};
 /// | `open()` | admitted, not counted | `None` | goes on, without headers |
 /// | `closed()` | the error | | 503, `Retry-After: 1` |
 ///
-/// When a policy begins and when it ends, a line in the log says so, once for each handle.
+/// A layer does the same where the quotas of a key [cannot be found](crate::RateLimitLayer::quotas_for),
+/// by its own quotas. When a policy begins and when it ends, a line in the log says so, once for each
+/// handle.
 ///
 /// # Examples
 ///
