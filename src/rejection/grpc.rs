@@ -71,7 +71,7 @@ impl Grpc {
     pub(crate) fn refuse(self, rejection: &Rejection) -> Response<Bytes> {
         let code = code(rejection);
         let body = rejection.body();
-        let message = String::from_utf8_lossy(body.trim_ascii_end()).into_owned();
+        let message = String::from_utf8_lossy(body.trim_ascii_end());
         let wait = rejection.retry_after();
 
         let mut response = Response::new(Bytes::new());
@@ -88,7 +88,7 @@ impl Grpc {
         };
         insert(MESSAGE, utf8_percent_encode(&message, ENCODED).to_string());
         if let Some(wait) = wait {
-            let details = status_with_retry_info(code, message, wait);
+            let details = status_with_retry_info(code, &message, wait);
             insert(STATUS_DETAILS, STANDARD_NO_PAD.encode(details));
         }
         response
@@ -117,7 +117,7 @@ fn pushback(wait: Option<Duration>) -> i32 {
 
 /// `google.rpc.Status` with a `RetryInfo`, encoded from the inside out: a message in a message is
 /// written as its bytes are.
-fn status_with_retry_info(code: Code, message: String, wait: Duration) -> Vec<u8> {
+fn status_with_retry_info(code: Code, message: &str, wait: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
     encoding::int64::encode(1, &seconds, &mut duration);
@@ -132,7 +132,7 @@ fn status_with_retry_info(code: Code, message: String, wait: Duration) -> Vec<u8
 
     let mut status = Vec::new();
     encoding::int32::encode(1, &code, &mut status);
-    encoding::string::encode(2, &message, &mut status);
+    encoding::string::encode(2, &message.to_owned(), &mut status);
     encoding::bytes::encode(3, &any, &mut status);
     status
 }
