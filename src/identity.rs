@@ -95,9 +95,9 @@ impl Key {
         })
     }
 
-    /// A value that must not be readable where it is stored.
-    pub(crate) fn secret(tag: Tag<'_>, value: &[u8], hash_key: &[u8; 32]) -> Self {
-        let digits = digits_of(&blake3::keyed_hash(hash_key, value));
+    /// The hash of a value that must not be readable where it is stored.
+    pub(crate) fn hashed(tag: Tag<'_>, hash: &blake3::Hash) -> Self {
+        let digits = digits_of(hash);
         Self::written(|text| {
             tag.write_to(text)?;
             text.write_str("~")?;
@@ -147,7 +147,8 @@ pub(crate) enum Tag<'a> {
     Ip,
     #[cfg(any(feature = "axum-08", test))]
     Path,
-    Header(&'a HeaderTag),
+    Authorization,
+    Named(&'a NamedTag),
     Extension(&'a str),
 }
 
@@ -157,7 +158,8 @@ impl Tag<'_> {
             Self::Ip => text.write_str("ip="),
             #[cfg(any(feature = "axum-08", test))]
             Self::Path => text.write_str("path="),
-            Self::Header(tag) => text.write_str(&tag.0),
+            Self::Authorization => text.write_str("authorization="),
+            Self::Named(tag) => text.write_str(&tag.0),
             Self::Extension(name) => {
                 text.write_str("extension:")?;
                 encode(name.as_bytes(), text)?;
@@ -167,14 +169,22 @@ impl Tag<'_> {
     }
 }
 
-/// The tag of a header, written once for all requests.
+/// The tag of one header or cookie, written once for all requests.
 #[derive(Clone, Debug)]
-pub(crate) struct HeaderTag(Arc<str>);
+pub(crate) struct NamedTag(Arc<str>);
 
-impl HeaderTag {
-    pub(crate) fn new(name: &str) -> Self {
+impl NamedTag {
+    pub(crate) fn header(name: &str) -> Self {
+        Self::new("header", name)
+    }
+
+    pub(crate) fn cookie(name: &str) -> Self {
+        Self::new("cookie", name)
+    }
+
+    fn new(kind: &str, name: &str) -> Self {
         let name = percent_encode(name.as_bytes(), ESCAPED);
-        Self(format!("header:{name}=").into())
+        Self(format!("{kind}:{name}=").into())
     }
 }
 
@@ -284,22 +294,24 @@ mod tests {
         assert_ne!(Key::from("*"), Key::global());
         assert_ne!(
             Key::from("header:a=b"),
-            Key::tagged(Tag::Header(&HeaderTag::new("a")), b"b")
+            Key::tagged(Tag::Named(&NamedTag::header("a")), b"b")
         );
         assert_ne!(Key::from("a,b"), Key::from("a").and(&Key::from("b")));
     }
 
     #[test]
     fn a_secret_is_not_readable_and_depends_on_the_hash_key() {
-        let tag = HeaderTag::new("x-api-key");
-        let of =
-            |value: &[u8], hash_key: u8| Key::secret(Tag::Header(&tag), value, &[hash_key; 32]);
+        let tag = NamedTag::header("x-api-key");
+        let of = |value: &[u8], hash_key: u8| {
+            let hash = blake3::keyed_hash(&[hash_key; 32], value);
+            Key::hashed(Tag::Named(&tag), &hash)
+        };
         let secret = of(b"hunter2", 1);
         assert!(!secret.as_str().contains("hunter2"));
         assert_eq!(secret, of(b"hunter2", 1));
         assert_ne!(secret, of(b"hunter2", 2));
         assert_ne!(secret, of(b"hunter3", 1));
-        assert_ne!(secret, Key::tagged(Tag::Header(&tag), b"hunter2"));
+        assert_ne!(secret, Key::tagged(Tag::Named(&tag), b"hunter2"));
     }
 
     /// Values that a careless encoding would confuse.
@@ -331,7 +343,7 @@ mod tests {
             for key in [
                 Key::new(&value),
                 Key::tagged(Tag::Extension(&tag), &value),
-                Key::secret(Tag::Header(&HeaderTag::new(&tag)), &value, &[0; 32]),
+                Key::hashed(Tag::Named(&NamedTag::header(&tag)), &blake3::hash(&value)),
                 Key::new(&value).and(&Key::tagged(Tag::Extension(&tag), &value)),
             ] {
                 prop_assert!(key.as_str().len() <= MAX_LENGTH);
@@ -343,11 +355,14 @@ mod tests {
 
     #[test]
     fn places_of_one_name_are_told_apart() {
-        let header = HeaderTag::new("ip");
+        let header = NamedTag::header("ip");
+        let cookie = NamedTag::cookie("ip");
         let tags = [
             Tag::Ip,
             Tag::Path,
-            Tag::Header(&header),
+            Tag::Authorization,
+            Tag::Named(&header),
+            Tag::Named(&cookie),
             Tag::Extension("ip"),
         ];
         let keys: std::collections::HashSet<_> = tags

@@ -2,7 +2,9 @@
 
 use http::request::Parts;
 
+use super::authorization::Authorization;
 use super::client_ip::ClientIp;
+use super::cookie::Cookie;
 use super::custom::{FromFn, Global};
 use super::extension::Extension;
 use super::header::Header;
@@ -57,7 +59,7 @@ macro_rules! alternatives {
     )*};
 }
 
-alternatives!(ClientIp Extension<T> FromFn<F> Global Header Or<A, B> PeerIp);
+alternatives!(Authorization ClientIp Cookie Extension<T> FromFn<F> Global Header Or<A, B> PeerIp);
 
 #[cfg(feature = "axum-08")]
 use super::path::Path;

@@ -5,13 +5,10 @@ use std::fmt;
 use http::HeaderName;
 use http::request::Parts;
 
+use super::secret::HashKey;
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
-use crate::identity::{HeaderTag, Tag};
-
-/// Separates these hashes from all others that anybody makes with BLAKE3.
-const CONTEXT: &str = "tollgate 2026-11-21 value of a header";
-const SECRET_CONTEXT: &str = "tollgate 2026-11-21 value of a header, by a secret";
+use crate::identity::{NamedTag, Tag};
 
 /// Counts by the value of a header: an API key, a tenant.
 ///
@@ -47,11 +44,11 @@ pub fn header(name: impl AsRef<str>) -> Header {
         )
     });
     Header {
-        tag: HeaderTag::new(name.as_ref().map_or("", HeaderName::as_str)),
+        tag: NamedTag::header(name.as_ref().map_or("", HeaderName::as_str)),
         name,
         missing: error(KeyErrorKind::Missing, "is missing"),
         ambiguous: error(KeyErrorKind::Ambiguous, "is sent more than once"),
-        stored: Stored::Hashed(blake3::derive_key(CONTEXT, &[])),
+        stored: Stored::Hashed(HashKey::default()),
     }
 }
 
@@ -59,7 +56,7 @@ pub fn header(name: impl AsRef<str>) -> Header {
 #[derive(Clone)]
 pub struct Header {
     name: Result<HeaderName, KeyError>,
-    tag: HeaderTag,
+    tag: NamedTag,
     missing: KeyError,
     ambiguous: KeyError,
     stored: Stored,
@@ -68,7 +65,7 @@ pub struct Header {
 #[derive(Clone, Copy)]
 enum Stored {
     Plain,
-    Hashed([u8; 32]),
+    Hashed(HashKey),
 }
 
 impl Header {
@@ -85,7 +82,7 @@ impl Header {
     /// anew.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.stored = Stored::Hashed(blake3::derive_key(SECRET_CONTEXT, secret.as_ref()));
+        self.stored = Stored::Hashed(HashKey::of_secret(secret.as_ref()));
         self
     }
 
@@ -107,10 +104,10 @@ impl Header {
     /// ```
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
-        let tag = Tag::Header(&self.tag);
+        let tag = Tag::Named(&self.tag);
         match &self.stored {
             Stored::Plain => Key::tagged(tag, value.as_ref()),
-            Stored::Hashed(hash_key) => Key::secret(tag, value.as_ref(), hash_key),
+            Stored::Hashed(hash_key) => Key::hashed(tag, &hash_key.hash(value.as_ref())),
         }
     }
 }

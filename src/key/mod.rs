@@ -5,6 +5,8 @@
 //! | [`peer_ip()`] | the address of the connection's other end; the default | is answered 500: the server is not set up |
 //! | [`client_ip()`](client_ip()) | the address of the client behind trusted proxies | is answered 500: the server is not set up |
 //! | [`header(name)`](header) | the value of a header, hashed | has no key |
+//! | [`authorization()`](authorization()) | the credentials of the `Authorization` header, hashed | has no key |
+//! | [`cookie(name)`](cookie()) | the value of a cookie, hashed | has no key |
 //! | [`extension::<T>()`](extension) | what a layer before put into the request, like a user | has no key |
 //! | [`path()`] | the route that axum matched | has no key |
 //! | [`global()`] | nothing: everybody shares one count | |
@@ -31,8 +33,10 @@
 //! ```
 
 mod address;
+mod authorization;
 mod client_ip;
 mod compose;
+mod cookie;
 mod custom;
 mod error;
 mod extension;
@@ -41,13 +45,16 @@ mod header;
 mod path;
 mod peer_ip;
 mod reads;
+mod secret;
 
 use std::sync::Arc;
 
 use http::request::Parts;
 
+pub use authorization::{Authorization, authorization};
 pub use client_ip::{ClientIp, client_ip};
 pub use compose::Or;
+pub use cookie::{Cookie, cookie};
 pub use custom::{FromFn, Global, from_fn, global};
 pub use error::{KeyError, KeyErrorKind};
 pub use extension::{Extension, extension};

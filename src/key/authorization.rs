@@ -1,0 +1,188 @@
+//! The credentials of the `Authorization` header.
+
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+
+use super::secret::HashKey;
+use super::{KeyError, KeyErrorKind, KeyExtractor};
+use crate::Key;
+use crate::identity::Tag;
+
+/// Counts by the credentials of the `Authorization` header: a bearer token, a user and password.
+///
+/// They are hashed before they are stored (160 bits of BLAKE3), always; see
+/// [`secret`](Authorization::secret) for those that could be guessed. The scheme counts without
+/// regard to case and blanks behind it (RFC 9110, section 11.4): `Bearer abc` and `bearer  abc` are
+/// the same, where a client could else have a count for each spelling. The rest is taken as it is.
+///
+/// A header without credentials (`Bearer` alone) is missing. One that is sent twice is refused:
+/// which of the two counts would be the client's choice.
+///
+/// **A client can send any credentials.** Where nobody has checked them yet, each made-up token is a
+/// fresh quota, and so is each guess at a password: put the limit behind the layer that checks them,
+/// or one by address before it. Where a scheme signs each request, as Digest does, no two are alike:
+/// count by the user that the check has found, as an [`extension`](super::extension()).
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+///
+/// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+///     .key(key::authorization());
+/// ```
+#[must_use]
+pub fn authorization() -> Authorization {
+    Authorization {
+        hash_key: HashKey::default(),
+    }
+}
+
+/// Counts by the credentials of the `Authorization` header; made by [`authorization`].
+#[derive(Clone, Copy, Debug)]
+pub struct Authorization {
+    hash_key: HashKey,
+}
+
+impl Authorization {
+    /// Hashes under a secret of yours: for credentials that could be guessed and then looked for,
+    /// like a password. All processes must have the same secret; changing it starts all counts anew.
+    #[must_use]
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.hash_key = HashKey::of_secret(secret.as_ref());
+        self
+    }
+
+    /// The key of a request with these credentials, scheme and all: to look at it or reset it
+    /// without a request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::key;
+    ///
+    /// let key = key::authorization().of("Bearer 1f0c");
+    /// assert_eq!(key, key::authorization().of("bearer 1f0c"));
+    /// assert!(!key.as_str().contains("1f0c"));
+    /// ```
+    #[must_use]
+    pub fn of(&self, credentials: impl AsRef<[u8]>) -> Key {
+        let (scheme, rest) = split(credentials.as_ref());
+        let mut hasher = self.hash_key.hasher();
+        for byte in scheme {
+            hasher.update(&[byte.to_ascii_lowercase()]);
+        }
+        hasher.update(b" ").update(rest);
+        Key::hashed(Tag::Authorization, &hasher.finalize())
+    }
+}
+
+/// The scheme, and what follows the blanks behind it.
+fn split(credentials: &[u8]) -> (&[u8], &[u8]) {
+    let credentials = credentials.trim_ascii();
+    let blank = credentials.iter().position(u8::is_ascii_whitespace);
+    let (scheme, rest) = blank
+        .and_then(|at| credentials.split_at_checked(at))
+        .unwrap_or((credentials, &[]));
+    (scheme, rest.trim_ascii_start())
+}
+
+impl KeyExtractor for Authorization {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        let mut values = parts.headers.get_all(AUTHORIZATION).iter();
+        let error = |kind, what| {
+            let text = format!("the header `authorization` {what}");
+            Err(KeyError::new(kind, text))
+        };
+        match (values.next().map(HeaderValue::as_bytes), values.next()) {
+            (_, Some(_)) => error(KeyErrorKind::Ambiguous, "is sent more than once"),
+            (None, None) => error(KeyErrorKind::Missing, "is missing"),
+            (Some(value), None) if split(value).1.is_empty() => {
+                error(KeyErrorKind::Missing, "has no credentials")
+            }
+            (Some(value), None) => Ok(self.of(value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::test_request::parts;
+
+    fn of(values: &[&str]) -> Result<Key, KeyErrorKind> {
+        let headers: Vec<_> = values
+            .iter()
+            .map(|value| ("Authorization", *value))
+            .collect();
+        let key = authorization().extract(&parts(&headers));
+        key.map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn one_token_is_one_key_however_the_scheme_is_written() {
+        let key = of(&["Bearer aBc.D"]).unwrap();
+        for same in [
+            "bearer aBc.D",
+            "BEARER aBc.D",
+            "Bearer  aBc.D",
+            "Bearer \t aBc.D",
+            " Bearer aBc.D ",
+        ] {
+            assert_eq!(of(&[same]), Ok(key.clone()), "{same:?}");
+            assert_eq!(authorization().of(same), key);
+        }
+        for other in [
+            "Bearer abc.D",
+            "Bearer aBc.D=",
+            "Basic aBc.D",
+            "BeareraBc.D x",
+            "Bearer aBc.D x",
+            "bea rer aBc.D",
+        ] {
+            assert_ne!(of(&[other]), Ok(key.clone()), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_credentials_is_missing_and_two_are_ambiguous() {
+        for missing in [
+            &[][..],
+            &[""],
+            &["Bearer"],
+            &["Bearer "],
+            &["  "],
+            &["token-without-scheme"],
+        ] {
+            assert_eq!(of(missing), Err(KeyErrorKind::Missing), "{missing:?}");
+        }
+        for twice in [
+            ["Bearer a", "Bearer a"],
+            ["Bearer a", ""],
+            ["Bearer", "Basic b"],
+        ] {
+            assert_eq!(of(&twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_nowhere_to_be_read() {
+        let parts = parts(&[
+            ("authorization", "Bearer hunter2"),
+            ("authorization", "Basic hunter2"),
+        ]);
+        let error = authorization().extract(&parts).unwrap_err();
+        let key = authorization().secret("s3cret");
+        let of = key.of("Bearer hunter2");
+        for text in [format!("{error} {error:?} {of:?}"), format!("{key:?}")] {
+            assert!(
+                !text.contains("hunter2") && !text.contains("s3cret"),
+                "{text}"
+            );
+        }
+        assert!(of.as_str().starts_with("authorization=~"));
+        assert_ne!(of, authorization().of("Bearer hunter2"));
+        assert_ne!(of, key.secret("other").of("Bearer hunter2"));
+    }
+}
