@@ -3,24 +3,9 @@
 mod support;
 
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Request};
 use support::log;
-use tollgate::key::{self, ClientIp, KeyErrorKind, KeyExtractor, PeerAddr, client_ip};
-
-/// The head of a request from this peer, or from one that is not known, with these header lines.
-fn request<V: AsRef<[u8]>>(peer: &str, headers: &[(&str, V)]) -> Parts {
-    let mut parts = Request::new(()).into_parts().0;
-    if let Ok(peer) = peer.parse::<std::net::IpAddr>() {
-        parts.extensions.insert(PeerAddr((peer, 5_000).into()));
-    }
-    for (name, value) in headers {
-        let value = HeaderValue::from_bytes(value.as_ref()).unwrap();
-        parts
-            .headers
-            .append(name.parse::<HeaderName>().unwrap(), value);
-    }
-    parts
-}
+use support::request::request;
+use tollgate::key::{self, ClientIp, KeyErrorKind, KeyExtractor, client_ip};
 
 /// Who is counted, without the tag of an address; or the status that the request is answered.
 fn client(key: &impl KeyExtractor, parts: &Parts) -> String {

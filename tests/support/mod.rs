@@ -7,6 +7,7 @@ pub(crate) mod log;
 pub(crate) mod node;
 pub(crate) mod redis_server;
 pub(crate) mod relay;
+pub(crate) mod request;
 pub(crate) mod sentinel;
 #[cfg(feature = "test-util")]
 pub(crate) mod test_time;
