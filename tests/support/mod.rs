@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod costs;
 pub(crate) mod log;
 pub(crate) mod node;
+pub(crate) mod process;
 pub(crate) mod redis_server;
 pub(crate) mod relay;
 pub(crate) mod request;

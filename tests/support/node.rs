@@ -2,15 +2,18 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use super::process::Process;
+use super::redis_server;
 
 /// How long a test waits for servers that start, agree or fail over.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A process of redis-server on a port of this machine, with a directory of its own.
 pub(crate) struct Node {
-    process: Child,
+    process: Process,
     port: u16,
     arguments: Vec<String>,
     directory: tempfile::TempDir,
@@ -46,7 +49,7 @@ impl Node {
 
     fn is_ready(&mut self) -> bool {
         let patience = Instant::now() + PATIENCE;
-        while Instant::now() < patience && matches!(self.process.try_wait(), Ok(None)) {
+        while Instant::now() < patience && self.process.is_running() {
             // Another server may answer on this port, while this one ends for want of it.
             if let Some(id) = self.process_id_of_port() {
                 return id == self.process.id();
@@ -105,19 +108,17 @@ impl Node {
 
     /// Hangs the server, which keeps its connections.
     pub(crate) fn stop(&self) {
-        self.signal("STOP");
+        self.process.signal("STOP");
     }
 
     /// Has a server that hangs go on.
     pub(crate) fn resume(&self) {
-        self.signal("CONT");
+        self.process.signal("CONT");
     }
 
     /// Ends the server at once, as a crash does.
     pub(crate) fn kill(&mut self) {
-        // It may have ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.process.kill();
     }
 
     /// Starts a server that was killed on the same port, with what lies in its directory.
@@ -125,42 +126,28 @@ impl Node {
         self.process = spawn(self.port, &self.arguments, self.directory.path());
         assert!(self.is_ready(), "port {} is lost", self.port);
     }
-
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill")
-            .args(["-s", signal, &self.process.id().to_string()])
-            .status();
-        assert!(sent.expect("kill runs").success());
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 /// The arguments may begin with a file of settings, as redis-server takes them.
-fn spawn(port: u16, arguments: &[String], directory: &Path) -> Child {
+fn spawn(port: u16, arguments: &[String], directory: &Path) -> Process {
     let is_file = |argument: &String| !argument.starts_with("--");
     let (file, arguments) = arguments.split_at(usize::from(arguments.first().is_some_and(is_file)));
-    Command::new("redis-server")
+    let mut server = Command::new("redis-server");
+    server
         .current_dir(directory)
         .args(file)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", ""])
         .args(arguments)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("redis-server is installed")
+        .stderr(Stdio::null());
+    Process::start(&mut server)
 }
 
 /// A port that is free now, as is the one 10 000 above, which a server of a cluster takes as well.
 fn free_port() -> u16 {
     loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
+        let port = redis_server::free_port();
         let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
         if port.checked_add(10_000).is_some_and(is_free) {
             return port;

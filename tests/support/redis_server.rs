@@ -173,7 +173,8 @@ pub(crate) fn signal(server: &RedisServer, signal: &str) {
     assert!(sent.expect("kill runs").success());
 }
 
-fn free_port() -> u16 {
+/// A port that is free now: somebody else may take it before a server does.
+pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
 }
