@@ -1,0 +1,90 @@
+//! urllib3's `Retry` waits what `Retry-After` says, and is then admitted.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::{Router, routing::get};
+use serde_json::{Value, json};
+use tokio::process::Command;
+use tokio::time::timeout;
+use tollgate::{MemoryStore, Quota, RateLimitLayer};
+
+use crate::serve;
+
+/// Several times what the script takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the server saw of a request.
+#[derive(Clone, Debug)]
+struct Seen {
+    at: Instant,
+    status: u16,
+    retry_after: Option<String>,
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+async fn note(State(log): State<Log>, request: Request, next: Next) -> Response {
+    let at = Instant::now();
+    let response = next.run(request).await;
+    let retry_after = response.headers().get("retry-after");
+    log.lock().unwrap().push(Seen {
+        at,
+        status: response.status().as_u16(),
+        retry_after: retry_after.map(|value| value.to_str().unwrap().to_owned()),
+    });
+    response
+}
+
+/// The Python that has urllib3.
+fn python() -> PathBuf {
+    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../peers-venv/bin/python");
+    let hint = "is not there: `tests/run peers` makes it";
+    assert!(python.exists(), "{} {hint}", python.display());
+    python
+}
+
+/// What the script reports of a URL.
+async fn ask(url: &str) -> Value {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/retry.py");
+    let mut python = Command::new(python());
+    let run = python.arg(script).arg(url).kill_on_drop(true).output();
+    let output = timeout(PATIENCE, run).await.expect("it ends in time");
+    let output = output.expect("Python runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[tokio::test]
+async fn urllib3_waits_as_long_as_told_and_is_then_admitted() {
+    // One request in any 2.5 seconds: whole seconds are told, rounded up.
+    let quota = Quota::new(1, Duration::from_millis(2_500));
+    let log = Log::default();
+    let app = Router::new()
+        .route("/", get(|| async { "ok" }))
+        .layer(RateLimitLayer::new(MemoryStore::new(), quota))
+        .layer(middleware::from_fn_with_state(Arc::clone(&log), note));
+    let address = serve(app).await;
+
+    let report = ask(&format!("http://{address}/")).await;
+
+    let seen = log.lock().unwrap().clone();
+    let statuses: Vec<u16> = seen.iter().map(|seen| seen.status).collect();
+    assert_eq!(statuses, [200, 429, 200], "{report}");
+    assert_eq!(seen[1].retry_after.as_deref(), Some("3"));
+    let waited = seen[2].at - seen[1].at;
+    let told = Duration::from_secs(3);
+    assert!(waited >= told && waited < 2 * told, "{waited:?}");
+
+    let answers = &report["answers"];
+    assert_eq!(answers[0]["status"], 200, "{report}");
+    assert_eq!(answers[0]["history"], json!([]), "{report}");
+    assert_eq!(answers[1]["status"], 200, "{report}");
+    assert_eq!(answers[1]["history"], json!([429]), "{report}");
+    assert!(answers[1]["seconds"].as_f64() >= Some(3.0), "{report}");
+}
