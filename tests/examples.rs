@@ -148,6 +148,18 @@ fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
 }
 
 #[test]
+fn the_client_of_grpc_waits_as_long_as_told_and_is_then_admitted() {
+    let mut example = Example::start("grpc", "memory:");
+    for left in [2, 1, 0] {
+        assert_eq!(example.line(), format!("admitted, {left} left\n"));
+    }
+    let refused = example.line();
+    assert!(refused.starts_with("refused, again in 1.9"), "{refused}");
+    assert!(example.line().starts_with("admitted, "));
+    assert!(example.process.wait().expect("an end").success());
+}
+
+#[test]
 fn the_doctor_tells_scripts_by_its_exit_status_what_it_found() {
     let server = RedisServer::start();
     let nowhere = DeadPort::new();

@@ -6,6 +6,7 @@
 mod support;
 
 mod browser;
+mod grpc;
 mod urllib3;
 
 use std::net::SocketAddr;

@@ -1,0 +1,67 @@
+//! A service of gRPC with a limit, and what its client sees: `cargo run --example grpc`
+//!
+//! Calls are counted by the API key in their metadata, and by address where they have none. A client
+//! that is refused is told how long to wait, does so, and is admitted.
+
+use std::error::Error;
+use std::time::Duration;
+
+use axum::http::request::Parts;
+use tokio::net::TcpListener;
+use tollgate::{Key, MemoryStore, Quota, RateLimitLayer, key};
+use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
+use tonic::transport::{Channel, Server};
+use tonic::{Code, Request};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(serve(listener));
+
+    let channel = Channel::from_shared(format!("http://{address}"))?;
+    let mut client = HealthClient::new(channel.connect().await?);
+    let mut admitted = 0;
+    while admitted < 4 {
+        let mut request = Request::new(HealthCheckRequest::default());
+        request.metadata_mut().insert("x-api-key", "ada".parse()?);
+        match client.check(request).await {
+            Ok(response) => {
+                admitted += 1;
+                let left = response.metadata().get("x-ratelimit-remaining");
+                println!("admitted, {} left", left.ok_or("no limit")?.to_str()?);
+            }
+            Err(status) if status.code() == Code::ResourceExhausted => {
+                let info = status.get_details_retry_info();
+                let wait = info.and_then(|info| info.retry_delay).ok_or(status)?;
+                println!("refused, again in {wait:?}");
+                tokio::time::sleep(wait).await;
+            }
+            Err(status) => return Err(status.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Serves a service that tells whether it is well, at most 3 times in any 2 seconds to each caller.
+async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
+    let quota = Quota::new(3, Duration::from_secs(2));
+    let limit = RateLimitLayer::new(MemoryStore::new(), quota)
+        .name("health")
+        .key(key::header("x-api-key").or(key::from_fn(caller)));
+    let (_, health) = tonic_health::server::health_reporter();
+    Server::builder()
+        .layer(limit)
+        .add_service(health)
+        .serve_with_incoming(TcpIncoming::from(listener))
+        .await
+}
+
+/// The address of a caller, which tonic tells in a way of its own.
+fn caller(parts: &Parts) -> Option<Key> {
+    let connection = parts.extensions.get::<TcpConnectInfo>()?;
+    Some(key::peer_ip().of(connection.remote_addr()?.ip()))
+}
