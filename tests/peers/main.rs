@@ -6,7 +6,9 @@
 mod support;
 
 mod browser;
+mod clients_behind_nginx;
 mod grpc;
+mod nginx;
 mod urllib3;
 
 use std::net::SocketAddr;
