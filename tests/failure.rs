@@ -1,112 +1,22 @@
 //! What a limiter does while its store fails: by policy, for any store. What fails here is a store of
 //! the test; what befalls real servers is for the chaos suite.
 
+mod support;
+
 use std::convert::Infallible;
-use std::future::pending;
 use std::num::NonZeroU32;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Request, Response, StatusCode};
+use support::moody::{DEADLINE, Mood, Moody};
 use tollgate::key;
-use tollgate::store::{Answer, Check, Guard, QuotaAnswer, Reset, Store, StoreFuture, TestClock};
+use tollgate::store::Guard;
 use tollgate::{
-    DecisionView, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
-    Source,
+    DecisionView, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source,
 };
 use tower::{Layer, ServiceExt, service_fn};
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Mood {
-    Fine,
-    /// Answers an error of this kind.
-    Fails(ErrorKind),
-    Hangs,
-    /// Refuses without having asked.
-    Remembers,
-}
-
-/// Counts in memory, in one of many moods.
-#[derive(Clone)]
-struct Moody {
-    counts: MemoryStore,
-    mood: Arc<Mutex<Mood>>,
-    asked: Arc<AtomicU32>,
-    guard: Guard,
-    clock: TestClock,
-}
-
-const DEADLINE: Duration = Duration::from_millis(40);
-
-impl Moody {
-    fn new(mood: Mood) -> Self {
-        let clock = TestClock::new();
-        Self {
-            counts: MemoryStore::with_clock(clock.clone()),
-            mood: Arc::new(Mutex::new(mood)),
-            asked: Arc::default(),
-            guard: Guard::new().deadline(DEADLINE).with_clock(clock.clone()),
-            clock,
-        }
-    }
-
-    fn unavailable() -> Self {
-        Self::new(Mood::Fails(ErrorKind::Unavailable))
-    }
-
-    fn becomes(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
-    }
-
-    /// How often it was asked since it was asked how often.
-    fn times_asked(&self) -> u32 {
-        self.asked.swap(0, Ordering::SeqCst)
-    }
-
-    /// As long as a breaker is ever open.
-    fn let_breaker_probe(&self) {
-        self.clock.advance(Duration::from_millis(500));
-    }
-}
-
-impl Store for Moody {
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mood = *self.mood.lock().unwrap();
-        match mood {
-            Mood::Fine => self.counts.check(check),
-            Mood::Fails(kind) => {
-                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
-            }
-            Mood::Hangs => StoreFuture::boxed(pending()),
-            Mood::Remembers => {
-                let wait = Some(Duration::from_secs(9));
-                let refused = QuotaAnswer::refused(1, wait, Duration::from_secs(9));
-                StoreFuture::ready(Ok(Answer::new(Source::LocalDenial, [refused])))
-            }
-        }
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mood = *self.mood.lock().unwrap();
-        match mood {
-            Mood::Fine | Mood::Remembers => self.counts.reset(reset),
-            Mood::Fails(kind) => {
-                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
-            }
-            Mood::Hangs => StoreFuture::boxed(pending()),
-        }
-    }
-
-    fn guard(&self) -> Guard {
-        self.guard.clone()
-    }
-}
 
 fn limiter(store: &Moody, limit: u32) -> RateLimiter {
     RateLimiter::new(store.clone(), Quota::per_hour(limit))

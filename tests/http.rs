@@ -2,39 +2,15 @@
 
 mod support;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use axum::http::HeaderMap;
 use axum::{Extension, Router, routing::get};
-use reqwest::{Response, StatusCode};
+use reqwest::StatusCode;
 use support::redis_server::RedisServer;
+use support::served::{fetch, number, serve};
 use tollgate::{
     DecisionView, Headers, MemoryStore, MissingKey, Quota, RateLimitLayer, RedisStore, Store, key,
 };
-
-/// Serves a router on a free port, and returns its URL.
-async fn serve(app: Router) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    format!("http://{address}")
-}
-
-async fn fetch(url: &str, headers: &[(&str, &str)]) -> Response {
-    let client = reqwest::Client::new();
-    let request = headers
-        .iter()
-        .fold(client.get(url), |request, (name, value)| {
-            request.header(*name, *value)
-        });
-    request.send().await.unwrap()
-}
-
-fn number(headers: &HeaderMap, name: &str) -> u64 {
-    headers[name].to_str().unwrap().parse().unwrap()
-}
 
 fn index() -> Router {
     Router::new().route("/", get(|| async { "ok" }))

@@ -5,7 +5,6 @@ mod support;
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
 use std::marker::PhantomData;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -15,38 +14,19 @@ use axum::body::Bytes;
 use axum::body::HttpBody as _;
 use axum::http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
+use support::calls::{ok, request, stores};
 use support::log;
 use support::redis_server::{DeadPort, RedisServer};
-use tollgate::key::{self, PeerAddr};
+use tollgate::key;
 use tollgate::{
     DecisionView, ErrorKind, FailurePolicy, Key, MemoryStore, MissingKey, Quota, RateLimitLayer,
-    RateLimiter, RedisStore, Rejection, RejectionReason, Store,
+    RateLimiter, RedisStore, Rejection, RejectionReason,
 };
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-fn request<B>(body: B) -> Request<B> {
-    let mut request = Request::new(body);
-    let peer = PeerAddr(SocketAddr::from(([192, 0, 2, 1], 5_000)));
-    request.extensions_mut().insert(peer);
-    request
-}
-
-async fn ok<B>(_: Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
-    Ok(Response::new(Full::from("ok")))
-}
-
 fn layer(limit: u32) -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(limit))
-}
-
-/// Whatever the store: at once in memory, later in Redis.
-fn stores(server: &RedisServer) -> [Arc<dyn Store>; 2] {
-    let redis = RedisStore::open(&server.url()).unwrap();
-    [
-        Arc::new(MemoryStore::new()),
-        Arc::new(redis.deadline(Duration::from_secs(10))),
-    ]
 }
 
 /// A body that is neither Clone, Default nor Send.

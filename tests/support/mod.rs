@@ -1,15 +1,19 @@
 //! What several tests need: a Redis of their own.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod calls;
 pub(crate) mod cluster;
 pub(crate) mod costs;
 pub(crate) mod log;
+#[cfg(feature = "test-util")]
+pub(crate) mod moody;
 pub(crate) mod node;
 pub(crate) mod process;
 pub(crate) mod redis_server;
 pub(crate) mod relay;
 pub(crate) mod request;
 pub(crate) mod sentinel;
+pub(crate) mod served;
 #[cfg(feature = "test-util")]
 pub(crate) mod test_time;
 #[cfg(feature = "tls")]

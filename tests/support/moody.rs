@@ -1,0 +1,111 @@
+//! A store in memory that fails when the test wants it to, in one of many ways.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tollgate::store::{
+    Answer, Check, Guard, QuotaAnswer, Refund, Reset, Store, StoreFuture, TestClock,
+};
+use tollgate::{Error, ErrorKind, MemoryStore, Source};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mood {
+    Fine,
+    /// Answers an error of this kind.
+    Fails(ErrorKind),
+    Hangs,
+    /// Refuses without having asked.
+    Remembers,
+}
+
+/// Counts in memory, in one of many moods.
+#[derive(Clone)]
+pub(crate) struct Moody {
+    counts: MemoryStore,
+    mood: Arc<Mutex<Mood>>,
+    asked: Arc<AtomicU32>,
+    pub(crate) guard: Guard,
+    pub(crate) clock: TestClock,
+}
+
+pub(crate) const DEADLINE: Duration = Duration::from_millis(40);
+
+impl Moody {
+    pub(crate) fn new(mood: Mood) -> Self {
+        let clock = TestClock::new();
+        Self {
+            counts: MemoryStore::with_clock(clock.clone()),
+            mood: Arc::new(Mutex::new(mood)),
+            asked: Arc::default(),
+            guard: Guard::new().deadline(DEADLINE).with_clock(clock.clone()),
+            clock,
+        }
+    }
+
+    pub(crate) fn unavailable() -> Self {
+        Self::new(Mood::Fails(ErrorKind::Unavailable))
+    }
+
+    pub(crate) fn becomes(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    /// How often it was asked since it was asked how often.
+    pub(crate) fn times_asked(&self) -> u32 {
+        self.asked.swap(0, Ordering::SeqCst)
+    }
+
+    /// As long as a breaker is ever open.
+    pub(crate) fn let_breaker_probe(&self) {
+        self.clock.advance(Duration::from_millis(500));
+    }
+}
+
+impl Store for Moody {
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Fine => self.counts.check(check),
+            Mood::Fails(kind) => {
+                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
+            }
+            Mood::Hangs => StoreFuture::boxed(pending()),
+            Mood::Remembers => {
+                let wait = Some(Duration::from_secs(9));
+                let refused = QuotaAnswer::refused(1, wait, Duration::from_secs(9));
+                StoreFuture::ready(Ok(Answer::new(Source::LocalDenial, [refused])))
+            }
+        }
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Fine | Mood::Remembers => self.counts.reset(reset),
+            Mood::Fails(kind) => {
+                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
+            }
+            Mood::Hangs => StoreFuture::boxed(pending()),
+        }
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Fine | Mood::Remembers => self.counts.refund(refund),
+            Mood::Fails(kind) => {
+                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
+            }
+            Mood::Hangs => StoreFuture::boxed(pending()),
+        }
+    }
+
+    fn guard(&self) -> Guard {
+        self.guard.clone()
+    }
+}

@@ -1,0 +1,30 @@
+//! A router behind a real server, and a client that is not ours.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::http::HeaderMap;
+use reqwest::Response;
+
+/// Serves a router on a free port, and returns its URL.
+pub(crate) async fn serve(app: Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = app.into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    format!("http://{address}")
+}
+
+pub(crate) async fn fetch(url: &str, headers: &[(&str, &str)]) -> Response {
+    let client = reqwest::Client::new();
+    let request = headers
+        .iter()
+        .fold(client.get(url), |request, (name, value)| {
+            request.header(*name, *value)
+        });
+    request.send().await.unwrap()
+}
+
+pub(crate) fn number(headers: &HeaderMap, name: &str) -> u64 {
+    headers[name].to_str().unwrap().parse().unwrap()
+}
