@@ -1,0 +1,233 @@
+//! What a layer says of how it is set up: once, and nothing where all is well.
+
+use std::env;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use axum::{Router, routing::get};
+use http_body_util::Full;
+use tollgate::key::{self, PeerAddr};
+use tollgate::{KeyExtractor, MemoryStore, Quota, RateLimitLayer, Store};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::calls::ok;
+use crate::support::log;
+
+/// Enough for whatever a layer waits to see.
+const MANY: usize = 1_100;
+
+fn layer(key: impl KeyExtractor) -> RateLimitLayer {
+    limited(MemoryStore::new(), "search").key(key)
+}
+
+fn limited(store: impl Store, name: &str) -> RateLimitLayer {
+    RateLimitLayer::new(store, Quota::per_hour(1_000_000)).name(name)
+}
+
+fn from(peer: &str, headers: &[(&str, &str)]) -> Request<()> {
+    let address = SocketAddr::new(peer.parse().unwrap(), 5_000);
+    let request = headers
+        .iter()
+        .fold(Request::get("/"), |request, (name, value)| {
+            request.header(*name, *value)
+        });
+    request.extension(PeerAddr(address)).body(()).unwrap()
+}
+
+/// What is logged while these requests pass.
+async fn said_of(
+    layer: &RateLimitLayer,
+    requests: impl Iterator<Item = Request<()>>,
+) -> Vec<String> {
+    let service = layer.layer(service_fn(ok::<()>));
+    log::keep();
+    for request in requests {
+        let _ = service.clone().oneshot(request).await.unwrap();
+    }
+    log::kept()
+}
+
+/// One line, a warning that names the limiter and says this.
+fn is_one_line(log: &[String], text: &str) {
+    assert_eq!(log.len(), 1, "{log:?}");
+    for text in ["WARN", "search", text] {
+        assert!(log[0].contains(text), "{log:?}");
+    }
+}
+
+const FORWARDED: [(&str, &str); 1] = [("x-forwarded-for", "203.0.113.7")];
+
+#[tokio::test]
+async fn a_proxy_before_peer_ip_is_said_once() {
+    for headers in [
+        FORWARDED,
+        [("forwarded", "for=203.0.113.7")],
+        [("x-real-ip", "203.0.113.7")],
+    ] {
+        for peer in ["10.0.0.7", "127.0.0.1", "::ffff:192.168.0.1", "fd00::7"] {
+            let requests = (0..50).map(|_| from(peer, &headers));
+            let log = said_of(&layer(key::peer_ip()), requests).await;
+            is_one_line(&log, headers[0].0);
+            assert!(log[0].contains("key::client_ip"), "{log:?}");
+        }
+    }
+    // Also where the address is a part of the key.
+    let by_route = layer((key::peer_ip(), key::header("x-api-key")));
+    let headers = [FORWARDED[0], ("x-api-key", "ada")];
+    let log = said_of(&by_route, (0..50).map(|_| from("10.0.0.7", &headers))).await;
+    is_one_line(&log, "x-forwarded-for");
+}
+
+#[tokio::test]
+async fn nothing_is_said_of_clients_that_make_up_headers_and_of_keys_that_are_no_addresses() {
+    let requests = || (0..MANY).map(|_| from("203.0.113.9", &FORWARDED));
+    assert_eq!(said_of(&layer(key::peer_ip()), requests()).await, [""; 0]);
+    let headers = [FORWARDED[0], ("x-api-key", "ada")];
+    for layer in [layer(key::global()), layer(key::header("x-api-key"))] {
+        let requests = (0..MANY).map(|_| from("10.0.0.7", &headers));
+        assert_eq!(said_of(&layer, requests).await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn one_private_address_as_everyones_key_is_said_once() {
+    let requests = || (0..2 * MANY).map(|_| from("10.0.0.7", &[]));
+    let log = said_of(&layer(key::peer_ip()), requests()).await;
+    is_one_line(&log, "ip=10.0.0.7");
+    assert!(log[0].contains("key::client_ip"), "{log:?}");
+}
+
+#[tokio::test]
+async fn several_addresses_or_a_public_one_are_nothing_to_speak_of() {
+    let service = layer(key::peer_ip());
+    let several =
+        (0..2 * MANY).map(|nth| from(if nth == 500 { "10.0.0.8" } else { "10.0.0.7" }, &[]));
+    assert_eq!(said_of(&service, several).await, [""; 0]);
+    let public = (0..2 * MANY).map(|_| from("203.0.113.9", &[]));
+    assert_eq!(said_of(&layer(key::peer_ip()), public).await, [""; 0]);
+    let few = (0..900).map(|_| from("10.0.0.7", &[]));
+    assert_eq!(said_of(&layer(key::peer_ip()), few).await, [""; 0]);
+}
+
+/// What is logged while requests pass these layers, the first of which is the outermost.
+async fn said_through<const N: usize>(layers: [RateLimitLayer; N]) -> Vec<String> {
+    log::keep();
+    for _ in 0..20 {
+        let mut service = tower::util::BoxCloneSyncService::new(
+            service_fn(ok::<()>)
+                .map_response(|response: Response<Full<_>>| response.map(Body::new)),
+        );
+        for layer in layers.iter().rev() {
+            let wrapped = layer.layer(service);
+            service = tower::util::BoxCloneSyncService::new(
+                wrapped.map_response(|response| response.map(Body::new)),
+            );
+        }
+        let _ = service.oneshot(from("203.0.113.9", &[])).await.unwrap();
+    }
+    log::kept()
+}
+
+#[tokio::test]
+async fn what_is_charged_twice_under_one_name_is_said_once() {
+    let store = MemoryStore::new();
+    let search = || limited(store.clone(), "search");
+    is_one_line(&said_through([search(), search()]).await, "charged twice");
+    let between = || limited(store.clone(), "between");
+    is_one_line(
+        &said_through([search(), between(), search()]).await,
+        "charged twice",
+    );
+    // Also where the one between refuses nothing, and says so to nobody.
+    let dry = RateLimitLayer::new(store.clone(), Quota::per_hour(0))
+        .name("between")
+        .dry_run();
+    let log = said_through([search(), dry, search()]).await;
+    let log: Vec<_> = log
+        .into_iter()
+        .filter(|line| !line.contains("dry run"))
+        .collect();
+    is_one_line(&log, "charged twice");
+}
+
+async fn said_by(app: Router) -> Vec<String> {
+    log::keep();
+    for _ in 0..300 {
+        let request = from("203.0.113.9", &[]).map(|()| Body::empty());
+        let _ = app.clone().oneshot(request).await.unwrap();
+    }
+    log::kept()
+}
+
+#[tokio::test]
+async fn a_layer_that_counts_by_a_route_where_there_is_none_says_so_once() {
+    let routes = Router::new().route("/", get(|| async { "ok" }));
+    // Around the router, before a route is known.
+    let around = layer(key::path()).layer(routes.clone());
+    let around = ServiceExt::<Request<Body>>::map_response(around, |response: Response<_>| {
+        response.map(Body::new)
+    });
+    let log = said_by(Router::new().fallback_service(around)).await;
+    is_one_line(&log, "key::path");
+
+    assert_eq!(
+        said_by(routes.clone().layer(layer(key::path()))).await,
+        [""; 0]
+    );
+    assert_eq!(
+        said_by(routes.route_layer(layer(key::path()))).await,
+        [""; 0]
+    );
+}
+
+#[tokio::test]
+async fn one_route_that_is_known_is_enough_to_say_nothing_of_those_that_are_not() {
+    let routes = Router::new()
+        .route("/", get(|| async { "ok" }))
+        .layer(layer(key::path()));
+    log::keep();
+    for nth in 0..MANY {
+        let path = if nth == 50 { "/" } else { "/missing" };
+        let mut request = from("203.0.113.9", &[]).map(|()| Body::empty());
+        *request.uri_mut() = path.parse().unwrap();
+        let _ = routes.clone().oneshot(request).await.unwrap();
+    }
+    assert_eq!(log::kept(), [""; 0]);
+}
+
+/// Set in the process that this test starts, where no other test makes layers.
+const ALONE: &str = "TOLLGATE_TEST_ALONE";
+
+#[test]
+fn layers_that_are_made_while_requests_are_answered_are_said_once() {
+    let test = "diagnostics::layers_that_are_made_while_requests_are_answered_are_said_once";
+    if env::var(ALONE).is_err() {
+        let mut alone = Command::new(env::current_exe().unwrap());
+        let status = alone.args([test, "--exact"]).env(ALONE, "1").status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(async {
+        // To be set up with many layers is well, before the first request and by cloning after it.
+        log::keep();
+        let layers: Vec<_> = (0..500).map(|_| layer(key::peer_ip())).collect();
+        for layer in &layers {
+            let service = layer.clone().name("other").layer(service_fn(ok::<()>));
+            let _ = service.oneshot(from("203.0.113.9", &[])).await.unwrap();
+        }
+        assert_eq!(log::kept(), [""; 0]);
+        for _ in 0..MANY {
+            let service = layer(key::peer_ip()).layer(service_fn(ok::<()>));
+            let _ = service.oneshot(from("203.0.113.9", &[])).await.unwrap();
+        }
+        let log = log::kept();
+        assert_eq!(log.len(), 1, "{log:?}");
+        assert!(
+            log[0].contains("WARN") && log[0].contains("handler"),
+            "{log:?}"
+        );
+    });
+}

@@ -1,0 +1,136 @@
+//! The law of `RateLimiter::settle`, for any reservation: what counts afterwards is what others were
+//! charged and what was used, or the limit where that is less.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::store::TestClock;
+use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
+
+use crate::used;
+
+const LIMIT: u32 = 50;
+const WINDOW: u64 = 1_000;
+
+const ALL: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(10),
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
+
+fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
+    let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).algorithm(algorithm);
+    RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(future)
+}
+
+/// What others are charged before, with a wait after each.
+fn others() -> impl Strategy<Value = Vec<(u32, u64)>> {
+    prop::collection::vec((0..12_u32, 0..300_u64), 0..6)
+}
+
+/// Has others charge as much as there is room for.
+async fn charge(limiter: &RateLimiter, units: u32) {
+    let room = limiter.peek("ada").await.unwrap().remaining();
+    let _ = limiter.check_n("ada", units.min(room)).await.unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// At the time of the reservation. Gcra's meter drains all the time, but not within an instant.
+    #[test]
+    fn what_counts_is_what_others_and_this_one_used_or_the_limit(
+        algorithm in prop::sample::select(&ALL[..]),
+        before in others(),
+        reserved in 1..=LIMIT,
+        given_back in 0..10_u32,
+        after in 0..30_u32,
+        used_units in prop_oneof![0..=2 * LIMIT, Just(u32::MAX)],
+    ) {
+        block_on(async {
+            let clock = TestClock::new();
+            let limiter = limiter(&clock, algorithm);
+            for (units, wait) in before {
+                charge(&limiter, units).await;
+                clock.advance(Duration::from_micros(wait));
+            }
+            let room = limiter.peek("ada").await.unwrap().remaining();
+            let mut decision = limiter.check_n("ada", reserved.min(room)).await.unwrap();
+            limiter.refund(&mut decision, given_back).await.unwrap();
+            charge(&limiter, after).await;
+            let others = used(&limiter, "ada").await - decision.held();
+            let was_charged = decision.cost() > 0;
+            limiter.settle(decision, used_units).await.unwrap();
+            let expected = others.saturating_add(if was_charged { used_units } else { 0 });
+            prop_assert_eq!(used(&limiter, "ada").await, expected.min(LIMIT));
+            Ok(())
+        })?;
+    }
+
+    /// Later: what is charged more counts from now on, in full; what is given back is at most what was
+    /// reserved, never another's; and a count never stands above its limit.
+    #[test]
+    fn later_more_is_charged_in_full_and_no_more_is_given_back_than_was_reserved(
+        algorithm in prop::sample::select(&ALL[..]),
+        before in others(),
+        reserved in 1..=LIMIT,
+        wait in 0..2 * WINDOW,
+        after in 0..30_u32,
+        used_units in 0..=2 * LIMIT,
+    ) {
+        block_on(async {
+            let clock = TestClock::new();
+            let limiter = limiter(&clock, algorithm);
+            for (units, wait) in before {
+                charge(&limiter, units).await;
+                clock.advance(Duration::from_micros(wait));
+            }
+            let room = limiter.peek("ada").await.unwrap().remaining();
+            let decision = limiter.check_n("ada", reserved.min(room)).await.unwrap();
+            let reserved = decision.held();
+            clock.advance(Duration::from_micros(wait));
+            charge(&limiter, after).await;
+            let counted = used(&limiter, "ada").await;
+            limiter.settle(decision, used_units).await.unwrap();
+            let counts = used(&limiter, "ada").await;
+            let more = used_units.saturating_sub(reserved);
+            if more > 0 && reserved > 0 {
+                let more = if wait < WINDOW { more } else { 0 };
+                prop_assert_eq!(counts, (counted + more).min(LIMIT));
+            } else {
+                prop_assert!(counts <= counted);
+                prop_assert!(counted - counts <= reserved.saturating_sub(used_units));
+            }
+            Ok(())
+        })?;
+    }
+
+    /// Of several quotas, the fullest says how much more is charged, to all of them.
+    #[test]
+    fn of_several_quotas_all_are_charged_what_the_fullest_has_room_for(
+        limits in (1..60_u32, 1..60_u32),
+        reserved in 1..30_u32,
+        used_units in 0..90_u32,
+    ) {
+        block_on(async {
+            let (small, large) = (Quota::per_minute(limits.0), Quota::per_hour(limits.1));
+            let limiter = RateLimiter::new(MemoryStore::new(), [small, large]);
+            let least = limits.0.min(limits.1);
+            let decision = limiter.check_n("ada", reserved.min(least)).await.unwrap();
+            limiter.settle(decision, used_units).await.unwrap();
+            let looked = limiter.peek("ada").await.unwrap();
+            for quota in looked.quotas() {
+                prop_assert_eq!(quota.used(), used_units.min(least));
+            }
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,450 @@
+//! `.settle(..)` and `Reservation`: what was charged becomes what the request has cost.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{Request, Response, StatusCode};
+use axum::{Router, routing::get};
+use http_body_util::{BodyExt, Full};
+use tollgate::store::TestClock;
+use tollgate::{
+    Algorithm, ErrorKind, MemoryStore, Quota, RateLimitLayer, RateLimiter, Reservation, Store,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::calls::stores;
+use crate::support::log;
+use crate::support::moody::{Mood, Moody};
+use crate::support::redis_server::RedisServer;
+use crate::support::test_time::TestTime;
+use crate::{by_path, to, told, used};
+
+const LIMIT: u32 = 100;
+const COST: u32 = 10;
+
+fn limiter(store: impl Store) -> RateLimiter {
+    RateLimiter::new(store, Quota::per_hour(LIMIT))
+}
+
+/// A layer that charges 10 of 100 units, and its limiter.
+fn layer(store: impl Store) -> (RateLimitLayer, RateLimiter) {
+    let limiter = limiter(store);
+    let layer = RateLimitLayer::from(limiter.clone());
+    (layer.key(by_path()).cost(|_| COST), limiter)
+}
+
+/// Waits until so many units count: what is settled in the background is so soon.
+async fn counts(limiter: &RateLimiter, key: &str, units: u32) {
+    let patience = Instant::now() + Duration::from_secs(10);
+    loop {
+        let used = used(limiter, key).await;
+        if used == units {
+            return;
+        }
+        assert!(Instant::now() < patience, "{used} units, not {units}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Sends a request through a layer to a service that answers with this status.
+async fn answered(layer: &RateLimitLayer, status: u16) -> Response<()> {
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        let response = Response::builder().status(status);
+        Ok::<_, Infallible>(response.body(Full::<Bytes>::from("ok")).unwrap())
+    }));
+    service.oneshot(to("/ada")).await.unwrap().map(drop)
+}
+
+/// Sends a request through a layer to a handler that is given the reservation.
+async fn handled(layer: &RateLimitLayer, handle: impl Fn(Reservation) + Clone) {
+    let service = layer.layer(service_fn(async |request: Request<()>| {
+        let reservation = request.extensions().get::<Reservation>();
+        handle(reservation.expect("a reservation").clone());
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
+    }));
+    let response = service.oneshot(to("/ada")).await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn the_answer_decides_what_a_request_has_cost() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let (layer, limiter) = layer(store);
+        let layer = layer.settle(|decision, response| {
+            assert_eq!((decision.cost(), decision.limit()), (COST, LIMIT));
+            match response.status {
+                StatusCode::NOT_MODIFIED => 0,
+                status if status.is_server_error() => 1,
+                StatusCode::PARTIAL_CONTENT => 25,
+                _ => decision.cost(),
+            }
+        });
+        for (status, units) in [(304, 0), (500, 1), (200, 11), (206, 36)] {
+            let response = answered(&layer, status).await;
+            assert_eq!(response.status(), status);
+            counts(&limiter, "/ada", units).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_successful_login_costs_nothing_and_failures_lock() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(3));
+    let login = RateLimitLayer::from(limiter).key(by_path());
+    let login = login.settle(|_, response| u32::from(!response.status.is_success()));
+    for _ in 0..9 {
+        assert_eq!(answered(&login, 200).await.status(), 200);
+    }
+    for _ in 0..3 {
+        assert_eq!(answered(&login, 401).await.status(), 401);
+    }
+    assert_eq!(answered(&login, 200).await.status(), 429);
+}
+
+#[tokio::test]
+async fn more_is_charged_as_far_as_there_is_room() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let (layer, limiter) = layer(store);
+        let layer = layer.settle(|_, _| u32::MAX);
+        assert_eq!(answered(&layer, 200).await.status(), 200);
+        counts(&limiter, "/ada", LIMIT).await;
+        assert_eq!(answered(&layer, 200).await.status(), 429);
+    }
+}
+
+#[tokio::test]
+async fn the_closure_sees_the_headers_of_the_limit_as_they_were_before() {
+    let (layer, _) = layer(MemoryStore::new());
+    let seen = Arc::new(Mutex::new(String::new()));
+    let saw = Arc::clone(&seen);
+    let layer = layer.settle(move |_, response| {
+        let left = response.headers["x-ratelimit-remaining"].to_str().unwrap();
+        left.clone_into(&mut saw.lock().unwrap());
+        0
+    });
+    let response = answered(&layer, 200).await;
+    assert_eq!(*seen.lock().unwrap(), "90");
+    assert_eq!(told(&response, "x-ratelimit-remaining"), "90");
+}
+
+#[tokio::test]
+async fn a_refused_request_and_a_failed_service_settle_nothing() {
+    let (layer, limiter) = layer(MemoryStore::new());
+    let layer = layer.settle(|_, _| 0);
+    let fails = layer.layer(service_fn(async |_: Request<()>| {
+        Err::<Response<Full<Bytes>>, _>("the service fails")
+    }));
+    assert!(fails.oneshot(to("/ada")).await.is_err());
+    assert_eq!(used(&limiter, "/ada").await, COST);
+    let dear = layer.cost(|_| LIMIT);
+    assert_eq!(answered(&dear, 200).await.status(), 429);
+    assert_eq!(used(&limiter, "/ada").await, COST);
+}
+
+#[tokio::test]
+async fn a_handler_settles_by_its_reservation() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let (layer, limiter) = layer(store);
+        let layer = layer.reserve();
+        let mut units = 0;
+        for cost in [4, 0, COST, 25] {
+            handled(&layer, move |reservation| {
+                assert_eq!(reservation.decision().cost(), COST);
+                reservation.settle(cost);
+            })
+            .await;
+            units += cost;
+            counts(&limiter, "/ada", units).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_settles_first_counts_whichever_clone_it_has() {
+    let (layer, limiter) = layer(MemoryStore::new());
+    let layer = layer.reserve();
+    handled(&layer, |reservation| {
+        reservation.clone().settle(3);
+        reservation.settle(7);
+    })
+    .await;
+    assert_eq!(used(&limiter, "/ada").await, 3);
+    // The handler is before the answer.
+    let layer = layer.settle(|_, _| 9);
+    handled(&layer, |reservation| reservation.settle(2)).await;
+    assert_eq!(used(&limiter, "/ada").await, 3 + 2);
+    handled(&layer, drop).await;
+    assert_eq!(used(&limiter, "/ada").await, 3 + 2 + 9);
+    // The closure is before what comes later.
+    let later = Arc::new(Mutex::new(None));
+    let kept = Arc::clone(&later);
+    handled(&layer, move |reservation| {
+        *kept.lock().unwrap() = Some(reservation);
+    })
+    .await;
+    later.lock().unwrap().take().unwrap().settle(0);
+    assert_eq!(used(&limiter, "/ada").await, 3 + 2 + 9 + 9);
+}
+
+#[tokio::test]
+async fn what_nobody_settles_keeps_its_charge() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let (layer, limiter) = layer(store);
+        handled(&layer.reserve(), drop).await;
+        // What would be given back in the background had its time.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(used(&limiter, "/ada").await, COST);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_of_axum_asks_for_its_reservation() {
+    let (layer, limiter) = layer(MemoryStore::new());
+    let given = async |reservation: Reservation| reservation.settle(1);
+    let optional = async |reservation: Option<Reservation>| {
+        if let Some(reservation) = reservation {
+            reservation.settle(2);
+        }
+    };
+    let app = |layer: RateLimitLayer| {
+        Router::new()
+            .route("/given", get(given))
+            .route("/optional", get(optional))
+            .layer(layer)
+    };
+    let status = async |app: Router, path: &str| {
+        let request = to(path).map(|()| Body::empty());
+        let response = app.oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        (
+            status,
+            response.into_body().collect().await.unwrap().to_bytes(),
+        )
+    };
+    let reserving = app(layer.clone().reserve());
+    assert_eq!(status(reserving.clone(), "/given").await.0, 200);
+    assert_eq!(status(reserving, "/optional").await.0, 200);
+    assert_eq!(used(&limiter, "/given").await, 1);
+    assert_eq!(used(&limiter, "/optional").await, 2);
+
+    let plain = app(layer);
+    let (missing, why) = status(plain.clone(), "/given").await;
+    assert_eq!(missing, 500);
+    assert!(why.starts_with(b"no reservation"), "{why:?}");
+    assert_eq!(status(plain, "/optional").await.0, 200);
+}
+
+/// A body that settles when it has been read to its end.
+struct Streaming {
+    chunks: u32,
+    sent: u32,
+    reservation: Reservation,
+}
+
+impl HttpBody for Streaming {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        if self.sent == self.chunks {
+            self.reservation.settle(self.sent);
+            return Poll::Ready(None);
+        }
+        self.sent += 1;
+        Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(
+            b"token ",
+        )))))
+    }
+}
+
+#[tokio::test]
+async fn a_body_settles_when_it_has_been_sent() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        let (layer, limiter) = layer(store);
+        let service = layer
+            .reserve()
+            .layer(service_fn(async |request: Request<()>| {
+                let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+                let body = Streaming {
+                    chunks: 4,
+                    sent: 0,
+                    reservation,
+                };
+                Ok::<_, Infallible>(Response::new(body))
+            }));
+        let response = service.clone().oneshot(to("/ada")).await.unwrap();
+        assert_eq!(used(&limiter, "/ada").await, COST);
+        let body = response.into_body().collect().await.unwrap();
+        assert_eq!(body.to_bytes().len(), 4 * 6);
+        counts(&limiter, "/ada", 4).await;
+        // A client that is gone before the end has reserved what it has reserved.
+        drop(service.oneshot(to("/ada")).await.unwrap());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(used(&limiter, "/ada").await, 4 + COST);
+    }
+}
+
+/// An answer that comes while the store is in no mood to settle.
+async fn answered_while(mood: Mood) -> (Response<()>, Duration, Vec<String>) {
+    let store = Moody::new(Mood::Fine);
+    let (layer, _) = layer(store.clone());
+    let layer = layer.name("search").settle(|_, _| 0);
+    log::keep();
+    let mut response = None;
+    let begin = Instant::now();
+    for _ in 0..3 {
+        store.becomes(Mood::Fine);
+        let service = layer.layer(service_fn(async |_: Request<()>| {
+            store.becomes(mood);
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
+        }));
+        response = Some(service.oneshot(to("/ada")).await.unwrap().map(drop));
+    }
+    let waited = begin.elapsed();
+    // Of what hangs, the deadline passes.
+    tokio::time::sleep(crate::support::moody::DEADLINE * 3).await;
+    (response.unwrap(), waited, log::kept())
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_take_back_changes_nothing_about_the_answer() {
+    for mood in [
+        Mood::Fails(ErrorKind::Unavailable),
+        Mood::Fails(ErrorKind::Unsupported),
+        Mood::Hangs,
+    ] {
+        let (response, waited, log) = answered_while(mood).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(told(&response, "x-ratelimit-remaining"), "70");
+        if mood == Mood::Hangs {
+            // Three times the deadline, had each been waited for.
+            assert!(waited < crate::support::moody::DEADLINE * 2, "{waited:?}");
+        }
+        assert_eq!(log.len(), 1, "{log:?}");
+        assert!(
+            log[0].contains("WARN") && log[0].contains("search"),
+            "{log:?}"
+        );
+    }
+}
+
+#[test]
+fn without_a_runtime_a_reservation_that_cannot_be_settled_at_once_is_a_line() {
+    let store = Moody::new(Mood::Fine);
+    let (layer, _) = layer(store.clone());
+    let kept = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&kept);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().build().unwrap();
+    runtime.block_on(handled(&layer.reserve(), move |reservation| {
+        *keep.lock().unwrap() = Some(reservation);
+    }));
+    drop(runtime);
+    store.becomes(Mood::Hangs);
+    log::keep();
+    kept.lock().unwrap().take().unwrap().settle(0);
+    let log = log::kept();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(log[0].contains("WARN"), "{log:?}");
+}
+
+const ALL: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(10),
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Reserves, lets two windows pass, has others charge, and settles.
+async fn settle_late(store: impl Store, algorithm: Algorithm, pass: impl FnOnce()) {
+    let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+    let limiter = RateLimiter::new(store, quota);
+    let (down, up) = (
+        limiter.check_n("ada", COST).await.unwrap(),
+        limiter.check_n("ada", COST).await.unwrap(),
+    );
+    pass();
+    let _ = limiter.check_n("ada", 7).await.unwrap();
+    limiter.settle(down, 0).await.unwrap();
+    assert_eq!(used(&limiter, "ada").await, 7, "{algorithm:?}");
+    limiter.settle(up, 50).await.unwrap();
+    assert_eq!(used(&limiter, "ada").await, 7, "{algorithm:?}");
+}
+
+#[tokio::test]
+async fn settling_after_the_window_has_rolled_changes_nothing() {
+    for algorithm in ALL {
+        let clock = TestClock::new();
+        let store = MemoryStore::with_clock(clock.clone());
+        settle_late(store, algorithm, || clock.advance(2 * WINDOW)).await;
+    }
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::SortedSetLog,
+        Algorithm::Gcra,
+    ] {
+        let clock = TestClock::new();
+        let store = MemoryStore::with_clock(clock.clone());
+        settle_late(store, algorithm, || clock.advance(WINDOW)).await;
+    }
+}
+
+#[tokio::test]
+async fn settling_after_the_window_has_rolled_changes_nothing_in_redis() {
+    let server = RedisServer::start();
+    for algorithm in ALL {
+        let mut time = TestTime::new(&server);
+        settle_late(time.redis.clone(), algorithm, || time.advance(2 * WINDOW)).await;
+    }
+    for algorithm in [
+        Algorithm::SlidingLog,
+        Algorithm::SortedSetLog,
+        Algorithm::Gcra,
+    ] {
+        let mut time = TestTime::new(&server);
+        settle_late(time.redis.clone(), algorithm, || time.advance(WINDOW)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_charged_while_the_store_failed_is_given_back_there() {
+    let store = Moody::unavailable();
+    let (layer, _) = layer(store.clone());
+    let layer = layer.settle(|_, response| if response.status == 206 { 50 } else { 0 });
+    // All of it is given back.
+    assert_eq!(
+        told(&answered(&layer, 200).await, "x-ratelimit-remaining"),
+        "90"
+    );
+    assert_eq!(
+        told(&answered(&layer, 200).await, "x-ratelimit-remaining"),
+        "90"
+    );
+    // No more is charged for it, there or at the store.
+    assert_eq!(
+        told(&answered(&layer, 206).await, "x-ratelimit-remaining"),
+        "90"
+    );
+    assert_eq!(
+        told(&answered(&layer, 200).await, "x-ratelimit-remaining"),
+        "80"
+    );
+    store.becomes(Mood::Fine);
+    assert_eq!(used(&limiter(store), "/ada").await, 0);
+}
