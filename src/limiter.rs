@@ -361,7 +361,12 @@ impl RateLimiter {
             return None;
         }
         let subject = self.subject(shares, key);
-        let answer = self.guard.fallback()?.check(Check { subject, cost });
+        let check = Check { subject, cost };
+        if self.guard.is_in_process() {
+            // It has not failed, unless it is full.
+            return self.store.check(check).try_ready().ok()?.ok();
+        }
+        let answer = self.guard.fallback()?.check(check);
         let answer = answer.try_ready().ok()?.ok()?;
         Some(answer.of_fallback())
     }

@@ -192,6 +192,36 @@ async fn while_plans_fail_this_process_counts_by_the_quotas_of_the_layer() {
 }
 
 #[tokio::test]
+async fn in_memory_while_plans_fail_the_store_counts_by_the_quotas_of_the_layer() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(3));
+    let failing = RateLimitLayer::from(limiter.clone()).key(by_path());
+    let failing = failing.quotas_for(|_, _| async { Err::<Quota, _>("no database") });
+    for used_before in 0..3 {
+        assert_eq!(used(&limiter, "/ada").await, used_before);
+        assert_eq!(
+            while_plans_fail(&failing).await,
+            (200, Some(Source::Memory), None)
+        );
+    }
+    let refused = ask(&failing, "/ada").await;
+    assert_eq!(
+        (
+            refused.status().as_u16(),
+            told(&refused, "x-ratelimit-limit")
+        ),
+        (429, "3")
+    );
+    // What it charged is given back there.
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(3));
+    let failing = RateLimitLayer::from(limiter.clone())
+        .key(by_path())
+        .settle(|_, _| 0);
+    let failing = failing.quotas_for(|_, _| async { Err::<Quota, _>("no database") });
+    assert_eq!(status(&failing, "/ada").await, 200);
+    assert_eq!(used(&limiter, "/ada").await, 0);
+}
+
+#[tokio::test]
 async fn while_plans_fail_an_open_layer_lets_everything_pass() {
     let open = failing(MemoryStore::new()).on_failure(FailurePolicy::open());
     for _ in 0..9 {
@@ -209,6 +239,16 @@ async fn while_plans_fail_a_closed_layer_answers_503() {
     assert_eq!((status, source), (503, None));
     assert!(error.unwrap().contains("no database"));
     assert_eq!(told(&ask(&closed, "/ada").await, "retry-after"), "1");
+}
+
+#[tokio::test]
+async fn a_layer_without_quotas_of_its_own_admits_everything_while_plans_fail() {
+    let failing = RateLimitLayer::new(MemoryStore::new(), []).key(by_path());
+    let failing = failing.quotas_for(|_, _| async { Err::<Quota, _>("no database") });
+    for _ in 0..3 {
+        let (status, ..) = while_plans_fail(&failing).await;
+        assert_eq!(status, 200);
+    }
 }
 
 #[tokio::test]

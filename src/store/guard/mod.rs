@@ -98,6 +98,8 @@ struct Settings {
     /// Whether the store keeps the deadline itself.
     keeps_deadline: bool,
     fallback_keys: usize,
+    /// Whether the store is the counts of this process.
+    is_in_process: bool,
     parts: Parts,
 }
 
@@ -119,6 +121,7 @@ impl Guard {
             deadline: DEFAULT_DEADLINE,
             keeps_deadline: false,
             fallback_keys: DEFAULT_MAX_KEYS,
+            is_in_process: false,
             parts: Parts {
                 count: 1,
                 part_of: Arc::new(|_| 0),
@@ -179,6 +182,18 @@ impl Guard {
             settings.deadline = deadline;
             settings.keeps_deadline = true;
         })
+    }
+
+    /// For the counts of this process: of a memory that is full, another one is no relief.
+    pub(crate) fn in_process(self) -> Self {
+        self.with(|settings| {
+            settings.fallback_keys = 0;
+            settings.is_in_process = true;
+        })
+    }
+
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.inner.settings.is_in_process
     }
 
     /// A breaker each for so many parts of the store, where one may fail and the others not.
@@ -400,6 +415,7 @@ impl fmt::Debug for Guard {
             deadline,
             keeps_deadline: _,
             fallback_keys,
+            is_in_process: _,
             parts: _,
         } = &self.inner.settings;
         f.debug_struct("Guard")

@@ -102,8 +102,7 @@ impl MemoryStore {
         Self {
             inner: Arc::new(Inner {
                 clock,
-                // Of a memory that is full, another one is no relief.
-                guard: Guard::new().fallback_keys(0),
+                guard: Guard::new().in_process(),
                 max_keys,
                 shards: std::iter::repeat_with(shard).take(shards).collect(),
             }),
