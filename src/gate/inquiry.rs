@@ -18,8 +18,8 @@ use crate::{Decision, Error, Key, Quotas};
 /// Looks for the quotas of a key, asks the store, and waits for its turn, as far as there is need.
 pub(crate) struct Inquiry {
     gate: Arc<Gate>,
-    /// When patience ends, where there is any.
-    until: Option<Instant>,
+    /// When patience began, where there is any.
+    since: Option<Instant>,
     /// In place of the layer's own.
     quotas: Option<Quotas>,
     stage: Stage,
@@ -58,10 +58,9 @@ impl Inquiry {
     }
 
     fn begin(gate: &Arc<Gate>, stage: Stage) -> Self {
-        let patience = gate.patience;
         Self {
             gate: Arc::clone(gate),
-            until: (!patience.is_zero()).then(|| Instant::now() + patience),
+            since: (!gate.patience.is_zero()).then(Instant::now),
             quotas: None,
             stage,
         }
@@ -73,13 +72,16 @@ impl Inquiry {
 
     fn planned(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Option<Begun> {
         let limiter = &self.gate.limiter;
-        match plan {
+        let plan = match plan {
+            Ok(plan) => plan,
             Err(error) => return Some(Begun::Decided(limiter.without_quotas(key, cost, error))),
-            Ok(Plan::Exempt) => return None,
-            Ok(Plan::Default) => {}
-            Ok(Plan::Quotas(quotas)) => self.quotas = Some(quotas),
-        }
+        };
         limiter.quotas_found();
+        match plan {
+            Plan::Exempt => return None,
+            Plan::Default => {}
+            Plan::Quotas(quotas) => self.quotas = Some(quotas),
+        }
         Some(self.ask(key, cost))
     }
 
@@ -99,9 +101,10 @@ impl Inquiry {
 
     /// Judges, unless there is time to ask again.
     fn decide(&mut self, decided: Result<Decision, Error>) -> Option<Judged> {
+        let patience = self.gate.patience;
         let left = self
-            .until
-            .map(|until| until.saturating_duration_since(Instant::now()));
+            .since
+            .map(|since| patience.saturating_sub(since.elapsed()));
         let nap = left.and_then(|left| self.gate.nap_after(&decided, left));
         match (nap, decided) {
             (Some(nap), Ok(refused)) => {

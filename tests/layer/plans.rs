@@ -252,6 +252,43 @@ async fn a_layer_without_quotas_of_its_own_admits_everything_while_plans_fail() 
 }
 
 #[tokio::test]
+async fn plans_that_fail_are_a_line_and_their_return_is_one() {
+    let fails = Arc::new(AtomicU32::new(1));
+    let asked = Arc::clone(&fails);
+    let layer = layer(MemoryStore::new())
+        .name("search")
+        .quotas_for(move |_, _| {
+            let fails = asked.load(Ordering::SeqCst) == 1;
+            async move {
+                if fails {
+                    Err("no database")
+                } else {
+                    Ok(Plan::Exempt)
+                }
+            }
+        });
+    log::keep();
+    for _ in 0..9 {
+        let _ = status(&layer, "/ada").await;
+    }
+    fails.store(0, Ordering::SeqCst);
+    // It is back when it has not failed for a second.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    for _ in 0..9 {
+        let _ = status(&layer, "/ada").await;
+    }
+    let log = log::kept();
+    assert_eq!(log.len(), 2, "{log:?}");
+    for text in ["WARN", "search", "no database", "quotas of a key"] {
+        assert!(log[0].contains(text), "{log:?}");
+    }
+    assert!(
+        log[1].contains("INFO") && log[1].contains("quotas of a key"),
+        "{log:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_store_that_answers_does_not_say_that_plans_are_back() {
     let store = Moody::new(Mood::Fine);
     let failing = failing(store);

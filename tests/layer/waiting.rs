@@ -106,6 +106,15 @@ async fn patience_is_for_all_waits_together() {
 }
 
 #[tokio::test]
+async fn patience_may_be_without_end() {
+    let layer = RateLimitLayer::new(MemoryStore::new(), Quota::new(1, WINDOW)).key(by_path());
+    let layer = layer.wait_up_to(Duration::MAX);
+    for _ in 0..3 {
+        assert_eq!(status(&layer, "/ada").await, 200);
+    }
+}
+
+#[tokio::test]
 async fn who_leaves_while_waiting_is_not_charged_and_frees_what_was_set_aside() {
     let server = RedisServer::start();
     for store in stores(&server) {
