@@ -110,7 +110,7 @@ impl Decision {
 
     /// Tells of the decision of a layer outside, which admitted the same request before.
     pub(crate) fn nest_in(&mut self, outer: DecisionView) {
-        self.view.0.make_mut().outer = Some(outer);
+        self.view.nest_in(outer);
     }
 }
 
@@ -331,6 +331,20 @@ impl DecisionView {
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
         self.0.outer.as_ref()
+    }
+
+    /// Of what was not decided: no quota limits.
+    pub(crate) fn of_nothing() -> Self {
+        let mut draft = Draft::begin();
+        let shown = draft.open();
+        shown.ask(&Quotas::from([]), 0);
+        (shown.allowed, shown.reported) = (true, 0);
+        draft.end().view
+    }
+
+    /// Tells of the decision of a layer outside.
+    pub(crate) fn nest_in(&mut self, outer: Self) {
+        self.0.make_mut().outer = Some(outer);
     }
 
     pub(crate) fn answer(&self) -> &Answer {

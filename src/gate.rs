@@ -190,14 +190,28 @@ impl Gate {
             Pass::Exempt => None,
             Pass::Admitted(decision) => Some(self.hold(&mut parts, decision)),
             Pass::Spared(rejection) => {
-                if let RejectionReason::Limited(decision) = rejection.reason() {
-                    parts.extensions.insert(decision.clone());
-                }
+                self.show_spared(&mut parts, &rejection);
                 Some(Tell::Spared(rejection))
             }
         };
         let telling = tell.map(|tell| Telling::new(Arc::clone(self), tell));
         (Request::from_parts(parts, body), telling)
+    }
+
+    /// Shows the handler what would have been decided. One that settles has nothing to settle.
+    fn show_spared(self: &Arc<Self>, parts: &mut Parts, rejection: &Rejection) {
+        let mut shown = DecisionView::of_nothing();
+        if let RejectionReason::Limited(decision) = rejection.reason() {
+            shown = decision.clone();
+            if let Some(outer) = parts.extensions.insert(decision.clone()) {
+                shown.nest_in(outer);
+                parts.extensions.insert(shown.clone());
+            }
+        }
+        if self.reserves {
+            let nothing = Reservation::of_nothing(Arc::clone(self), shown);
+            parts.extensions.insert(nothing);
+        }
     }
 
     /// Shows the decision to the handler, and keeps hold of what was charged.

@@ -57,6 +57,15 @@ impl Reservation {
         }))
     }
 
+    /// For a request that was let through without a charge.
+    pub(crate) fn of_nothing(gate: Arc<Gate>, view: DecisionView) -> Self {
+        Self(Arc::new(Inner {
+            gate,
+            view,
+            decision: Mutex::default(),
+        }))
+    }
+
     /// What was decided and charged.
     #[must_use]
     pub fn decision(&self) -> &DecisionView {

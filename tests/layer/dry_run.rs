@@ -121,6 +121,45 @@ async fn handlers_find_the_decision_of_what_would_be_refused() {
 }
 
 #[tokio::test]
+async fn what_a_layer_outside_decided_is_found_too() {
+    let site = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(9)).key(by_path());
+    let layer = dry(MemoryStore::new());
+    for left in [8, 7, 6] {
+        let found = found_behind(|handler| site.layer(layer.layer(handler))).await;
+        let outer = found.view.unwrap().outer().expect("the site's").clone();
+        assert_eq!((outer.limit(), outer.remaining()), (9, left));
+    }
+}
+
+#[tokio::test]
+async fn who_settles_has_a_reservation_though_nothing_was_charged() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(2)).name("search");
+    let layer = RateLimitLayer::from(limiter.clone())
+        .key(by_path())
+        .dry_run()
+        .reserve();
+    for (used_before, used_after) in [(1, 0), (1, 2), (2, 2), (2, 2)] {
+        let found = found_behind(|handler| layer.layer(handler)).await;
+        assert_eq!(used(&limiter, "/ada").await, used_before);
+        let reservation = found.reservation.expect("a reservation");
+        // The first gives back what it has cost, the others more than there is room for.
+        reservation.settle(if used_after == 0 { 0 } else { 9 });
+        assert_eq!(used(&limiter, "/ada").await, used_after);
+    }
+    for layer in [
+        layer.clone().key(key::header("x-api-key")),
+        dry(Moody::unavailable())
+            .on_failure(FailurePolicy::closed())
+            .reserve(),
+    ] {
+        let found = found_behind(|handler| layer.layer(handler)).await;
+        let reservation = found.reservation.expect("a reservation");
+        assert_eq!(reservation.decision().limit(), u32::MAX);
+        reservation.settle(9);
+    }
+}
+
+#[tokio::test]
 async fn a_request_without_a_key_passes() {
     let layer = dry(MemoryStore::new()).key(key::header("x-api-key"));
     let response = ask(&layer, "/ada").await;
