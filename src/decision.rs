@@ -86,11 +86,6 @@ impl Decision {
         self.held
     }
 
-    /// Whether units were charged somewhere, given back or not.
-    pub(crate) fn is_charged(&self) -> bool {
-        self.is_allowed() && self.cost() > 0 && self.source() != Source::None
-    }
-
     /// Takes up to `units` of those that are held, to give them back: nobody else will.
     pub(crate) fn take(&mut self, units: u32) -> u32 {
         let taken = units.min(self.held);
@@ -351,12 +346,22 @@ impl DecisionView {
         &self.0.answer
     }
 
+    /// Whether units were charged somewhere, given back or not.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.is_allowed() && self.cost() > 0 && self.source() != Source::None
+    }
+
     /// Whether both were charged, to one count.
     pub(crate) fn charges_as(&self, other: &Self) -> bool {
         let (Some(one), Some(two)) = (self.where_charged(), other.where_charged()) else {
             return false;
         };
-        self.is_allowed() && other.is_allowed() && one.by == two.by && one.key == two.key
+        let shown: (&Shown, &Shown) = (&self.0, &other.0);
+        let mut quotas = shown.0.quotas.iter();
+        self.is_charged()
+            && other.is_charged()
+            && (one.by, &one.key) == (two.by, &two.key)
+            && quotas.any(|quota| shown.1.quotas.iter().any(|other| quota.counts_as(other)))
     }
 
     pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {

@@ -164,6 +164,11 @@ impl Quota {
     pub(crate) const fn window_micros(&self) -> u64 {
         self.window_micros
     }
+
+    /// Whether both are of one stored count, where limiter and key are the same.
+    pub(crate) fn counts_as(&self, other: &Self) -> bool {
+        (self.algorithm, self.window_micros) == (other.algorithm, other.window_micros)
+    }
 }
 
 const fn window_in_range(micros: u64) -> bool {

@@ -44,8 +44,7 @@ impl Quotas {
         let mut charging: Vec<usize> = Vec::new();
         for (index, quota) in quotas.into_iter().enumerate() {
             let counter = list.iter().find_map(|other| {
-                let shared = other.quota.counted_by() == quota.counted_by()
-                    && other.quota.window_micros() == quota.window_micros();
+                let shared = other.quota.counts_as(&quota);
                 shared.then_some(other.counter)
             });
             let counter = counter.unwrap_or(charging.len());

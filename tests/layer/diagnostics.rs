@@ -152,6 +152,25 @@ async fn what_is_charged_twice_under_one_name_is_said_once() {
     is_one_line(&log, "charged twice");
 }
 
+#[tokio::test]
+async fn layers_that_differ_in_name_key_store_or_window_charge_nothing_twice() {
+    let store = MemoryStore::new();
+    let search = || limited(store.clone(), "search");
+    let per_day = || RateLimitLayer::new(store.clone(), Quota::per_day(1_000_000)).name("search");
+    for other in [
+        limited(store.clone(), "other"),
+        search().key(key::global()),
+        limited(MemoryStore::new(), "search"),
+        per_day(),
+        // This one charges nothing, so it charges nothing twice.
+        search().cost(|_| 0),
+        search().skip(|_| true),
+    ] {
+        assert_eq!(said_through([search(), other.clone()]).await, [""; 0]);
+        assert_eq!(said_through([other, search()]).await, [""; 0]);
+    }
+}
+
 async fn said_by(app: Router) -> Vec<String> {
     log::keep();
     for _ in 0..300 {
