@@ -7,7 +7,7 @@ use crate::decision::ChargedTo;
 use crate::store::{Refund, Store, check::Subject};
 use crate::{Decision, DecisionView, Error, ErrorKind, Source};
 
-/// How often more is asked for, where others are faster: each time they take what was left.
+/// How often others may be faster, and take what was left, until no more is asked for.
 const ROUNDS: usize = 8;
 
 impl RateLimiter {
@@ -121,18 +121,24 @@ impl RateLimiter {
             return Ok(());
         };
         let quotas = decision.asked_quotas();
-        let mut more = more;
-        for _ in 0..ROUNDS {
+        let (mut more, mut lost) = (more, 0);
+        while lost < ROUNDS {
             let now = self.check_by(&quotas, &key, 0).await?;
             if !counts_still(decision, &now) {
                 return Ok(());
             }
-            let units = more.min(now.remaining()).min(quotas.most_cost());
+            let room = now.remaining();
+            let units = more.min(room).min(quotas.most_cost());
             if units == 0 {
                 return Ok(());
             }
-            if self.check_by(&quotas, &key, units).await?.is_allowed() {
-                more -= units;
+            if !self.check_by(&quotas, &key, units).await?.is_allowed() {
+                lost += 1;
+                continue;
+            }
+            more -= units;
+            if more == 0 || units == room {
+                return Ok(());
             }
         }
         Ok(())

@@ -134,3 +134,13 @@ proptest! {
         })?;
     }
 }
+
+#[test]
+fn more_than_a_log_takes_at_once_is_charged_in_full() {
+    block_on(async {
+        let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1_500_000));
+        let decision = limiter.check("ada").await.unwrap();
+        limiter.settle(decision, 1_400_000).await.unwrap();
+        assert_eq!(used(&limiter, "ada").await, 1_400_000);
+    });
+}
