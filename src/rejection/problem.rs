@@ -286,9 +286,16 @@ mod tests {
         assert_eq!(document["title"], "Service Unavailable");
     }
 
+    /// Of any letters, control characters too.
+    const ANY_TEXT: &str = "(?s).*";
+
     proptest! {
         #[test]
-        fn whatever_is_written_parses(text: String, name: String, limiter: String) {
+        fn whatever_is_written_parses(
+            text in ANY_TEXT,
+            name in ANY_TEXT,
+            limiter in ANY_TEXT,
+        ) {
             let problem_type = text.clone();
             let typed = problem_json_typed(move |_| problem_type.clone());
             let document = read(&typed(&no_key(KeyErrorKind::Missing, &text)));
