@@ -158,10 +158,15 @@ impl ConfigError {
     }
 
     pub(crate) fn quota(text: &str, rule: &str) -> Self {
+        Self::of_quota("quota", text, rule)
+    }
+
+    /// `what` is the part of a quota that stands alone: its window, its algorithm.
+    pub(crate) fn of_quota(what: &str, text: &str, rule: &str) -> Self {
         let shown = excerpt(text);
         Self {
             kind: ConfigErrorKind::Quota,
-            text: format!("invalid quota {shown:?}: {rule}"),
+            text: format!("invalid {what} {shown:?}: {rule}"),
         }
     }
 

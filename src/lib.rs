@@ -54,6 +54,7 @@
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |
+//! | `serde` | [`Quota`], [`Quotas`] and [`Algorithm`] in configurations, as text or maps | |
 //! | `test-util` | [`store::TestClock`], a clock that a test moves by hand | |
 //! | `tls` | TLS to Redis by rustls, by its URL | |
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -2,6 +2,8 @@
 
 mod algorithm;
 mod list;
+#[cfg(feature = "serde")]
+mod serde;
 mod text;
 
 use std::sync::Arc;

@@ -52,16 +52,59 @@ impl FromStr for Quota {
         let limit = number(limit.trim())
             .and_then(|limit| u32::try_from(limit).ok())
             .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))?;
-        let micros = window_micros(window.trim()).ok_or_else(|| {
-            malformed("the window is second, minute, hour, day, or a number and us, ms, s, m, h, d")
-        })?;
+        let micros = window_micros(window.trim()).ok_or_else(|| malformed(WINDOW_RULE))?;
         let quota = Self::try_new(limit, Duration::from_micros(micros))?;
         Ok(quota.algorithm(algorithm))
     }
 }
 
+const WINDOW_RULE: &str =
+    "the window is second, minute, hour, day, or a number and us, ms, s, m, h, d";
+
 const ALGORITHM_RULE: &str = "the algorithm is sliding-log, sorted-set-log, sliding-counter, \
     sliding-buckets:N with N from 1 to 1000, fixed-window or gcra";
+
+/// Reads a window alone, in microseconds.
+#[cfg(feature = "serde")]
+pub(super) fn read_window(text: &str) -> Result<u64, ConfigError> {
+    window_micros(text.trim()).ok_or_else(|| ConfigError::of_quota("window", text, WINDOW_RULE))
+}
+
+/// A window alone, as it is read.
+#[cfg(feature = "serde")]
+pub(super) fn window_text(micros: u64) -> String {
+    struct Window(u64);
+    impl fmt::Display for Window {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write_window(f, self.0)
+        }
+    }
+    Window(micros).to_string()
+}
+
+/// Reads the name of an algorithm, as it stands in the text of a [`Quota`]: `gcra`,
+/// `sliding-buckets:60`.
+impl FromStr for Algorithm {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        algorithm(text.trim())
+            .ok_or_else(|| ConfigError::of_quota("algorithm", text, ALGORITHM_RULE))
+    }
+}
+
+/// Writes what [`FromStr`](#impl-FromStr-for-Algorithm) reads.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SlidingBuckets(buckets) => write!(f, "{BUCKETS}{buckets}"),
+            algorithm => match ALGORITHMS.iter().find(|(other, _)| other == algorithm) {
+                Some((_, name)) => f.write_str(name),
+                None => Ok(()),
+            },
+        }
+    }
+}
 
 fn algorithm(name: &str) -> Option<Algorithm> {
     if let Some(buckets) = name.strip_prefix(BUCKETS) {
@@ -96,11 +139,7 @@ impl fmt::Display for Quota {
         write_window(f, self.window_micros())?;
         match self.counted_by() {
             Algorithm::SlidingLog => Ok(()),
-            Algorithm::SlidingBuckets(buckets) => write!(f, " {BUCKETS}{buckets}"),
-            algorithm => match ALGORITHMS.iter().find(|(other, _)| *other == algorithm) {
-                Some((_, name)) => write!(f, " {name}"),
-                None => Ok(()),
-            },
+            algorithm => write!(f, " {algorithm}"),
         }
     }
 }
@@ -205,6 +244,7 @@ mod tests {
         ) {
             let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
             prop_assert_eq!(quota.to_string().parse(), Ok(quota));
+            prop_assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
         }
 
         #[test]

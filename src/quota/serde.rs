@@ -1,0 +1,277 @@
+//! Quotas in configurations: text as [`FromStr`](std::str::FromStr) reads it, or a map.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::text::{read_window, window_text};
+use super::{Algorithm, Quota, Quotas};
+
+/// A quota as a map. The window and the algorithm are text, as they are in the text of a quota.
+#[derive(Deserialize, Serialize)]
+#[serde(rename = "Quota", deny_unknown_fields)]
+struct Map {
+    limit: u32,
+    window: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    algorithm: Option<Algorithm>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+impl Map {
+    fn read<E: serde::de::Error>(self) -> Result<Quota, E> {
+        let micros = read_window(&self.window).map_err(E::custom)?;
+        let quota = Quota::try_new(self.limit, Duration::from_micros(micros)).map_err(E::custom)?;
+        let quota = quota.algorithm(self.algorithm.unwrap_or_default());
+        Ok(match self.name {
+            Some(name) => quota.named(name),
+            None => quota,
+        })
+    }
+}
+
+/// Reads text like `"100/minute"` or `"5/10s gcra"`, or a map with `limit` and `window`, and with
+/// `algorithm` and `name` where they are not the default: `{"limit": 5, "window": "10s",
+/// "algorithm": "sliding-buckets:60", "name": "burst"}`. Other fields are refused. For formats that
+/// tell text from maps, as JSON, TOML and YAML do.
+impl<'de> Deserialize<'de> for Quota {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(QuotaVisitor)
+    }
+}
+
+struct QuotaVisitor;
+
+impl<'de> Visitor<'de> for QuotaVisitor {
+    type Value = Quota;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .write_str("a quota, as text like \"100/minute\" or as a map with limit and window")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Quota, E> {
+        v.parse().map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Quota, A::Error> {
+        Map::deserialize(MapAccessDeserializer::new(map))?.read()
+    }
+}
+
+/// Writes text, and a map where the quota has a name.
+impl Serialize for Quota {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.name() {
+            None => serializer.collect_str(self),
+            Some(name) => Map {
+                limit: self.limit(),
+                window: window_text(self.window_micros()),
+                algorithm: Some(self.counted_by())
+                    .filter(|algorithm| *algorithm != Algorithm::default()),
+                name: Some(name.into()),
+            }
+            .serialize(serializer),
+        }
+    }
+}
+
+/// Reads one quota, or a list of them.
+impl<'de> Deserialize<'de> for Quotas {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(QuotasVisitor)
+    }
+}
+
+struct QuotasVisitor;
+
+impl<'de> Visitor<'de> for QuotasVisitor {
+    type Value = Quotas;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a quota or a list of quotas")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Quotas, E> {
+        QuotaVisitor.visit_str(v).map(Quotas::from)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Quotas, A::Error> {
+        QuotaVisitor.visit_map(map).map(Quotas::from)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Quotas, A::Error> {
+        let mut quotas = Vec::new();
+        while let Some(quota) = seq.next_element::<Quota>()? {
+            quotas.push(quota);
+        }
+        Ok(quotas.into())
+    }
+}
+
+/// Writes a list.
+impl Serialize for Quotas {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.len()))?;
+        for quota in self.iter() {
+            list.serialize_element(quota)?;
+        }
+        list.end()
+    }
+}
+
+/// Reads the text of an algorithm: `"gcra"`, `"sliding-buckets:60"`.
+impl<'de> Deserialize<'de> for Algorithm {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(AlgorithmVisitor)
+    }
+}
+
+/// Writes the text of the algorithm.
+impl Serialize for Algorithm {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+struct AlgorithmVisitor;
+
+impl Visitor<'_> for AlgorithmVisitor {
+    type Value = Algorithm;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("the name of an algorithm")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Algorithm, E> {
+        v.parse().map_err(E::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{from_str, json, to_value};
+
+    use super::*;
+
+    const TEN_SECONDS: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_quota_is_text_or_a_map() {
+        let five = Quota::new(5, TEN_SECONDS);
+        for (json, quota) in [
+            (r#""5/10s""#, five.clone()),
+            (r#""5/10s gcra""#, five.clone().algorithm(Algorithm::Gcra)),
+            (r#"{"limit": 5, "window": "10s"}"#, five.clone()),
+            (r#"{"window": "minute", "limit": 5}"#, Quota::per_minute(5)),
+            (
+                r#"{"limit": 5, "window": "10s", "algorithm": "sliding-buckets:60", "name": "burst"}"#,
+                five.clone()
+                    .algorithm(Algorithm::SlidingBuckets(60))
+                    .named("burst"),
+            ),
+            (r#"{"limit": 5, "window": "10s", "name": null}"#, five),
+        ] {
+            assert_eq!(from_str::<Quota>(json).unwrap(), quota, "{json}");
+            assert_eq!(
+                from_str::<Quotas>(json).unwrap(),
+                Quotas::from(quota),
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn quotas_are_one_or_a_list() {
+        let list = from_str::<Quotas>(r#"["5/second", {"limit": 2000, "window": "day"}]"#);
+        assert_eq!(
+            list.unwrap(),
+            Quotas::from([Quota::per_second(5), Quota::per_day(2_000)])
+        );
+        assert!(from_str::<Quotas>("[]").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_malformed_is_named_with_the_rule_it_breaks() {
+        for (json, texts) in [
+            (r#""5/fortnight""#, ["5/fortnight", "the window is"]),
+            (
+                r#"{"limit": 5, "window": "fortnight"}"#,
+                ["fortnight", "the window is"],
+            ),
+            (
+                r#"{"limit": 5, "window": "367d"}"#,
+                ["31708800s", "from 1 ms to 366 days"],
+            ),
+            (r#"{"limit": 5, "window": 10}"#, ["10", "expected a string"]),
+            (r#"{"limit": -5, "window": "10s"}"#, ["-5", "u32"]),
+            (
+                r#"{"limit": 5, "window": "10s", "burst": 7}"#,
+                ["burst", "unknown field"],
+            ),
+            (r#"{"limit": 5}"#, ["window", "missing field"]),
+            (
+                r#"{"limit": 5, "window": "10s", "algorithm": "leaky"}"#,
+                ["leaky", "the algorithm is"],
+            ),
+            (
+                r#"{"limit": 5, "window": "10s", "algorithm": "sliding-buckets:0"}"#,
+                ["sliding-buckets:0", "from 1 to 1000"],
+            ),
+            ("100", ["100", "a quota"]),
+        ] {
+            for error in [
+                from_str::<Quota>(json).unwrap_err(),
+                from_str::<Quotas>(json).unwrap_err(),
+            ] {
+                let error = error.to_string();
+                assert!(
+                    texts.iter().all(|text| error.contains(text)),
+                    "{json}: {error}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_short() {
+        assert_eq!(
+            to_value(Quota::per_minute(100)).unwrap(),
+            json!("100/minute")
+        );
+        let named = Quota::per_second(5).named("burst");
+        assert_eq!(
+            to_value(Quotas::from([named, Quota::per_day(9)])).unwrap(),
+            json!([{"limit": 5, "window": "second", "name": "burst"}, "9/day"]),
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            limit: u32,
+            micros in 1_000_u64..=366 * 86_400_000_000,
+            buckets in 1..=1_000_u16,
+            is_gcra: bool,
+            name in prop::option::of("\\PC{0,9}"),
+        ) {
+            let algorithm = if is_gcra { Algorithm::Gcra } else { Algorithm::SlidingBuckets(buckets) };
+            let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
+            let quota = match name {
+                Some(name) => quota.named(name),
+                None => quota,
+            };
+            let written = serde_json::to_string(&quota).unwrap();
+            prop_assert_eq!(&from_str::<Quota>(&written).unwrap(), &quota);
+            let quotas = Quotas::from(quota);
+            let written = serde_json::to_string(&quotas).unwrap();
+            prop_assert_eq!(from_str::<Quotas>(&written).unwrap(), quotas);
+        }
+    }
+}
