@@ -108,7 +108,7 @@ fn cve_2025_59152_ghsa_hm36_ffrh_c77c_a_header_is_not_believed_unless_asked_for(
     assert_eq!(untold.kind(), KeyErrorKind::Misconfigured);
 }
 
-/// chi's RealIP took the first of X-Forwarded-For, else True-Client-IP, else X-Real-IP.
+/// chi's `RealIP` took the first of X-Forwarded-For, else True-Client-IP, else X-Real-IP.
 #[test]
 fn ghsa_3fxj_6jh8_hvhx_ghsa_rjr7_jggh_pgcp_ghsa_9g5q_2w5x_hmxf_there_is_one_source_read_from_its_end()
  {
@@ -191,7 +191,7 @@ fn cve_2024_45410_ghsa_62c8_mh53_4cqv_a_header_that_is_taken_off_widens_no_trust
     assert_eq!(text(&behind(), &kept), "ip=203.0.113.9");
 }
 
-/// Traefik let X_Forwarded_For pass, which some servers read as X-Forwarded-For.
+/// Traefik let `X_Forwarded_For` pass, which some servers read as X-Forwarded-For.
 #[test]
 fn ghsa_5m6w_wvh7_57vm_a_name_with_underscores_is_another_header() {
     let alias = ("x_forwarded_for", "1.1.1.1");
@@ -295,7 +295,7 @@ fn cve_2026_25480_no_two_keys_are_folded_into_one() {
     assert_ne!(of("a,header:b=b", "c"), of("a", "b,header:b=c"));
 }
 
-/// Rack::Static compared a path as it was sent with one that was decoded. A route has one key,
+/// `Rack::Static` compared a path as it was sent with one decoded. A route has one key,
 /// however it is reached; and what reaches no route has none.
 #[cfg(feature = "axum-08")]
 #[tokio::test]
@@ -365,7 +365,7 @@ async fn archestra_3725_checks_at_once_are_admitted_up_to_the_limit() {
     }
 }
 
-/// everruns, and status-list-server by way of tower_governor, counted by the first of
+/// everruns, and status-list-server by way of `tower_governor`, counted by the first of
 /// X-Forwarded-For and kept each one that was made up: no limit, and memory without end.
 #[tokio::test]
 async fn everruns_2643_adorsys_262_made_up_addresses_are_one_client_and_no_memory() {
