@@ -100,8 +100,8 @@ impl Service<Request<()>> for Handler {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<()>) -> Self::Future {
-        let extensions = request.extensions();
+    fn call(&mut self, req: Request<()>) -> Self::Future {
+        let extensions = req.extensions();
         *self.0.lock().unwrap() = Found {
             view: extensions.get().cloned(),
             reservation: extensions.get().cloned(),

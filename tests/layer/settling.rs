@@ -171,7 +171,8 @@ async fn who_settles_first_counts_whichever_clone_it_has() {
     let (layer, limiter) = layer(MemoryStore::new());
     let layer = layer.reserve();
     handled(&layer, |reservation| {
-        reservation.clone().settle(3);
+        let clone = reservation.clone();
+        clone.settle(3);
         reservation.settle(7);
     })
     .await;
