@@ -20,6 +20,7 @@ use crate::support::calls::stores;
 use crate::support::log;
 use crate::support::moody::{Mood, Moody};
 use crate::support::redis_server::RedisServer;
+use crate::support::store_on;
 use crate::support::test_time::TestTime;
 use crate::{by_path, to, told, used};
 
@@ -359,6 +360,48 @@ fn without_a_runtime_a_reservation_that_cannot_be_settled_at_once_is_a_line() {
     let log = log::kept();
     assert_eq!(log.len(), 1, "{log:?}");
     assert!(log[0].contains("WARN"), "{log:?}");
+}
+
+#[test]
+fn a_reservation_of_redis_that_outlives_its_runtime_is_a_line() {
+    let server = RedisServer::start();
+    let (layer, _) = layer(store_on(&server));
+    let kept = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&kept);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    runtime.block_on(handled(&layer.reserve(), move |reservation| {
+        *keep.lock().unwrap() = Some(reservation);
+    }));
+    drop(runtime);
+    log::keep();
+    kept.lock().unwrap().take().unwrap().settle(0);
+    let log = log::kept();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(log[0].contains("a charge stays"), "{log:?}");
+}
+
+#[tokio::test]
+async fn who_settles_at_the_same_time_shares_the_room() {
+    let server = RedisServer::start();
+    for store in stores(&server) {
+        for (key, each, together) in [("ada", 3, 48), ("bob", 20, LIMIT)] {
+            let limiter = limiter(Arc::clone(&store));
+            let settling: Vec<_> = (0..16)
+                .map(|_| {
+                    let limiter = limiter.clone();
+                    tokio::spawn(async move {
+                        let reserved = limiter.check(key).await.unwrap();
+                        limiter.settle(reserved, each).await.unwrap();
+                    })
+                })
+                .collect();
+            for settled in settling {
+                settled.await.unwrap();
+            }
+            assert_eq!(used(&limiter, key).await, together, "{key}");
+        }
+    }
 }
 
 const ALL: [Algorithm; 6] = [
