@@ -112,7 +112,7 @@ impl Gate {
         if refused_inside {
             lengthen_retry_after(decision, response.headers_mut());
         }
-        if is_nested && !is_behind {
+        if is_nested && !is_behind && self.wording.tells_of(decision) {
             response.extensions_mut().insert(Told { remaining });
         }
     }

@@ -45,10 +45,14 @@ impl Wording {
         }
     }
 
+    /// Whether a client is told anything of a decision: where nobody counts, there is nothing to tell.
+    pub(crate) fn tells_of(&self, decision: &DecisionView) -> bool {
+        !self.headers.is_none() && decision.source() != Source::None
+    }
+
     /// Writes what a client is told of a decision.
     pub(crate) fn write(&self, decision: &DecisionView, place: Place, to: &mut HeaderMap) {
-        // Where nobody counts, there is nothing to tell.
-        if self.headers.is_none() || decision.source() == Source::None {
+        if !self.tells_of(decision) {
             return;
         }
         let Some(reported) = decision.reported() else {

@@ -6,7 +6,10 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use tollgate::{DecisionView, MemoryStore, Quota, RateLimitLayer, Rejection, RejectionReason, key};
+use tollgate::{
+    DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer, Rejection,
+    RejectionReason, key,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
@@ -127,7 +130,7 @@ async fn a_responder_answers_for_missing_keys_and_failed_stores_too() {
     };
     let keyless = layer(1).key(key::header("x-api-key"));
     let failed = RateLimitLayer::new(Moody::unavailable(), Quota::per_hour(1)).key(key::global());
-    let failed = failed.on_failure(tollgate::FailurePolicy::closed());
+    let failed = failed.on_failure(FailurePolicy::closed());
     for (layer, text) in [
         (layer(0), "limited"),
         (keyless, "no key"),
@@ -204,4 +207,17 @@ async fn of_nested_layers_the_tighter_one_is_told_and_the_longer_wait() {
         told_through((1, 50), (2, 600)).await,
         ["429", "1", "0", "600"]
     );
+}
+
+#[tokio::test]
+async fn a_layer_that_tells_nothing_does_not_keep_those_outside_from_telling() {
+    let quiet = layer(2).name("quiet").headers(Headers::none());
+    let open = RateLimitLayer::new(Moody::unavailable(), Quota::per_hour(2)).key(key::global());
+    let open = open.name("open").on_failure(FailurePolicy::open());
+    for inner in [quiet, open] {
+        let service = layer(9).layer(inner.layer(service_fn(ok::<()>)));
+        let response = service.oneshot(to("/")).await.unwrap();
+        assert_eq!(told(&response, "x-ratelimit-limit"), "9");
+        assert_eq!(told(&response, "x-ratelimit-remaining"), "8");
+    }
 }
