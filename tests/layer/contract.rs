@@ -23,6 +23,9 @@ const LIMIT: u32 = 9;
 /// What is not to happen has this long to happen.
 const A_WHILE: Duration = Duration::from_millis(20);
 
+/// What is to happen happens sooner, however slow the machine is.
+const SOON: Duration = Duration::from_secs(10);
+
 struct Mocked {
     service: Spawn<RateLimit<Inner>>,
     inner: Handle,
@@ -53,6 +56,12 @@ impl Mocked {
 
     async fn used(&self) -> u32 {
         used(&self.limiter, "/ada").await
+    }
+
+    /// The call that must come.
+    async fn next_call(&mut self) -> (Request<()>, mock::SendResponse<Response<Full<Bytes>>>) {
+        let called = tokio::time::timeout(SOON, self.inner.next_request()).await;
+        called.ok().flatten().expect("a call")
     }
 
     async fn is_called(&mut self) -> bool {
@@ -90,7 +99,7 @@ async fn an_inner_service_that_is_not_ready_is_not_called() {
         assert!(mocked.service.is_woken());
         assert!(matches!(mocked.service.poll_ready(), Poll::Ready(Ok(()))));
         let response = tokio::spawn(mocked.service.call(to("/ada")));
-        let (_, answer) = mocked.inner.next_request().await.expect("a request");
+        let (_, answer) = mocked.next_call().await;
         answer.send_response(Response::new(Full::from("ok")));
         assert_eq!(response.await.unwrap().unwrap().status(), 200);
         assert!(mocked.service.poll_ready().is_pending());
@@ -137,7 +146,7 @@ async fn dropped_before_the_decision_the_service_is_not_called_and_at_most_one_c
         asked.inner.allow(1);
         asked.ready().await;
         let response = tokio::spawn(asked.service.call(to("/ada")));
-        let (_, answer) = asked.inner.next_request().await.expect("a request");
+        let (_, answer) = asked.next_call().await;
         answer.send_response(Response::new(Full::from("ok")));
         assert_eq!(response.await.unwrap().unwrap().status(), 200);
     }
@@ -151,7 +160,7 @@ async fn dropped_after_the_decision_the_charge_stays_though_it_would_be_settled(
         mocked.inner.allow(1);
         mocked.ready().await;
         let response = tokio::spawn(mocked.service.call(to("/ada")));
-        let (_request, _answer) = mocked.inner.next_request().await.expect("a request");
+        let (_request, _answer) = mocked.next_call().await;
         response.abort();
         assert!(response.await.unwrap_err().is_cancelled());
         tokio::time::sleep(A_WHILE).await;
