@@ -3,11 +3,13 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use reqwest::{Client, RequestBuilder};
 use support::redis_server::{DeadPort, RedisServer, run};
 
 /// An example that runs, and ends with its test.
@@ -70,6 +72,21 @@ fn built(name: &str) -> PathBuf {
     profile.join("examples").join(name)
 }
 
+/// A client at this address of this machine.
+fn client_at(address: [u8; 4]) -> Client {
+    let client = Client::builder().local_address(IpAddr::from(address));
+    client.build().expect("a client")
+}
+
+async fn statuses_of(request: RequestBuilder, requests: usize) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    for _ in 0..requests {
+        let request = request.try_clone().expect("a body that can be sent again");
+        statuses.push(request.send().await.expect("an answer").status().as_u16());
+    }
+    statuses
+}
+
 async fn statuses(url: &str, requests: usize) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..requests {
@@ -91,7 +108,7 @@ async fn the_router_counts_in_memory_by_itself() {
     let keyless = reqwest::get(&url).await.expect("an answer");
     assert_eq!(keyless.status(), 400);
     assert!(keyless.text().await.expect("text").contains("x-api-key"));
-    let request = reqwest::Client::new().get(&url).header("x-api-key", "ada");
+    let request = Client::new().get(&url).header("x-api-key", "ada");
     let response = request.send().await.expect("an answer");
     assert_eq!(response.headers()["x-ratelimit-limit"], "5");
     assert_eq!(
@@ -144,6 +161,171 @@ fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
         example.line(),
         "88 searches done, 9416 units used, 84 left\n"
     );
+    assert!(example.process.wait().expect("an end").success());
+}
+
+#[tokio::test]
+async fn each_tenant_has_the_quotas_of_its_plan_and_is_looked_up_once() {
+    let mut example = Example::start("per_tenant", "memory:");
+    let url = format!("http://{}/", example.address());
+    let of = |tenant| Client::new().get(&url).header("x-tenant-id", tenant);
+    for (tenant, expected) in [
+        ("acme", [200, 200, 200, 200, 200, 429]),
+        ("initech", [200, 200, 429, 429, 429, 429]),
+        // Exempt.
+        ("operations", [200; 6]),
+        // Without a plan.
+        ("umbrella", [200, 200, 200, 429, 429, 429]),
+        // With one that cannot be read.
+        ("hooli", [200; 6]),
+    ] {
+        assert_eq!(statuses_of(of(tenant), 6).await, expected, "{tenant}");
+    }
+    let acme = of("acme").send().await.expect("an answer");
+    assert_eq!(
+        acme.headers()["ratelimit-policy"],
+        r#""tenants-1m";q=100;w=60, "tenants-10s";q=5;w=10"#
+    );
+    let exempt = of("operations").send().await.expect("an answer");
+    assert!(!exempt.headers().contains_key("x-ratelimit-limit"));
+    for tenant in ["acme", "initech", "operations", "umbrella", "hooli"] {
+        let asked = format!("SELECT plan FROM tenants WHERE name = '{tenant}'\n");
+        assert_eq!(example.line(), asked);
+    }
+    assert_eq!(
+        Client::new()
+            .get(&url)
+            .send()
+            .await
+            .expect("an answer")
+            .status(),
+        400
+    );
+}
+
+#[tokio::test]
+async fn behind_a_proxy_its_clients_are_counted_whatever_they_claim() {
+    let mut example = Example::start("behind_proxy", "memory:");
+    let url = format!("http://{}/", example.address());
+    let forwarded =
+        |client: &Client, list: String| client.get(&url).header("x-forwarded-for", list);
+
+    // The proxy appends whom it saw. That client makes up another address each time.
+    let proxy = client_at([127, 0, 0, 1]);
+    let mut spoofing = Vec::new();
+    for claimed in 1..=4 {
+        let request = forwarded(&proxy, format!("192.0.2.{claimed}, 203.0.113.7"));
+        spoofing.extend(statuses_of(request, 1).await);
+    }
+    assert_eq!(spoofing, [200, 200, 200, 429]);
+    let another = forwarded(&proxy, "203.0.113.8".into());
+    assert_eq!(statuses_of(another, 1).await, [200]);
+    // Whom it claimed to be is none the worse for it.
+    let claimed = forwarded(&proxy, "192.0.2.1".into());
+    assert_eq!(statuses_of(claimed, 1).await, [200]);
+
+    // Past the proxy, a client is who it is.
+    let direct = client_at([127, 0, 0, 2]);
+    let mut spoofing = Vec::new();
+    for claimed in 1..=4 {
+        let request = forwarded(&direct, format!("198.51.100.{claimed}"));
+        spoofing.extend(statuses_of(request, 1).await);
+    }
+    assert_eq!(spoofing, [200, 200, 200, 429]);
+}
+
+#[test]
+fn a_network_that_is_none_is_an_error_when_the_service_starts() {
+    let mut command = Command::new(built("behind_proxy"));
+    let command = command.env("TRUSTED_PROXIES", "10.0.0.0/8, 10.0.0.0/33");
+    let output = command.output().expect("the example runs");
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        !output.status.success() && said.contains("10.0.0.0/33"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn of_logins_only_failures_count_by_address_and_by_account() {
+    let mut example = Example::start("login", "memory:");
+    let url = format!("http://{}/login", example.address());
+    let attempt = |at: u8, account: &str, password: &str| {
+        let form = format!("account={account}&password={password}");
+        client_at([127, 0, 0, at]).post(&url).body(form)
+    };
+    let right = |at| attempt(at, "ada", "hunter2");
+    let wrong = |at| attempt(at, "ada", "guess");
+
+    assert_eq!(statuses_of(right(1), 8).await, [200; 8]);
+    assert_eq!(statuses_of(wrong(1), 4).await, [401; 4]);
+    assert_eq!(statuses_of(right(1), 2).await, [200; 2]);
+    // Five failures, and the address is done, whichever the account.
+    assert_eq!(statuses_of(wrong(1), 2).await, [401, 429]);
+    assert_eq!(statuses_of(attempt(1, "grace", "guess"), 1).await, [429]);
+    // Others are not, until ten have failed to be Ada, whoever they were.
+    assert_eq!(statuses_of(right(2), 2).await, [200; 2]);
+    assert_eq!(statuses_of(attempt(2, "Ada", "guess"), 4).await, [401; 4]);
+    assert_eq!(statuses_of(wrong(3), 2).await, [401, 429]);
+    assert_eq!(statuses_of(right(4), 1).await, [429]);
+    assert_eq!(statuses_of(attempt(4, "grace", "guess"), 1).await, [401]);
+
+    // What is said of a limit is of the address: nothing tells how often others have failed.
+    let answer = attempt(5, "grace", "guess")
+        .send()
+        .await
+        .expect("an answer");
+    let policies = answer.headers().get_all("ratelimit-policy").iter();
+    assert_eq!(
+        policies.collect::<Vec<_>>(),
+        [r#""login-address";q=5;w=60"#]
+    );
+    assert_eq!(answer.headers()["x-ratelimit-limit"], "5");
+}
+
+// The client must be able to leave while the test reads what the example says.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_reserved_before_an_answer_and_settled_when_it_ends() {
+    let mut example = Example::start("llm_tokens", "memory:");
+    let url = format!("http://{}/complete", example.address());
+    let complete = || Client::new().post(&url).header("x-api-key", "ada").send();
+    let left = |answer: &reqwest::Response| -> u32 {
+        let left = answer.headers()["x-ratelimit-remaining"].to_str();
+        left.expect("text").parse().expect("a number")
+    };
+
+    let answer = complete().await.expect("an answer");
+    assert_eq!(left(&answer), 9_000);
+    let text = answer.text().await.expect("the whole of it");
+    assert_eq!(text.split_whitespace().count(), 640);
+    assert_eq!(example.line(), "1000 reserved, 640 used, 360 given back\n");
+
+    let answer = complete().await.expect("an answer");
+    assert_eq!(left(&answer), 10_000 - 640 - 1_000);
+    // The client leaves, and pays for what was made until then.
+    drop(answer);
+    let settled = example.line();
+    let used = settled.strip_prefix("1000 reserved, ").expect(&settled);
+    let (used, _) = used.split_once(" used").expect(&settled);
+    let used: u32 = used.parse().expect(&settled);
+    assert!(used < 640, "{settled}");
+    let answer = complete().await.expect("an answer");
+    assert_eq!(left(&answer), 10_000 - 640 - used - 1_000);
+}
+
+#[test]
+fn a_client_that_waits_for_its_turn_is_never_refused_by_its_upstream() {
+    let mut example = Example::start("outbound", "memory:");
+    let at_once = example.line();
+    assert!(
+        at_once.starts_with("5 answered, 10 refused, in "),
+        "{at_once}"
+    );
+    let in_turn = example.line();
+    let seconds = in_turn.strip_prefix("15 answered, 0 refused, in ");
+    let seconds = seconds.and_then(|rest| rest.strip_suffix(" s\n"));
+    let seconds: f32 = seconds.and_then(|text| text.parse().ok()).expect(&in_turn);
+    assert!(seconds >= 2.4, "{in_turn}");
     assert!(example.process.wait().expect("an end").success());
 }
 

@@ -1,0 +1,110 @@
+//! Each tenant has the quotas of its plan: `cargo run --example per_tenant`
+//!
+//! Plans are texts in a database, here a map that takes its time, behind a cache of ten seconds. A
+//! tenant that is not there has the quotas of the layer; while the database does not answer, or says
+//! what cannot be read, nobody is refused for it. Then type what the first lines say.
+
+mod support;
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::{Router, routing::get};
+use quick_cache::sync::Cache;
+use tokio::time::{sleep, timeout};
+use tollgate::{ConfigError, FailurePolicy, MemoryStore, Plan, Quota, Quotas, RateLimitLayer, key};
+
+const TENANT: &str = "x-tenant-id";
+
+const DATABASE: [(&str, &str); 4] = [
+    ("acme", "100/minute, 5/10s"),
+    ("initech", "2/minute"),
+    ("operations", "exempt"),
+    ("hooli", "a lot"),
+];
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    tracing_subscriber::fmt().with_writer(io::stderr).init();
+
+    let plans = Arc::new(Plans::new());
+    // These quotas are for tenants without a plan.
+    let limit = RateLimitLayer::new(MemoryStore::new(), "3/minute".parse::<Quota>()?)
+        .name("tenants")
+        // Names of tenants are no secret, and are good to read in Redis.
+        .key(key::header(TENANT).plain())
+        .quotas_for(move |_, parts| {
+            let plans = Arc::clone(&plans);
+            // The key has been found in it: there is one, and it is not empty.
+            let tenant = parts.headers.get(TENANT).cloned();
+            async move {
+                let Some(tenant) = tenant else {
+                    return Ok(Plan::Default);
+                };
+                // The layer waits for this as long as it takes, so it must not take long.
+                timeout(Duration::from_millis(200), plans.of(tenant.to_str()?)).await?
+            }
+        })
+        // Where a plan cannot be found out: everything goes on, uncounted.
+        .on_failure(FailurePolicy::open());
+    let app = Router::new()
+        .route("/", get(|| async { "ok\n" }))
+        .layer(limit);
+
+    let listener = support::listen().await?;
+    let address = listener.local_addr()?;
+    println!("Listening on {address}. Try: acme, initech, operations, hooli, others");
+    println!("  curl -i -H 'x-tenant-id: acme' http://{address}/");
+    println!(
+        "  for i in 1 2 3; do curl -si -H 'x-tenant-id: initech' http://{address}/ | head -1; done"
+    );
+    axum::serve(listener, app).await?;
+    Ok(())
+}
+
+/// The plans as they were up to ten seconds ago. The cache is bounded: clients can make up tenants.
+struct Plans {
+    cache: Cache<String, (Instant, Plan)>,
+    database: HashMap<&'static str, &'static str>,
+}
+
+impl Plans {
+    fn new() -> Self {
+        Self {
+            cache: Cache::new(10_000),
+            database: HashMap::from(DATABASE),
+        }
+    }
+
+    async fn of(&self, tenant: &str) -> Result<Plan, BoxError> {
+        if let Some((at, plan)) = self.cache.get(tenant)
+            && at.elapsed() < Duration::from_secs(10)
+        {
+            return Ok(plan);
+        }
+        let plan = match self.select(tenant).await {
+            None => Plan::Default,
+            Some("exempt") => Plan::Exempt,
+            Some(quotas) => Plan::Quotas(read(quotas)?),
+        };
+        self.cache
+            .insert(tenant.to_owned(), (Instant::now(), plan.clone()));
+        Ok(plan)
+    }
+
+    async fn select(&self, tenant: &str) -> Option<&'static str> {
+        println!("SELECT plan FROM tenants WHERE name = '{tenant}'");
+        sleep(Duration::from_millis(20)).await;
+        self.database.get(tenant).copied()
+    }
+}
+
+/// Reads quotas as they stand in a configuration: `100/minute, 5/10s`.
+fn read(quotas: &str) -> Result<Quotas, ConfigError> {
+    quotas.split(',').map(str::parse::<Quota>).collect()
+}
