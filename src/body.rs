@@ -39,6 +39,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// Empty: layers that answer for themselves, as those of CORS and timeouts do, ask for it.
+impl<B: Default> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::inner(B::default())
+    }
+}
+
 impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;
