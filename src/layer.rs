@@ -44,7 +44,8 @@ use crate::{
 /// fallback; `route_layer` spares what matches no route. On a `MethodRouter` it limits one route.
 /// Two of them on one `MethodRouter` need a `tower::ServiceBuilder`, for type inference. A whole
 /// `Router` that is wrapped from outside and handed to `axum::serve` needs
-/// `map_response(|r| r.map(axum::body::Body::new))` around it.
+/// `map_response(|r| r.map(axum::body::Body::new))` around it. A whole stack, with the reasons, is in
+/// the guide: [where the layer goes](crate::guide::where_the_layer_goes).
 ///
 /// # Examples
 ///
@@ -86,7 +87,8 @@ impl RateLimitLayer {
         self.with(|gate| gate.limiter = gate.limiter.clone().name(name))
     }
 
-    /// Counts by `key`; by [`peer_ip`](crate::key::peer_ip) unless said otherwise.
+    /// Counts by `key`; by [`peer_ip`](crate::key::peer_ip) unless said otherwise. Which to take is in the
+    /// guide: [keys and proxies](crate::guide::keys_and_proxies).
     pub fn key(self, key: impl KeyExtractor) -> Self {
         self.with(|gate| gate.key = Arc::new(key))
     }

@@ -36,12 +36,27 @@
 //! That is the default. Other [algorithms](Algorithm) keep less and promise less: see
 //! [how to choose](guide::choosing_an_algorithm).
 //!
+//! # To read first
+//!
+//! | page | tells |
+//! |---|---|
+//! | [where the layer goes](guide::where_the_layer_goes) | the stack around it, in tower and axum; browsers; limits in limits |
+//! | [keys and proxies](guide::keys_and_proxies) | which key to take, and whom to believe about addresses |
+//! | [tenants and settling](guide::tenants_and_settling) | plans from a database, dry runs, charges that follow the answer |
+//! | [gRPC and clients](guide::grpc_and_clients) | what a client of gRPC sees; keeping under the limit of another |
+//! | [choosing an algorithm](guide::choosing_an_algorithm) | what each promises and costs; what happens when a limit changes |
+//! | [when Redis fails](guide::when_redis_fails) | what becomes of requests, and how to run Redis |
+//!
 //! # What this does not do
 //!
-//! - It does not queue or delay requests: one that is refused is answered at once. So it differs from
-//!   `tower::limit::RateLimit`, which makes callers wait, knows no keys and is of one process.
+//! - It does not queue or delay requests, unless it is [told to wait](RateLimitLayer::wait_up_to): one
+//!   that is refused is answered at once. So it differs from `tower::limit::RateLimit`, which makes
+//!   callers wait, knows no keys and is of one process.
 //! - It does not limit how many requests run at the same time: `tower::limit::ConcurrencyLimit` does.
-//! - It does not believe `X-Forwarded-For`: behind a proxy, [`key::peer_ip`] is the proxy.
+//! - It does not believe `X-Forwarded-For`, unless [`key::client_ip`](key::client_ip()) is told whom to
+//!   trust: behind a proxy, [`key::peer_ip`] is the proxy.
+//! - It does not read or count bodies: what only they tell is for the handler to
+//!   [settle](Reservation).
 //! - It does not know the counts of its store while that is away: what happens then is a matter of
 //!   [policy](FailurePolicy), by default the counts of each process; see
 //!   [when Redis fails](guide::when_redis_fails).
