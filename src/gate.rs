@@ -127,7 +127,8 @@ impl Gate {
 
     /// How long to wait before asking again, with so much time left.
     fn nap_after(&self, decided: &Result<Decision, Error>, left: Duration) -> Option<Duration> {
-        if self.patience.is_zero() {
+        // A dry run holds nobody up.
+        if self.patience.is_zero() || self.dry_run.is_some() {
             return None;
         }
         nap_after(decided.as_ref().ok()?, left)
@@ -137,7 +138,7 @@ impl Gate {
         match (error.kind(), self.on_missing_key) {
             (KeyErrorKind::Missing, MissingKey::Exempt) => return Judged::Passes(Pass::Exempt),
             (KeyErrorKind::Misconfigured, _) => {
-                self.notices.keys_unknown(self.limiter.label(), &error);
+                self.notices.key_unknown(self.limiter.label(), &error);
             }
             (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
         }

@@ -13,7 +13,7 @@ mod x_ratelimit;
 
 use std::time::Duration;
 
-pub(crate) use names::{policy_names, violated_policies};
+pub(crate) use names::{encoded, policy_names, violated_policies};
 pub(crate) use number::value_of;
 pub(crate) use wording::{Place, Wording};
 use x_ratelimit::Reset;

@@ -287,7 +287,8 @@ impl RateLimitLayer {
     /// Every ten seconds at most, a line in the log says how many requests would have been refused,
     /// and on level `debug` each is a line. Handlers find the [`DecisionView`] of such a request, layers
     /// outside a [`WouldReject`](crate::WouldReject) in its answer. Clients are told nothing, no headers
-    /// of the limit either, unless by [a header](Self::dry_run_header).
+    /// of the limit either, unless by [a header](Self::dry_run_header), and nobody
+    /// [waits](Self::wait_up_to) for a turn.
     pub fn dry_run(self) -> Self {
         self.with(|gate| {
             gate.dry_run.get_or_insert_default();

@@ -19,7 +19,7 @@ pub(crate) use suspicion::note_layer;
 /// What has been said already of requests, for one layer.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
-    keys_unknown: Once,
+    key_unknown: Once,
     cost_too_large: Once,
     charged_twice: Once,
     not_settled: Once,
@@ -49,16 +49,19 @@ impl Once {
 
 impl Notices {
     /// The server cannot know keys as it is set up: said once, it will not pass.
-    pub(crate) fn keys_unknown(&self, limiter: &str, error: &KeyError) {
-        if self.keys_unknown.is_first() {
-            tracing::error!(limiter, "requests are answered 500: {error}");
+    pub(crate) fn key_unknown(&self, limiter: &str, error: &KeyError) {
+        if self.key_unknown.is_first() {
+            tracing::error!(limiter, "no key is known of requests (500): {error}");
         }
     }
 
     /// A cost that no log takes: said once.
     pub(crate) fn cost_too_large(&self, limiter: &str, error: &Error) {
         if self.cost_too_large.is_first() {
-            tracing::error!(limiter, "requests are answered 500: {error}");
+            tracing::error!(
+                limiter,
+                "requests cost too much to be counted (500): {error}"
+            );
         }
     }
 
@@ -133,7 +136,7 @@ mod tests {
         let log = log_of(|| {
             let notices = Notices::default();
             for _ in 0..100 {
-                notices.keys_unknown("search", &error);
+                notices.key_unknown("search", &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");

@@ -7,7 +7,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Response};
 
 use super::Gate;
-use crate::headers::{Place, value_of, whole_seconds};
+use crate::headers::{Place, encoded, value_of, whole_seconds};
 use crate::reservation::settle_later;
 use crate::{Decision, DecisionView, Rejection, Reservation, WouldReject};
 
@@ -120,7 +120,7 @@ impl Gate {
     /// Tells of a request that a dry run let through.
     fn announce<B>(&self, rejection: Rejection, response: &mut Response<B>) {
         let header = self.dry_run.as_ref().and_then(|run| run.header.clone());
-        let limiter = HeaderValue::from_str(rejection.limiter());
+        let limiter = HeaderValue::from_str(&encoded(rejection.limiter()));
         if let (Some(header), Ok(limiter)) = (header, limiter) {
             response.headers_mut().append(header, limiter);
         }

@@ -37,7 +37,8 @@ pub(crate) fn violated_policies(
     named.filter_map(|(quota, name)| (!quota.is_allowed()).then_some(name))
 }
 
-fn encoded(name: &str) -> String {
+/// A name as printable ASCII.
+pub(crate) fn encoded(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 

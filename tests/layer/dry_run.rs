@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::{HeaderName, Request, Response};
@@ -66,6 +67,25 @@ async fn a_header_of_the_operators_choice_tells_what_would_be_refused() {
     let name = HeaderName::from_static("x-would-reject");
     let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(by_path());
     assert_eq!(ask(&layer.dry_run_header(name), "/ada").await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_name_that_no_header_can_hold_is_told_encoded() {
+    let layer = dry(MemoryStore::new()).name("straße");
+    let layer = layer.dry_run_header(HeaderName::from_static("x-would-reject"));
+    for expected in ["-", "-", "stra%C3%9Fe"] {
+        let response = ask(&layer, "/ada").await;
+        assert_eq!(told(&response, "x-would-reject"), expected);
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_turn_that_he_need_not_have() {
+    let layer = dry(MemoryStore::new()).wait_up_to(Duration::MAX);
+    for would_reject_it in [false, false, true] {
+        let response = tokio::time::timeout(Duration::from_secs(60), ask(&layer, "/ada")).await;
+        assert_eq!(would_reject(&response.unwrap()).is_some(), would_reject_it);
+    }
 }
 
 /// What a handler finds in its request.
