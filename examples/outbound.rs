@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use reqwest::{Body, Client};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::{Key, MemoryStore, Quota, RateLimitLayer, key};
+use tollgate::{Headers, Key, MemoryStore, Quota, RateLimitLayer, key};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 
 #[tokio::main]
@@ -39,6 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     )
     .name("upstream")
     .key(key::from_fn(|parts| parts.uri.host().map(Key::from)))
+    .headers(Headers::none()) // those of the upstream are left as it sent them
     .wait_up_to(Duration::from_secs(30));
     let patient = ServiceBuilder::new().layer(limit).service(client.clone());
 

@@ -368,8 +368,9 @@ impl DecisionView {
         self.0.charged_to.as_ref()
     }
 
-    pub(crate) fn asked_quotas(&self) -> Quotas {
-        self.0.quotas.iter().cloned().collect()
+    /// By what it was judged.
+    pub(crate) fn asked_quotas(&self) -> &[Quota] {
+        &self.0.quotas
     }
 
     /// What each quota says, in the order in which the quotas were given.

@@ -1,8 +1,11 @@
 //! What a limiter does while its store fails.
 
+mod outage;
+
 use std::num::NonZeroU32;
 
-use crate::notice::Outage;
+pub(crate) use outage::Outage;
+
 use crate::{Error, ErrorKind, Quota, Quotas};
 
 /// What a limiter answers while its store does not decide: because it is down or too slow, is full, or
@@ -105,6 +108,17 @@ impl FailurePolicy {
     }
 }
 
+impl Then {
+    /// What the log says of it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::FallBack => "checks are counted in this process alone",
+            Self::Open => "checks are admitted and not counted",
+            Self::Closed => "checks are not admitted",
+        }
+    }
+}
+
 /// The policy of one handle, and what it needs.
 #[derive(Debug)]
 pub(crate) struct OnFailure {
@@ -121,7 +135,7 @@ impl OnFailure {
             policy,
             shares: policy.share_each(quotas),
             store_notices: Outage::of("the store"),
-            quotas_notices: Outage::of("what tells the quotas of a key"),
+            quotas_notices: Outage::of_some_keys("what tells the quotas of a key"),
         }
     }
 

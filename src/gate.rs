@@ -148,7 +148,11 @@ impl Gate {
     /// Lets a request through or not, when it is decided.
     fn judge(&self, decided: Result<Decision, Error>) -> Judged {
         match decided {
-            Ok(decision) if decision.is_allowed() => Judged::Passes(Pass::Admitted(decision)),
+            // Where more is used than the limit, which was lowered, what costs nothing has no room
+            // either, and need not have.
+            Ok(decision) if decision.is_allowed() || decision.cost() == 0 => {
+                Judged::Passes(Pass::Admitted(decision))
+            }
             Ok(decision) => self.reject(RejectionReason::Limited(decision.into_view())),
             Err(error) => {
                 if error.kind() == ErrorKind::CostTooLarge {
@@ -188,10 +192,14 @@ impl Gate {
         pass: Pass,
     ) -> (Request<B>, Option<Telling>) {
         let tell = match pass {
-            Pass::Exempt => None,
+            Pass::Exempt => {
+                self.reserve_nothing(&mut parts, None);
+                None
+            }
             Pass::Admitted(decision) => Some(self.hold(&mut parts, decision)),
             Pass::Spared(rejection) => {
-                self.show_spared(&mut parts, &rejection);
+                let shown = show_spared(&mut parts, &rejection);
+                self.reserve_nothing(&mut parts, shown);
                 Some(Tell::Spared(rejection))
             }
         };
@@ -199,16 +207,8 @@ impl Gate {
         (Request::from_parts(parts, body), telling)
     }
 
-    /// Shows the handler what would have been decided. One that settles has nothing to settle.
-    fn show_spared(self: &Arc<Self>, parts: &mut Parts, rejection: &Rejection) {
-        let mut shown = DecisionView::of_nothing();
-        if let RejectionReason::Limited(decision) = rejection.reason() {
-            shown = decision.clone();
-            if let Some(outer) = parts.extensions.insert(decision.clone()) {
-                shown.nest_in(outer);
-                parts.extensions.insert(shown.clone());
-            }
-        }
+    /// Gives a handler that settles what it asks for, and not the reservation of a layer outside.
+    fn reserve_nothing(self: &Arc<Self>, parts: &mut Parts, shown: Option<DecisionView>) {
         if self.reserves {
             let nothing = Reservation::of_nothing(Arc::clone(self), shown);
             parts.extensions.insert(nothing);
@@ -234,6 +234,19 @@ impl Gate {
         };
         Tell::Admitted { held, is_nested }
     }
+}
+
+/// Shows the handler what would have been decided.
+fn show_spared(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView> {
+    let RejectionReason::Limited(decision) = rejection.reason() else {
+        return None;
+    };
+    let mut shown = decision.clone();
+    if let Some(outer) = parts.extensions.get::<DecisionView>() {
+        shown.nest_in(outer.clone());
+    }
+    parts.extensions.insert(shown.clone());
+    Some(shown)
 }
 
 impl fmt::Debug for Gate {

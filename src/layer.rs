@@ -134,11 +134,14 @@ impl RateLimitLayer {
     ///
     /// The future answers what can be made a [`Plan`](crate::Plan): quotas, none for the layer's own, or
     /// that the key is exempt. Where it fails, the layer does what its
-    /// [policy](Self::on_failure) says of a store that fails. It is waited for as long as it takes:
-    /// bound it where it asks somebody else.
+    /// [policy](Self::on_failure) says of a store that fails. So an error must be nothing that a client
+    /// can cause: for a tenant that nobody knows, or that cannot be read, answer
+    /// [`Plan::Default`](crate::Plan::Default). It is waited for as long as it takes: bound it where it
+    /// asks somebody else.
     ///
     /// A change of plan takes effect with the next request and keeps the history, as far as windows and
-    /// algorithms stay what they are.
+    /// algorithms stay what they are. To look at such a key or reset it without a request, make a
+    /// [`RateLimiter`] of its plan, with the store and the name of this layer.
     ///
     /// # Examples
     ///
@@ -175,18 +178,23 @@ impl RateLimitLayer {
     /// a client, which is to keep under the limit of an upstream.
     ///
     /// A request whose turn would come later is refused at once. While one waits, it holds what the
-    /// service inside has set aside for it; those that wait for one key are not in line: the first to
-    /// ask when there is room again is let in. It needs a tokio runtime with time enabled. Before a
-    /// server, rather refuse: who waits holds memory and a connection, and may be gone.
+    /// service inside has set aside for it, and asks again each second at least, since units may be given
+    /// back. Those that wait for one key are not in line: the first to ask when there is room again is let
+    /// in. It needs a tokio runtime with time enabled. Before a server, rather refuse: who waits holds
+    /// memory and a connection, and may be gone.
+    ///
+    /// The headers of a limit of one's own are no news to oneself: without them, those of the upstream are
+    /// seen as it sent them.
     ///
     /// # Examples
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    /// use tollgate::{Headers, MemoryStore, Quota, RateLimitLayer, key};
     ///
     /// let upstream = RateLimitLayer::new(MemoryStore::new(), Quota::per_second(10))
     ///     .key(key::global())
+    ///     .headers(Headers::none())
     ///     .wait_up_to(Duration::from_secs(30));
     /// ```
     pub fn wait_up_to(self, patience: Duration) -> Self {
@@ -201,6 +209,9 @@ impl RateLimitLayer {
     /// settled in the background, and if that fails, the charge stays. An answer that never comes,
     /// since the service fails or the client is gone, keeps its charge. What only the body tells is
     /// for the [handler](Self::reserve) to settle; where both do, the first counts.
+    ///
+    /// A request of [cost](Self::cost) 0 passes any limit, and has nothing to settle: let it cost a unit at
+    /// least before.
     ///
     /// # Examples
     ///
@@ -230,7 +241,7 @@ impl RateLimitLayer {
         self.with(|gate| gate.settle = Some(Arc::new(settle)))
     }
 
-    /// Gives each admitted request a [`Reservation`](crate::Reservation), by which its handler settles
+    /// Gives each request that passes a [`Reservation`](crate::Reservation), by which its handler settles
     /// what it has cost, also while or after it streams the answer.
     pub fn reserve(self) -> Self {
         self.with(|gate| gate.reserves = true)

@@ -69,8 +69,9 @@ pub(crate) enum Begun {
     },
 }
 
-/// For how long a refusal by the counts of this process is believed by who waits for room.
-const FALLBACK_NAP: Duration = Duration::from_secs(1);
+/// For how long who waits for room believes a refusal: others may give units back, and a store that was
+/// away may be back.
+const NAP: Duration = Duration::from_secs(1);
 
 /// What a limiter is called unless it is given a name.
 const DEFAULT_NAME: &str = "default";
@@ -164,7 +165,8 @@ impl RateLimiter {
     }
 
     /// Takes units only when there is room, and waits for it: as long as
-    /// [`retry_after`](crate::DecisionView::retry_after) says, and again if somebody else was faster.
+    /// [`retry_after`](crate::DecisionView::retry_after) says, and again if somebody else was faster. It
+    /// asks again each second at least, since units may be given back.
     ///
     /// For jobs that would rather be late than fail. When the wait would end later than `max_wait`
     /// from the call, it is not begun: the refusal is returned at once, and says how long it would
@@ -322,7 +324,7 @@ impl RateLimiter {
         let (Some(on_failure), Some((key, cost))) = (on_failure, draft.asked()) else {
             return Err(error);
         };
-        let quotas = self.quotas_of(&draft);
+        let quotas = self.quotas_of(draft.asked_quotas());
         let answered = match on_failure.policy.then {
             Then::Closed => None,
             Then::Open => {
@@ -332,7 +334,11 @@ impl RateLimiter {
                 Some((quotas, answer))
             }
             Then::FallBack => {
-                let shares = on_failure.shares_of(&quotas, &self.quotas);
+                let shares = if self.guard.is_in_process() {
+                    quotas.clone()
+                } else {
+                    on_failure.shares_of(&quotas, &self.quotas)
+                };
                 self.fall_back(&quotas, &shares, &key, cost)
                     .map(|answer| (shares, answer))
             }
@@ -342,7 +348,7 @@ impl RateLimiter {
             .map_or(Then::Closed, |_| on_failure.policy.then);
         on_failure
             .notices_of(&error)
-            .fails(&self.name, then, &error);
+            .fails(&self.name, then.text(), &error);
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };
@@ -371,13 +377,12 @@ impl RateLimiter {
         Some(answer.of_fallback())
     }
 
-    /// By which quotas a check is judged: its own, unless it was told others.
-    fn quotas_of(&self, draft: &Draft) -> Quotas {
-        let asked = draft.asked_quotas();
-        if self.quotas.are(asked) {
+    /// These quotas as a list: its own, where they are.
+    fn quotas_of(&self, quotas: &[Quota]) -> Quotas {
+        if self.quotas.are(quotas) {
             self.quotas.clone()
         } else {
-            asked.iter().cloned().collect()
+            quotas.iter().cloned().collect()
         }
     }
 
@@ -401,13 +406,7 @@ impl RateLimiter {
 /// How long who has so much time left waits before it asks again; not at all where that would not help.
 pub(crate) fn nap_after(decision: &DecisionView, left: Duration) -> Option<Duration> {
     let wait = decision.retry_after().filter(|wait| *wait <= left)?;
-    // The store may be back before, and have room.
-    let is_of_fallback = decision.source() == Source::Fallback;
-    Some(if is_of_fallback {
-        wait.min(FALLBACK_NAP)
-    } else {
-        wait
-    })
+    Some(wait.min(NAP))
 }
 
 /// What the store need not be asked about.

@@ -1,30 +1,43 @@
 //! What an operator has to know: one line in the log for each change, never one for each request.
 
 mod dry_run;
-mod outage;
 mod suspicion;
 
-use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
 
+use crate::failure::Outage;
 use crate::key::{KeyError, KeyExtractor};
 use crate::{DecisionView, Error, Key, Rejection};
 use dry_run::Spared;
-pub(crate) use outage::Outage;
 use suspicion::Suspicions;
 pub(crate) use suspicion::note_layer;
 
 /// What has been said already of requests, for one layer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Notices {
     key_unknown: Once,
     cost_too_large: Once,
     charged_twice: Once,
-    not_settled: Once,
+    nothing_to_settle: Once,
+    settling: Outage,
     spared: Spared,
     suspicions: Suspicions,
+}
+
+impl Default for Notices {
+    fn default() -> Self {
+        Self {
+            key_unknown: Once::new(),
+            cost_too_large: Once::new(),
+            charged_twice: Once::new(),
+            nothing_to_settle: Once::new(),
+            settling: Outage::of("the store"),
+            spared: Spared::default(),
+            suspicions: Suspicions::default(),
+        }
+    }
 }
 
 /// What is said once.
@@ -65,12 +78,25 @@ impl Notices {
         }
     }
 
-    /// A charge that was not settled: said once loudly, since where one is not, most are not.
-    pub(crate) fn not_settled(&self, limiter: &str, error: &dyn Display) {
-        if self.not_settled.is_first() {
-            tracing::warn!(limiter, "a charge stays as it was reserved: {error}");
-        } else {
-            tracing::debug!(limiter, "a charge stays as it was reserved: {error}");
+    /// A charge was settled, or was not.
+    pub(crate) fn settled(&self, limiter: &str, outcome: &Result<(), Error>) {
+        match outcome {
+            Ok(()) => self.settling.back(limiter),
+            Err(error) => {
+                let then = "charges stay as they were reserved";
+                self.settling.fails(limiter, then, error);
+            }
+        }
+    }
+
+    /// A request that was let in for nothing has cost something: said once, since it is so for all.
+    pub(crate) fn nothing_to_settle(&self, limiter: &str) {
+        if self.nothing_to_settle.is_first() {
+            tracing::warn!(
+                limiter,
+                "a request of cost 0 is to be settled, and is not: nothing was charged for it, so it \
+                 passes any limit; let it cost a unit before"
+            );
         }
     }
 
@@ -118,7 +144,7 @@ mod log;
 
 /// What is logged while `steps` run, line by line.
 #[cfg(test)]
-fn log_of(steps: impl FnOnce()) -> Vec<String> {
+pub(crate) fn log_of(steps: impl FnOnce()) -> Vec<String> {
     log::keep();
     steps();
     log::kept()

@@ -88,6 +88,7 @@ pub(crate) fn boxed(future: impl Future<Output: IntoPlan> + Send + 'static) -> P
 }
 
 fn unknown(error: BoxError) -> Error {
-    let text = format!("the quotas of a key could not be found: {error}");
+    // The text of a foreign error may name the key, or more.
+    let text = "the quotas of a key could not be found";
     Error::new(ErrorKind::QuotasUnknown, text).with_boxed_source(error)
 }

@@ -8,14 +8,15 @@ use std::task::{Context, Waker};
 use tokio::runtime::Handle;
 
 use crate::gate::Gate;
-use crate::{Decision, DecisionView};
+use crate::{Decision, DecisionView, Error, ErrorKind};
 
 /// What was charged for a request, for its handler to settle when the cost is known.
 ///
 /// A layer that is told to [reserve](crate::RateLimitLayer::reserve) puts one into the extensions of
-/// each request that it admits, where layers are nested that of the innermost one; with the feature
-/// `axum-08` it is an extractor too. Clones are one reservation: it is settled once, by who does
-/// so first. One that nobody settles keeps what was charged.
+/// each request that it lets through, where layers are nested that of the innermost one; with the
+/// feature `axum-08` it is an extractor too. Clones are one reservation: it is settled once, by who does
+/// so first. One that nobody settles keeps what was charged. Where nothing was charged, since the request
+/// is exempt or costs nothing, there is nothing to settle.
 ///
 /// # Examples
 ///
@@ -58,10 +59,10 @@ impl Reservation {
     }
 
     /// For a request that was let through without a charge.
-    pub(crate) fn of_nothing(gate: Arc<Gate>, view: DecisionView) -> Self {
+    pub(crate) fn of_nothing(gate: Arc<Gate>, view: Option<DecisionView>) -> Self {
         Self(Arc::new(Inner {
             gate,
-            view,
+            view: view.unwrap_or_else(DecisionView::of_nothing),
             decision: Mutex::default(),
         }))
     }
@@ -100,23 +101,35 @@ pub(crate) fn settle_later(gate: &Arc<Gate>, decision: Decision, used: u32) {
     if used == decision.held() {
         return;
     }
+    if decision.cost() == 0 {
+        gate.notices.nothing_to_settle(gate.limiter.label());
+        return;
+    }
     let settling_gate = Arc::clone(gate);
     let mut settling = Box::pin(async move {
         let Gate {
             limiter, notices, ..
         } = &*settling_gate;
-        if let Err(error) = limiter.settle(decision, used).await {
-            notices.not_settled(limiter.label(), &error);
-        }
+        let outcome = limiter.settle(decision, used).await;
+        notices.settled(limiter.label(), &outcome);
     });
     // In memory that is all.
     let mut nobody = Context::from_waker(Waker::noop());
     if settling.as_mut().poll(&mut nobody).is_pending() {
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(settling)),
-            Err(error) => gate.notices.not_settled(gate.limiter.label(), &error),
+            Err(_) => gate
+                .notices
+                .settled(gate.limiter.label(), &Err(no_runtime())),
         }
     }
+}
+
+fn no_runtime() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "settling was not begun in a tokio runtime",
+    )
 }
 
 #[cfg(feature = "axum-08")]
@@ -135,8 +148,7 @@ mod extract {
         "no reservation: the rate limit of this route does not reserve\n",
     );
 
-    /// Answers 500 where no layer [reserves](crate::RateLimitLayer::reserve). Where a request may be
-    /// one that is not counted, ask for an `Option<Reservation>`.
+    /// Answers 500 where no layer [reserves](crate::RateLimitLayer::reserve).
     #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
     impl<S: Sync> FromRequestParts<S> for Reservation {
         type Rejection = (StatusCode, &'static str);

@@ -177,7 +177,7 @@ async fn each_tenant_has_the_quotas_of_its_plan_and_is_looked_up_once() {
         // Without a plan.
         ("umbrella", [200, 200, 200, 429, 429, 429]),
         // With one that cannot be read.
-        ("hooli", [200; 6]),
+        ("hooli", [200, 200, 200, 429, 429, 429]),
     ] {
         assert_eq!(statuses_of(of(tenant), 6).await, expected, "{tenant}");
     }

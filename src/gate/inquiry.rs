@@ -38,7 +38,8 @@ enum Stage {
     Decided(Result<Decision, Error>),
     Napping {
         nap: Pin<Box<Sleep>>,
-        refused: Decision,
+        key: Key,
+        cost: u32,
     },
     Over,
 }
@@ -70,19 +71,24 @@ impl Inquiry {
         &self.gate
     }
 
-    fn planned(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Option<Begun> {
+    fn planned(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Next {
         let limiter = &self.gate.limiter;
         let plan = match plan {
             Ok(plan) => plan,
-            Err(error) => return Some(Begun::Decided(limiter.without_quotas(key, cost, error))),
+            Err(error) => {
+                let decided = limiter.without_quotas(key, cost, error);
+                // The store is not to be asked about other quotas than the key's.
+                self.since = None;
+                return Next::Asked(Begun::Decided(decided));
+            }
         };
         limiter.quotas_found();
         match plan {
-            Plan::Exempt => return None,
+            Plan::Exempt => return Next::Exempt,
             Plan::Default => {}
             Plan::Quotas(quotas) => self.quotas = Some(quotas),
         }
-        Some(self.ask(key, cost))
+        Next::Asked(self.ask(key, cost))
     }
 
     fn ask(&self, key: Key, cost: u32) -> Begun {
@@ -93,28 +99,66 @@ impl Inquiry {
         }
     }
 
-    /// Asks again for what was refused.
-    fn ask_again(&self, refused: &Decision) -> Option<Begun> {
-        let key = refused.where_charged()?.key.clone();
-        Some(self.ask(key, refused.cost()))
-    }
-
     /// Judges, unless there is time to ask again.
     fn decide(&mut self, decided: Result<Decision, Error>) -> Option<Judged> {
-        let patience = self.gate.patience;
-        let left = self
-            .since
-            .map(|since| patience.saturating_sub(since.elapsed()));
-        let nap = left.and_then(|left| self.gate.nap_after(&decided, left));
-        match (nap, decided) {
-            (Some(nap), Ok(refused)) => {
-                let nap = Box::pin(sleep(nap));
-                self.stage = Stage::Napping { nap, refused };
+        match self.nap(&decided) {
+            None => Some(self.gate.judge(decided)),
+            Some(nap) => {
+                self.stage = nap;
                 None
             }
-            (_, decided) => Some(self.gate.judge(decided)),
         }
     }
+
+    /// Waits before what was refused is asked for again.
+    fn nap(&self, decided: &Result<Decision, Error>) -> Option<Stage> {
+        let left = self.gate.patience.saturating_sub(self.since?.elapsed());
+        let nap = self.gate.nap_after(decided, left)?;
+        let refused = decided.as_ref().ok()?;
+        Some(Stage::Napping {
+            nap: Box::pin(sleep(nap)),
+            key: refused.where_charged()?.key.clone(),
+            cost: refused.cost(),
+        })
+    }
+
+    /// Goes on to the next stage when this one is over.
+    fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        match &mut self.stage {
+            Stage::Planning { plan, .. } => {
+                let plan = ready!(plan.as_mut().poll(cx));
+                if let Stage::Planning { key, cost, .. } = self.stage.take() {
+                    return Poll::Ready(self.planned(plan, key, cost));
+                }
+            }
+            Stage::Checking { answer, .. } => {
+                let answer = ready!(Pin::new(answer).poll(cx));
+                if let Stage::Checking { draft, .. } = self.stage.take() {
+                    let decided = self.gate.limiter.finish(draft, answer);
+                    return Poll::Ready(Next::Asked(Begun::Decided(decided)));
+                }
+            }
+            Stage::Napping { nap, .. } => {
+                ready!(nap.as_mut().poll(cx));
+                if let Stage::Napping { key, cost, .. } = self.stage.take() {
+                    return Poll::Ready(Next::Asked(self.ask(key, cost)));
+                }
+            }
+            Stage::Decided(_) | Stage::Over => {
+                if let Stage::Decided(decided) = self.stage.take() {
+                    return Poll::Ready(Next::Asked(Begun::Decided(decided)));
+                }
+            }
+        }
+        // Polled again after its end, there is nothing left to say.
+        Poll::Pending
+    }
+}
+
+/// What a stage came to.
+enum Next {
+    Exempt,
+    Asked(Begun),
 }
 
 impl Future for Inquiry {
@@ -123,43 +167,12 @@ impl Future for Inquiry {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Judged> {
         let this = self.get_mut();
         loop {
-            let begun = match &mut this.stage {
-                Stage::Planning { plan, .. } => {
-                    let plan = ready!(plan.as_mut().poll(cx));
-                    let Stage::Planning { key, cost, .. } = this.stage.take() else {
-                        return Poll::Pending;
-                    };
-                    this.planned(plan, key, cost)
-                }
-                Stage::Checking { answer, .. } => {
-                    let answer = ready!(Pin::new(answer).poll(cx));
-                    let Stage::Checking { draft, .. } = this.stage.take() else {
-                        return Poll::Pending;
-                    };
-                    Some(Begun::Decided(this.gate.limiter.finish(draft, answer)))
-                }
-                Stage::Decided(_) => {
-                    let Stage::Decided(decided) = this.stage.take() else {
-                        return Poll::Pending;
-                    };
-                    Some(Begun::Decided(decided))
-                }
-                Stage::Napping { nap, .. } => {
-                    ready!(nap.as_mut().poll(cx));
-                    let Stage::Napping { refused, .. } = this.stage.take() else {
-                        return Poll::Pending;
-                    };
-                    this.ask_again(&refused)
-                }
-                // Polled again after its end, there is nothing left to say.
-                Stage::Over => return Poll::Pending,
-            };
-            match begun {
-                None => return Poll::Ready(Judged::Passes(Pass::Exempt)),
-                Some(Begun::Waiting { draft, answer }) => {
+            match ready!(this.poll_stage(cx)) {
+                Next::Exempt => return Poll::Ready(Judged::Passes(Pass::Exempt)),
+                Next::Asked(Begun::Waiting { draft, answer }) => {
                     this.stage = Stage::Checking { draft, answer };
                 }
-                Some(Begun::Decided(decided)) => {
+                Next::Asked(Begun::Decided(decided)) => {
                     if let Some(judged) = this.decide(decided) {
                         return Poll::Ready(judged);
                     }

@@ -68,7 +68,7 @@ fn refused() -> DecisionView {
 }
 
 fn write(headers: &Headers, decision: &DecisionView, place: Place, to: &mut HeaderMap) {
-    let quotas = decision.asked_quotas();
+    let quotas = decision.asked_quotas().iter().cloned().collect();
     Wording::new(headers, &"search".into(), &quotas).write(decision, place, to);
 }
 

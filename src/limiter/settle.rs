@@ -8,7 +8,7 @@ use crate::store::{Refund, Store, check::Subject};
 use crate::{Decision, DecisionView, Error, ErrorKind, Source};
 
 /// How often others may be faster, and take what was left, until no more is asked for.
-const ROUNDS: usize = 8;
+const ROUNDS: u32 = 8;
 
 impl RateLimiter {
     /// Takes back up to `units` of those that a decision of this limiter charged.
@@ -46,7 +46,7 @@ impl RateLimiter {
         };
         // Before the store is asked: it may take them back and its answer be lost.
         let units = decision.take(units);
-        let quotas = decision.asked_quotas();
+        let quotas = self.quotas_of(decision.asked_quotas());
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
@@ -78,8 +78,9 @@ impl RateLimiter {
     ///
     /// For work whose cost is known at its end: the tokens of a language model, the bytes of an
     /// answer. More than was reserved is charged now, as far as there is room: a count never stands
-    /// above its limit. It is not charged when the longest window has passed since the reservation, nor
-    /// while the store fails; and a decision that charged nothing stays as it is.
+    /// above its limit. It is not charged when the longest window has passed since the reservation, as far
+    /// as the store tells times, nor while the store fails. A decision that charged nothing, of cost 0
+    /// too, stays as it is.
     ///
     /// It takes the decision, so that nothing is settled twice; one that is dropped instead keeps
     /// what it reserved.
@@ -115,29 +116,36 @@ impl RateLimiter {
         }
     }
 
-    /// Charges more to what a decision has charged, as far as there is room.
+    /// Charges more to what a decision has charged, as far as there is room. Others may take that in
+    /// between; then less is asked for.
     async fn charge_more(&self, decision: &Decision, more: u32) -> Result<(), Error> {
         let Some(ChargedTo { key, .. }) = self.where_charged(decision)? else {
             return Ok(());
         };
-        let quotas = decision.asked_quotas();
+        let quotas = self.quotas_of(decision.asked_quotas());
+        // What this process would count in place of the store has nothing to do with the reservation.
+        let store_alone = Self {
+            on_failure: None,
+            ..self.clone()
+        };
         let (mut more, mut lost) = (more, 0);
         while lost < ROUNDS {
-            let now = self.check_by(&quotas, &key, 0).await?;
+            let now = store_alone.check_by(&quotas, &key, 0).await?;
             if !counts_still(decision, &now) {
                 return Ok(());
             }
             let room = now.remaining();
-            let units = more.min(room).min(quotas.most_cost());
+            let units = (more.min(room) >> lost).min(quotas.most_cost());
             if units == 0 {
                 return Ok(());
             }
-            if !self.check_by(&quotas, &key, units).await?.is_allowed() {
+            let charged = store_alone.check_by(&quotas, &key, units).await?;
+            if charged.is_allowed() {
+                more -= units;
+            } else {
                 lost += 1;
-                continue;
             }
-            more -= units;
-            if more == 0 || units == room {
+            if more == 0 || charged.remaining() == 0 {
                 return Ok(());
             }
         }

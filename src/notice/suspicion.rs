@@ -1,8 +1,9 @@
 //! Signs that a layer is not set up well, in the first requests that it sees.
 
 use std::net::IpAddr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::header::{FORWARDED, HeaderName};
 use http::request::Parts;
@@ -15,11 +16,9 @@ use crate::key::{KeyError, KeyExtractor, has_route, peer_of};
 /// later are not held up.
 const REQUESTS: u32 = 1_000;
 
-/// So many requests without a route say that there is none, and not that somebody looks for one.
-const PATHLESS: u32 = 100;
-
-/// So many layers that are made while requests are answered are made in handlers.
+/// So many layers that are made in a minute while requests are answered are made in handlers.
 const LAYERS: u32 = 100;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// What proxies write.
 const FORWARDING: [HeaderName; 3] = [
@@ -90,12 +89,12 @@ impl Suspicions {
         }
         if has_route(parts) {
             self.has_route.store(true, Ordering::Relaxed);
-        } else if self.pathless.fetch_add(1, Ordering::Relaxed) + 1 >= PATHLESS
+        } else if self.pathless.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS
             && self.routeless.is_first()
         {
             tracing::warn!(
                 limiter,
-                "none of {PATHLESS} requests has a route for `key::path` to count by: it is known on \
+                "none of {REQUESTS} requests has a route for `key::path` to count by: it is known on \
                  layers that are added by `layer` or `route_layer` of the axum router itself"
             );
         }
@@ -151,13 +150,28 @@ static SERVES: AtomicBool = AtomicBool::new(false);
 /// A layer was made: at first to be set up with, later in a handler, where each layer has a count of
 /// its own, unless it is of a store that is shared, and is asked once.
 pub(crate) fn note_layer() {
-    static MADE: AtomicU32 = AtomicU32::new(0);
+    static MADE: Mutex<Option<Made>> = Mutex::new(None);
     static SAID: Once = Once::new();
-    let is_late = SERVES.load(Ordering::Relaxed);
-    if is_late && MADE.fetch_add(1, Ordering::Relaxed) + 1 >= LAYERS && SAID.is_first() {
+    if !SERVES.load(Ordering::Relaxed) || SAID.was_said() {
+        return;
+    }
+    let made = one_more(&mut MADE.lock().unwrap_or_else(PoisonError::into_inner));
+    if made >= LAYERS && SAID.is_first() {
         tracing::warn!(
-            "{LAYERS} rate limit layers were made since this process answers requests: make a layer once \
-             and clone it, not in a handler, where each may have a count of its own"
+            "{LAYERS} rate limit layers were made in a minute in which this process answers requests: \
+             make a layer once and clone it, not in a handler, where each may have a count of its own"
         );
     }
+}
+
+/// How many layers were made since then.
+type Made = (Instant, u32);
+
+fn one_more(made: &mut Option<Made>) -> u32 {
+    let (since, before) = made
+        .filter(|(since, _)| since.elapsed() < MINUTE)
+        .unwrap_or((Instant::now(), 0));
+    let now = before.saturating_add(1);
+    *made = Some((since, now));
+    now
 }

@@ -81,7 +81,7 @@ impl Serialize for Quota {
     }
 }
 
-/// Reads one quota, or a list of them.
+/// Reads one quota, a list of them, or a text of several: `"100/minute, 5/10s"`.
 impl<'de> Deserialize<'de> for Quotas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotasVisitor)
@@ -98,7 +98,7 @@ impl<'de> Visitor<'de> for QuotasVisitor {
     }
 
     fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Quotas, E> {
-        QuotaVisitor.visit_str(v).map(Quotas::from)
+        v.parse().map_err(E::custom)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Quotas, A::Error> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Algorithm, Quota};
+use super::{Algorithm, Quota, Quotas};
 use crate::ConfigError;
 
 /// The units of a window, longest first: microseconds, the word that stands for one of it, the
@@ -55,6 +55,16 @@ impl FromStr for Quota {
         let micros = window_micros(window.trim()).ok_or_else(|| malformed(WINDOW_RULE))?;
         let quota = Self::try_new(limit, Duration::from_micros(micros))?;
         Ok(quota.algorithm(algorithm))
+    }
+}
+
+/// Reads quotas with commas between them: `100/minute, 5/10s`. There is one at least: to limit nothing by
+/// a text that is empty would be an accident.
+impl FromStr for Quotas {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        text.split(',').map(str::parse::<Quota>).collect()
     }
 }
 
@@ -141,6 +151,17 @@ impl fmt::Display for Quota {
             Algorithm::SlidingLog => Ok(()),
             algorithm => write!(f, " {algorithm}"),
         }
+    }
+}
+
+/// Writes what [`FromStr`](#impl-FromStr-for-Quotas) reads.
+impl fmt::Display for Quotas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, quota) in self.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{quota}")?;
+        }
+        Ok(())
     }
 }
 
@@ -250,6 +271,17 @@ mod tests {
         #[test]
         fn no_text_panics(text in "\\PC*|[0-9]{0,22}/[0-9]{0,22}[a-z]{0,12}") {
             let _ = text.parse::<Quota>();
+        }
+    }
+
+    #[test]
+    fn quotas_stand_with_commas_between_them() {
+        let text = "100/minute, 5/10s gcra";
+        let quotas: Quotas = text.parse().unwrap();
+        assert_eq!(quotas.len(), 2);
+        assert_eq!(quotas.to_string(), text);
+        for wrong in ["", " ", ",", "5/10s,", "5/10s;6/1m"] {
+            assert!(wrong.parse::<Quotas>().is_err(), "{wrong:?}");
         }
     }
 }

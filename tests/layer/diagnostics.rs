@@ -173,7 +173,7 @@ async fn layers_that_differ_in_name_key_store_or_window_charge_nothing_twice() {
 
 async fn said_by(app: Router) -> Vec<String> {
     log::keep();
-    for _ in 0..300 {
+    for _ in 0..MANY {
         let request = from("203.0.113.9", &[]).map(|()| Body::empty());
         let _ = app.clone().oneshot(request).await.unwrap();
     }

@@ -10,9 +10,10 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
-use tollgate::store::TestClock;
+use tollgate::store::{Check, Guard, StoreFuture, TestClock};
 use tollgate::{
-    Algorithm, ErrorKind, MemoryStore, Quota, RateLimitLayer, RateLimiter, Reservation, Store,
+    Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
+    Reservation, Store,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -378,7 +379,84 @@ fn a_reservation_of_redis_that_outlives_its_runtime_is_a_line() {
     kept.lock().unwrap().take().unwrap().settle(0);
     let log = log::kept();
     assert_eq!(log.len(), 1, "{log:?}");
-    assert!(log[0].contains("a charge stays"), "{log:?}");
+    assert!(log[0].contains("charges stay"), "{log:?}");
+}
+
+/// A store in memory that has failed since a charge was first asked for.
+struct Breaking(MemoryStore, Guard);
+
+impl Store for Breaking {
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        if check.cost() == 0 || check.cost() == COST {
+            return self.0.check(check);
+        }
+        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "in no mood")))
+    }
+
+    fn guard(&self) -> Guard {
+        self.1.clone()
+    }
+}
+
+#[tokio::test]
+async fn what_a_failing_store_does_not_charge_in_addition_is_an_error_and_charged_nowhere() {
+    for policy in [FailurePolicy::fall_back(), FailurePolicy::open()] {
+        let counts = MemoryStore::new();
+        let guard = Guard::new();
+        let failing = Breaking(counts.clone(), guard.clone());
+        let limiter = limiter(failing).on_failure(policy);
+        let reserved = limiter.check_n("ada", COST).await.unwrap();
+        let error = limiter.settle(reserved, 3 * COST).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let by_store = RateLimiter::new(counts, Quota::per_hour(LIMIT));
+        assert_eq!(used(&by_store, "ada").await, COST);
+        // Where this process counts, nothing was.
+        let elsewhere = limiter.check_n("ada", 1).await.unwrap();
+        assert!(elsewhere.used() <= 1, "{elsewhere:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_costs_nothing_passes_a_full_limit_and_has_nothing_to_settle() {
+    let (layer, limiter) = layer(MemoryStore::new());
+    let _ = limiter.check_n("/ada", LIMIT).await.unwrap();
+    let free = layer.cost(|_| 0).settle(|_, _| 3);
+    log::keep();
+    for _ in 0..5 {
+        assert_eq!(answered(&free, 200).await.status(), 200);
+    }
+    let log = log::kept();
+    assert_eq!(used(&limiter, "/ada").await, LIMIT);
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert!(log[0].contains("cost 0"), "{log:?}");
+}
+
+#[tokio::test]
+async fn what_costs_nothing_passes_a_limit_that_was_lowered_below_what_is_used() {
+    let store = MemoryStore::new();
+    let before = limiter(store.clone());
+    let _ = before.check_n("/ada", LIMIT).await.unwrap();
+    let lowered = RateLimitLayer::new(store, Quota::per_hour(1)).key(by_path());
+    assert_eq!(answered(&lowered, 200).await.status(), 429);
+    let free = lowered.cost(|_| 0);
+    assert_eq!(answered(&free, 200).await.status(), 200);
+}
+
+#[tokio::test]
+async fn who_is_exempt_has_a_reservation_of_nothing_and_not_that_of_a_layer_outside() {
+    let (outer, limiter) = layer(MemoryStore::new());
+    let inner = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(1)).name("tokens");
+    let inner = inner.key(by_path()).skip(|_| true).reserve();
+    let service = outer
+        .reserve()
+        .layer(inner.layer(service_fn(async |request: Request<()>| {
+            let reservation = request.extensions().get::<Reservation>().unwrap();
+            reservation.settle(64);
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("ok")))
+        })));
+    let response = service.oneshot(to("/ada")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(used(&limiter, "/ada").await, COST);
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! Outages, as one line when they begin and one when they end.
 
+use std::error::Error as _;
+use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::failure::Then;
 use crate::{Error, ErrorKind, Source};
 
 /// How long a store must have answered for it to be back: of a store that fails now and then, not
@@ -35,6 +36,11 @@ impl Outage {
         Self::new(what, QUIET)
     }
 
+    /// For what may fail for some keys, while it does what it should for others.
+    pub(crate) fn of_some_keys(what: &'static str) -> Self {
+        Self::new(what, QUIET * QUIETER)
+    }
+
     fn new(what: &'static str, quiet: Duration) -> Self {
         Self {
             what,
@@ -45,8 +51,9 @@ impl Outage {
         }
     }
 
-    /// It failed: said when that begins, and when it turns out to be set up wrongly.
-    pub(crate) fn fails(&self, limiter: &str, then: Then, error: &Error) {
+    /// It failed, and something becomes of that: said when it begins, and when it turns out to be set up
+    /// wrongly.
+    pub(crate) fn fails(&self, limiter: &str, then: &str, error: &Error) {
         self.last_failure.store(self.millis(), Ordering::Relaxed);
         let is_misconfigured = error.kind() == ErrorKind::Misconfigured;
         let now = if is_misconfigured {
@@ -57,16 +64,11 @@ impl Outage {
         if self.said.fetch_max(now, Ordering::Relaxed) >= now {
             return;
         }
-        let then = match then {
-            Then::FallBack => "checks are counted in this process alone",
-            Then::Open => "checks are admitted and not counted",
-            Then::Closed => "checks are not admitted",
-        };
         if is_misconfigured {
-            tracing::error!(limiter, "{then} until this is mended: {error}");
+            tracing::error!(limiter, "{then} until this is mended: {}", Whole(error));
         } else {
             let what = self.what;
-            tracing::warn!(limiter, "{then} until {what} is back: {error}");
+            tracing::warn!(limiter, "{then} until {what} is back: {}", Whole(error));
         }
     }
 
@@ -108,6 +110,22 @@ impl Outage {
     }
 }
 
+/// An error with what is underneath, where its own text says nothing of that: what tells quotas is the
+/// application's, and so is its log.
+struct Whole<'a>(&'a Error);
+
+impl fmt::Display for Whole<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(error) = self;
+        match error.source() {
+            Some(source) if error.kind() == ErrorKind::QuotasUnknown => {
+                write!(f, "{error}: {source}")
+            }
+            _ => error.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,7 +138,7 @@ mod tests {
             let outage = Outage::new("the store", Duration::ZERO);
             for _ in 0..2 {
                 for _ in 0..100 {
-                    outage.fails("search", Then::Closed, &error);
+                    outage.fails("search", "checks are not admitted", &error);
                 }
                 for _ in 0..100 {
                     outage.decided("search", Source::Redis);
@@ -138,7 +156,8 @@ mod tests {
     #[test]
     fn a_wrong_setup_is_louder() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
-        let log = log_of(|| Outage::of("the store").fails("search", Then::Closed, &error));
+        let log =
+            log_of(|| Outage::of("the store").fails("search", "checks are not admitted", &error));
         assert!(log[0].contains("ERROR"), "{log:?}");
     }
 
@@ -149,7 +168,7 @@ mod tests {
             for kind in [ErrorKind::Unavailable, ErrorKind::Misconfigured] {
                 for _ in 0..100 {
                     let error = Error::new(kind, "what it is");
-                    outage.fails("search", Then::Closed, &error);
+                    outage.fails("search", "checks are not admitted", &error);
                 }
             }
         });
@@ -162,7 +181,7 @@ mod tests {
         let error = Error::new(ErrorKind::Unavailable, "nobody is there");
         let log = log_of(|| {
             let outage = Outage::new("the store", Duration::ZERO);
-            outage.fails("search", Then::Closed, &error);
+            outage.fails("search", "checks are not admitted", &error);
             outage.decided("search", Source::LocalDenial);
             outage.decided("search", Source::None);
         });
@@ -175,7 +194,7 @@ mod tests {
         let log = log_of(|| {
             let outage = Outage::new("the store", Duration::from_millis(1));
             for _ in 0..5 {
-                outage.fails("search", Then::Closed, &error);
+                outage.fails("search", "checks are not admitted", &error);
                 std::thread::sleep(Duration::from_millis(2));
                 outage.decided("search", Source::Redis);
             }
@@ -189,7 +208,7 @@ mod tests {
         let log = log_of(|| {
             let outage = Outage::new("the store", Duration::from_secs(3_600));
             for _ in 0..100 {
-                outage.fails("search", Then::Closed, &error);
+                outage.fails("search", "checks are not admitted", &error);
                 outage.decided("search", Source::Redis);
             }
         });
@@ -197,18 +216,22 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_what_becomes_of_requests() {
+    fn the_line_says_what_becomes_of_it_and_until_when() {
         let error = Error::new(ErrorKind::Unavailable, "nobody is there");
-        for (then, text) in [
-            (Then::FallBack, "counted in this process"),
-            (Then::Open, "not counted"),
-            (Then::Closed, "not admitted"),
-        ] {
-            let log = log_of(|| Outage::of("the store").fails("search", then, &error));
-            assert!(
-                log[0].contains(text) && log[0].contains("search"),
-                "{log:?}"
-            );
-        }
+        let log = log_of(|| Outage::of("the store").fails("search", "all is admitted", &error));
+        let text = "all is admitted until the store is back: nobody is there";
+        assert!(
+            log[0].contains(text) && log[0].contains("search"),
+            "{log:?}"
+        );
+    }
+
+    #[test]
+    fn the_line_says_why_quotas_could_not_be_found() {
+        let error = Error::new(ErrorKind::QuotasUnknown, "the quotas could not be found");
+        let error = error.with_source(fmt::Error);
+        let log = log_of(|| Outage::of("the plans").fails("search", "nothing is", &error));
+        let text = format!("the quotas could not be found: {}", fmt::Error);
+        assert!(log[0].contains(&text), "{log:?}");
     }
 }
