@@ -170,7 +170,7 @@ type Made = (Instant, u32);
 fn one_more(made: &mut Option<Made>) -> u32 {
     let (since, before) = made
         .filter(|(since, _)| since.elapsed() < MINUTE)
-        .unwrap_or((Instant::now(), 0));
+        .unwrap_or_else(|| (Instant::now(), 0));
     let now = before.saturating_add(1);
     *made = Some((since, now));
     now
