@@ -3,6 +3,7 @@
 use std::any::type_name;
 use std::fmt::{self, Display, Write};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use http::request::Parts;
 use smallvec::SmallVec;
@@ -40,6 +41,7 @@ use crate::identity::Tag;
 pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
     Extension {
         tag: type_name::<T>(),
+        is_named: false,
         of: PhantomData,
     }
 }
@@ -47,15 +49,16 @@ pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
 /// Counts by an extension of the request; made by [`extension`].
 pub struct Extension<T> {
     tag: &'static str,
+    is_named: bool,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: Display> Extension<T> {
     /// Tags the key with `tag` rather than with the name of the type, which changes when the type is
-    /// renamed.
+    /// renamed. A client without the value is told this tag, where it is not told the name of a type.
     #[must_use]
     pub fn named(mut self, tag: &'static str) -> Self {
-        self.tag = tag;
+        (self.tag, self.is_named) = (tag, true);
         self
     }
 
@@ -71,10 +74,18 @@ impl<T: Display + Send + Sync + 'static> KeyExtractor for Extension<T> {
         let text = parts.extensions.get::<T>().map(|value| text_of(value));
         match text {
             Some(text) if !text.is_empty() => Ok(Key::tagged(Tag::Extension(self.tag), &text)),
-            _ => Err(KeyError::new(
-                KeyErrorKind::Missing,
-                format!("the request has no extension `{}`", self.tag),
-            )),
+            _ => Err(KeyError::new(KeyErrorKind::Missing, self.missing())),
+        }
+    }
+}
+
+impl<T> Extension<T> {
+    /// What a client may be told: the name of a type shows the inside of the server.
+    fn missing(&self) -> Arc<str> {
+        if self.is_named {
+            format!("a layer before has found no `{}`", self.tag).into()
+        } else {
+            "a layer before has not found what it is counted by".into()
         }
     }
 }
@@ -114,8 +125,6 @@ impl<T> fmt::Debug for Extension<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::key::test_request::get;
 
@@ -146,6 +155,17 @@ mod tests {
     }
 
     #[test]
+    fn a_client_is_told_the_tag_and_never_the_name_of_a_type() {
+        let text = |key: Extension<String>| key.extract(&get()).unwrap_err().to_string();
+        let unnamed = text(extension());
+        assert!(
+            !unnamed.contains("tring") && !unnamed.contains("::"),
+            "{unnamed}"
+        );
+        assert!(text(extension().named("user")).contains("`user`"));
+    }
+
+    #[test]
     fn a_value_that_is_absent_or_displays_as_nothing_is_missing() {
         struct Broken;
         impl Display for Broken {
@@ -156,7 +176,6 @@ mod tests {
         }
         let mut parts = get();
         let error = extension::<String>().extract(&parts).unwrap_err();
-        assert!(error.to_string().contains("String"));
         parts.extensions.insert(Arc::new(String::new()));
         parts.extensions.insert(Arc::new(Broken));
         for error in [
