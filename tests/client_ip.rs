@@ -414,16 +414,25 @@ fn of_an_ipv6_address_the_prefix_counts() {
         (255, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2:3:4:5:6"),
         (32, "::ffff:203.0.113.9", "203.0.113.9"),
         (32, "203.0.113.9", "203.0.113.9"),
+        // NAT64 gives each client of IPv4 one address.
+        (32, "64:ff9b::203.0.113.9", "64:ff9b::cb00:7109"),
+        (64, "64:ff9b::203.0.113.9", "64:ff9b::cb00:7109"),
+        (64, "64:ff9b::203.0.113.10", "64:ff9b::cb00:710a"),
+        (64, "64:ff9b:1::203.0.113.9", "64:ff9b:1::/64"),
     ] {
         assert_eq!(
             client(&behind().ipv6_prefix(bits), &parts(address)),
             counted
         );
     }
-    assert_eq!(
-        client(&behind(), &parts("2001:db8:1:2:3:4:5:6")),
-        "2001:db8:1:2::/64"
-    );
+    for (address, counted) in [
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("64:ff9b::203.0.113.9", "64:ff9b::cb00:7109"),
+        // It is not the address of IPv4 itself, nor trusted as that would be.
+        ("64:ff9b::10.0.0.2", "64:ff9b::a00:2"),
+    ] {
+        assert_eq!(client(&behind(), &parts(address)), counted);
+    }
     let key = behind().of("2001:db8:1:2::".parse().unwrap());
     assert_eq!(
         key,

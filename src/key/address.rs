@@ -26,12 +26,15 @@ impl Ipv6Prefix {
         Self(bits.clamp(32, 128))
     }
 
-    /// The key of a client at this address.
+    /// The key of a client at this address. Of one that NAT64 made (RFC 6052), all bits count: each
+    /// is one client of IPv4, and all of them share the prefix.
     pub(super) fn key_of(self, address: IpAddr) -> Key {
         // Unmapped before it is masked: else all of IPv4 would be one client.
         let text = match address.to_canonical() {
             IpAddr::V4(address) => Text::from(format_args!("{address}")),
-            IpAddr::V6(address) if self.0 >= 128 => Text::from(format_args!("{address}")),
+            IpAddr::V6(address) if self.0 >= 128 || is_nat64(address) => {
+                Text::from(format_args!("{address}"))
+            }
             IpAddr::V6(address) => {
                 let network = network(address, self.0);
                 Text::from(format_args!("{network}/{}", self.0))
@@ -51,6 +54,12 @@ impl From<fmt::Arguments<'_>> for Text {
         let _ = text.write_fmt(address);
         Self(text)
     }
+}
+
+/// Whether it is in `64:ff9b::/96`, and so the address of an IPv4 client, as hosts without IPv4
+/// see it.
+fn is_nat64(address: Ipv6Addr) -> bool {
+    matches!(address.segments(), [0x64, 0xff9b, 0, 0, 0, 0, _, _])
 }
 
 fn network(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {

@@ -47,7 +47,8 @@ use crate::{ConfigError, Key};
 /// 8. The same happens after 32 hops in trusted networks, and after 8 KiB from the end of the list.
 /// 9. A [header with a single address](ClientIp::header) is refused with 400 where it is sent twice
 ///    or lists several. Where it is absent or cannot be read, the peer is the client.
-/// 10. Of an IPv6 address the first 64 bits count, see [`ipv6_prefix`](ClientIp::ipv6_prefix).
+/// 10. Of an IPv6 address the first 64 bits count, see [`ipv6_prefix`](ClientIp::ipv6_prefix); of one
+///     that NAT64 made of an IPv4 address, all.
 ///
 /// So a header that is absent never makes another one trusted; all that it does is to count the
 /// clients of a proxy together.
@@ -202,7 +203,8 @@ impl ClientIp {
 
     /// Counts IPv6 addresses that share their first `bits` together: 64 unless said otherwise. A
     /// customer may have 56 or 48 of his own; 128 counts each address by itself, of which anybody
-    /// has billions. Values outside of 32 to 128 are taken as the nearest of these.
+    /// has billions. Values outside of 32 to 128 are taken as the nearest of these. An address of
+    /// NAT64 (`64:ff9b::/96`) counts by itself in any case: it stands for one of IPv4.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = Ipv6Prefix::nearest(bits);

@@ -15,7 +15,8 @@ use crate::Key;
 /// [`client_ip`](super::client_ip()) that tells them apart.
 ///
 /// An IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. Of an IPv6
-/// address the first 64 bits count, see [`ipv6_prefix`](PeerIp::ipv6_prefix).
+/// address the first 64 bits count, see [`ipv6_prefix`](PeerIp::ipv6_prefix); of one that NAT64 made
+/// of an IPv4 address, all.
 ///
 /// # What the server must do
 ///
@@ -59,7 +60,8 @@ pub struct PeerAddr(pub SocketAddr);
 impl PeerIp {
     /// Counts IPv6 addresses that share their first `bits` together: 64 unless said otherwise. A
     /// customer may have 56 or 48 of his own; 128 counts each address by itself, of which anybody
-    /// has billions. Values outside of 32 to 128 are taken as the nearest of these.
+    /// has billions. Values outside of 32 to 128 are taken as the nearest of these. An address of
+    /// NAT64 (`64:ff9b::/96`) counts by itself in any case: it stands for one of IPv4.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = Ipv6Prefix::nearest(bits);
@@ -133,6 +135,11 @@ mod tests {
             ("2001:db8:1:2:3:4:5:6", "ip=2001:db8:1:2::/64"),
             ("2001:DB8:1:2::", "ip=2001:db8:1:2::/64"),
             ("::1", "ip=::/64"),
+            // NAT64: each is one client of IPv4.
+            ("64:ff9b::192.0.2.1", "ip=64:ff9b::c000:201"),
+            ("64:ff9b::c000:202", "ip=64:ff9b::c000:202"),
+            ("64:ff9b:0:0:0:1::", "ip=64:ff9b::/64"),
+            ("64:ff9b:1::192.0.2.1", "ip=64:ff9b:1::/64"),
         ] {
             assert_eq!(of(peer_ip(), address), key, "{address}");
         }
@@ -148,6 +155,8 @@ mod tests {
             (255, "ip=2001:db8:1:2:3:4:5:6"),
         ] {
             assert_eq!(of(peer_ip().ipv6_prefix(bits), address), key, "{bits}");
+            let nat64 = of(peer_ip().ipv6_prefix(bits), "64:ff9b::192.0.2.1");
+            assert_eq!(nat64, "ip=64:ff9b::c000:201", "{bits}");
         }
         assert_eq!(
             of(peer_ip().ipv6_prefix(32), "::ffff:192.0.2.1"),
