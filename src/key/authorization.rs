@@ -1,11 +1,11 @@
 //! The credentials of the `Authorization` header.
 
-use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
-use super::secret::HashKey;
-use super::{KeyError, KeyErrorKind, KeyExtractor};
+use super::once::Once;
+use super::secret::{AUTHORIZATION as PLACE, HashKey};
+use super::{KeyError, KeyExtractor};
 use crate::Key;
 use crate::identity::Tag;
 
@@ -35,22 +35,25 @@ use crate::identity::Tag;
 #[must_use]
 pub fn authorization() -> Authorization {
     Authorization {
-        hash_key: HashKey::default(),
+        once: Once::new("the header `authorization`"),
+        hash_key: HashKey::new(PLACE),
     }
 }
 
 /// Counts by the credentials of the `Authorization` header; made by [`authorization`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Authorization {
+    once: Once,
     hash_key: HashKey,
 }
 
 impl Authorization {
     /// Hashes under a secret of yours: for credentials that could be guessed and then looked for,
     /// like a password. All processes must have the same secret; changing it starts all counts anew.
+    /// An empty one is answered as a server that is not set up.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = HashKey::of_secret(secret.as_ref());
+        self.hash_key = HashKey::of_secret(PLACE, secret.as_ref());
         self
     }
 
@@ -90,25 +93,19 @@ fn split(credentials: &[u8]) -> (&[u8], &[u8]) {
 
 impl KeyExtractor for Authorization {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        let mut values = parts.headers.get_all(AUTHORIZATION).iter();
-        let error = |kind, what| {
-            let text = format!("the header `authorization` {what}");
-            Err(KeyError::new(kind, text))
-        };
-        match (values.next().map(HeaderValue::as_bytes), values.next()) {
-            (_, Some(_)) => error(KeyErrorKind::Ambiguous, "is sent more than once"),
-            (None, None) => error(KeyErrorKind::Missing, "is missing"),
-            (Some(value), None) if split(value).1.is_empty() => {
-                error(KeyErrorKind::Missing, "has no credentials")
-            }
-            (Some(value), None) => Ok(self.of(value)),
-        }
+        self.hash_key.check()?;
+        let values = parts.headers.get_all(AUTHORIZATION).iter();
+        let value = self
+            .once
+            .only(values.map(|value| value.as_bytes().trim_ascii()))?;
+        Ok(self.of(value))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::KeyErrorKind;
     use crate::key::test_request::parts;
 
     fn of(values: &[&str]) -> Result<Key, KeyErrorKind> {
@@ -146,15 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_credentials_is_missing_and_two_are_ambiguous() {
-        for missing in [
-            &[][..],
-            &[""],
-            &["Bearer"],
-            &["Bearer "],
-            &["  "],
-            &["token-without-scheme"],
-        ] {
+    fn what_is_absent_or_empty_is_missing_and_two_are_ambiguous() {
+        for missing in [&[][..], &[""], &["  "], &["\t"]] {
             assert_eq!(of(missing), Err(KeyErrorKind::Missing), "{missing:?}");
         }
         for twice in [
@@ -163,6 +153,21 @@ mod tests {
             ["Bearer", "Basic b"],
         ] {
             assert_eq!(of(&twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
+        }
+    }
+
+    #[test]
+    fn the_hash_is_the_same_in_every_process_and_version() {
+        // As another implementation of BLAKE3 computes it of "bearer hunter2".
+        let expected = "authorization=~dc158565ee0c00a20be5af44d82a66cd7671d03a";
+        assert_eq!(of(&["Bearer hunter2"]).unwrap().as_str(), expected);
+    }
+
+    #[test]
+    fn an_empty_secret_is_a_fault_of_the_server() {
+        for parts in [parts(&[]), parts(&[("authorization", "Bearer a")])] {
+            let error = authorization().secret("").extract(&parts).unwrap_err();
+            assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
         }
     }
 

@@ -10,7 +10,8 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
-use super::secret::HashKey;
+use super::once::Once;
+use super::secret::{COOKIE as PLACE, HashKey};
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
 use crate::identity::{NamedTag, Tag};
@@ -40,13 +41,12 @@ use crate::identity::{NamedTag, Tag};
 #[must_use]
 pub fn cookie(name: impl AsRef<str>) -> Cookie {
     let given = name.as_ref();
-    let error = |kind, what| KeyError::new(kind, format!("the cookie `{given}` {what}"));
     // The name of a cookie is a token, as that of a header is, but for its case.
     let is_name = given.parse::<HeaderName>().is_ok();
     let misconfigured = || {
-        error(
+        KeyError::new(
             KeyErrorKind::Misconfigured,
-            "cannot exist: give key::cookie the name of one",
+            format!("the cookie `{given}` cannot exist: give key::cookie the name of one"),
         )
     };
     Cookie {
@@ -56,9 +56,8 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
         } else {
             Err(misconfigured())
         },
-        missing: error(KeyErrorKind::Missing, "is missing"),
-        ambiguous: error(KeyErrorKind::Ambiguous, "is sent more than once"),
-        hash_key: HashKey::default(),
+        once: Once::new(&format!("the cookie `{given}`")),
+        hash_key: HashKey::new(PLACE),
     }
 }
 
@@ -67,17 +66,17 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
 pub struct Cookie {
     name: Result<String, KeyError>,
     tag: NamedTag,
-    missing: KeyError,
-    ambiguous: KeyError,
+    once: Once,
     hash_key: HashKey,
 }
 
 impl Cookie {
     /// Hashes under a secret of yours: for values that could be guessed and then looked for, like a
-    /// user's name. All processes must have the same secret; changing it starts all counts anew.
+    /// user's name. All processes must have the same secret; changing it starts all counts anew. An
+    /// empty one is answered as a server that is not set up.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = HashKey::of_secret(secret.as_ref());
+        self.hash_key = HashKey::of_secret(PLACE, secret.as_ref());
         self
     }
 
@@ -93,19 +92,18 @@ impl Cookie {
 impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let name = self.name.as_ref().map_err(KeyError::clone)?.as_bytes();
+        self.hash_key.check()?;
         let lines = parts.headers.get_all(COOKIE).iter();
         // HTTP/2 may send the pairs in several lines.
         let pairs = lines.flat_map(|line| HeaderValue::as_bytes(line).split(|byte| *byte == b';'));
-        let mut values = pairs.filter_map(|pair| value_of(pair, name));
-        match (values.next(), values.next()) {
-            (_, Some(_)) => Err(self.ambiguous.clone()),
-            (None | Some(b""), None) => Err(self.missing.clone()),
-            (Some(value), None) if value.contains(&b'%') => {
-                let decoded: Vec<u8> = percent_decode(value).collect();
-                Ok(self.of(decoded))
-            }
-            (Some(value), None) => Ok(self.of(value)),
-        }
+        let value = self
+            .once
+            .only(pairs.filter_map(|pair| value_of(pair, name)))?;
+        Ok(if value.contains(&b'%') {
+            self.of(percent_decode(value).collect::<Vec<_>>())
+        } else {
+            self.of(value)
+        })
     }
 }
 
@@ -195,6 +193,21 @@ mod tests {
             &["sid=a; s%69d=b"],
         ] {
             assert_eq!(of(twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
+        }
+    }
+
+    #[test]
+    fn the_hash_is_the_same_in_every_process_and_version() {
+        // As another implementation of BLAKE3 computes it.
+        let expected = "cookie:sid=~4e6319ac2e357247318ba23223710745764aa8ec";
+        assert_eq!(cookie("sid").of("hunter2").as_str(), expected);
+    }
+
+    #[test]
+    fn an_empty_secret_is_a_fault_of_the_server() {
+        for parts in [get(), parts(&[("cookie", "sid=a")])] {
+            let error = cookie("sid").secret("").extract(&parts).unwrap_err();
+            assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
         }
     }
 

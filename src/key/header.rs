@@ -5,7 +5,8 @@ use std::fmt;
 use http::HeaderName;
 use http::request::Parts;
 
-use super::secret::HashKey;
+use super::once::Once;
+use super::secret::{HEADER, HashKey};
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
 use crate::identity::{NamedTag, Tag};
@@ -15,7 +16,7 @@ use crate::identity::{NamedTag, Tag};
 /// The value is hashed before it is stored (160 bits of BLAKE3), because most headers that tell
 /// clients apart let one pass for them; see [`plain`](Header::plain) and
 /// [`secret`](Header::secret). It is taken as it is: case and blanks inside count, and bytes that
-/// are not UTF-8 make a key too.
+/// are not UTF-8 make a key too. Blanks at its ends are no part of it (RFC 9110, section 5.5).
 ///
 /// A header that is empty is missing. One that is sent twice is refused: which of the two counts
 /// would be the client's choice. A name that no header can have is answered as a server that is not
@@ -36,19 +37,17 @@ use crate::identity::{NamedTag, Tag};
 #[must_use]
 pub fn header(name: impl AsRef<str>) -> Header {
     let given = name.as_ref();
-    let error = |kind, what| KeyError::new(kind, format!("the header `{given}` {what}"));
     let name: Result<HeaderName, _> = given.parse().map_err(|_| {
-        error(
+        KeyError::new(
             KeyErrorKind::Misconfigured,
-            "cannot exist: give key::header the name of one",
+            format!("the header `{given}` cannot exist: give key::header the name of one"),
         )
     });
     Header {
         tag: NamedTag::header(name.as_ref().map_or("", HeaderName::as_str)),
         name,
-        missing: error(KeyErrorKind::Missing, "is missing"),
-        ambiguous: error(KeyErrorKind::Ambiguous, "is sent more than once"),
-        stored: Stored::Hashed(HashKey::default()),
+        once: Once::new(&format!("the header `{given}`")),
+        stored: Stored::Hashed(HashKey::new(HEADER)),
     }
 }
 
@@ -57,8 +56,7 @@ pub fn header(name: impl AsRef<str>) -> Header {
 pub struct Header {
     name: Result<HeaderName, KeyError>,
     tag: NamedTag,
-    missing: KeyError,
-    ambiguous: KeyError,
+    once: Once,
     stored: Stored,
 }
 
@@ -79,10 +77,10 @@ impl Header {
 
     /// Hashes under a secret of yours: for values that could be guessed and then looked for, like
     /// an e-mail address. All processes must have the same secret; changing it starts all counts
-    /// anew.
+    /// anew. An empty one is answered as a server that is not set up.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.stored = Stored::Hashed(HashKey::of_secret(secret.as_ref()));
+        self.stored = Stored::Hashed(HashKey::of_secret(HEADER, secret.as_ref()));
         self
     }
 
@@ -104,10 +102,10 @@ impl Header {
     /// ```
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
-        let tag = Tag::Named(&self.tag);
+        let (tag, value) = (Tag::Named(&self.tag), value.as_ref().trim_ascii());
         match &self.stored {
-            Stored::Plain => Key::tagged(tag, value.as_ref()),
-            Stored::Hashed(hash_key) => Key::hashed(tag, &hash_key.hash(value.as_ref())),
+            Stored::Plain => Key::tagged(tag, value),
+            Stored::Hashed(hash_key) => Key::hashed(tag, &hash_key.hash(value)),
         }
     }
 }
@@ -115,12 +113,14 @@ impl Header {
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let name = self.name.as_ref().map_err(KeyError::clone)?;
-        let mut values = parts.headers.get_all(name).iter();
-        match (values.next(), values.next()) {
-            (Some(value), None) if !value.is_empty() => Ok(self.of(value)),
-            (None | Some(_), None) => Err(self.missing.clone()),
-            (_, Some(_)) => Err(self.ambiguous.clone()),
+        if let Stored::Hashed(hash_key) = &self.stored {
+            hash_key.check()?;
         }
+        let values = parts.headers.get_all(name).iter();
+        let value = self
+            .once
+            .only(values.map(|value| value.as_bytes().trim_ascii()))?;
+        Ok(self.of(value))
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_same_in_every_process_and_version() {
-        // BLAKE3 keyed by its key derivation of CONTEXT, as another implementation computes it.
+        // BLAKE3 keyed by its key derivation of the context, as another implementation computes it.
         let expected = "header:x-api-key=~648169584ac95f61920b47c2a9aeaeeb5889044e";
         assert_eq!(stored(&header("x-api-key"), "hunter2"), expected);
     }
@@ -175,8 +175,37 @@ mod tests {
     }
 
     #[test]
+    fn blanks_at_the_ends_are_not_part_of_a_value() {
+        let key = header("x-api-key");
+        for value in [" hunter2", "hunter2\t", " \t hunter2  "] {
+            assert_eq!(stored(&key, value), stored(&key, "hunter2"), "{value:?}");
+            assert_eq!(key.of(value), key.of("hunter2"));
+            assert_eq!(
+                key.clone().plain().of(value),
+                key.clone().plain().of("hunter2")
+            );
+        }
+        assert_ne!(stored(&key, "hunter 2"), stored(&key, "hunter2"));
+    }
+
+    #[test]
+    fn an_empty_secret_is_a_fault_of_the_server() {
+        for parts in [get(), parts(&[("x-api-key", "a")])] {
+            let error = header("x-api-key").secret("").extract(&parts).unwrap_err();
+            assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
+            assert!(error.to_string().contains("secret"), "{error}");
+        }
+        let plain = header("x-api-key").secret("").plain();
+        assert!(plain.extract(&parts(&[("x-api-key", "a")])).is_ok());
+    }
+
+    #[test]
     fn a_header_that_is_absent_or_empty_is_missing() {
-        for parts in [get(), parts(&[("x-api-key", "")])] {
+        for parts in [
+            get(),
+            parts(&[("x-api-key", "")]),
+            parts(&[("x-api-key", " \t")]),
+        ] {
             let error = header("x-api-key").extract(&parts).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Missing);
             assert!(error.to_string().contains("x-api-key"));

@@ -25,8 +25,12 @@
 //!
 //! let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60));
 //!
-//! // By API key, and by address where there is none.
-//! let by_client = layer.clone().key(key::header("x-api-key").or(key::peer_ip()));
+//! // By address.
+//! let by_client = layer.clone().key(key::peer_ip());
+//!
+//! // By API key, and by address where there is none. It belongs inside of the layer that checks the
+//! // key: else each made-up one is a fresh quota.
+//! let by_api_key = layer.clone().key(key::header("x-api-key").or(key::peer_ip()));
 //!
 //! // By tenant and route.
 //! let by_route = layer.key((key::header("x-tenant-id"), key::path()));
@@ -41,6 +45,7 @@ mod custom;
 mod error;
 mod extension;
 mod header;
+mod once;
 #[cfg(feature = "axum-08")]
 mod path;
 mod peer_ip;
