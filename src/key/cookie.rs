@@ -21,7 +21,9 @@ use crate::identity::{NamedTag, Tag};
 /// The value is hashed before it is stored (160 bits of BLAKE3), always; see
 /// [`secret`](Cookie::secret) for values that could be guessed. A pair of quotes around it is taken
 /// off, and it is percent-decoded, as is the name: many servers read it so, and a client could else
-/// have a count for each spelling of its session.
+/// have a count for each spelling of its session. A name that begins with `__Host-` or `__Secure-` is
+/// not: browsers keep other sites of the domain from setting it as it is written, but not from setting
+/// what is decoded to it, like `__%48ost-session`.
 ///
 /// A cookie that is empty is missing. One that is sent twice, in one line or in several, is refused:
 /// servers differ in which of the two they take, so which one counts would be the client's choice. A
@@ -56,6 +58,7 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
         } else {
             Err(misconfigured())
         },
+        is_guarded: is_guarded(given),
         once: Once::new(&format!("the cookie `{given}`")),
         hash_key: HashKey::new(PLACE),
     }
@@ -66,6 +69,7 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
 pub struct Cookie {
     name: Result<String, KeyError>,
     tag: NamedTag,
+    is_guarded: bool,
     once: Once,
     hash_key: HashKey,
 }
@@ -96,9 +100,12 @@ impl KeyExtractor for Cookie {
         let lines = parts.headers.get_all(COOKIE).iter();
         // HTTP/2 may send the pairs in several lines.
         let pairs = lines.flat_map(|line| HeaderValue::as_bytes(line).split(|byte| *byte == b';'));
-        let value = self
-            .once
-            .only(pairs.filter_map(|pair| value_of(pair, name)))?;
+        let is_name = |given: &[u8]| match self.is_guarded {
+            true => given == name,
+            false => percent_decode(given).eq(name.iter().copied()),
+        };
+        let values = pairs.filter_map(|pair| value_of(pair, is_name));
+        let value = self.once.only(values)?;
         Ok(if value.contains(&b'%') {
             self.of(percent_decode(value).collect::<Vec<_>>())
         } else {
@@ -107,11 +114,20 @@ impl KeyExtractor for Cookie {
     }
 }
 
-/// The value of a pair, as it is encoded, if it is of this name.
-fn value_of<'a>(pair: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+/// Whether browsers let nobody else set a cookie of this name, in whatever case (RFC 6265bis, section
+/// 4.1.3).
+fn is_guarded(name: &str) -> bool {
+    ["__host-", "__secure-"].into_iter().any(|prefix| {
+        let beginning = name.get(..prefix.len());
+        beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(prefix))
+    })
+}
+
+/// The value of a pair, as it is encoded, if it is of the name.
+fn value_of(pair: &[u8], is_name: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     let equals = pair.iter().position(|byte| *byte == b'=')?;
     let (given, value) = pair.split_at_checked(equals)?;
-    if !percent_decode(given.trim_ascii()).eq(name.iter().copied()) {
+    if !is_name(given.trim_ascii()) {
         return None;
     }
     let value = value.strip_prefix(b"=")?.trim_ascii();
@@ -193,6 +209,21 @@ mod tests {
             &["sid=a; s%69d=b"],
         ] {
             assert_eq!(of(twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_prefix_of_browsers_is_not_decoded() {
+        for name in ["__Host-sid", "__Secure-sid", "__host-sid", "__SECURE-sid"] {
+            let of = |line: &str| cookie(name).extract(&parts(&[("cookie", line)]));
+            let sid = cookie(name).of("a");
+            assert_eq!(of(&format!("{name}=a")), Ok(sid.clone()));
+            assert_eq!(of(&format!("{name}=%61")), Ok(sid.clone()));
+            // What another site of the domain may set, and a server that decodes takes for it.
+            let encoded = name.replace('s', "%73").replace('S', "%53");
+            let error = of(&format!("{encoded}=b")).unwrap_err();
+            assert_eq!(error.kind(), KeyErrorKind::Missing);
+            assert_eq!(of(&format!("{encoded}=b; {name}=a")), Ok(sid));
         }
     }
 
