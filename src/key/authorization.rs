@@ -1,5 +1,6 @@
 //! The credentials of the `Authorization` header.
 
+use arrayvec::ArrayVec;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
@@ -14,10 +15,11 @@ use crate::identity::Tag;
 /// They are hashed before they are stored (160 bits of BLAKE3), always; see
 /// [`secret`](Authorization::secret) for those that could be guessed. The scheme counts without
 /// regard to case and blanks behind it (RFC 9110, section 11.4): `Bearer abc` and `bearer  abc` are
-/// the same, where a client could else have a count for each spelling. The rest is taken as it is.
+/// the same, where a client could else have a count for each spelling. The rest is taken as it is, and
+/// so is what has no blank in it: a token without a scheme, or a scheme alone.
 ///
-/// A header without credentials (`Bearer` alone) is missing. One that is sent twice is refused:
-/// which of the two counts would be the client's choice.
+/// A header that is empty is missing. One that is sent twice is refused: which of the two counts
+/// would be the client's choice.
 ///
 /// **A client can send any credentials.** Where nobody has checked them yet, each made-up token is a
 /// fresh quota, and so is each guess at a password: put the limit behind the layer that checks them,
@@ -71,24 +73,32 @@ impl Authorization {
     /// ```
     #[must_use]
     pub fn of(&self, credentials: impl AsRef<[u8]>) -> Key {
-        let (scheme, rest) = split(credentials.as_ref());
-        let mut hasher = self.hash_key.hasher();
-        for byte in scheme {
-            hasher.update(&[byte.to_ascii_lowercase()]);
-        }
-        hasher.update(b" ").update(rest);
-        Key::hashed(Tag::Authorization, &hasher.finalize())
+        let credentials = credentials.as_ref().trim_ascii();
+        let hash = match split(credentials) {
+            None => self.hash_key.hash(credentials),
+            Some((scheme, rest)) => {
+                let mut hasher = self.hash_key.hasher();
+                for chunk in scheme.chunks(CHUNK) {
+                    let lowercase = chunk.iter().map(u8::to_ascii_lowercase);
+                    hasher.update(&lowercase.collect::<ArrayVec<u8, CHUNK>>());
+                }
+                // No token without a scheme has a blank.
+                hasher.update(b" ").update(rest);
+                hasher.finalize()
+            }
+        };
+        Key::hashed(Tag::Authorization, &hash)
     }
 }
 
-/// The scheme, and what follows the blanks behind it.
-fn split(credentials: &[u8]) -> (&[u8], &[u8]) {
-    let credentials = credentials.trim_ascii();
-    let blank = credentials.iter().position(u8::is_ascii_whitespace);
-    let (scheme, rest) = blank
-        .and_then(|at| credentials.split_at_checked(at))
-        .unwrap_or((credentials, &[]));
-    (scheme, rest.trim_ascii_start())
+/// How much of a scheme is hashed at once: a client may send a long one, and byte by byte takes long.
+const CHUNK: usize = 256;
+
+/// The scheme, and what follows the blanks behind it, if there are any.
+fn split(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
+    let blank = credentials.iter().position(u8::is_ascii_whitespace)?;
+    let (scheme, rest) = credentials.split_at_checked(blank)?;
+    Some((scheme, rest.trim_ascii_start()))
 }
 
 impl KeyExtractor for Authorization {
@@ -153,6 +163,26 @@ mod tests {
             ["Bearer", "Basic b"],
         ] {
             assert_eq!(of(&twice), Err(KeyErrorKind::Ambiguous), "{twice:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_without_a_scheme_and_a_scheme_alone_are_credentials() {
+        let keys = ["aBc.D", "abc.D", "Bearer", "Bearer aBc.D"].map(|value| of(&[value]).unwrap());
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{key:?}");
+        }
+        assert_eq!(of(&["Bearer "]), of(&["Bearer"]));
+        assert_eq!(of(&[" aBc.D"]), of(&["aBc.D"]));
+    }
+
+    #[test]
+    fn a_scheme_of_any_length_counts_without_regard_to_case() {
+        for length in [1, 63, 64, 65, 255, 256, 257, 1_000] {
+            let scheme = "aBcDe".repeat(length).split_off(4 * length);
+            let key = of(&[&format!("{scheme} x")]);
+            assert_eq!(of(&[&format!("{} x", scheme.to_uppercase())]), key);
+            assert_ne!(of(&[&format!("{scheme}e x")]), key);
         }
     }
 
