@@ -1,8 +1,10 @@
 //! The headers that tell a client of its limit.
 
 mod draft11;
+mod drain;
 mod early;
 pub(crate) mod field;
+mod form;
 mod names;
 mod number;
 mod structured;
@@ -13,6 +15,7 @@ mod x_ratelimit;
 
 use std::time::Duration;
 
+pub(crate) use drain::drain_time;
 pub(crate) use names::{encoded, policy_names, violated_policies};
 pub(crate) use number::value_of;
 pub(crate) use wording::{Place, Wording};
@@ -41,11 +44,15 @@ use x_ratelimit::Reset;
 ///
 /// - **limit, remaining, reset** are those of the quota that matters most: see
 ///   [`DecisionView`](crate::DecisionView). Remaining are the units that would be admitted now: a
-///   request that costs several may be refused while some are left. In the drafts before 11, the limit
-///   is the one of the quota with the fewest units left, as they demand.
-/// - **reset** and **`t`** are whole seconds from now, rounded up, until more units are left. On a 429
-///   they are the wait until this request is admitted, like `Retry-After`; where no wait helps, `t` is
-///   left out.
+///   request that costs several may be refused while some are left. `X-RateLimit-Remaining` is 0 on
+///   every refusal all the same, since clients wait only then; `r` of draft 11 and `remaining` of the
+///   others are what is left. In the drafts before 11, the limit is the one of the quota with the
+///   fewest units left, as they demand.
+/// - **reset** and **`t`** are whole seconds from now, rounded up, until more units are left; with
+///   [`Gcra`](crate::Algorithm::Gcra), whose units come back one by one, `t` is the time until all are.
+///   On a 429 they are the wait until this request is admitted, like `Retry-After`. Where no wait
+///   helps, `X-RateLimit-Reset` and `t` are left out, and drafts 3 to 7, which demand a reset, tell the
+///   window. A `t` of 0 is left out too.
 /// - **`RateLimit-Policy`** lists all quotas. **`RateLimit`** of draft 11 lists all of them too, but on a
 ///   429 only those that refuse.
 /// - **`w`** is the window. Where it is not whole seconds, which no draft can tell, draft 11 leaves it

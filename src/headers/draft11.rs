@@ -4,7 +4,9 @@
 use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
 
+use super::drain_time;
 use super::field::{POLICY, RATELIMIT};
+use super::form::Form;
 use super::policy_names;
 use super::structured::{Integer, quoted};
 use super::whole_seconds;
@@ -43,9 +45,9 @@ impl Policies {
 
     /// Adds to the lists that are there: a layer further in has policies of its own.
     pub(super) fn append(&self, decision: &DecisionView, to: &mut HeaderMap) {
-        to.append(POLICY, self.field.clone());
+        Form::Named.append(POLICY, self.field.clone(), to);
         if let Ok(limits) = HeaderValue::from_bytes(&self.limits(decision)) {
-            to.append(RATELIMIT, limits);
+            Form::Named.append(RATELIMIT, limits, to);
         }
     }
 
@@ -75,12 +77,12 @@ fn window(quota: &Quota) -> Option<u64> {
 /// For how many seconds no more than what is left can be used. A refusal tells the same wait as
 /// `Retry-After`, and none where no wait helps.
 fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
-    let wait = if quota.is_allowed() {
-        Some(quota.reset_after())
-    } else {
-        quota.retry_after()
+    let time_to_full = || drain_time(quota.quota(), quota.used());
+    let wait = match quota.is_allowed() {
+        true => time_to_full().unwrap_or_else(|| quota.reset_after()),
+        false => quota.retry_after()?,
     };
-    wait.map(whole_seconds)
+    Some(whole_seconds(wait)).filter(|seconds| *seconds > 0)
 }
 
 fn next_member(text: &mut Text, name: &str) {

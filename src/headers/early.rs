@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use http::{HeaderMap, HeaderValue};
 
 use super::field::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
+use super::form::Form;
 use super::structured::Integer;
 use super::x_ratelimit::wait;
 use super::{Place, value_of, whole_seconds};
@@ -66,7 +67,7 @@ impl Policies {
         to: &mut HeaderMap,
     ) {
         if self.shape != Shape::Three {
-            to.append(POLICY, self.field.clone());
+            Form::Nameless.append(POLICY, self.field.clone(), to);
         }
         if place == Place::Behind {
             return;
@@ -107,7 +108,8 @@ impl Told {
         Self {
             limit: expiring.unwrap_or(reported).limit().into(),
             remaining: remaining.into(),
-            reset: whole_seconds(wait(reported)),
+            // Demanded even where no wait helps.
+            reset: whole_seconds(wait(reported).unwrap_or_else(|| reported.quota().window())),
         }
     }
 
@@ -130,7 +132,7 @@ impl Told {
             text.push_str(Integer::new().format(number));
         }
         if let Ok(text) = HeaderValue::from_str(&text) {
-            to.insert(RATELIMIT, text);
+            Form::Nameless.replace(RATELIMIT, text, to);
         }
     }
 }

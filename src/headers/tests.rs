@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName};
 use super::x_ratelimit::since_epoch;
 use super::{Draft, Headers, Place, Wording, whole_seconds};
 use crate::decision::{Answer, QuotaAnswer};
-use crate::{Decision, DecisionView, Quota, Quotas, Source};
+use crate::{Algorithm, Decision, DecisionView, Quota, Quotas, Source};
 
 const DRAFTS: [Draft; 4] = [
     Draft::Draft03,
@@ -247,10 +247,24 @@ fn no_wait_is_told_where_none_helps() {
             r#"ratelimit: "search-1m";r=0, "daily";r=0;t=1"#,
         ]
     );
+    // There is no reset to be told; drafts 3 to 7 demand one, and get the window.
+    assert_eq!(
+        written(&Headers::x_ratelimit(), &decision),
+        ["x-ratelimit-limit: 0", "x-ratelimit-remaining: 0"]
+    );
+    let epoch = Headers::x_ratelimit().epoch_reset();
+    assert_eq!(written(&epoch, &decision).len(), 2);
     assert_eq!(
         written(&Headers::ietf(Draft::Draft07), &decision)[1],
-        "ratelimit: limit=0, remaining=0, reset=0"
+        "ratelimit: limit=0, remaining=0, reset=60"
     );
+    for draft in [Draft::Draft03, Draft::Draft06] {
+        let fields = written(&Headers::ietf(draft), &decision);
+        assert!(
+            fields.contains(&"ratelimit-reset: 60".to_owned()),
+            "{fields:?}"
+        );
+    }
 }
 
 #[test]
@@ -303,13 +317,92 @@ fn before_draft_11_the_limit_is_that_of_the_fewest_units_left() {
         written(&Headers::ietf(Draft::Draft07), &decision)[1],
         "ratelimit: limit=100, remaining=3, reset=3600"
     );
+}
+
+#[test]
+fn of_a_refusal_x_ratelimit_says_that_nothing_remains() {
+    // A request of ten units, of which the quota has three: clients wait only where it says 0.
+    let quota = Quota::per_minute(100).named("burst");
+    let refused = QuotaAnswer::refused(97, Some(SECOND), SECOND);
+    let decision = decide([(quota, refused)]);
     assert_eq!(
-        written(&Headers::x_ratelimit(), &decision),
+        written(&Headers::default(), &decision),
         [
-            "x-ratelimit-limit: 1000",
-            "x-ratelimit-remaining: 3",
-            "x-ratelimit-reset: 3600",
+            "x-ratelimit-limit: 100",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-reset: 1",
+            r#"ratelimit-policy: "burst";q=100;w=60"#,
+            r#"ratelimit: "burst";r=3;t=1"#,
         ]
+    );
+}
+
+#[test]
+fn of_gcra_draft_11_tells_the_time_until_all_units_are_back() {
+    let gcra = |used, reset| {
+        let quota = burst().algorithm(Algorithm::Gcra);
+        let decision = decide([(quota, QuotaAnswer::admitted(used, reset))]);
+        written(&Headers::ietf(Draft::Draft11), &decision)[1].clone()
+    };
+    // A unit is back every 600 ms: 7 of them in 4.2 s.
+    assert_eq!(gcra(7, 100 * MILLISECOND), r#"ratelimit: "burst";r=93;t=5"#);
+    assert_eq!(
+        gcra(100, 600 * MILLISECOND),
+        r#"ratelimit: "burst";r=0;t=60"#
+    );
+    let refused = used_up(burst().algorithm(Algorithm::Gcra), 300 * MILLISECOND);
+    assert_eq!(
+        written(&Headers::ietf(Draft::Draft11), &decide([refused]))[1],
+        r#"ratelimit: "burst";r=0;t=1"#
+    );
+}
+
+#[test]
+fn an_effective_window_of_no_seconds_is_left_out() {
+    for algorithm in [Algorithm::Gcra, Algorithm::SlidingLog] {
+        let untouched = left(burst().algorithm(algorithm), 100, Duration::ZERO);
+        assert_eq!(
+            written(&Headers::ietf(Draft::Draft11), &decide([untouched]))[1],
+            r#"ratelimit: "burst";r=100"#
+        );
+    }
+}
+
+#[test]
+fn to_a_field_of_another_dialect_no_list_is_appended() {
+    // As a service behind a gateway sets them: a draft-7 dictionary does not parse with a list.
+    let of_service = [
+        ("ratelimit", "limit=100, remaining=42, reset=17"),
+        ("ratelimit-policy", "100;w=60"),
+    ];
+    let mut map = HeaderMap::new();
+    for (name, value) in of_service {
+        map.insert(name, value.parse().unwrap());
+    }
+    for place in [Place::Tightest, Place::Behind] {
+        write(&Headers::ietf(Draft::Draft11), &refused(), place, &mut map);
+        assert_eq!(
+            lines(&map),
+            of_service.map(|(name, value)| format!("{name}: {value}"))
+        );
+    }
+    // Nor is a nameless policy to those that have names.
+    let mut map = HeaderMap::new();
+    write(
+        &Headers::ietf(Draft::Draft11),
+        &admitted(),
+        Place::Tightest,
+        &mut map,
+    );
+    write(
+        &Headers::ietf(Draft::Draft06),
+        &refused(),
+        Place::Behind,
+        &mut map,
+    );
+    assert_eq!(
+        lines(&map),
+        written(&Headers::ietf(Draft::Draft11), &admitted())
     );
 }
 

@@ -24,19 +24,36 @@ pub(super) fn write(
     reported: QuotaDecision<'_>,
     to: &mut HeaderMap,
 ) {
-    let wait = wait(reported);
-    let reset = match reset {
-        Reset::Delta => whole_seconds(wait),
-        Reset::Epoch => whole_seconds(since_epoch().saturating_add(wait)),
+    // Clients wait where it is 0 and not where it is less than they ask for.
+    let remaining = match decision.is_allowed() {
+        true => decision.remaining(),
+        false => 0,
     };
     to.insert(X_LIMIT, value_of(reported.limit().into()));
-    to.insert(X_REMAINING, value_of(decision.remaining().into()));
-    to.insert(X_RESET, value_of(reset));
+    to.insert(X_REMAINING, value_of(remaining.into()));
+    match wait(reported) {
+        Some(wait) => to.insert(X_RESET, value_of(reset.seconds(wait))),
+        None => to.remove(X_RESET),
+    };
 }
 
-/// Until this request is admitted, or where it is or never will be, until more units are left.
-pub(super) fn wait(quota: QuotaDecision<'_>) -> Duration {
-    quota.retry_after().unwrap_or_else(|| quota.reset_after())
+impl Reset {
+    fn seconds(self, wait: Duration) -> u64 {
+        match self {
+            Self::Delta => whole_seconds(wait),
+            Self::Epoch => whole_seconds(since_epoch().saturating_add(wait)),
+        }
+    }
+}
+
+/// Until this request is admitted, or where it is, until more units are left. `None` where no wait
+/// helps.
+pub(super) fn wait(quota: QuotaDecision<'_>) -> Option<Duration> {
+    if quota.is_allowed() {
+        Some(quota.reset_after())
+    } else {
+        quota.retry_after()
+    }
 }
 
 #[expect(

@@ -1,9 +1,11 @@
 //! What the drafts say of any decision, as another parser reads it.
 
+use http::HeaderValue;
 use proptest::prelude::*;
-use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parser};
+use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
 
 use super::*;
+use crate::QuotaDecision;
 use crate::headers::policy_names;
 
 /// Of any letters, control characters too.
@@ -17,21 +19,24 @@ fn any_quota() -> impl Strategy<Value = (Quota, QuotaAnswer)> {
     ];
     let answer = (any::<u32>(), any::<Option<u64>>(), any::<u64>());
     let limit = prop_oneof![any::<u32>(), 0..4_u32];
-    let quota = (limit, micros, name, answer, any::<bool>());
-    quota.prop_map(|(limit, micros, name, (used, wait, reset), is_admitted)| {
-        let quota = Quota::new(limit, Duration::from_micros(micros));
-        let quota = match name {
-            Some(name) => quota.named(name),
-            None => quota,
-        };
-        let reset = Duration::from_micros(reset);
-        let wait = wait.map(Duration::from_micros);
-        let answer = match is_admitted {
-            true => QuotaAnswer::admitted(used, reset),
-            false => QuotaAnswer::refused(used, wait, reset),
-        };
-        (quota, answer)
-    })
+    let algorithm = prop_oneof![Just(Algorithm::SlidingLog), Just(Algorithm::Gcra)];
+    let quota = (limit, micros, name, answer, any::<bool>(), algorithm);
+    quota.prop_map(
+        |(limit, micros, name, (used, wait, reset), is_admitted, algorithm)| {
+            let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
+            let quota = match name {
+                Some(name) => quota.named(name),
+                None => quota,
+            };
+            let reset = Duration::from_micros(reset);
+            let wait = wait.map(Duration::from_micros);
+            let answer = match is_admitted {
+                true => QuotaAnswer::admitted(used, reset),
+                false => QuotaAnswer::refused(used, wait, reset),
+            };
+            (quota, answer)
+        },
+    )
 }
 
 fn any_decision() -> impl Strategy<Value = DecisionView> {
@@ -53,14 +58,20 @@ fn fields(draft: Draft, limiter: &str, decision: &DecisionView) -> HeaderMap {
 fn items(map: &HeaderMap, name: &str) -> Vec<Item> {
     let mut list: Vec<ListEntry> = Vec::new();
     for line in map.get_all(name) {
-        let line: List = Parser::new(line.as_bytes()).parse().unwrap();
-        list.extend(line);
+        let parsed: List = Parser::new(line.as_bytes()).parse().unwrap();
+        assert_round_trip(line, parsed.serialize());
+        list.extend(parsed);
     }
     let item = |entry| match entry {
         ListEntry::Item(item) => item,
         ListEntry::InnerList(list) => panic!("{list:?}"),
     };
     list.into_iter().map(item).collect()
+}
+
+/// What another serializer makes of what was parsed is the very line.
+fn assert_round_trip(line: &HeaderValue, serialized: Option<String>) {
+    assert_eq!(serialized.as_deref(), line.to_str().ok());
 }
 
 fn integer(item: &BareItem) -> u64 {
@@ -79,6 +90,22 @@ fn name(item: &Item) -> String {
         panic!("not a string: {item:?}");
     };
     name.as_str().to_owned()
+}
+
+/// For how long no more than what is left can be used.
+fn quiet_after(quota: &QuotaDecision<'_>) -> Option<Duration> {
+    let limit = u128::from(quota.limit());
+    match quota.quota().counted_by() {
+        _ if !quota.is_allowed() => quota.retry_after(),
+        Algorithm::Gcra if limit > 0 => {
+            let all = quota.quota().window().as_micros() * u128::from(quota.used());
+            Some(Duration::from_micros(
+                all.div_ceil(limit).try_into().unwrap_or(u64::MAX),
+            ))
+        }
+        Algorithm::Gcra => None,
+        _ => Some(quota.reset_after()),
+    }
 }
 
 /// Seconds that a client may count on.
@@ -116,9 +143,9 @@ proptest! {
             prop_assert_eq!(&name(&limit), expected);
             prop_assert_eq!(parameter(&limit, "r"), Some(quota.remaining().into()));
             match parameter(&limit, "t") {
-                None => prop_assert!(!quota.is_allowed() && quota.retry_after().is_none()),
+                None => prop_assert!(quiet_after(&quota).is_none_or(|wait| wait.is_zero())),
                 Some(seconds) => {
-                    let wait = quota.retry_after().unwrap_or_else(|| quota.reset_after());
+                    let wait = quiet_after(&quota).unwrap();
                     prop_assert!(covers(seconds, wait), "{seconds} for {wait:?}");
                     // What `Retry-After` says is never earlier.
                     let longest = decision.retry_after();
@@ -149,11 +176,13 @@ proptest! {
             let fields = fields(draft, "search", &decision);
             let number = |name| {
                 let item: Item = Parser::new(fields[name].as_bytes()).parse().unwrap();
+                assert_round_trip(&fields[name], Some(item.serialize()));
                 integer(&item.bare_item)
             };
             let (told, policies) = match draft {
                 Draft::Draft07 => {
                     let told: Dictionary = Parser::new(fields["ratelimit"].as_bytes()).parse().unwrap();
+                    assert_round_trip(&fields["ratelimit"], told.serialize());
                     let keys = ["limit", "remaining", "reset"];
                     prop_assert_eq!(told.len(), keys.len());
                     let told = keys.map(|key| match &told[key] {
@@ -181,7 +210,11 @@ proptest! {
             });
             prop_assert!(is_one, "{told:?}");
             prop_assert_eq!(remaining, u64::from(decision.remaining()));
-            let wait = decision.retry_after().unwrap_or_else(|| decision.reset_after());
+            let window = || decision.reported().unwrap().quota().window();
+            let wait = match decision.is_allowed() {
+                true => decision.reset_after(),
+                false => decision.retry_after().unwrap_or_else(window),
+            };
             prop_assert!(covers(reset, wait), "{reset} for {wait:?}");
 
             let mut listed: Vec<_> = policies.iter().map(|policy| integer(&policy.bare_item)).collect();
