@@ -10,6 +10,7 @@ mod number;
 mod structured;
 #[cfg(test)]
 mod tests;
+mod told;
 mod wording;
 mod x_ratelimit;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 pub(crate) use drain::drain_time;
 pub(crate) use names::{encoded, policy_names, violated_policies};
 pub(crate) use number::value_of;
+pub(crate) use told::remaining_told;
 pub(crate) use wording::{Place, Wording};
 use x_ratelimit::Reset;
 
@@ -65,9 +67,22 @@ use x_ratelimit::Reset;
 /// # Nested layers
 ///
 /// Lists get longer: each layer adds a line of `RateLimit-Policy`, and of draft 11's `RateLimit`. All
-/// other headers are those of the layer with fewer units left, or of the one that answered 429, in place
-/// of any of their names that a service sets itself. Layers around one another are best given one
-/// dialect, since drafts 7 and 11 mean different things by the same names.
+/// other headers are those of the layer with fewer units left, or of the one that answered 429. Give
+/// each layer a [name](crate::RateLimitLayer::name): of layers without, all policies are listed as
+/// `"default"`, which a client cannot tell apart.
+///
+/// `Retry-After` is the longer wait, where a layer inside has rejected a request for which one outside
+/// has no room either. For a request of one unit it is exact, and with [`Gcra`](crate::Algorithm::Gcra)
+/// for any; other algorithms do not know when several units are back, and count the time until one is.
+///
+/// A service inside may have headers of these names, like one behind a gateway. What is told is never
+/// looser than what it says: where its `X-RateLimit-Remaining`, `RateLimit-Remaining` or draft 7's
+/// `remaining` is no more than what is left here, its numbers stay, and else they are replaced. To a
+/// `RateLimit` or `RateLimit-Policy` of another form, such as draft 7's where draft 11 is written,
+/// nothing is added, since both together would not parse; so layers around one another are best given
+/// one dialect.
+///
+/// A redirect that has nothing left is without any of these headers: a client might not follow it.
 ///
 /// Scripts in a browser can read these headers if CORS exposes them: see [`cors`](crate::cors).
 ///

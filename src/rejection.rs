@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::headers::{Place, Wording, value_of, whole_seconds};
 use crate::key::{KeyError, KeyErrorKind};
@@ -157,6 +157,20 @@ impl Rejection {
         }
         response.extensions_mut().insert(self);
     }
+
+    /// Tells a longer wait in an answer that tells one, since a layer outside has no room before.
+    pub(crate) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
+        let told = headers.get(RETRY_AFTER).and_then(seconds_of);
+        if told.is_some_and(|told| told < wait) {
+            headers.insert(RETRY_AFTER, value_of(whole_seconds(wait)));
+        }
+        grpc::lengthen_wait(self, wait, headers);
+    }
+}
+
+fn seconds_of(value: &HeaderValue) -> Option<Duration> {
+    let seconds = value.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 /// The answer of a layer that is told of no other: a short text.

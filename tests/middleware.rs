@@ -249,10 +249,10 @@ async fn of_nested_layers_the_one_that_decided_most_is_told() {
 }
 
 #[tokio::test]
-async fn headers_of_these_names_that_a_service_sets_are_replaced() {
+async fn headers_of_these_names_that_a_service_sets_are_replaced_where_they_are_looser() {
     let upstream = |_: Request<()>| async {
         let response = Response::builder()
-            .header("x-ratelimit-remaining", "0")
+            .header("x-ratelimit-remaining", "9")
             .header("x-ratelimit-reset", "1763683200");
         Ok::<_, Infallible>(response.body(Empty::<Bytes>::new()).unwrap())
     };

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, HeaderValue, Response};
+use http::header::LOCATION;
+use http::{HeaderValue, Response};
 
 use super::Gate;
-use crate::headers::{Place, encoded, value_of, whole_seconds};
+use crate::headers::{Place, drain_time, encoded, remaining_told};
 use crate::reservation::settle_later;
-use crate::{Decision, DecisionView, Rejection, Reservation, WouldReject};
+use crate::{Decision, DecisionView, QuotaDecision, Rejection, Reservation, WouldReject};
 
 /// What is kept of a request while the service answers it.
 pub(crate) struct Telling {
@@ -96,21 +96,21 @@ impl Gate {
         if self.dry_run.is_some() {
             return;
         }
-        let extensions = response.extensions();
-        let refused_inside = extensions
-            .get::<Rejection>()
-            .is_some_and(Rejection::is_limited);
-        let told = extensions.get::<Told>().map(|told| told.remaining);
         let remaining = decision.remaining();
-        let is_behind = refused_inside || told.is_some_and(|told| told <= remaining);
+        let rejected = response.extensions().get::<Rejection>().cloned();
+        let is_behind = rejected.as_ref().is_some_and(Rejection::is_limited)
+            || told_inside(response).is_some_and(|told| told <= u64::from(remaining));
         let place = if is_behind {
             Place::Behind
         } else {
             Place::Tightest
         };
-        self.wording.write(decision, place, response.headers_mut());
-        if refused_inside {
-            lengthen_retry_after(decision, response.headers_mut());
+        // A client that is told to have nothing left might not go where it is sent.
+        if remaining > 0 || !is_redirect(response) {
+            self.wording.write(decision, place, response.headers_mut());
+        }
+        if let (Some(rejection), Some(wait)) = (rejected, wait_for_as_much(decision)) {
+            rejection.lengthen_wait(wait, response.headers_mut());
         }
         if is_nested && !is_behind && self.wording.tells_of(decision) {
             response.extensions_mut().insert(Told { remaining });
@@ -130,22 +130,30 @@ impl Gate {
     }
 }
 
-/// A request that a layer further in has refused is refused here if it comes again before this layer
-/// has room for it.
-fn lengthen_retry_after(decision: &DecisionView, headers: &mut HeaderMap) {
-    let too_few = decision
-        .quotas()
-        .filter(|quota| quota.remaining() < decision.cost());
-    let Some(wait) = too_few.map(|quota| quota.reset_after()).max() else {
-        return;
-    };
-    let told = headers.get(RETRY_AFTER).and_then(seconds_of);
-    if told.is_some_and(|told| told < wait) {
-        headers.insert(RETRY_AFTER, value_of(whole_seconds(wait).max(1)));
+/// How few units are left further in: by a layer, or by what a service says.
+fn told_inside<B>(response: &Response<B>) -> Option<u64> {
+    match response.extensions().get::<Told>() {
+        Some(told) => Some(told.remaining.into()),
+        None => remaining_told(response.headers()),
     }
 }
 
-fn seconds_of(value: &HeaderValue) -> Option<Duration> {
-    let seconds = value.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
+fn is_redirect<B>(response: &Response<B>) -> bool {
+    response.status().is_redirection() && response.headers().contains_key(LOCATION)
+}
+
+/// A request that a layer further in has rejected is refused here if it comes again before this layer
+/// has room for it: how long that takes, at least. `None` where there is room now.
+fn wait_for_as_much(decision: &DecisionView) -> Option<Duration> {
+    let wait = |quota: QuotaDecision<'_>| {
+        let lacking = decision.cost().checked_sub(quota.remaining())?;
+        // The first of them is on its way already.
+        let others = drain_time(quota.quota(), lacking.checked_sub(1)?);
+        Some(
+            quota
+                .reset_after()
+                .saturating_add(others.unwrap_or_default()),
+        )
+    };
+    decision.quotas().filter_map(wait).max()
 }

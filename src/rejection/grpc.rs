@@ -43,6 +43,9 @@ const RESOURCE_EXHAUSTED: Code = 8;
 const INTERNAL: Code = 13;
 const UNAVAILABLE: Code = 14;
 
+/// A negative pushback.
+const DO_NOT_RETRY: HeaderValue = HeaderValue::from_static("-1");
+
 /// What `Any` calls the message that says when to ask again.
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
@@ -69,30 +72,45 @@ impl Grpc {
 
     /// Answers a call that is not let through. The body is empty, so that its headers end the stream.
     pub(crate) fn refuse(self, rejection: &Rejection) -> Response<Bytes> {
-        let code = code(rejection);
-        let body = rejection.body();
-        let message = String::from_utf8_lossy(body.trim_ascii_end());
-        let wait = rejection.retry_after();
-
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.reserve(HEADERS);
         let content_type = HeaderValue::from_static(self.content_type());
         headers.insert(CONTENT_TYPE, content_type);
-        headers.insert(STATUS, HeaderValue::from(code));
-        headers.insert(RETRY_PUSHBACK, HeaderValue::from(pushback(wait)));
-        let mut insert = |name, value: String| {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.insert(name, value);
+        headers.insert(STATUS, HeaderValue::from(code(rejection)));
+        let message = utf8_percent_encode(&message(rejection), ENCODED).to_string();
+        if let Ok(message) = HeaderValue::try_from(message) {
+            headers.insert(MESSAGE, message);
+        }
+        match rejection.retry_after() {
+            Some(wait) => insert_wait(rejection, wait, headers),
+            None => {
+                headers.insert(RETRY_PUSHBACK, DO_NOT_RETRY);
             }
-        };
-        insert(MESSAGE, utf8_percent_encode(&message, ENCODED).to_string());
-        if let Some(wait) = wait {
-            let details = status_with_retry_info(code, &message, wait);
-            insert(STATUS_DETAILS, STANDARD_NO_PAD.encode(details));
         }
         response
     }
+}
+
+/// Tells a longer wait in an answer that tells one in the way of gRPC.
+pub(super) fn lengthen_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
+    let told = headers.get(RETRY_PUSHBACK);
+    let told = told.and_then(|told| told.to_str().ok()?.parse::<i32>().ok());
+    if told.is_some_and(|told| (0..pushback(wait)).contains(&told)) {
+        insert_wait(rejection, wait, headers);
+    }
+}
+
+fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
+    headers.insert(RETRY_PUSHBACK, HeaderValue::from(pushback(wait)));
+    let details = status_with_retry_info(code(rejection), &message(rejection), wait);
+    if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(details)) {
+        headers.insert(STATUS_DETAILS, details);
+    }
+}
+
+fn message(rejection: &Rejection) -> String {
+    String::from_utf8_lossy(rejection.body().trim_ascii_end()).into_owned()
 }
 
 fn code(rejection: &Rejection) -> Code {
@@ -109,10 +127,9 @@ fn code(rejection: &Rejection) -> Code {
     }
 }
 
-/// The milliseconds after which a client retries, rounded up; negative, it does not.
-fn pushback(wait: Option<Duration>) -> i32 {
-    let millis = |wait: Duration| wait.as_micros().div_ceil(1_000);
-    wait.map_or(-1, |wait| i32::try_from(millis(wait)).unwrap_or(i32::MAX))
+/// The milliseconds after which a client retries, rounded up.
+fn pushback(wait: Duration) -> i32 {
+    i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX)
 }
 
 /// `google.rpc.Status` with a `RetryInfo`, encoded from the inside out: a message in a message is
