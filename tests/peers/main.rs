@@ -15,16 +15,9 @@ use std::net::SocketAddr;
 
 use axum::Router;
 
+use support::served::serve_on;
+
 /// Serves a router on a free port, and returns its address.
 async fn serve(app: Router) -> SocketAddr {
     serve_on("127.0.0.1:0", app).await
-}
-
-/// The same on a free port of this address.
-async fn serve_on(address: &str, app: Router) -> SocketAddr {
-    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let app = app.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    address
 }

@@ -8,11 +8,16 @@ use reqwest::Response;
 
 /// Serves a router on a free port, and returns its URL.
 pub(crate) async fn serve(app: Router) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", serve_on("127.0.0.1:0", app).await)
+}
+
+/// Serves a router on a free port of this address, and returns where.
+pub(crate) async fn serve_on(address: &str, app: Router) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, app).await });
-    format!("http://{address}")
+    address
 }
 
 pub(crate) async fn fetch(url: &str, headers: &[(&str, &str)]) -> Response {
