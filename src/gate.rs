@@ -6,12 +6,14 @@ mod inquiry;
 mod telling;
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderName, Request, Response, StatusCode, response};
+use http::{HeaderName, Method, Request, Response, StatusCode, response};
 
 use crate::headers::Wording;
 use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
@@ -175,11 +177,14 @@ impl Gate {
 
     /// What a rejected request is answered.
     pub(crate) fn refuse(&self, rejection: Rejection, parts: &Parts) -> Response<Bytes> {
-        let mut response = match Grpc::of(&parts.headers) {
+        let mut response = match Grpc::of(parts) {
             None => (self.responder)(&rejection),
             Some(grpc) => grpc.refuse(&rejection),
         };
         rejection.complete(&self.wording, &mut response);
+        if parts.method == Method::HEAD {
+            empty(&mut response);
+        }
         response
     }
 
@@ -247,6 +252,13 @@ fn show_spared(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView>
     }
     parts.extensions.insert(shown.clone());
     Some(shown)
+}
+
+/// Takes the content off an answer to HEAD, and leaves how long it would be (RFC 9110, section 9.3.2).
+fn empty(response: &mut Response<Bytes>) {
+    let content = mem::take(response.body_mut());
+    let length = response.headers_mut().entry(CONTENT_LENGTH);
+    length.or_insert_with(|| content.len().into());
 }
 
 impl fmt::Debug for Gate {

@@ -1,8 +1,11 @@
 //! What a client is answered that is refused, by what it speaks: over HTTP, as it arrives.
 
+mod support;
+
 use axum::body::Bytes;
-use axum::http::{HeaderMap, StatusCode};
-use axum::{Router, routing::get};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::{Router, routing::any};
+use support::served::serve;
 use tollgate::{MemoryStore, Quota, RateLimitLayer, key, problem_json};
 
 /// One request is admitted; of the next, the first quota has no room and the second has.
@@ -15,19 +18,21 @@ fn layer() -> RateLimitLayer {
 }
 
 /// Asks twice, and returns what the second request is answered.
-async fn refused(layer: RateLimitLayer, content_type: &str) -> (StatusCode, HeaderMap, Bytes) {
-    let app: Router = Router::new()
-        .route("/", get(|| async { "ok" }))
-        .layer(layer);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, app).await });
+async fn refused(
+    layer: RateLimitLayer,
+    method: Method,
+    content_type: &str,
+) -> (StatusCode, HeaderMap, Bytes) {
+    let app = Router::new().route("/", any(|| async { "ok" }));
+    let url = serve(app.layer(layer)).await;
     let ask = async || {
-        let request = reqwest::Client::new().get(&url);
+        let request = reqwest::Client::new().request(method.clone(), &url);
         let request = request.header("content-type", content_type);
         request.send().await.unwrap()
     };
-    assert_eq!(ask().await.text().await.unwrap(), "ok");
+    let admitted = ask().await;
+    assert_eq!(admitted.status(), StatusCode::OK);
+    assert!(!admitted.headers().contains_key("grpc-status"));
     let response = ask().await;
     let (status, headers) = (response.status(), response.headers().clone());
     (status, headers, response.bytes().await.unwrap())
@@ -39,7 +44,7 @@ fn seconds(headers: &HeaderMap) -> u32 {
 
 #[tokio::test]
 async fn a_client_of_http_is_told_the_quota_that_refuses_and_when_it_has_room() {
-    let (status, headers, body) = refused(layer(), "application/json").await;
+    let (status, headers, body) = refused(layer(), Method::GET, "application/json").await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(body, "rate limit exceeded\n");
     assert_eq!(headers["cache-control"], "no-store");
@@ -56,7 +61,8 @@ async fn a_client_of_http_is_told_the_quota_that_refuses_and_when_it_has_room() 
 
 #[tokio::test]
 async fn problem_details_are_an_answer_like_any() {
-    let (status, headers, body) = refused(layer().responder(problem_json()), "text/plain").await;
+    let (status, headers, body) =
+        refused(layer().responder(problem_json()), Method::GET, "text/plain").await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(headers["content-type"], "application/problem+json");
     assert_eq!(headers["cache-control"], "no-store");
@@ -75,10 +81,14 @@ async fn the_status_of_problem_details_is_that_of_the_answer() {
     let layer = layer()
         .status(StatusCode::SERVICE_UNAVAILABLE)
         .responder(problem_json());
-    let (status, _, body) = refused(layer, "text/plain").await;
+    let (status, _, body) = refused(layer, Method::GET, "text/plain").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     let document: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(document["status"], 503);
+    // The draft's type is that of a 429.
+    assert_eq!(document["type"], "about:blank");
+    assert_eq!(document["title"], "Service Unavailable");
+    assert_eq!(document["violated-policies"], serde_json::json!(["burst"]));
 }
 
 #[tokio::test]
@@ -86,7 +96,7 @@ async fn a_call_of_grpc_is_answered_in_headers_whatever_the_responder_and_the_st
     let layer = layer()
         .status(StatusCode::FORBIDDEN)
         .responder(problem_json());
-    let (status, headers, body) = refused(layer, "application/grpc+proto").await;
+    let (status, headers, body) = refused(layer, Method::POST, "application/grpc+proto").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(headers["content-type"], "application/grpc");
     assert_eq!(headers["grpc-status"], "8");
@@ -94,4 +104,52 @@ async fn a_call_of_grpc_is_answered_in_headers_whatever_the_responder_and_the_st
     let pushback: u32 = pushback.parse().unwrap();
     assert_eq!(pushback.div_ceil(1_000), seconds(&headers));
     assert!(body.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_not_posted_is_no_call_of_grpc() {
+    for (method, content_type) in [
+        (Method::GET, "application/grpc"),
+        (Method::PUT, "application/grpc+proto"),
+        (Method::POST, "application/grpcish"),
+    ] {
+        let (status, headers, _) = refused(layer(), method, content_type).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(!headers.contains_key("grpc-status"));
+    }
+}
+
+#[tokio::test]
+async fn a_refused_head_has_the_headers_of_a_get_and_no_content() {
+    let (_, of_get, body) = refused(layer(), Method::GET, "text/plain").await;
+    let (status, mut headers, nothing) = refused(layer(), Method::HEAD, "text/plain").await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+    assert!(nothing.is_empty());
+    assert_eq!(headers["content-length"], body.len().to_string().as_str());
+    headers.insert("date", of_get["date"].clone());
+    assert_eq!(headers.len(), of_get.len(), "{headers:?}");
+}
+
+/// What a server is given, which may send it as it is.
+#[tokio::test]
+async fn a_refused_head_is_without_content_before_a_server_sees_it() {
+    use axum::http::{Request, Response};
+    use http_body::Body as _;
+    use tower::{Layer, ServiceExt, service_fn};
+
+    let own_length = layer().responder(|_| {
+        let response = Response::builder().header("content-length", "7");
+        response.body("slow down").unwrap()
+    });
+    for (layer, length) in [(layer(), "20"), (own_length, "7")] {
+        let service = layer.layer(service_fn(async |_: Request<()>| {
+            Ok::<_, std::convert::Infallible>(Response::new(http_body_util::Empty::<Bytes>::new()))
+        }));
+        let head = || Request::head("/").body(()).unwrap();
+        let _ = service.clone().oneshot(head()).await.unwrap();
+        let response = service.oneshot(head()).await.unwrap();
+        assert_eq!(response.headers()["content-length"], length);
+        assert!(response.body().is_end_stream());
+        assert_eq!(response.body().size_hint().exact(), Some(0));
+    }
 }

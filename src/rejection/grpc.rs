@@ -9,7 +9,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::encoding;
 
@@ -51,13 +52,19 @@ const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 impl Grpc {
     /// How a request speaks gRPC, if it does: by its content type, whatever the encoding of messages.
-    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
-        let content_type = headers.get(CONTENT_TYPE)?.as_bytes();
+    /// Calls are posted, and nothing else.
+    pub(crate) fn of(parts: &Parts) -> Option<Self> {
+        if parts.method != Method::POST {
+            return None;
+        }
+        let content_type = parts.headers.get(CONTENT_TYPE)?.as_bytes();
         let families = [Self::WebText, Self::Web, Self::Http2];
         families.into_iter().find(|family| {
             let name = family.content_type().as_bytes();
-            let beginning = content_type.get(..name.len());
-            beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(name))
+            let divided = content_type.split_at_checked(name.len());
+            divided.is_some_and(|(beginning, rest)| {
+                beginning.eq_ignore_ascii_case(name) && matches!(rest, [] | [b'+' | b';', ..])
+            })
         })
     }
 
@@ -156,7 +163,7 @@ fn status_with_retry_info(code: Code, message: &str, wait: Duration) -> Vec<u8> 
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, StatusCode};
+    use http::{HeaderName, Request, StatusCode};
     use http_body::Body;
     use proptest::prelude::*;
     use prost::Message;
@@ -221,15 +228,27 @@ mod tests {
             ("application/grpc-web+proto", Some(Grpc::Web)),
             ("application/grpc-web-text", Some(Grpc::WebText)),
             ("application/grpc-web-text+proto", Some(Grpc::WebText)),
+            ("application/grpc;charset=utf-8", Some(Grpc::Http2)),
+            ("application/grpc-web-text;x=y", Some(Grpc::WebText)),
             ("application/grp", None),
+            ("application/grpcish", None),
+            ("application/grpc-webby", None),
+            ("application/grpc-web-texts+proto", None),
+            ("application/grpc-", None),
+            ("application/grpc/x", None),
             ("application/json", None),
             ("", None),
         ] {
-            let mut headers = HeaderMap::new();
-            assert_eq!(Grpc::of(&headers), None);
-            headers.insert(CONTENT_TYPE, content_type.parse().unwrap());
-            assert_eq!(Grpc::of(&headers), expected, "{content_type}");
+            let of = |method| {
+                let request = Request::builder().method(method);
+                let request = request.header(CONTENT_TYPE, content_type).body(());
+                Grpc::of(&request.unwrap().into_parts().0)
+            };
+            assert_eq!(of(Method::POST), expected, "{content_type}");
+            assert_eq!(of(Method::GET), None, "{content_type}");
         }
+        let without = Request::post("/").body(()).unwrap();
+        assert_eq!(Grpc::of(&without.into_parts().0), None);
     }
 
     #[test]

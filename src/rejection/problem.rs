@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 
 use super::{Rejection, RejectionReason};
 use crate::headers::{violated_policies, whole_seconds};
@@ -23,6 +23,7 @@ const BLANK: &str = "about:blank";
 /// | a quota has no room | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
 /// | the store has failed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
 /// | the request has no key, or the server is not set up | 400, 500 | `about:blank` |
+/// | a quota has no room, and the layer was told of [another status](crate::RateLimitLayer::status) | that one | `about:blank` |
 ///
 /// The types are those of the IETF's draft 11 of the `RateLimit` fields, and not registered yet: to use
 /// others, see [`problem_json_typed`]. `violated-policies` names the quotas that refuse, as the
@@ -84,9 +85,12 @@ where
 
 fn problem_type(rejection: &Rejection) -> &'static str {
     match rejection.reason() {
-        RejectionReason::Limited(_) => QUOTA_EXCEEDED,
+        // The draft defines it for this status only.
+        RejectionReason::Limited(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
+            QUOTA_EXCEEDED
+        }
         RejectionReason::Failed(_) if is_temporary(rejection) => REDUCED_CAPACITY,
-        RejectionReason::Failed(_) | RejectionReason::NoKey(_) => BLANK,
+        _ => BLANK,
     }
 }
 
@@ -173,7 +177,6 @@ fn push_string(text: &str, json: &mut String) {
 mod tests {
     use std::time::Duration;
 
-    use http::StatusCode;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
