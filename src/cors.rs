@@ -37,6 +37,9 @@ use crate::rejection::grpc;
 /// Every header that a layer may write and a script cannot read unless it is exposed: those of all
 /// [dialects](crate::Headers), `Retry-After`, and those of gRPC-Web.
 ///
+/// Not the header of a [dry run](crate::RateLimitLayer::dry_run_header), whose name is yours: add it where
+/// scripts should read it.
+///
 /// Exposing `*` does the same, but not for requests with credentials.
 pub const EXPOSED_HEADERS: [HeaderName; 13] = [
     RETRY_AFTER,

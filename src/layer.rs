@@ -82,7 +82,9 @@ impl RateLimitLayer {
     }
 
     /// Names the limiter, `default` unless said otherwise: a part of the stored key. Layers of one
-    /// name and store share their counts; give each limit of its own a name of its own.
+    /// name and store share their counts; give each limit of its own a name of its own. Clients see it
+    /// too, as the name of a [policy](crate::Headers): of nested layers of one name, two policies are
+    /// listed that they cannot tell apart.
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         self.with(|gate| gate.limiter = gate.limiter.clone().name(name))
     }
