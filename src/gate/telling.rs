@@ -112,7 +112,7 @@ impl Gate {
         if let (Some(rejection), Some(wait)) = (rejected, wait_for_as_much(decision)) {
             rejection.lengthen_wait(wait, response.headers_mut());
         }
-        if is_nested && !is_behind && self.wording.tells_of(decision) {
+        if is_nested && !is_behind && self.wording.tells_once(decision) {
             response.extensions_mut().insert(Told { remaining });
         }
     }

@@ -1,8 +1,10 @@
 //! How the headers of one layer are written: once what all answers have in common, then each answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
+use quick_cache::sync::Cache;
+use smallvec::SmallVec;
 
 use super::{Draft, Headers, draft11, early, x_ratelimit};
 use crate::{DecisionView, Quota, QuotaDecision, Quotas, Source};
@@ -14,7 +16,12 @@ pub(crate) struct Wording {
     limiter: Arc<str>,
     quotas: Quotas,
     policies: Option<Policies>,
+    of_plans: OnceLock<Cache<SmallVec<[Quota; 2]>, Option<Arc<Policies>>>>,
 }
+
+/// Of how many lists of quotas that are not the layer's own the policies are kept: plans of tenants are
+/// a few, and of those that are many the busiest stay.
+const PLANS: usize = 64;
 
 /// Where a layer stands among those that the answer has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +49,32 @@ impl Wording {
                 let quotas: Vec<_> = quotas.iter().collect();
                 Policies::new(draft, limiter, &quotas)
             }),
+            of_plans: OnceLock::new(),
         }
     }
 
+    /// The policies of quotas that are not the layer's own.
+    fn policies_of(&self, draft: Draft, quotas: &[Quota]) -> Option<Arc<Policies>> {
+        let plans = self.of_plans.get_or_init(|| Cache::new(PLANS));
+        if let Some(policies) = plans.get(quotas) {
+            return policies;
+        }
+        let listed: Vec<_> = quotas.iter().collect();
+        let policies = Policies::new(draft, &self.limiter, &listed).map(Arc::new);
+        plans.insert(quotas.into(), policies.clone());
+        policies
+    }
+
     /// Whether a client is told anything of a decision: where nobody counts, there is nothing to tell.
-    pub(crate) fn tells_of(&self, decision: &DecisionView) -> bool {
+    fn tells_of(&self, decision: &DecisionView) -> bool {
         !self.headers.is_none() && decision.source() != Source::None
+    }
+
+    /// Whether that is told in headers that have room for one layer.
+    pub(crate) fn tells_once(&self, decision: &DecisionView) -> bool {
+        let has_room_for_all =
+            self.headers.x_ratelimit.is_none() && self.headers.ietf == Some(Draft::Draft11);
+        self.tells_of(decision) && !has_room_for_all
     }
 
     /// Writes what a client is told of a decision.
@@ -66,13 +93,13 @@ impl Wording {
         let Some(draft) = self.headers.ietf else {
             return;
         };
-        let asked = || decision.quotas().map(|quota| quota.quota());
+        let asked = decision.asked_quotas();
         let others;
-        let policies = if asked().eq(self.quotas.iter()) {
+        let policies = if self.quotas.are(asked) {
             self.policies.as_ref()
         } else {
-            others = Policies::new(draft, &self.limiter, &asked().collect::<Vec<_>>());
-            others.as_ref()
+            others = self.policies_of(draft, asked);
+            others.as_deref()
         };
         if let Some(policies) = policies {
             policies.write(decision, reported, place, to);

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tollgate::{
-    DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer, Rejection,
+    DecisionView, Draft, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer, Rejection,
     RejectionReason, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -220,4 +220,15 @@ async fn a_layer_that_tells_nothing_does_not_keep_those_outside_from_telling() {
         assert_eq!(told(&response, "x-ratelimit-limit"), "9");
         assert_eq!(told(&response, "x-ratelimit-remaining"), "8");
     }
+}
+
+#[tokio::test]
+async fn a_layer_that_tells_in_lists_does_not_keep_those_outside_from_telling() {
+    let listed = layer(2).name("listed");
+    let listed = listed.headers(Headers::ietf(Draft::Draft11));
+    let service = layer(9).layer(listed.layer(service_fn(ok::<()>)));
+    let response = service.oneshot(to("/")).await.unwrap();
+    assert_eq!(told(&response, "x-ratelimit-limit"), "9");
+    let lines = response.headers().get_all("ratelimit").iter();
+    assert_eq!(lines.count(), 2);
 }
