@@ -1,7 +1,4 @@
 //! What went wrong in other limiters, and must not here: each advisory is a test by its name.
-//!
-//! One of the list has no meaning here: GHSA-v2v4-37r5-5v8g is of the npm package `ip-address`, on
-//! which express-rate-limit depends; addresses are read here by the standard library.
 
 mod support;
 
@@ -70,6 +67,42 @@ fn express_rate_limit_8_6_2_mapped_is_a_matter_of_bits_and_not_of_notation() {
         assert_ne!(of(not_mapped), "ip=1.2.3.4", "{not_mapped}");
     }
     assert_eq!(of("2001:db8::1.2.3.4"), "ip=2001:db8::/64");
+}
+
+/// Of the npm package `ip-address`, with which express-rate-limit reads addresses. They are read here by
+/// the standard library, which takes none of the notations that others read in their own way.
+#[test]
+fn ghsa_v2v4_37r5_5v8g_odd_notations_are_not_addresses() {
+    for odd in [
+        "0203.0.113.9",
+        "203.0.113.09",
+        "0xcb.0.113.9",
+        "0xcb007109",
+        "3405803785",
+        "203.0.28937",
+        "203.0.113.9/24",
+        "203.0.113.9\\",
+        "+203.0.113.9",
+        "\u{ff12}03.0.113.9",
+        "2001:db8::00009",
+        "2001:db8::9::",
+        ":2001:db8::9",
+        "2001:db8::9/64",
+        "2001:db8::g",
+        "::ffff:203.0.113.09",
+        "<b>::9</b>",
+    ] {
+        let parts = request("10.0.0.1", &[(XFF, odd.as_bytes())]);
+        assert_eq!(text(&behind(), &parts), "ip=10.0.0.1", "{odd}");
+        let error = client_ip()
+            .behind([odd.split('/').next().unwrap()])
+            .checked();
+        assert_eq!(
+            error.is_err(),
+            !odd.contains("/24") && !odd.contains("/64"),
+            "{odd}"
+        );
+    }
 }
 
 /// better-auth counted by the text of the first address: by each of 2^64 in a network, by each
@@ -368,8 +401,9 @@ async fn archestra_3725_checks_at_once_are_admitted_up_to_the_limit() {
 /// everruns, and status-list-server by way of `tower_governor`, counted by the first of
 /// X-Forwarded-For and kept each one that was made up: no limit, and memory without end.
 #[tokio::test]
-async fn everruns_2643_adorsys_262_made_up_addresses_are_one_client_and_no_memory() {
-    let limiter = RateLimiter::new(MemoryStore::with_max_keys(1_000), Quota::per_hour(3));
+async fn everruns_2643_adorsys_262_made_up_addresses_are_one_client_and_memory_has_a_bound() {
+    let store = MemoryStore::with_max_keys(1_000);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(3));
     let forged = (0..10_000_u32).map(|n| {
         let line = format!("{}, 203.0.113.9", std::net::Ipv4Addr::from(n));
         behind().extract(&proxied(&[(XFF, &line)])).unwrap()
@@ -377,6 +411,13 @@ async fn everruns_2643_adorsys_262_made_up_addresses_are_one_client_and_no_memor
     let keys: HashSet<_> = forged.clone().collect();
     assert_eq!(keys.len(), 1);
     assert_eq!(admitted_at_once(&limiter, forged.take(1_000)).await, 3);
+    assert_eq!(store.len(), 1);
+    // Where each one is a key, as by a header that nobody has checked, there are no more than are allowed.
+    let made_up = (0..10_000_u32).map(|n| key::header("x-api-key").of(n.to_be_bytes()));
+    for key in made_up {
+        let _ = limiter.check(key).await.unwrap();
+    }
+    assert!((1..=1_000).contains(&store.len()), "{}", store.len());
 }
 
 /// Spring Cloud Gateway reads nothing where there are several lines, Traefik the first of them: with
