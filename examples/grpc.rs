@@ -1,7 +1,8 @@
 //! A service of gRPC with a limit, and what its client sees: `cargo run --example grpc`
 //!
-//! Calls are counted by the API key in their metadata, and by address where they have none. A client
-//! that is refused is told how long to wait, does so, and is admitted.
+//! Calls are counted by the API key in their metadata, and before that by address: nothing checks the keys
+//! here, and each made-up one would be a fresh quota. A client that is refused is told how long to wait,
+//! does so, and is admitted.
 
 use std::error::Error;
 use std::time::Duration;
@@ -46,15 +47,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves a service that tells whether it is well, at most 3 times in any 2 seconds to each caller.
+/// Serves a service that tells whether it is well, at most 3 times in any 2 seconds by each API key, and
+/// 100 times by each address.
 async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
-    let quota = Quota::new(3, Duration::from_secs(2));
-    let limit = RateLimitLayer::new(MemoryStore::new(), quota)
+    let store = MemoryStore::new();
+    let in_two_seconds = |limit| Quota::new(limit, Duration::from_secs(2));
+    let by_address = RateLimitLayer::new(store.clone(), in_two_seconds(100))
+        .name("callers")
+        .key(key::from_fn(caller));
+    let by_api_key = RateLimitLayer::new(store, in_two_seconds(3))
         .name("health")
         .key(key::header("x-api-key").or(key::from_fn(caller)));
     let (_, health) = tonic_health::server::health_reporter();
     Server::builder()
-        .layer(limit)
+        // The one that is added first is outside.
+        .layer(by_address)
+        .layer(by_api_key)
         .add_service(health)
         .serve_with_incoming(TcpIncoming::from(listener))
         .await
