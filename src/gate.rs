@@ -223,7 +223,6 @@ impl Gate {
     /// Shows the decision to the handler, and keeps hold of what was charged.
     fn hold(self: &Arc<Self>, parts: &mut Parts, mut decision: Decision) -> Tell {
         let outer = parts.extensions.get::<DecisionView>().cloned();
-        let is_nested = outer.is_some();
         if let Some(outer) = outer {
             self.notices
                 .look_at_outer(self.limiter.label(), &decision, &outer);
@@ -237,7 +236,7 @@ impl Gate {
         } else {
             Held::Alone(decision)
         };
-        Tell::Admitted { held, is_nested }
+        Tell::Admitted(held)
     }
 }
 

@@ -18,11 +18,7 @@ pub(crate) struct Telling {
 }
 
 pub(super) enum Tell {
-    Admitted {
-        held: Held,
-        /// Whether another layer outside has admitted the request before.
-        is_nested: bool,
-    },
+    Admitted(Held),
     Spared(Rejection),
 }
 
@@ -31,12 +27,6 @@ pub(super) enum Held {
     Alone(Decision),
     /// The handler does too.
     Shared(Reservation),
-}
-
-/// Left in the answer by a nested layer: how few units are left there.
-#[derive(Clone, Copy)]
-struct Told {
-    remaining: u32,
 }
 
 impl Telling {
@@ -48,8 +38,8 @@ impl Telling {
     pub(crate) fn on_answer<B>(self, mut response: Response<B>) -> Response<B> {
         let Self { gate, tell } = self;
         match tell {
-            Tell::Admitted { held, is_nested } => {
-                gate.write_headers(held.view(), is_nested, &mut response);
+            Tell::Admitted(held) => {
+                gate.write_headers(held.view(), &mut response);
                 match &gate.settle {
                     None => response,
                     Some(settle) => {
@@ -85,21 +75,18 @@ impl Held {
 }
 
 impl Gate {
-    /// Writes the headers of an admitted request. A layer further in is tighter if it has refused it or
-    /// left fewer units.
-    fn write_headers<B>(
-        &self,
-        decision: &DecisionView,
-        is_nested: bool,
-        response: &mut Response<B>,
-    ) {
+    /// Writes the headers of an admitted request. A layer further in, or a service that has a limit of
+    /// its own, is tighter if it has refused the request or tells of fewer units.
+    fn write_headers<B>(&self, decision: &DecisionView, response: &mut Response<B>) {
         if self.dry_run.is_some() {
             return;
         }
         let remaining = decision.remaining();
         let rejected = response.extensions().get::<Rejection>().cloned();
         let is_behind = rejected.as_ref().is_some_and(Rejection::is_limited)
-            || told_inside(response).is_some_and(|told| told <= u64::from(remaining));
+            || self.wording.has_single_values()
+                && remaining_told(response.headers())
+                    .is_some_and(|told| told <= u64::from(remaining));
         let place = if is_behind {
             Place::Behind
         } else {
@@ -111,9 +98,6 @@ impl Gate {
         }
         if let (Some(rejection), Some(wait)) = (rejected, wait_for_as_much(decision)) {
             rejection.lengthen_wait(wait, response.headers_mut());
-        }
-        if is_nested && !is_behind && self.wording.tells_once(decision) {
-            response.extensions_mut().insert(Told { remaining });
         }
     }
 
@@ -127,14 +111,6 @@ impl Gate {
         response
             .extensions_mut()
             .insert(WouldReject::new(rejection));
-    }
-}
-
-/// How few units are left further in: by a layer, or by what a service says.
-fn told_inside<B>(response: &Response<B>) -> Option<u64> {
-    match response.extensions().get::<Told>() {
-        Some(told) => Some(told.remaining.into()),
-        None => remaining_told(response.headers()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a service inside tells of a limit of its own.
+//! What a layer further in tells of its limit, or a service of a limit of its own.
 
 use http::{HeaderMap, HeaderName};
 
@@ -6,6 +6,9 @@ use super::field::{RATELIMIT, REMAINING, X_REMAINING};
 
 /// The fewest units that it says are left, as a number.
 pub(crate) fn remaining_told(headers: &HeaderMap) -> Option<u64> {
+    if headers.is_empty() {
+        return None;
+    }
     let lines_of = |name: HeaderName| headers.get_all(name).into_iter();
     let texts_of = |name| lines_of(name).filter_map(|line| line.to_str().ok());
     let of_draft_7 = texts_of(RATELIMIT).flat_map(|line| line.split(','));

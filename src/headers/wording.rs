@@ -16,8 +16,11 @@ pub(crate) struct Wording {
     limiter: Arc<str>,
     quotas: Quotas,
     policies: Option<Policies>,
-    of_plans: OnceLock<Cache<SmallVec<[Quota; 2]>, Option<Arc<Policies>>>>,
+    of_plans: OnceLock<Plans>,
 }
+
+/// The policies of quotas that are not the layer's own.
+type Plans = Cache<SmallVec<[Quota; 2]>, Option<Arc<Policies>>>;
 
 /// Of how many lists of quotas that are not the layer's own the policies are kept: plans of tenants are
 /// a few, and of those that are many the busiest stay.
@@ -70,11 +73,13 @@ impl Wording {
         !self.headers.is_none() && decision.source() != Source::None
     }
 
-    /// Whether that is told in headers that have room for one layer.
-    pub(crate) fn tells_once(&self, decision: &DecisionView) -> bool {
-        let has_room_for_all =
-            self.headers.x_ratelimit.is_none() && self.headers.ietf == Some(Draft::Draft11);
-        self.tells_of(decision) && !has_room_for_all
+    /// Whether it has headers with room for one layer.
+    pub(crate) fn has_single_values(&self) -> bool {
+        let is_list = self
+            .headers
+            .ietf
+            .is_none_or(|draft| draft == Draft::Draft11);
+        self.headers.x_ratelimit.is_some() || !is_list
     }
 
     /// Writes what a client is told of a decision.

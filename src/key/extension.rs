@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::request::Parts;
 use smallvec::SmallVec;
 
+use super::secret::{self, HashKey};
 use super::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::Key;
 use crate::identity::Tag;
@@ -18,7 +19,8 @@ use crate::identity::Tag;
 /// The key is tagged with the name of the type (`extension:app::UserId=42`), so that a `UserId` and a
 /// `TeamId` that look the same are two. Renaming or moving the type, or a compiler that writes it
 /// otherwise, then begins new counts; [`named`](Extension::named) gives a tag that stays. The value
-/// is stored readable. One that displays as nothing is a missing one.
+/// is stored readable, unless it is hashed under a [`secret`](Extension::secret). One that displays as
+/// nothing is a missing one.
 ///
 /// # Examples
 ///
@@ -42,6 +44,7 @@ pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
     Extension {
         tag: type_name::<T>(),
         is_named: false,
+        hash_key: None,
         of: PhantomData,
     }
 }
@@ -50,6 +53,7 @@ pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
 pub struct Extension<T> {
     tag: &'static str,
     is_named: bool,
+    hash_key: Option<HashKey>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -62,24 +66,41 @@ impl<T: Display> Extension<T> {
         self
     }
 
+    /// Hashes the value under a secret of yours before it is stored: for what is nobody's business, like
+    /// an e-mail address. All processes must have the same secret; changing it starts all counts anew.
+    #[must_use]
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.hash_key = Some(HashKey::of_secret(secret::EXTENSION, secret.as_ref()));
+        self
+    }
+
     /// The key of a request that has this value: to look at it or reset it without a request.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
-        Key::tagged(Tag::Extension(self.tag), &text_of(value))
+        self.key_of(&text_of(value))
     }
 }
 
 impl<T: Display + Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        self.hash_key.iter().try_for_each(HashKey::check)?;
         let text = parts.extensions.get::<T>().map(|value| text_of(value));
         match text {
-            Some(text) if !text.is_empty() => Ok(Key::tagged(Tag::Extension(self.tag), &text)),
+            Some(text) if !text.is_empty() => Ok(self.key_of(&text)),
             _ => Err(KeyError::new(KeyErrorKind::Missing, self.missing())),
         }
     }
 }
 
 impl<T> Extension<T> {
+    fn key_of(&self, text: &[u8]) -> Key {
+        let tag = Tag::Extension(self.tag);
+        match &self.hash_key {
+            None => Key::tagged(tag, text),
+            Some(hash_key) => Key::hashed(tag, &hash_key.hash(text)),
+        }
+    }
+
     /// What a client may be told: the name of a type shows the inside of the server.
     fn missing(&self) -> Arc<str> {
         if self.is_named {
@@ -185,5 +206,21 @@ mod tests {
         ] {
             assert_eq!(error.kind(), KeyErrorKind::Missing);
         }
+    }
+
+    #[test]
+    fn a_value_is_hashed_under_a_secret() {
+        let mut parts = get();
+        parts.extensions.insert("ada@example.com".to_owned());
+        let mail = extension::<String>().named("mail");
+        let hashed = mail.secret("s3cret");
+        let key = hashed.extract(&parts).unwrap();
+        assert!(key.as_str().starts_with("extension:mail=~"), "{key:?}");
+        assert_eq!(key, hashed.of(&"ada@example.com".to_owned()));
+        assert_ne!(key, mail.extract(&parts).unwrap());
+        assert_ne!(key, mail.secret("other").extract(&parts).unwrap());
+        assert!(!format!("{hashed:?}").contains("s3cret"));
+        let empty = mail.secret("").extract(&parts).unwrap_err();
+        assert_eq!(empty.kind(), KeyErrorKind::Misconfigured);
     }
 }

@@ -24,6 +24,10 @@ pub(super) const AUTHORIZATION: Place = Place {
     context: "tollgate 2026-11-21 credentials",
     secret_context: "tollgate 2026-11-21 credentials, by a secret",
 };
+pub(super) const EXTENSION: Place = Place {
+    context: "tollgate 2026-11-21 value of an extension",
+    secret_context: "tollgate 2026-11-21 value of an extension, by a secret",
+};
 
 /// The key of the hash: the same for everybody, or one that a secret makes.
 #[derive(Clone, Copy)]
@@ -84,7 +88,7 @@ mod tests {
 
     #[test]
     fn no_two_places_have_one_hash_of_one_value() {
-        let places = [HEADER, COOKIE, AUTHORIZATION];
+        let places = [HEADER, COOKIE, AUTHORIZATION, EXTENSION];
         let keys = places.into_iter().flat_map(|place| {
             ["s", "t"]
                 .map(|secret| HashKey::of_secret(place, secret.as_bytes()))
@@ -92,6 +96,6 @@ mod tests {
                 .chain([HashKey::new(place)])
         });
         let hashes: HashSet<_> = keys.map(|key| key.hash(b"hunter2")).collect();
-        assert_eq!(hashes.len(), 9);
+        assert_eq!(hashes.len(), 12);
     }
 }
