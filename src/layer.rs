@@ -23,17 +23,20 @@ use crate::{
 /// Puts a limit before a service: of a router, a route, or any other that takes HTTP requests.
 ///
 /// Each request is charged to its key. When the quotas have room, it goes on, and its answer gets
-/// `X-RateLimit-*` headers; else it is answered `429 Too Many Requests` with a `Retry-After`, and
-/// the service is not called. In detail:
+/// [headers](Self::headers) that tell where its client stands; else it is answered `429 Too Many
+/// Requests` with a `Retry-After`, and the service is not called. In detail:
 ///
-/// 1. The [key](Self::key) of the request is looked for. Without one it is answered 400, or 500 if
-///    the server is not set up to know it; see [`on_missing_key`](Self::on_missing_key).
-/// 2. Its [cost](Self::cost) is checked against all quotas, and charged if all admit it. If the
-///    store fails, the counts of this process decide; see [`on_failure`](Self::on_failure).
+/// 1. The [key](Self::key) of the request is looked for, unless it is [skipped](Self::skip). Without one
+///    it is answered 400, or 500 if the server is not set up to know it; see
+///    [`on_missing_key`](Self::on_missing_key).
+/// 2. Its [cost](Self::cost) is checked against all quotas, those of the layer or [of the
+///    key](Self::quotas_for), and charged if all admit it. If the store fails, the counts of this process
+///    decide; see [`on_failure`](Self::on_failure).
 /// 3. Admitted, the request goes on with a [`DecisionView`](crate::DecisionView) in its extensions,
-///    for handlers. Its answer is passed on as it is but for the headers, its error untouched.
+///    for handlers. Its answer is passed on as it is but for the headers, its error untouched. Then, or
+///    when its handler knows better, the charge may be [settled](Self::settle).
 /// 4. Refused, the answer carries a [`Rejection`](crate::Rejection) in its extensions, for layers
-///    outside.
+///    outside. A [dry run](Self::dry_run) refuses nothing.
 ///
 /// The limiter lives in the layer: axum may clone layers and services as it likes, they share one
 /// count. Cloning is cheap.

@@ -7,19 +7,10 @@ use proptest::prelude::*;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
 
-use crate::used;
+use crate::{ALGORITHMS, used};
 
 const LIMIT: u32 = 50;
 const WINDOW: u64 = 1_000;
-
-const ALL: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SortedSetLog,
-    Algorithm::SlidingCounter,
-    Algorithm::SlidingBuckets(10),
-    Algorithm::FixedWindow,
-    Algorithm::Gcra,
-];
 
 fn limiter(clock: &TestClock, algorithm: Algorithm) -> RateLimiter {
     let quota = Quota::new(LIMIT, Duration::from_micros(WINDOW)).algorithm(algorithm);
@@ -48,7 +39,7 @@ proptest! {
     /// At the time of the reservation. Gcra's meter drains all the time, but not within an instant.
     #[test]
     fn what_counts_is_what_others_and_this_one_used_or_the_limit(
-        algorithm in prop::sample::select(&ALL[..]),
+        algorithm in prop::sample::select(&ALGORITHMS[..]),
         before in others(),
         reserved in 1..=LIMIT,
         given_back in 0..10_u32,
@@ -79,7 +70,7 @@ proptest! {
     /// reserved, never another's; and a count never stands above its limit.
     #[test]
     fn later_more_is_charged_in_full_and_no_more_is_given_back_than_was_reserved(
-        algorithm in prop::sample::select(&ALL[..]),
+        algorithm in prop::sample::select(&ALGORITHMS[..]),
         before in others(),
         reserved in 1..=LIMIT,
         wait in 0..2 * WINDOW,

@@ -18,10 +18,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use axum::http::{Request, Response};
-use tollgate::{Key, KeyExtractor, RateLimitLayer, RateLimiter, key};
+use tollgate::{Algorithm, Key, KeyExtractor, RateLimitLayer, RateLimiter, key};
 use tower::{Layer, ServiceExt, service_fn};
 
 use support::calls::{ok, request};
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::SlidingLog,
+    Algorithm::SortedSetLog,
+    Algorithm::SlidingCounter,
+    Algorithm::SlidingBuckets(10),
+    Algorithm::FixedWindow,
+    Algorithm::Gcra,
+];
 
 /// Each path is a key: `/ada`.
 fn by_path() -> impl KeyExtractor {

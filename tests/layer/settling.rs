@@ -23,7 +23,7 @@ use crate::support::moody::{Mood, Moody};
 use crate::support::redis_server::RedisServer;
 use crate::support::store_on;
 use crate::support::test_time::TestTime;
-use crate::{by_path, to, told, used};
+use crate::{ALGORITHMS, by_path, to, told, used};
 
 const LIMIT: u32 = 100;
 const COST: u32 = 10;
@@ -482,15 +482,6 @@ async fn who_settles_at_the_same_time_shares_the_room() {
     }
 }
 
-const ALL: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SortedSetLog,
-    Algorithm::SlidingCounter,
-    Algorithm::SlidingBuckets(10),
-    Algorithm::FixedWindow,
-    Algorithm::Gcra,
-];
-
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Reserves, lets two windows pass, has others charge, and settles.
@@ -511,7 +502,7 @@ async fn settle_late(store: impl Store, algorithm: Algorithm, pass: impl FnOnce(
 
 #[tokio::test]
 async fn settling_after_the_window_has_rolled_changes_nothing() {
-    for algorithm in ALL {
+    for algorithm in ALGORITHMS {
         let clock = TestClock::new();
         let store = MemoryStore::with_clock(clock.clone());
         settle_late(store, algorithm, || clock.advance(2 * WINDOW)).await;
@@ -530,7 +521,7 @@ async fn settling_after_the_window_has_rolled_changes_nothing() {
 #[tokio::test]
 async fn settling_after_the_window_has_rolled_changes_nothing_in_redis() {
     let server = RedisServer::start();
-    for algorithm in ALL {
+    for algorithm in ALGORITHMS {
         let mut time = TestTime::new(&server);
         settle_late(time.redis.clone(), algorithm, || time.advance(2 * WINDOW)).await;
     }
