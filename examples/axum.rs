@@ -3,13 +3,14 @@
 //! It counts in memory, so that it starts at once. On a Redis, any number of these share one limit:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example axum`
 
+mod support;
+
 use std::error::Error;
 use std::net::SocketAddr;
 use std::{env, io};
 
 use axum::http::request::Parts;
 use axum::{Extension, Router, routing::get};
-use tokio::net::TcpListener;
 use tollgate::{DecisionView, Quota, RateLimitLayer, key, store};
 
 #[tokio::main]
@@ -40,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         // By address: 10 requests in any 10 seconds, to whatever stands above.
         .layer(RateLimitLayer::new(store, "10/10s".parse::<Quota>()?).name("site"));
 
-    let listener = listen().await?;
+    let listener = support::listen().await?;
     let address = listener.local_addr()?;
     println!("Listening on {address}. Try:");
     println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
@@ -60,17 +61,4 @@ async fn found(Extension(decision): Extension<DecisionView>) -> String {
         decision.remaining(),
         decision.limit()
     )
-}
-
-/// `TOLLGATE_ADDR`, else port 3000, else any that is free.
-async fn listen() -> io::Result<TcpListener> {
-    match env::var("TOLLGATE_ADDR") {
-        Ok(address) => TcpListener::bind(address).await,
-        Err(_) => match TcpListener::bind("127.0.0.1:3000").await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                TcpListener::bind("127.0.0.1:0").await
-            }
-            bound => bound,
-        },
-    }
 }

@@ -356,12 +356,11 @@ impl DecisionView {
         let (Some(one), Some(two)) = (self.where_charged(), other.where_charged()) else {
             return false;
         };
-        let shown: (&Shown, &Shown) = (&self.0, &other.0);
-        let mut quotas = shown.0.quotas.iter();
+        let is_shared = |quota: &Quota| other.asked_quotas().iter().any(|of| quota.counts_as(of));
         self.is_charged()
             && other.is_charged()
             && (one.by, &one.key) == (two.by, &two.key)
-            && quotas.any(|quota| shown.1.quotas.iter().any(|other| quota.counts_as(other)))
+            && self.asked_quotas().iter().any(is_shared)
     }
 
     pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {

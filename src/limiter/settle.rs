@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::RateLimiter;
 use crate::decision::ChargedTo;
-use crate::store::{Refund, Store, check::Subject};
+use crate::store::{Refund, Store};
 use crate::{Decision, DecisionView, Error, ErrorKind, Source};
 
 /// How often others may be faster, and take what was left, until no more is asked for.
@@ -50,11 +50,7 @@ impl RateLimiter {
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let subject = Subject {
-            limiter: &self.scope,
-            key: &charged_to.key,
-            quotas: &quotas,
-        };
+        let subject = self.subject(&quotas, &charged_to.key);
         let answer = decision.answer();
         let refund = Refund {
             subject,

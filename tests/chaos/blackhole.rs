@@ -14,14 +14,20 @@ const QUOTA: Quota = Quota::per_hour(1_000_000);
 /// What the kernel is told: so long it waits for a peer to take what was sent.
 const USER_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Requests to a limit on a Redis behind a proxy.
+async fn driven_for_a_second(server: &RedisServer) -> (Proxy, Drive) {
+    let proxy = Proxy::before(server.port()).await;
+    let layer = by_path(RedisStore::open(&proxy.url()).expect("a URL"), QUOTA);
+    let drive = Drive::start(&layer, |turn| format!("/{}", turn % 10));
+    drive.goes_on_for(Duration::from_secs(1)).await;
+    (proxy, drive)
+}
+
 #[test]
 fn a_connection_that_has_become_a_hole_is_replaced_and_a_whole_hole_heals() {
     alone(async {
         let server = RedisServer::start();
-        let proxy = Proxy::before(server.port()).await;
-        let layer = by_path(RedisStore::open(&proxy.url()).expect("a URL"), QUOTA);
-        let drive = Drive::start(&layer, |turn| format!("/{}", turn % 10));
-        drive.goes_on_for(Duration::from_secs(1)).await;
+        let (proxy, drive) = driven_for_a_second(&server).await;
         // As when a router between has forgotten the connection: a new one would work.
         let forgotten = drive.now();
         proxy.set(Wire::HoleForOld);
@@ -68,10 +74,7 @@ fn a_connection_that_has_become_a_hole_is_replaced_and_a_whole_hole_heals() {
 fn half_closed_and_slow_connections_are_no_trap() {
     alone(async {
         let server = RedisServer::start();
-        let proxy = Proxy::before(server.port()).await;
-        let layer = by_path(RedisStore::open(&proxy.url()).expect("a URL"), QUOTA);
-        let drive = Drive::start(&layer, |turn| format!("/{}", turn % 10));
-        drive.goes_on_for(Duration::from_secs(1)).await;
+        let (proxy, drive) = driven_for_a_second(&server).await;
         for wire in [Wire::HalfClosed, Wire::Slow(Duration::from_millis(300))] {
             proxy.set(wire);
             drive.goes_on_for(Duration::from_secs(1)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::store::TestClock;
-use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
+use tollgate::{Algorithm, Decision, MemoryStore, Quota, RateLimiter};
 
 use crate::{ALGORITHMS, used};
 
@@ -33,6 +33,21 @@ async fn charge(limiter: &RateLimiter, units: u32) {
     let _ = limiter.check_n("ada", units.min(room)).await.unwrap();
 }
 
+/// Has others charge before, and reserves as much of this as there is room for then.
+async fn reserve_after(
+    clock: &TestClock,
+    limiter: &RateLimiter,
+    before: Vec<(u32, u64)>,
+    reserved: u32,
+) -> Decision {
+    for (units, wait) in before {
+        charge(limiter, units).await;
+        clock.advance(Duration::from_micros(wait));
+    }
+    let room = limiter.peek("ada").await.unwrap().remaining();
+    limiter.check_n("ada", reserved.min(room)).await.unwrap()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -49,12 +64,7 @@ proptest! {
         block_on(async {
             let clock = TestClock::new();
             let limiter = limiter(&clock, algorithm);
-            for (units, wait) in before {
-                charge(&limiter, units).await;
-                clock.advance(Duration::from_micros(wait));
-            }
-            let room = limiter.peek("ada").await.unwrap().remaining();
-            let mut decision = limiter.check_n("ada", reserved.min(room)).await.unwrap();
+            let mut decision = reserve_after(&clock, &limiter, before, reserved).await;
             limiter.refund(&mut decision, given_back).await.unwrap();
             charge(&limiter, after).await;
             let others = used(&limiter, "ada").await - decision.held();
@@ -80,12 +90,7 @@ proptest! {
         block_on(async {
             let clock = TestClock::new();
             let limiter = limiter(&clock, algorithm);
-            for (units, wait) in before {
-                charge(&limiter, units).await;
-                clock.advance(Duration::from_micros(wait));
-            }
-            let room = limiter.peek("ada").await.unwrap().remaining();
-            let decision = limiter.check_n("ada", reserved.min(room)).await.unwrap();
+            let decision = reserve_after(&clock, &limiter, before, reserved).await;
             let reserved = decision.held();
             clock.advance(Duration::from_micros(wait));
             charge(&limiter, after).await;
