@@ -333,15 +333,7 @@ impl RateLimiter {
                 let answer = Answer::new(Source::None, answers);
                 Some((quotas, answer))
             }
-            Then::FallBack => {
-                let shares = if self.guard.is_in_process() {
-                    quotas.clone()
-                } else {
-                    on_failure.shares_of(&quotas, &self.quotas)
-                };
-                self.fall_back(&quotas, &shares, &key, cost)
-                    .map(|answer| (shares, answer))
-            }
+            Then::FallBack => self.fall_back(on_failure, quotas, &key, cost),
         };
         let then = answered
             .as_ref()
@@ -360,21 +352,30 @@ impl RateLimiter {
         Ok(draft.end())
     }
 
-    /// What this process says by its own counts; nothing where it cannot tell.
-    fn fall_back(&self, quotas: &Quotas, shares: &Quotas, key: &Key, cost: u32) -> Option<Answer> {
-        // To be refused for good is for the store to say.
-        if limit_below(shares, cost).is_some() && limit_below(quotas, cost).is_none() {
-            return None;
-        }
-        let subject = self.subject(shares, key);
-        let check = Check { subject, cost };
+    /// What this process says by its own counts, and by which quotas; nothing where it cannot tell.
+    fn fall_back(
+        &self,
+        on_failure: &OnFailure,
+        quotas: Quotas,
+        key: &Key,
+        cost: u32,
+    ) -> Option<(Quotas, Answer)> {
         if self.guard.is_in_process() {
             // It has not failed, unless it is full.
-            return self.store.check(check).try_ready().ok()?.ok();
+            let subject = self.subject(&quotas, key);
+            let answer = self.store.check(Check { subject, cost });
+            let answer = answer.try_ready().ok()?.ok()?;
+            return Some((quotas, answer));
         }
-        let answer = self.guard.fallback()?.check(check);
+        let shares = on_failure.shares_of(&quotas, &self.quotas);
+        // To be refused for good is for the store to say.
+        if limit_below(&shares, cost).is_some() && limit_below(&quotas, cost).is_none() {
+            return None;
+        }
+        let subject = self.subject(&shares, key);
+        let answer = self.guard.fallback()?.check(Check { subject, cost });
         let answer = answer.try_ready().ok()?.ok()?;
-        Some(answer.of_fallback())
+        Some((shares, answer.of_fallback()))
     }
 
     /// These quotas as a list: its own, where they are.
