@@ -50,6 +50,37 @@ pub enum ErrorKind {
     QuotasUnknown,
 }
 
+impl ErrorKind {
+    /// All of them, each at its own place.
+    #[cfg(any(feature = "metrics", test))]
+    pub(crate) const ALL: [Self; 9] = [
+        Self::CostExceedsLimit,
+        Self::CostTooLarge,
+        Self::Timeout,
+        Self::Unavailable,
+        Self::Misconfigured,
+        Self::Full,
+        Self::InvalidReply,
+        Self::Unsupported,
+        Self::QuotasUnknown,
+    ];
+
+    /// What metrics and events call it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::CostTooLarge => "cost_too_large",
+            Self::Timeout => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::Misconfigured => "misconfigured",
+            Self::Full => "full",
+            Self::InvalidReply => "invalid_reply",
+            Self::Unsupported => "unsupported",
+            Self::QuotasUnknown => "quotas_unknown",
+        }
+    }
+}
+
 impl Error {
     /// Makes an error of a store: its kind and a text for people, which names no key.
     #[must_use]

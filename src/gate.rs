@@ -21,9 +21,10 @@ use crate::limiter::{Begun, nap_after};
 use crate::notice::Notices;
 use crate::plan::PlanFn;
 use crate::rejection::grpc::Grpc;
+use crate::telemetry::Outcome;
 use crate::{
     Decision, DecisionView, Error, ErrorKind, Headers, RateLimiter, Rejection, RejectionReason,
-    Reservation,
+    Reservation, Source,
 };
 pub(crate) use inquiry::Inquiry;
 pub(crate) use telling::Telling;
@@ -102,7 +103,7 @@ impl Gate {
     /// Finds out who asks and for how much, and asks the store.
     pub(crate) fn ask(self: &Arc<Self>, parts: &Parts) -> Asked {
         if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
-            return Asked::Judged(Judged::Passes(Pass::Exempt));
+            return Asked::Judged(self.exempt());
         }
         let found = self.key.extract(parts);
         self.notices
@@ -136,9 +137,14 @@ impl Gate {
         nap_after(decided.as_ref().ok()?, left)
     }
 
+    fn exempt(&self) -> Judged {
+        self.limiter.telemetry().exempt();
+        Judged::Passes(Pass::Exempt)
+    }
+
     fn without_key(&self, error: KeyError) -> Judged {
         match (error.kind(), self.on_missing_key) {
-            (KeyErrorKind::Missing, MissingKey::Exempt) => return Judged::Passes(Pass::Exempt),
+            (KeyErrorKind::Missing, MissingKey::Exempt) => return self.exempt(),
             (KeyErrorKind::Misconfigured, _) => {
                 self.notices.key_unknown(self.limiter.label(), &error);
             }
@@ -152,7 +158,10 @@ impl Gate {
         match decided {
             // Where more is used than the limit, which was lowered, what costs nothing has no room
             // either, and need not have.
-            Ok(decision) if decision.is_allowed() || decision.cost() == 0 => {
+            Ok(decision) if decision.is_allowed() || costs_nothing(&decision) => {
+                self.limiter
+                    .telemetry()
+                    .decided(Outcome::Admitted, &decision);
                 Judged::Passes(Pass::Admitted(decision))
             }
             Ok(decision) => self.reject(RejectionReason::Limited(decision.into_view())),
@@ -166,12 +175,32 @@ impl Gate {
     }
 
     fn reject(&self, reason: RejectionReason) -> Judged {
+        self.tell_of(&reason);
         let rejection = Rejection::new(self.limiter.label(), reason).with_status(self.status);
         if self.dry_run.is_some() {
             self.notices.would_reject(&rejection);
             Judged::Passes(Pass::Spared(rejection))
         } else {
             Judged::Rejected(rejection)
+        }
+    }
+
+    fn tell_of(&self, reason: &RejectionReason) {
+        let telemetry = self.limiter.telemetry();
+        let or_would = |outcome| match self.dry_run {
+            None => outcome,
+            Some(_) => Outcome::WouldRefuse,
+        };
+        match reason {
+            RejectionReason::Limited(decision) => {
+                telemetry.decided(or_would(Outcome::Refused), decision);
+            }
+            RejectionReason::NoKey(error) => {
+                telemetry.undecided(or_would(Outcome::NoKey), error, error.kind().text());
+            }
+            RejectionReason::Failed(error) => {
+                telemetry.undecided(or_would(Outcome::Failed), error, error.kind().text());
+            }
         }
     }
 
@@ -238,6 +267,11 @@ impl Gate {
         };
         Tell::Admitted(held)
     }
+}
+
+/// Whether it asks for nothing, and nobody said that it may not.
+fn costs_nothing(decision: &DecisionView) -> bool {
+    decision.cost() == 0 && decision.source() != Source::Block
 }
 
 /// Shows the handler what would have been decided.

@@ -69,6 +69,28 @@ impl Key {
         Self::written(|text| encode(value.as_ref(), text))
     }
 
+    /// The key that is stored as this text, as [`as_str`](Self::as_str) tells it: of a log, a page, a list
+    /// of Redis. `None` for what no key is stored as; of any other text, [`new`](Self::new) makes a key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Key;
+    ///
+    /// let key = Key::from("a b");
+    /// assert_eq!(Key::from_stored(key.as_str()), Some(key));
+    /// assert_eq!(Key::from_stored("a b"), None);
+    /// ```
+    #[must_use]
+    pub fn from_stored(text: &str) -> Option<Self> {
+        if !text.bytes().all(is_stored) {
+            return None;
+        }
+        let text = ArrayString::from(text).ok()?;
+        let fingerprint = Fingerprint::of(&text);
+        Some(Self { text, fingerprint })
+    }
+
     /// The one key under which everybody is counted together.
     #[must_use]
     pub fn global() -> Self {
@@ -186,6 +208,11 @@ impl NamedTag {
         let name = percent_encode(name.as_bytes(), ESCAPED);
         Self(format!("{kind}:{name}=").into())
     }
+}
+
+/// Whether a byte may be of the text of a key.
+fn is_stored(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._:/@+%=,~#*".contains(&byte)
 }
 
 fn encode(value: &[u8], text: &mut dyn Write) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! The layer: how requests become checks.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use std::time::Duration;
@@ -315,6 +316,18 @@ impl RateLimitLayer {
     /// answers of requests that would have been refused.
     pub fn dry_run_header(self, name: HeaderName) -> Self {
         self.with(|gate| gate.dry_run.get_or_insert_default().header = Some(name))
+    }
+
+    /// Keeps so many of the keys that are refused most: see [`RateLimiter::track_refused`].
+    pub fn track_refused(self, keys: NonZeroUsize) -> Self {
+        self.with(|gate| gate.limiter = gate.limiter.clone().track_refused(keys))
+    }
+
+    /// The limiter that this layer asks: to look at its keys or [block](crate::Admin) them, and to count
+    /// jobs together with requests.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        &self.gate.limiter
     }
 
     fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {

@@ -96,6 +96,10 @@ mod identity;
 mod limiter;
 mod quota;
 
+// What operators see and do.
+mod admin;
+mod telemetry;
+
 // How it is counted, and where.
 mod algorithm;
 pub mod store;
@@ -114,6 +118,7 @@ mod rejection;
 mod reservation;
 mod service;
 
+pub use admin::{Admin, Standing};
 pub use body::ResponseBody;
 pub use decision::{Decision, DecisionView, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
@@ -133,6 +138,7 @@ pub use service::RateLimit;
 pub use store::Store;
 pub use store::memory::MemoryStore;
 pub use store::redis::{RedisStore, doctor};
+pub use telemetry::RefusedKey;
 
 /// The examples of the README, as tests.
 #[cfg(doctest)]

@@ -1,8 +1,10 @@
 //! A name, a store and quotas: the limiter, without HTTP.
 
 mod settle;
+mod upkeep;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::decision::{Answer, Charger, Draft, QuotaAnswer, Source};
 use crate::failure::{OnFailure, Then, is_of_store};
-use crate::store::{Check, Guard, Guarded, Reset, Store, check::Subject};
-use crate::{Decision, DecisionView, Error, ErrorKind, FailurePolicy, Key, Quota, Quotas};
+use crate::store::{Blocks, Check, Guard, Guarded, Store, check::Subject};
+use crate::telemetry::Telemetry;
+use crate::{Admin, Decision, DecisionView, Error, ErrorKind, FailurePolicy, Key, Quota, Quotas};
 
 /// Limits how often something is done, by key.
 ///
@@ -51,12 +54,14 @@ use crate::{Decision, DecisionView, Error, ErrorKind, FailurePolicy, Key, Quota,
 pub struct RateLimiter {
     store: Arc<dyn Store>,
     guard: Guard,
+    blocks: Blocks,
     quotas: Quotas,
     name: Arc<str>,
     /// The name as it is stored.
     scope: Key,
     /// Without, the caller gets the error.
     on_failure: Option<Arc<OnFailure>>,
+    telemetry: Arc<Telemetry>,
 }
 
 /// A check that was begun.
@@ -81,11 +86,14 @@ impl RateLimiter {
     ///
     /// `quotas` is one [`Quota`] or a list of them. An empty list admits everything.
     pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
+        let name: Arc<str> = DEFAULT_NAME.into();
         Self {
             guard: store.guard(),
+            blocks: store.blocks(),
             store: Arc::new(store),
             quotas: quotas.into(),
-            name: DEFAULT_NAME.into(),
+            telemetry: Arc::new(Telemetry::new(&name, None)),
+            name,
             scope: Key::from(DEFAULT_NAME),
             on_failure: None,
         }
@@ -97,9 +105,21 @@ impl RateLimiter {
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self.scope = Key::from(&*self.name);
+        self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.keeps_busiest()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
         }
+        self
+    }
+
+    /// Keeps so many of the keys that are refused most, for
+    /// [`Admin::busiest_refused`](crate::Admin::busiest_refused); none unless said otherwise.
+    ///
+    /// 100 tell about any key that makes up a hundredth of all refusals. Each takes about 150 bytes, and
+    /// a refusal a lock and a few steps, whatever the number of keys that are refused.
+    #[must_use]
+    pub fn track_refused(mut self, keys: NonZeroUsize) -> Self {
+        self.telemetry = Arc::new(Telemetry::new(&self.name, Some(keys)));
         self
     }
 
@@ -133,20 +153,31 @@ impl RateLimiter {
     /// 100 000 units at once in a log; the store is not asked then. Else when the store fails, unless
     /// [`on_failure`](Self::on_failure) says otherwise.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
+        let checked = self.check_silently(key, cost).await;
+        self.telemetry.checked(&checked);
+        checked
+    }
+
+    /// Checks, and tells nobody what came of it.
+    async fn check_silently(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
         if let Some(limit) = limit_below(&self.quotas, cost) {
             return Err(Error::cost_exceeds_limit(cost, limit));
         }
-        self.check_by(&self.quotas, key, cost).await
+        self.end(self.begin(key, cost)).await
     }
 
-    /// Checks against these quotas rather than its own.
+    /// Checks against these quotas rather than its own, and whether or not the key is blocked.
     async fn check_by(
         &self,
         quotas: &Quotas,
         key: impl Into<Key>,
         cost: u32,
     ) -> Result<Decision, Error> {
-        match self.begin_by(quotas, key, cost) {
+        self.end(self.ask(quotas, key, cost, None)).await
+    }
+
+    async fn end(&self, begun: Begun) -> Result<Decision, Error> {
+        match begun {
             Begun::Decided(decided) => decided,
             Begun::Waiting { draft, answer } => self.finish(draft, answer.await),
         }
@@ -155,13 +186,14 @@ impl RateLimiter {
     /// Looks at `key` without charging it: what is used, what remains, when it resets.
     ///
     /// It is a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) says little;
-    /// [`remaining`](crate::DecisionView::remaining) says what would be admitted now.
+    /// [`remaining`](crate::DecisionView::remaining) says what would be admitted now. Whether the key is
+    /// blocked is for [`Admin::look`](crate::Admin::look) to say.
     ///
     /// # Errors
     ///
     /// When the store fails.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.check_n(key, 0).await
+        self.check_by(&self.quotas, key, 0).await
     }
 
     /// Takes units only when there is room, and waits for it: as long as
@@ -200,11 +232,14 @@ impl RateLimiter {
         let key = key.into();
         let begin = Instant::now();
         loop {
-            let decision = self.check_n(&key, cost).await?;
+            let checked = self.check_silently(&key, cost).await;
             let left = max_wait.saturating_sub(begin.elapsed());
-            match nap_after(&decision, left) {
+            match checked.as_ref().ok().and_then(|it| nap_after(it, left)) {
                 Some(nap) => tokio::time::sleep(nap).await,
-                None => return Ok(decision),
+                None => {
+                    self.telemetry.checked(&checked);
+                    return checked;
+                }
             }
         }
     }
@@ -215,22 +250,23 @@ impl RateLimiter {
     ///
     /// When the store fails, or cannot reset a key.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
-        let key = key.into();
-        if self.quotas.is_empty() {
-            return Ok(());
-        }
-        let subject = self.subject(&self.quotas, &key);
-        if let Some(fallback) = self.guard.fallback_if_made() {
-            fallback.reset(Reset { subject }).await?;
-        }
-        let reset = || self.store.reset(Reset { subject });
-        self.guard.give_back(subject, reset).await
+        self.reset_by(&self.quotas, &key.into()).await
     }
 
     /// What this limiter allows.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
+    }
+
+    /// What operators do: look at a key, reset it, give it units, block it.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     pub(crate) fn label(&self) -> &Arc<str> {
@@ -251,14 +287,30 @@ impl RateLimiter {
     /// Asks about these quotas rather than its own.
     #[inline(always)]
     pub(crate) fn begin_by(&self, quotas: &Quotas, key: impl Into<Key>, cost: u32) -> Begun {
+        self.ask(quotas, key, cost, Some(&self.blocks))
+    }
+
+    #[inline(always)]
+    fn ask(
+        &self,
+        quotas: &Quotas,
+        key: impl Into<Key>,
+        cost: u32,
+        blocks: Option<&Blocks>,
+    ) -> Begun {
         let mut draft = Draft::begin();
         let (key, answer) = draft.open().ask_of(quotas, cost, self.charger(), key);
         let later = match answer_without_store(quotas, cost) {
             Some(answer) => Some(Guarded::ready(answer)),
             None => {
                 let subject = self.subject(quotas, key);
-                let check = Check { subject, cost };
-                self.guard.check_in_place(&*self.store, check, answer)
+                match blocks.and_then(|blocks| blocks.left_of(subject)) {
+                    None => {
+                        let check = Check { subject, cost };
+                        self.guard.check_in_place(&*self.store, check, answer)
+                    }
+                    Some(left) => Some(Guarded::ready(Ok(blocked(quotas, left)))),
+                }
             }
         };
         match later.map(Guarded::try_ready) {
@@ -410,6 +462,13 @@ pub(crate) fn nap_after(decision: &DecisionView, left: Duration) -> Option<Durat
     Some(wait.min(NAP))
 }
 
+/// What is said of a blocked key, whatever it has used.
+#[cold]
+fn blocked(quotas: &Quotas, left: Duration) -> Answer {
+    let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), Some(left), left);
+    Answer::new(Source::Block, quotas.iter().map(refused))
+}
+
 /// What the store need not be asked about.
 #[inline(always)]
 fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
@@ -446,10 +505,12 @@ impl fmt::Debug for RateLimiter {
         let Self {
             store: _,
             guard: _,
+            blocks: _,
             quotas,
             name,
             scope: _,
             on_failure,
+            telemetry: _,
         } = self;
         f.debug_struct("RateLimiter")
             .field("name", name)

@@ -108,11 +108,40 @@ pub enum Source {
     /// The counts of this process, while the store fails: see
     /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     Fallback,
+    /// Nobody was asked: the key is [blocked](crate::Admin::block).
+    Block,
     /// A store of another crate.
     Other,
     /// Nobody: there is no quota, or the store fails and the limiter is
     /// [open](crate::FailurePolicy::open).
     None,
+}
+
+impl Source {
+    /// All of them, each at its own place.
+    #[cfg(any(feature = "metrics", test))]
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Redis,
+        Self::Memory,
+        Self::LocalDenial,
+        Self::Fallback,
+        Self::Block,
+        Self::Other,
+        Self::None,
+    ];
+
+    /// What metrics and events call it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Memory => "memory",
+            Self::LocalDenial => "local_denial",
+            Self::Fallback => "fallback",
+            Self::Block => "block",
+            Self::Other => "other",
+            Self::None => "none",
+        }
+    }
 }
 
 /// What a store says of one quota of a check.

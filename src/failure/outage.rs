@@ -75,7 +75,7 @@ impl Outage {
     /// A check was decided: said when the store had failed, and it was the store that decided.
     #[inline]
     pub(crate) fn decided(&self, limiter: &str, by: Source) {
-        if !matches!(by, Source::LocalDenial | Source::None) {
+        if !matches!(by, Source::LocalDenial | Source::Block | Source::None) {
             self.back(limiter);
         }
     }

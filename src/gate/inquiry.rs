@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::{Gate, Judged, Pass};
+use super::{Gate, Judged};
 use crate::decision::Draft;
 use crate::limiter::Begun;
 use crate::plan::{Plan, PlanFuture};
@@ -168,7 +168,7 @@ impl Future for Inquiry {
         let this = self.get_mut();
         loop {
             match ready!(this.poll_stage(cx)) {
-                Next::Exempt => return Poll::Ready(Judged::Passes(Pass::Exempt)),
+                Next::Exempt => return Poll::Ready(this.gate.exempt()),
                 Next::Asked(Begun::Waiting { draft, answer }) => {
                     this.stage = Stage::Checking { draft, answer };
                 }

@@ -26,6 +26,17 @@ pub enum KeyErrorKind {
     Misconfigured,
 }
 
+impl KeyErrorKind {
+    /// What events call it.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Missing => "missing_key",
+            Self::Ambiguous => "ambiguous_key",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+}
+
 impl KeyError {
     /// An error whose text completes "cannot tell who the request is from: …".
     #[must_use]

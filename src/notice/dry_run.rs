@@ -35,8 +35,6 @@ impl Spared {
 
     fn note_at(&self, seconds: u64, rejection: &Rejection) {
         let limiter = rejection.limiter();
-        let reason = rejection.reason();
-        tracing::debug!(limiter, ?reason, "dry run: a request would be refused");
         self.count.fetch_add(1, Ordering::Relaxed);
         let next = self.next.load(Ordering::Relaxed);
         let then = seconds.saturating_add(EVERY_SECONDS);

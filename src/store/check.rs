@@ -1,5 +1,7 @@
 //! What a store is asked.
 
+use std::time::Duration;
+
 use crate::decision::{Answer, QuotaAnswer};
 use crate::identity::Fingerprint;
 use crate::{Key, Quota, Quotas};
@@ -71,6 +73,36 @@ impl Check<'_> {
 #[non_exhaustive]
 pub struct Reset<'a> {
     pub(crate) subject: Subject<'a>,
+}
+
+/// The order to a [`Store`](crate::Store) to block a key of a limiter, whatever its quotas are, in place
+/// of what was so before.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Block<'a> {
+    pub(crate) limiter: &'a Key,
+    pub(crate) key: &'a Key,
+    pub(crate) duration: Duration,
+}
+
+impl<'a> Block<'a> {
+    /// The limiter that does not admit it, in the form in which it is stored.
+    #[must_use]
+    pub fn limiter(&self) -> &'a Key {
+        self.limiter
+    }
+
+    /// Who is blocked.
+    #[must_use]
+    pub fn key(&self) -> &'a Key {
+        self.key
+    }
+
+    /// For how long, from now on; zero not at all.
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
 }
 
 /// The order to a [`Store`](crate::Store) to take back units that it charged.

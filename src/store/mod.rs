@@ -3,6 +3,7 @@
 //! [`RedisStore`](crate::RedisStore) shares its counts between all processes,
 //! [`MemoryStore`](crate::MemoryStore) keeps them in this one, by the same rules.
 
+mod blocks;
 pub(crate) mod check;
 mod clock;
 mod future;
@@ -13,7 +14,8 @@ mod url;
 
 use std::sync::Arc;
 
-pub use check::{Check, Refund, Reset};
+pub use blocks::Blocks;
+pub use check::{Block, Check, Refund, Reset};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::TestClock;
@@ -89,6 +91,24 @@ pub trait Store: Send + Sync + 'static {
         )))
     }
 
+    /// Blocks a key of a limiter for a time, or not any more, and says so in its [`blocks`](Self::blocks).
+    ///
+    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        let _ = block;
+        StoreFuture::ready(Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store cannot block a key",
+        )))
+    }
+
+    /// What is blocked, where limiters look before they ask.
+    ///
+    /// Unless a store says otherwise, that is nothing.
+    fn blocks(&self) -> Blocks {
+        Blocks::new()
+    }
+
     /// What limiters ask the store through: a deadline, a breaker, and the counts of this process to
     /// fall back on.
     ///
@@ -116,6 +136,14 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).refund(refund)
     }
 
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        (**self).block(block)
+    }
+
+    fn blocks(&self) -> Blocks {
+        (**self).blocks()
+    }
+
     fn guard(&self) -> Guard {
         (**self).guard()
     }
@@ -136,6 +164,14 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         (**self).refund(refund)
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        (**self).block(block)
+    }
+
+    fn blocks(&self) -> Blocks {
+        (**self).blocks()
     }
 
     fn guard(&self) -> Guard {

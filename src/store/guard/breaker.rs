@@ -36,6 +36,13 @@ pub(super) enum Entry {
     Refuse,
 }
 
+/// It is open, or closed, and was not before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Opened,
+    Closed,
+}
+
 #[derive(Debug)]
 pub(super) struct Breaker {
     mode: AtomicU8,
@@ -135,21 +142,22 @@ impl Breaker {
     }
 
     /// The store has failed.
-    pub(super) fn failed(&self, now: u64, error: &Error) {
+    pub(super) fn failed(&self, now: u64, error: &Error) -> Option<Turn> {
         let mut record = self.lock();
         if self.is_open() {
             // It was asked before.
-            return;
+            return None;
         }
         self.mode.store(WARY, Ordering::Relaxed);
         // One call may have carried many checks: what befell it befell it once.
         if record.last.as_ref().is_some_and(|last| last.is_same(error)) {
-            return;
+            return None;
         }
         record.last = Some(error.clone());
-        if record.count_failure(now) {
+        record.count_failure(now).then(|| {
             self.open(&mut record, now);
-        }
+            Turn::Opened
+        })
     }
 
     /// Somebody who began then has not waited for the store to answer.
@@ -157,13 +165,13 @@ impl Breaker {
     /// One who leaves says nothing, and who leaves early neither. But where many leave, nobody is
     /// answered in between, and together they have waited for as long as the store may take, it
     /// hangs.
-    pub(super) fn given_up(&self, began: u64, now: u64, deadline: u64) {
+    pub(super) fn given_up(&self, began: u64, now: u64, deadline: u64) -> Option<Turn> {
         if now.saturating_sub(began) < deadline / PART_THAT_TELLS {
-            return;
+            return None;
         }
         let mut record = self.lock();
         if self.is_open() {
-            return;
+            return None;
         }
         if self.mode.swap(WARY, Ordering::Relaxed) == CALM {
             record.begin_second(now);
@@ -171,17 +179,19 @@ impl Breaker {
             record.given_up_in_a_row = 0;
         }
         record.count_given_up(began, now);
-        if record.given_up_in_a_row >= FAILURES_IN_A_ROW && record.unanswered >= deadline {
+        let hangs = record.given_up_in_a_row >= FAILURES_IN_A_ROW && record.unanswered >= deadline;
+        hangs.then(|| {
             record.last = None;
             self.open(&mut record, now);
-        }
+            Turn::Opened
+        })
     }
 
     /// What the probe came to; `None` when nobody waited for it.
-    pub(super) fn probed(&self, now: u64, outcome: Option<Result<(), &Error>>) {
+    pub(super) fn probed(&self, now: u64, outcome: Option<Result<(), &Error>>) -> Option<Turn> {
         let mut record = self.lock();
         if !self.is_open() {
-            return;
+            return None;
         }
         match outcome {
             Some(Ok(())) => {
@@ -190,6 +200,7 @@ impl Breaker {
                 record.given_up_in_a_row = 0;
                 record.begin_second(now);
                 self.mode.store(WARY, Ordering::Relaxed);
+                return Some(Turn::Closed);
             }
             Some(Err(error)) => {
                 record.last = Some(error.clone());
@@ -198,6 +209,7 @@ impl Breaker {
             // The next one tries.
             None => self.until.store(now, Ordering::Relaxed),
         }
+        None
     }
 
     fn open(&self, record: &mut Record, now: u64) {

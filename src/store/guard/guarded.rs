@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use super::Guard;
 use crate::Error;
 use crate::store::{Answer, StoreFuture};
+use crate::telemetry::StoreMeter;
 
 /// The future of an answer, of which the guard hears.
 pub(crate) struct Guarded {
@@ -77,6 +78,9 @@ impl Watch {
 
     pub(super) fn end(mut self, answer: &Result<Answer, Error>) {
         self.has_ended = true;
+        if StoreMeter::LISTENS {
+            self.guard.note_time(self.began);
+        }
         self.guard.note_end(self.part, self.is_probe, answer);
     }
 }

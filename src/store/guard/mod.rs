@@ -5,6 +5,7 @@ mod breaker;
 mod guarded;
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,10 +18,14 @@ use super::clock::TestClock;
 use super::memory::DEFAULT_MAX_KEYS;
 use super::{Answer, Check, Source, Store, StoreFuture};
 use crate::decision::StoreId;
+use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind, MemoryStore};
-use breaker::{Breaker, Entry};
+use breaker::{Breaker, Entry, Turn};
 pub(crate) use guarded::Guarded;
 use guarded::Watch;
+
+/// What metrics call a store that says nothing.
+const UNNAMED: &str = "other";
 
 /// As for Redis: a hundred times a call to a healthy server near by, and little beside what people
 /// notice.
@@ -88,11 +93,14 @@ struct Inner {
     /// The deadline in microseconds, in which breakers count: each check needs it.
     deadline_micros: u64,
     breakers: Box<[Breaker]>,
+    /// How many of them are open.
+    open: AtomicUsize,
     fallback: OnceLock<MemoryStore>,
 }
 
 #[derive(Clone)]
 struct Settings {
+    meter: StoreMeter,
     clock: Clock,
     deadline: Duration,
     /// Whether the store keeps the deadline itself.
@@ -117,6 +125,7 @@ impl Guard {
     #[must_use]
     pub fn new() -> Self {
         Self::build(Settings {
+            meter: StoreMeter::new(UNNAMED),
             clock: Clock::monotonic(),
             deadline: DEFAULT_DEADLINE,
             keeps_deadline: false,
@@ -136,6 +145,7 @@ impl Guard {
             inner: Arc::new(Inner {
                 deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
                 breakers: breakers.take(settings.parts.count).collect(),
+                open: AtomicUsize::new(0),
                 fallback: OnceLock::new(),
                 settings,
             }),
@@ -146,6 +156,16 @@ impl Guard {
         let mut settings = self.inner.settings.clone();
         change(&mut settings);
         Self::build(settings)
+    }
+
+    /// What metrics call the store: `other` unless said otherwise.
+    #[must_use]
+    pub fn named(self, store: &str) -> Self {
+        self.metered(StoreMeter::new(store))
+    }
+
+    pub(crate) fn metered(self, meter: StoreMeter) -> Self {
+        self.with(|settings| settings.meter = meter)
     }
 
     /// Bounds how long a check waits for the store: 100 ms unless said otherwise. What takes longer is
@@ -239,9 +259,10 @@ impl Guard {
         let Settings {
             fallback_keys: keys,
             clock,
+            meter,
             ..
         } = &self.inner.settings;
-        let made = || MemoryStore::build(*keys, clock.clone());
+        let made = || MemoryStore::build_metered(*keys, clock.clone(), meter.clone());
         (*keys > 0).then(|| self.inner.fallback.get_or_init(made))
     }
 
@@ -334,9 +355,19 @@ impl Guard {
         })
     }
 
+    /// Tells how long who began then has waited for the store.
+    fn note_time(&self, began: u64) {
+        let Settings { meter, clock, .. } = &self.inner.settings;
+        let waited = clock.now().saturating_sub(began);
+        meter.answered(Duration::from_micros(waited));
+    }
+
     /// Tells the breaker what came of a check, or of its probe.
     fn note_end(&self, part: usize, is_probe: bool, answer: &Result<Answer, Error>) {
         let outcome = answer.as_ref().map(Answer::source);
+        if let Err(error) = &outcome {
+            self.inner.settings.meter.failed(error.kind());
+        }
         if is_probe {
             self.note_probe(part, Some(outcome));
         } else {
@@ -353,7 +384,7 @@ impl Guard {
         let now = || self.inner.settings.clock.now();
         match outcome {
             Ok(Source::LocalDenial) => {}
-            Err(error) if is_failure(error) => breaker.failed(now(), error),
+            Err(error) if is_failure(error) => self.turned(breaker.failed(now(), error)),
             Ok(_) | Err(_) => breaker.succeeded(now),
         }
     }
@@ -362,7 +393,7 @@ impl Guard {
     fn note_given_up(&self, part: usize, began: u64) {
         if let Some(breaker) = self.inner.breakers.get(part) {
             let now = self.inner.settings.clock.now();
-            breaker.given_up(began, now, self.inner.deadline_micros);
+            self.turned(breaker.given_up(began, now, self.inner.deadline_micros));
         }
     }
 
@@ -378,7 +409,22 @@ impl Guard {
             Some(Err(error)) if is_failure(error) => Some(Err(error)),
             Some(_) => Some(Ok(())),
         };
-        breaker.probed(self.inner.settings.clock.now(), outcome);
+        self.turned(breaker.probed(self.inner.settings.clock.now(), outcome));
+    }
+
+    /// Tells how many breakers are open, when that is another number.
+    fn turned(&self, turn: Option<Turn>) {
+        let open = match turn {
+            None => return,
+            Some(Turn::Opened) => self.inner.open.fetch_add(1, Ordering::Relaxed) + 1,
+            Some(Turn::Closed) => self.inner.open.fetch_sub(1, Ordering::Relaxed) - 1,
+        };
+        self.inner.settings.meter.breakers_open(open);
+    }
+
+    /// Whether any part of the store is not asked.
+    pub(crate) fn is_open(&self) -> bool {
+        self.inner.open.load(Ordering::Relaxed) > 0
     }
 
     #[inline]
@@ -411,6 +457,7 @@ impl Default for Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings {
+            meter: _,
             clock: _,
             deadline,
             keeps_deadline: _,

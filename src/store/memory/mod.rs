@@ -5,14 +5,16 @@ mod entries;
 mod shard;
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
-use super::{Answer, Check, Guard, Refund, Reset, Source, Store, StoreFuture};
+use super::{Answer, Block, Blocks, Check, Guard, Refund, Reset, Source, Store, StoreFuture};
 use crate::identity::Fingerprint;
+use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind};
 use shard::Shard;
 
@@ -64,8 +66,12 @@ pub struct MemoryStore {
 }
 
 struct Inner {
-    clock: Clock,
+    /// How many keys are held.
+    held: AtomicUsize,
+    meter: StoreMeter,
     guard: Guard,
+    blocks: Blocks,
+    clock: Clock,
     max_keys: usize,
     shards: Box<[Locked]>,
 }
@@ -95,14 +101,36 @@ impl MemoryStore {
         Self::build(DEFAULT_MAX_KEYS, Clock::Test(clock))
     }
 
+    /// What metrics call the store: `memory` unless said otherwise.
+    ///
+    /// To be told before the store is used: this is another store.
+    #[must_use]
+    pub fn named(self, store: &str) -> Self {
+        self.metered(StoreMeter::new(store))
+    }
+
+    pub(crate) fn metered(self, meter: StoreMeter) -> Self {
+        let Inner {
+            max_keys, clock, ..
+        } = &*self.inner;
+        Self::build_metered(*max_keys, clock.clone(), meter)
+    }
+
     pub(crate) fn build(max_keys: usize, clock: Clock) -> Self {
+        Self::build_metered(max_keys, clock, StoreMeter::new("memory"))
+    }
+
+    pub(crate) fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
         let max_keys = max_keys.max(1);
         let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
         let shard = || Locked(Mutex::new(Shard::new(max_keys / shards)));
         Self {
             inner: Arc::new(Inner {
+                blocks: Blocks::with_clock(clock.clone()),
                 clock,
-                guard: Guard::new().in_process(),
+                guard: Guard::new().in_process().metered(meter.clone()),
+                meter,
+                held: AtomicUsize::new(0),
                 max_keys,
                 shards: std::iter::repeat_with(shard).take(shards).collect(),
             }),
@@ -133,7 +161,10 @@ impl MemoryStore {
     pub fn remove_dead(&self) {
         let now = self.inner.clock.now();
         for shard in &self.inner.shards {
-            lock(shard).remove_dead(now);
+            let mut shard = lock(shard);
+            let held = shard.len();
+            shard.remove_dead(now);
+            self.tell_held(held, shard.len());
         }
     }
 
@@ -156,6 +187,19 @@ impl MemoryStore {
         Some((lock(shard), name))
     }
 
+    /// Tells how many keys are held, when a shard holds another number than before.
+    #[inline(always)]
+    fn tell_held(&self, before: usize, now: usize) {
+        if StoreMeter::LISTENS && before != now {
+            let Inner { held, meter, .. } = &*self.inner;
+            let change = now.wrapping_sub(before);
+            meter.keys(
+                held.fetch_add(change, Ordering::Relaxed)
+                    .wrapping_add(change),
+            );
+        }
+    }
+
     /// Decides over a check, and puts the answer into its place; an error when there is no room.
     #[inline]
     fn decide(&self, check: Check<'_>, answer: &mut Answer) -> Result<(), Error> {
@@ -163,14 +207,18 @@ impl MemoryStore {
         let Some((mut shard, name)) = self.shard_of(check.subject) else {
             return Err(self.full());
         };
+        let held = shard.len();
         shard.sweep_now_and_then(now);
         answer.begin(now, Source::Memory);
-        if let Some(counters) = shard.known(name) {
-            counters.check(check, now, answer);
-        } else if !shard.check_stranger(name, check, now, answer) {
-            return Err(self.full());
-        }
-        Ok(())
+        let has_room = match shard.known(name) {
+            Some(counters) => {
+                counters.check(check, now, answer);
+                true
+            }
+            None => shard.check_stranger(name, check, now, answer),
+        };
+        self.tell_held(held, shard.len());
+        if has_room { Ok(()) } else { Err(self.full()) }
     }
 
     #[cold]
@@ -204,7 +252,9 @@ impl Store for MemoryStore {
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         if let Some((mut shard, name)) = self.shard_of(reset.subject) {
+            let held = shard.len();
             shard.reset(name, reset.quotas());
+            self.tell_held(held, shard.len());
         }
         StoreFuture::ready(Ok(()))
     }
@@ -215,6 +265,15 @@ impl Store for MemoryStore {
             shard.refund(name, refund, now);
         }
         StoreFuture::ready(Ok(()))
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        self.inner.blocks.put(block);
+        StoreFuture::ready(Ok(()))
+    }
+
+    fn blocks(&self) -> Blocks {
+        self.inner.blocks.clone()
     }
 
     fn guard(&self) -> Guard {

@@ -14,6 +14,7 @@ use super::names::Names;
 use super::script::{Script, Scripts};
 use crate::store::check::Subject;
 use crate::store::{Refund, Reset};
+use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind};
 
 /// How a store calls Redis.
@@ -23,6 +24,7 @@ pub(super) struct Client {
     pub(super) scripts: Arc<Scripts>,
     pub(super) names: Names,
     pub(super) deadline: Duration,
+    pub(super) meter: StoreMeter,
 }
 
 impl Client {
@@ -59,6 +61,8 @@ impl Client {
     ) -> Result<Vec<Result<Granted, Error>>, Error> {
         let script = &self.scripts.decide;
         let call = call::decide(script, &self.names, entries);
+        self.meter
+            .called(entries.iter().map(|entry| entry.count).sum());
         let reply = run(live, script, call).await?;
         let asked = entries
             .iter()
@@ -93,6 +97,12 @@ impl Client {
             let live = client.wait(way).await?;
             run(&live, &client.scripts.refund, call).await.map(drop)
         }
+    }
+
+    /// Runs a script whose keys are of no subject.
+    pub(super) async fn run_anywhere(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
+        let live = self.wait(Way::default()).await?;
+        run(&live, script, call).await
     }
 
     pub(super) async fn query(&self, way: Way, command: &Cmd) -> Result<Value, Error> {
@@ -138,6 +148,7 @@ impl fmt::Debug for Client {
             scripts: _,
             names,
             deadline,
+            meter: _,
         } = self;
         f.debug_struct("Client")
             .field("connection", connection)

@@ -20,6 +20,7 @@ use crate::decision::{Answer, Wait};
 use crate::identity::Fingerprint;
 use crate::store::check::{Check, Subject};
 use crate::store::clock::Clock;
+use crate::telemetry::StoreMeter;
 
 /// How old a refusal may become unless told otherwise: so soon is seen what other processes reset,
 /// gave back or raised.
@@ -36,6 +37,7 @@ const PARTS: usize = 256;
 
 /// The refusals that this process remembers.
 pub(super) struct Denials {
+    meter: StoreMeter,
     of_keys: Cache<Fingerprint, Arc<[Denial]>>,
     /// How often something was forgotten of some of the keys: a refusal of theirs that was on its way
     /// meanwhile is not remembered.
@@ -62,8 +64,9 @@ pub(super) struct Sent {
 }
 
 impl Denials {
-    pub(super) fn new(clock: Clock, max_age: Duration) -> Self {
+    pub(super) fn new(clock: Clock, max_age: Duration, meter: StoreMeter) -> Self {
         Self {
+            meter,
             of_keys: Cache::new(MAX_KEYS),
             forgotten: [const { AtomicU64::new(0) }; PARTS],
             clock,
@@ -124,6 +127,7 @@ impl Denials {
         let kept = kept.filter(|other| !other.is_of(check) && other.holds(answered_at));
         let denials = [denial].into_iter().chain(kept.cloned()).take(MAX_OF_KEY);
         self.of_keys.insert(whose, denials.collect());
+        self.meter.refusals(|| self.of_keys.len());
         // Whoever forgets says so first: one of both sees the other.
         if self.forgotten_of(whose) != sent.forgotten {
             self.of_keys.remove(&whose);
@@ -225,7 +229,8 @@ mod tests {
 
     fn denials() -> (Arc<Denials>, TestClock) {
         let clock = TestClock::new();
-        let denials = Denials::new(Clock::Test(clock.clone()), SECOND);
+        let meter = StoreMeter::new("test");
+        let denials = Denials::new(Clock::Test(clock.clone()), SECOND, meter);
         (Arc::new(denials), clock)
     }
 

@@ -3,6 +3,7 @@
 //! The only folder that names `redis::`.
 
 mod address;
+mod blocking;
 mod call;
 mod callers;
 mod client;
@@ -37,8 +38,10 @@ use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
 use super::memory::DEFAULT_MAX_KEYS;
-use super::{Answer, Check, Guard, Refund, Reset, Store, StoreFuture};
+use super::{Answer, Block, Blocks, Check, Guard, Refund, Reset, Store, StoreFuture};
+use crate::telemetry::StoreMeter;
 use crate::{ConfigError, Error, ErrorKind};
+use blocking::{BlockedKey, Seen};
 use call::{Entry, Granted};
 use client::Client;
 use connection::{Connection, Way};
@@ -176,6 +179,8 @@ struct Shared {
     /// Whether the server is one of a cluster, by its URL or as it has said.
     is_cluster: Arc<AtomicBool>,
     guard: Guard,
+    blocks: Blocks,
+    seen: Seen,
     settings: Settings,
 }
 
@@ -217,6 +222,7 @@ impl RedisStore {
 
     fn on(connection: Connection) -> Self {
         let client = Client {
+            meter: StoreMeter::new(&format!("{connection:?}")),
             connection: Arc::new(connection),
             scripts: Scripts::shared(),
             names: Names::default(),
@@ -232,11 +238,14 @@ impl RedisStore {
     }
 
     fn build(client: Client, settings: Settings) -> Self {
-        let denials = Denials::new(settings.clock.clone(), settings.denials_for);
+        let clock = &settings.clock;
+        let denials = Denials::new(clock.clone(), settings.denials_for, client.meter.clone());
         let is_cluster = Arc::new(AtomicBool::new(client.connection.is_of_cluster()));
         let guard = guard(&client, &is_cluster, &settings);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new_cyclic(|shared| Shared {
+                blocks: Blocks::shared(settings.clock.clone(), blocking::list(shared.clone())),
+                seen: Seen::default(),
                 client,
                 denials: Arc::new(denials),
                 lanes: PerRuntime::default(),
@@ -401,6 +410,7 @@ fn guard(client: &Client, is_cluster: &Arc<AtomicBool>, settings: &Settings) -> 
     let names = client.names.clone();
     let is_cluster = Arc::clone(is_cluster);
     Guard::new()
+        .metered(client.meter.clone())
         .kept_deadline(client.deadline)
         .clock(settings.clock.clone())
         .fallback_keys(settings.fallback_keys)
@@ -480,6 +490,17 @@ impl Store for RedisStore {
         self.giving_back(refund.subject, call)
     }
 
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        let (shared, blocked) = (Arc::clone(&self.shared), BlockedKey::from(block));
+        StoreFuture::boxed(
+            async move { within_deadline(&shared.client, shared.block(blocked)).await },
+        )
+    }
+
+    fn blocks(&self) -> Blocks {
+        self.shared.blocks.clone()
+    }
+
     fn guard(&self) -> Guard {
         self.shared.guard.clone()
     }
@@ -493,6 +514,8 @@ impl fmt::Debug for RedisStore {
             lanes: _,
             is_cluster: _,
             guard: _,
+            blocks: _,
+            seen: _,
             settings,
         } = &*self.shared;
         f.debug_struct("RedisStore")

@@ -61,6 +61,11 @@ impl Names {
         }
     }
 
+    /// The name of the list of what is blocked: one for all that have this prefix.
+    pub(super) fn blocks(&self) -> String {
+        format!("{}:{FORMAT}:{{blocks}}", self.prefix)
+    }
+
     /// The slot of a cluster in which a subject's stored counts are: CRC16 of the hash tag.
     pub(super) fn slot(&self, subject: Subject<'_>) -> u16 {
         let own = crc_of(subject);

@@ -6,11 +6,11 @@ use redis::{Arg, Cmd, RedisWrite};
 
 const CLOCK: &str = include_str!("../../../lua/clock.lua");
 
-/// The files behind the clock: those that both scripts have, of which each is run when it is first
-/// needed, and the end of each script. A function that a call does not use still takes as long as a
+/// The files behind the clock: those that the scripts of counts have in common, of which each is run when
+/// it is first needed, and the end of each script; then those of scripts that need no other file. A function that a call does not use still takes as long as a
 /// twentieth of a command to make, and there are dozens.
 macro_rules! files {
-    (needed: $($needed:literal)*; ends: $decide:literal $refund:literal) => {
+    (needed: $($needed:literal)*; ends: $decide:literal $refund:literal; alone: $block:literal $blocked:literal) => {
         /// The files by name.
         #[cfg(test)]
         const FILES: &[(&str, &str)] = &[
@@ -18,6 +18,8 @@ macro_rules! files {
             $(($needed, include_str!(concat!("../../../lua/", $needed, ".lua"))),)*
             ($decide, DECIDE),
             ($refund, REFUND),
+            ($block, BLOCK),
+            ($blocked, BLOCKED),
         ];
 
         const NEEDED: &str = concat!(
@@ -31,6 +33,8 @@ macro_rules! files {
         );
         const DECIDE: &str = include_str!(concat!("../../../lua/", $decide, ".lua"));
         const REFUND: &str = include_str!(concat!("../../../lua/", $refund, ".lua"));
+        const BLOCK: &str = include_str!(concat!("../../../lua/", $block, ".lua"));
+        const BLOCKED: &str = include_str!(concat!("../../../lua/", $blocked, ".lua"));
     };
 }
 
@@ -38,7 +42,8 @@ files!(
     needed:
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
         "tally" "tally_steps" "aligned" "tick" "settle" "log" "list" "push" "begin" "text" "several";
-    ends: "decide" "refund"
+    ends: "decide" "refund";
+    alone: "block" "blocked"
 );
 
 /// The scripts of a store.
@@ -48,6 +53,10 @@ pub(super) struct Scripts {
     pub(super) decide: Script,
     /// Takes units back: seldom, so that it does not make the other longer.
     pub(super) refund: Script,
+    /// Notes what is blocked.
+    pub(super) block: Script,
+    /// Tells what is blocked.
+    pub(super) blocked: Script,
 }
 
 impl Scripts {
@@ -63,6 +72,8 @@ impl Scripts {
         Self {
             decide: Script::new([clock, NEEDED, DECIDE].concat()),
             refund: Script::new([clock, NEEDED, REFUND].concat()),
+            block: Script::new([clock, BLOCK].concat()),
+            blocked: Script::new([clock, BLOCKED].concat()),
         }
     }
 }
@@ -112,7 +123,7 @@ mod tests {
         ADMITTED_FIELDS, CALL_FIELDS, CALL_REPLY_FIELDS, ENTRY_REPLY_FIELDS, PLAN_FIELDS,
         QUOTA_FIELDS, RECEIPT_FIELDS, REFUND_FIELDS, REFUSED_FIELDS, RUN_FIELDS,
     };
-    use super::{DECIDE, FILES, REFUND};
+    use super::{DECIDE, FILES, REFUND, Scripts};
 
     /// The lines `field   text` of a header, by field.
     fn header(file: &str) -> BTreeMap<&str, Vec<&str>> {
@@ -204,8 +215,14 @@ mod tests {
 
     #[test]
     fn the_scripts_are_ascii_and_have_no_shebang() {
-        let scripts = super::Scripts::shared();
-        for script in [&scripts.decide, &scripts.refund] {
+        let scripts = Scripts::shared();
+        let Scripts {
+            decide,
+            refund,
+            block,
+            blocked,
+        } = &*scripts;
+        for script in [decide, refund, block, blocked] {
             assert!(script.text.is_ascii());
             assert!(!script.text.starts_with("#!"));
         }

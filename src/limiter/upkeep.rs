@@ -1,0 +1,55 @@
+//! What an operator does with the keys of a limiter.
+
+use std::time::Duration;
+
+use super::RateLimiter;
+use crate::store::check::Subject;
+use crate::store::{Block, Reset, Store};
+use crate::{Decision, Error, Key, Quotas};
+
+impl RateLimiter {
+    pub(crate) async fn look_by(&self, quotas: &Quotas, key: &Key) -> Result<Decision, Error> {
+        self.check_by(quotas, key, 0).await
+    }
+
+    pub(crate) async fn reset_by(&self, quotas: &Quotas, key: &Key) -> Result<(), Error> {
+        if quotas.is_empty() {
+            return Ok(());
+        }
+        let subject = self.subject(quotas, key);
+        if let Some(fallback) = self.guard.fallback_if_made() {
+            fallback.reset(Reset { subject }).await?;
+        }
+        let reset = || self.store.reset(Reset { subject });
+        self.guard.give_back(subject, reset).await
+    }
+
+    /// Blocks a key for so long from now on.
+    pub(crate) async fn block(&self, key: &Key, duration: Duration) -> Result<(), Error> {
+        let block = Block {
+            limiter: &self.scope,
+            key,
+            duration,
+        };
+        let subject = self.subject(&self.quotas, key);
+        let block = || self.store.block(block);
+        self.guard.give_back(subject, block).await
+    }
+
+    /// Finds out what other processes have blocked.
+    pub(crate) async fn look_for_blocks(&self) -> Result<(), Error> {
+        self.blocks.look().await
+    }
+
+    pub(crate) fn blocked_for(&self, key: &Key) -> Option<Duration> {
+        let subject: Subject<'_> = self.subject(&self.quotas, key);
+        self.blocks.left_of(subject)
+    }
+
+    /// What is blocked, longest first.
+    pub(crate) fn blocked(&self) -> Vec<(Key, Duration)> {
+        let mut blocked = self.blocks.of_limiter(&self.scope);
+        blocked.sort_by(|(one, left), (two, other)| other.cmp(left).then_with(|| one.cmp(two)));
+        blocked
+    }
+}

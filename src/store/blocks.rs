@@ -1,0 +1,228 @@
+//! The keys that an operator has blocked, as far as this process knows.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::StoreFuture;
+use super::check::{Block, Subject};
+use super::clock::Clock;
+use crate::Key;
+use crate::identity::Fingerprint;
+
+/// How often a process looks for what another one has blocked.
+pub(crate) const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// Which keys of which limiters are [blocked](crate::Admin::block), as far as this process knows.
+///
+/// Limiters look here before they ask their store, so that a blocked key costs the store nothing and
+/// stays blocked while it fails. As long as nothing is blocked, looking is to read one atomic.
+///
+/// A [`Store`](crate::Store) keeps one and gives it to all its limiters. Clones are one list.
+#[derive(Clone)]
+pub struct Blocks {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: Clock,
+    /// Whether the list below may hold any.
+    some: AtomicBool,
+    list: RwLock<HashMap<Fingerprint, Blocked>>,
+    lookout: Option<Lookout>,
+}
+
+/// One key of one limiter, until then.
+#[derive(Clone, Debug)]
+struct Blocked {
+    limiter: Key,
+    key: Key,
+    /// By the clock of the list, in microseconds.
+    until: u64,
+}
+
+/// Who finds out what other processes have blocked.
+struct Lookout {
+    look: Box<dyn Fn(&Blocks) -> StoreFuture<()> + Send + Sync>,
+    /// When to look again.
+    next: AtomicU64,
+}
+
+impl Blocks {
+    /// A list that nobody else adds to.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(Clock::monotonic())
+    }
+
+    pub(crate) fn with_clock(clock: Clock) -> Self {
+        Self::build(clock, None)
+    }
+
+    /// A list that others add to: `look` finds out what they did, and [puts](Self::replace) it in place.
+    /// Checks have it do so each second at most, and do not wait for it.
+    pub(crate) fn shared(
+        clock: Clock,
+        look: impl Fn(&Self) -> StoreFuture<()> + Send + Sync + 'static,
+    ) -> Self {
+        let lookout = Lookout {
+            look: Box::new(look),
+            next: AtomicU64::new(0),
+        };
+        Self::build(clock, Some(lookout))
+    }
+
+    fn build(clock: Clock, lookout: Option<Lookout>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                clock,
+                some: AtomicBool::new(false),
+                list: RwLock::default(),
+                lookout,
+            }),
+        }
+    }
+
+    /// How long a subject stays blocked.
+    #[inline]
+    pub(crate) fn left_of(&self, subject: Subject<'_>) -> Option<Duration> {
+        if let Some(lookout) = &self.inner.lookout {
+            self.look_if_due(lookout);
+        }
+        if self.inner.some.load(Ordering::Relaxed) {
+            self.find(subject)
+        } else {
+            None
+        }
+    }
+
+    #[cold]
+    fn find(&self, subject: Subject<'_>) -> Option<Duration> {
+        let list = self
+            .inner
+            .list
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let block = list.get(&subject.fingerprint())?;
+        self.left(block)
+    }
+
+    fn left(&self, block: &Blocked) -> Option<Duration> {
+        let left = block.until.checked_sub(self.inner.clock.now())?;
+        (left > 0).then(|| Duration::from_micros(left))
+    }
+
+    fn look_if_due(&self, lookout: &Lookout) {
+        let now = self.inner.clock.now();
+        let next = lookout.next.load(Ordering::Relaxed);
+        let then = now.saturating_add(micros(LOOKS_EVERY));
+        // Later than it can be is what a clock says that has stepped back.
+        let is_due = now >= next || next > then;
+        if is_due
+            && lookout
+                .next
+                .compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            drop(runtime.spawn((lookout.look)(self)));
+        }
+    }
+
+    /// Finds out now what others have blocked.
+    pub(crate) fn look(&self) -> StoreFuture<()> {
+        match &self.inner.lookout {
+            None => StoreFuture::ready(Ok(())),
+            Some(lookout) => (lookout.look)(self),
+        }
+    }
+
+    /// Does as a store was told.
+    pub fn put(&self, block: Block<'_>) {
+        self.change(|list, now| {
+            let until = now.saturating_add(micros(block.duration()));
+            let (limiter, key) = (block.limiter().clone(), block.key().clone());
+            let whose = key.fingerprint().within(limiter.fingerprint());
+            list.insert(
+                whose,
+                Blocked {
+                    limiter,
+                    key,
+                    until,
+                },
+            );
+        });
+    }
+
+    /// Forgets what was known for what is so now: limiters, keys, and how long they stay blocked.
+    pub(crate) fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
+        self.change(|list, now| {
+            let blocks = blocks.into_iter().map(|(limiter, key, left)| {
+                let whose = key.fingerprint().within(limiter.fingerprint());
+                let until = now.saturating_add(micros(left));
+                let blocked = Blocked {
+                    limiter,
+                    key,
+                    until,
+                };
+                (whose, blocked)
+            });
+            *list = blocks.collect();
+        });
+    }
+
+    /// What is blocked of a limiter, and for how long.
+    pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
+        let list = self
+            .inner
+            .list
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let of_limiter = list.values().filter(|block| block.limiter == *limiter);
+        let left = of_limiter.filter_map(|block| Some((block.key.clone(), self.left(block)?)));
+        left.collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let list = self
+            .inner
+            .list
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        list.len()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HashMap<Fingerprint, Blocked>, u64)) {
+        let now = self.inner.clock.now();
+        let mut list = self
+            .inner
+            .list
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        change(&mut list, now);
+        list.retain(|_, blocked| blocked.until > now);
+        self.inner.some.store(!list.is_empty(), Ordering::Relaxed);
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blocks")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,190 @@
+//! What operators have blocked, in any process: a list in Redis, and what this process knows of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::Value;
+
+use super::client::Client;
+use super::{Shared, call, within_deadline};
+use crate::store::{Block, Blocks, StoreFuture};
+use crate::{Error, ErrorKind, Key};
+
+/// The version of a list that nobody has seen.
+const NO_VERSION: &str = "0";
+
+/// What this process knows of the list.
+#[derive(Debug)]
+pub(super) struct Seen {
+    version: Mutex<String>,
+    /// How often this process has changed the list.
+    changes: AtomicU64,
+    /// Whether it was said that the list cannot be read.
+    said: AtomicBool,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            version: Mutex::new(NO_VERSION.to_owned()),
+            changes: AtomicU64::new(0),
+            said: AtomicBool::new(false),
+        }
+    }
+}
+
+/// A list of what is blocked that this process shares with all others.
+pub(super) fn list(of: Weak<Shared>) -> impl Fn(&Blocks) -> StoreFuture<()> {
+    move |blocks| {
+        let Some(shared) = of.upgrade() else {
+            return StoreFuture::ready(Ok(()));
+        };
+        // Who fails is not asked what it may do without.
+        if shared.guard.is_open() {
+            return StoreFuture::ready(Ok(()));
+        }
+        let blocks = blocks.clone();
+        StoreFuture::boxed(async move {
+            let outcome = within_deadline(&shared.client, shared.look(&blocks)).await;
+            if let Err(error) = &outcome {
+                shared.seen.cannot_look(error);
+            }
+            outcome
+        })
+    }
+}
+
+impl Shared {
+    /// Blocks a key, or not any more.
+    pub(super) async fn block(&self, blocked: BlockedKey) -> Result<(), Error> {
+        self.client.block(&blocked).await?;
+        // What is on its way to those who look may not tell of this yet.
+        self.seen.changes.fetch_add(1, Ordering::SeqCst);
+        self.blocks.put(blocked.block());
+        Ok(())
+    }
+
+    /// Finds out what is blocked, if that is not known.
+    async fn look(&self, blocks: &Blocks) -> Result<(), Error> {
+        let changes = self.seen.changes.load(Ordering::SeqCst);
+        let version = self.seen.version();
+        let Some(list) = self.client.blocked(&version).await? else {
+            return Ok(());
+        };
+        if self.seen.changes.load(Ordering::SeqCst) == changes {
+            blocks.replace(list.blocked);
+            self.seen.set_version(list.version);
+        }
+        Ok(())
+    }
+}
+
+impl Seen {
+    fn version(&self) -> String {
+        let version = self.version.lock();
+        version.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_version(&self, version: String) {
+        let known = self.version.lock();
+        *known.unwrap_or_else(PoisonError::into_inner) = version;
+    }
+
+    /// Said once if it will not pass; what is down is said by those who need it.
+    fn cannot_look(&self, error: &Error) {
+        let is_setup = error.kind() == ErrorKind::Misconfigured;
+        if is_setup && !self.said.swap(true, Ordering::Relaxed) {
+            tracing::warn!("what other processes block is not known here: {error}");
+        }
+    }
+}
+
+/// A key to be blocked, kept until Redis knows.
+pub(super) struct BlockedKey {
+    limiter: Key,
+    key: Key,
+    duration: Duration,
+}
+
+impl BlockedKey {
+    fn block(&self) -> Block<'_> {
+        Block {
+            limiter: &self.limiter,
+            key: &self.key,
+            duration: self.duration,
+        }
+    }
+}
+
+impl From<Block<'_>> for BlockedKey {
+    fn from(block: Block<'_>) -> Self {
+        Self {
+            limiter: block.limiter().clone(),
+            key: block.key().clone(),
+            duration: block.duration(),
+        }
+    }
+}
+
+/// What is blocked, and the version of the list that says so.
+struct List {
+    version: String,
+    blocked: Vec<(Key, Key, Duration)>,
+}
+
+impl Client {
+    async fn block(&self, blocked: &BlockedKey) -> Result<(), Error> {
+        let micros = u64::try_from(blocked.duration.as_micros()).unwrap_or(u64::MAX);
+        let script = &self.scripts.block;
+        let mut call = script.call(1, 2, 0);
+        call.arg(self.names.blocks());
+        call.arg(format!(
+            "{},{}",
+            blocked.limiter.as_str(),
+            blocked.key.as_str()
+        ));
+        call.arg(micros);
+        match self.run_anywhere(script, call).await? {
+            Value::Int(1) => Ok(()),
+            Value::Int(0) => Err(Error::new(
+                ErrorKind::Full,
+                "as many keys are blocked as can be: unblock others",
+            )),
+            _ => Err(call::unexpected("to block")),
+        }
+    }
+
+    /// What is blocked; nothing where that is known by this version.
+    async fn blocked(&self, version: &str) -> Result<Option<List>, Error> {
+        let script = &self.scripts.blocked;
+        let mut call = script.call(1, 1, 0);
+        call.arg(self.names.blocks()).arg(version);
+        let reply = self.run_anywhere(script, call).await?;
+        let texts: Vec<String> =
+            redis::from_redis_value(reply).map_err(|_| call::unexpected("what is blocked"))?;
+        let Some((now, blocked)) = texts.split_first() else {
+            return Err(call::unexpected("what is blocked"));
+        };
+        if now == version {
+            return Ok(None);
+        }
+        let (pairs, _) = blocked.as_chunks();
+        let list = List {
+            version: now.clone(),
+            blocked: pairs
+                .iter()
+                .filter_map(|[member, left]| read(member, left))
+                .collect(),
+        };
+        Ok(Some(list))
+    }
+}
+
+/// The limiter and the key of a member, and how long it stays blocked.
+fn read(member: &str, left: &str) -> Option<(Key, Key, Duration)> {
+    // In a limiter's name a comma is escaped.
+    let (limiter, key) = member.split_once(',')?;
+    let left = Duration::from_micros(left.parse().ok()?);
+    Some((Key::from_stored(limiter)?, Key::from_stored(key)?, left))
+}

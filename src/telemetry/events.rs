@@ -1,0 +1,141 @@
+//! One event for each check, for whoever listens at that level.
+//!
+//! Names of fields are those of OpenTelemetry where it has one (`error.type`), times are seconds as
+//! there. A key is never told: an alias is, which is the same for one key as long as this process
+//! lives, and from which nobody finds the key.
+
+use std::error::Error as StdError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tracing::{Level, debug, enabled, info};
+
+use super::Outcome;
+use crate::DecisionView;
+
+/// So many refusals a second are told at info, for each limiter: enough to see who and why, and not
+/// for a client to fill a disk with. All others are told at debug.
+const TOLD_A_SECOND: u64 = 10;
+
+/// What is told of the checks of one limiter.
+#[derive(Debug)]
+pub(super) struct Events {
+    begin: Instant,
+    /// The second in which refusals were told last, times 16, and how many were.
+    told: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self {
+            begin: Instant::now(),
+            told: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Events {
+    #[inline]
+    pub(super) fn admitted(&self, limiter: &str, decision: &DecisionView) {
+        debug!(
+            target: "tollgate::check",
+            limiter,
+            outcome = Outcome::Admitted.text(),
+            source = decision.source().text(),
+            cost = decision.cost(),
+            limit = decision.limit(),
+            remaining = decision.remaining(),
+            key_alias = alias(decision),
+            "a check was admitted"
+        );
+    }
+
+    pub(super) fn refused(&self, limiter: &str, outcome: Outcome, decision: &DecisionView) {
+        // Of a dry run there is a line that says how many.
+        if outcome == Outcome::Refused
+            && enabled!(target: "tollgate::check", Level::INFO)
+            && let Some(left_out) = self.turn(self.begin.elapsed().as_secs())
+        {
+            info!(
+                target: "tollgate::check",
+                limiter,
+                outcome = outcome.text(),
+                source = decision.source().text(),
+                cost = decision.cost(),
+                limit = decision.limit(),
+                retry_after = seconds(decision.retry_after()),
+                key_alias = alias(decision),
+                left_out,
+                "a check was refused"
+            );
+            return;
+        }
+        debug!(
+            target: "tollgate::check",
+            limiter,
+            outcome = outcome.text(),
+            source = decision.source().text(),
+            cost = decision.cost(),
+            limit = decision.limit(),
+            retry_after = seconds(decision.retry_after()),
+            key_alias = alias(decision),
+            "a check was refused"
+        );
+    }
+
+    pub(super) fn exempt(&self, limiter: &str) {
+        debug!(
+            target: "tollgate::check",
+            limiter,
+            outcome = Outcome::Exempt.text(),
+            "a request was not counted"
+        );
+    }
+
+    pub(super) fn undecided(
+        &self,
+        limiter: &str,
+        outcome: Outcome,
+        error: &(dyn StdError + 'static),
+        kind: &str,
+    ) {
+        debug!(
+            target: "tollgate::check",
+            limiter,
+            outcome = outcome.text(),
+            error.type = kind,
+            error,
+            "a check was not decided"
+        );
+    }
+
+    /// Whether a refusal in this second is told, and how many were not since the last one that was.
+    fn turn(&self, second: u64) -> Option<u64> {
+        let step = |told: u64| match (told / 16, told % 16) {
+            (last, count) if last == second && count >= TOLD_A_SECOND => None,
+            (last, count) if last == second => Some(last * 16 + count + 1),
+            _ => Some(second * 16 + 1),
+        };
+        let is_told = self
+            .told
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+        if is_told.is_ok() {
+            Some(self.left_out.swap(0, Ordering::Relaxed))
+        } else {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+}
+
+fn seconds(wait: Option<Duration>) -> Option<f64> {
+    wait.map(|wait| wait.as_secs_f64())
+}
+
+fn alias(decision: &DecisionView) -> Option<tracing::field::DisplayValue<String>> {
+    let charged_to = decision.where_charged()?;
+    let alias = charged_to.key.fingerprint().alias();
+    Some(tracing::field::display(format!("{alias:016x}")))
+}

@@ -1,0 +1,171 @@
+//! Metrics, through the facade of the crate `metrics`: the application says where they go.
+//!
+//! Labels are names that the application gave and words of this crate, never what a client sent: their
+//! number is bounded however many keys there are.
+
+mod kept;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Unit};
+
+use super::Outcome;
+use crate::{ErrorKind, Source};
+use kept::{Family, Kept};
+
+const CHECKS: Family = Family {
+    name: "tollgate_checks_total",
+    unit: Unit::Count,
+    about: "Checks by what came of them and who decided.",
+};
+const STORE_DURATION: Family = Family {
+    name: "tollgate_store_duration_seconds",
+    unit: Unit::Seconds,
+    about: "How long checks waited for the store.",
+};
+const STORE_ERRORS: Family = Family {
+    name: "tollgate_store_errors_total",
+    unit: Unit::Count,
+    about: "Checks that the store failed, by the kind of error.",
+};
+const BREAKERS_OPEN: Family = Family {
+    name: "tollgate_breakers_open",
+    unit: Unit::Count,
+    about: "Parts of the store that are not asked at present.",
+};
+const KEYS: Family = Family {
+    name: "tollgate_keys",
+    unit: Unit::Count,
+    about: "Keys that this process holds counts or refusals of.",
+};
+const BATCH_CHECKS: Family = Family {
+    name: "tollgate_batch_checks",
+    unit: Unit::Count,
+    about: "Checks that one call carried.",
+};
+
+/// How often each came of a check of one limiter.
+#[derive(Debug)]
+pub(super) struct CheckCounts {
+    limiter: Arc<str>,
+    /// By outcome and source.
+    counts: Box<[[Kept<Counter>; Source::ALL.len()]; Outcome::ALL.len()]>,
+}
+
+impl CheckCounts {
+    pub(super) fn new(limiter: &Arc<str>) -> Self {
+        Self {
+            limiter: Arc::clone(limiter),
+            counts: Box::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn count(&self, outcome: Outcome, source: Source) {
+        let by_outcome = self.counts.get(outcome as usize);
+        let count = by_outcome.and_then(|counts| counts.get(source as usize));
+        if let Some(count) = count {
+            let key = || self.key(outcome, source);
+            count.tell(&CHECKS, key, |count| count.increment(1));
+        }
+    }
+
+    fn key(&self, outcome: Outcome, source: Source) -> Key {
+        let labels = vec![
+            Label::new("limiter", self.limiter.to_string()),
+            Label::from_static_parts("outcome", outcome.text()),
+            Label::from_static_parts("source", source.text()),
+        ];
+        Key::from_parts(CHECKS.name, labels)
+    }
+}
+
+/// What is told of one store; clones tell together.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreMeter(Arc<OfStore>);
+
+#[derive(Debug)]
+struct OfStore {
+    store: String,
+    duration: Kept<Histogram>,
+    errors: [Kept<Counter>; ErrorKind::ALL.len()],
+    breakers_open: Kept<Gauge>,
+    counts_held: Kept<Gauge>,
+    refusals_held: Kept<Gauge>,
+    batch: Kept<Histogram>,
+}
+
+impl StoreMeter {
+    /// Whether anybody may want to know: what takes time to find out is not found out else.
+    pub(crate) const LISTENS: bool = true;
+
+    pub(crate) fn new(store: &str) -> Self {
+        Self(Arc::new(OfStore {
+            store: store.to_owned(),
+            duration: Kept::default(),
+            errors: Default::default(),
+            breakers_open: Kept::default(),
+            counts_held: Kept::default(),
+            refusals_held: Kept::default(),
+            batch: Kept::default(),
+        }))
+    }
+
+    fn key(&self, family: &Family, also: Option<Label>) -> Key {
+        let store = Label::new("store", self.0.store.clone());
+        let labels: Vec<_> = [store].into_iter().chain(also).collect();
+        Key::from_parts(family.name, labels)
+    }
+
+    /// A check was answered, or was not, after so long.
+    pub(crate) fn answered(&self, after: Duration) {
+        let key = || self.key(&STORE_DURATION, None);
+        let seconds = after.as_secs_f64();
+        let duration = &self.0.duration;
+        duration.tell(&STORE_DURATION, key, |duration| duration.record(seconds));
+    }
+
+    /// The store failed a check.
+    pub(crate) fn failed(&self, kind: ErrorKind) {
+        let label = Label::from_static_parts("kind", kind.text());
+        let key = || self.key(&STORE_ERRORS, Some(label));
+        if let Some(errors) = self.0.errors.get(kind as usize) {
+            errors.tell(&STORE_ERRORS, key, |errors| errors.increment(1));
+        }
+    }
+
+    /// So many of its parts are not asked.
+    pub(crate) fn breakers_open(&self, count: usize) {
+        let key = || self.key(&BREAKERS_OPEN, None);
+        let open = &self.0.breakers_open;
+        open.tell(&BREAKERS_OPEN, key, |open| open.set(as_f64(count)));
+    }
+
+    /// So many keys have counts in this process.
+    pub(crate) fn keys(&self, count: usize) {
+        self.held(&self.0.counts_held, "counts", count);
+    }
+
+    /// So many keys have refusals that are remembered.
+    pub(crate) fn refusals(&self, count: impl FnOnce() -> usize) {
+        self.held(&self.0.refusals_held, "refusals", count());
+    }
+
+    fn held(&self, held: &Kept<Gauge>, what: &'static str, count: usize) {
+        let label = Label::from_static_parts("holds", what);
+        let key = || self.key(&KEYS, Some(label));
+        held.tell(&KEYS, key, |held| held.set(as_f64(count)));
+    }
+
+    /// A call carried so many checks.
+    pub(crate) fn called(&self, checks: u32) {
+        let key = || self.key(&BATCH_CHECKS, None);
+        let batch = &self.0.batch;
+        batch.tell(&BATCH_CHECKS, key, |batch| batch.record(f64::from(checks)));
+    }
+}
+
+fn as_f64(count: usize) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
+}

@@ -1,0 +1,37 @@
+//! The same as `metrics`, for builds without that feature: nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Outcome;
+use crate::{ErrorKind, Source};
+
+#[derive(Debug)]
+pub(super) struct CheckCounts;
+
+impl CheckCounts {
+    pub(super) fn new(_limiter: &Arc<str>) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(super) fn count(&self, _outcome: Outcome, _source: Source) {}
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct StoreMeter;
+
+impl StoreMeter {
+    pub(crate) const LISTENS: bool = false;
+
+    pub(crate) fn new(_store: &str) -> Self {
+        Self
+    }
+
+    pub(crate) fn answered(&self, _after: Duration) {}
+    pub(crate) fn failed(&self, _kind: ErrorKind) {}
+    pub(crate) fn breakers_open(&self, _count: usize) {}
+    pub(crate) fn keys(&self, _count: usize) {}
+    pub(crate) fn refusals(&self, _count: impl FnOnce() -> usize) {}
+    pub(crate) fn called(&self, _checks: u32) {}
+}
