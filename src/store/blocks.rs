@@ -14,9 +14,6 @@ use super::clock::Clock;
 use crate::Key;
 use crate::identity::Fingerprint;
 
-/// How often a process looks for what another one has blocked.
-pub(crate) const LOOKS_EVERY: Duration = Duration::from_secs(1);
-
 /// Which keys of which limiters are [blocked](crate::Admin::block), as far as this process knows.
 ///
 /// Limiters look here before they ask their store, so that a blocked key costs the store nothing and
@@ -48,6 +45,8 @@ struct Blocked {
 /// Who finds out what other processes have blocked.
 struct Lookout {
     look: Box<dyn Fn(&Blocks) -> StoreFuture<()> + Send + Sync>,
+    /// How often, in microseconds; 0 for not unless asked.
+    every: u64,
     /// When to look again.
     next: AtomicU64,
 }
@@ -64,13 +63,15 @@ impl Blocks {
     }
 
     /// A list that others add to: `look` finds out what they did, and [puts](Self::replace) it in place.
-    /// Checks have it do so each second at most, and do not wait for it.
+    /// Checks have it do so once in such a time at most, and do not wait for it; with zero, never.
     pub(crate) fn shared(
         clock: Clock,
+        every: Duration,
         look: impl Fn(&Self) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
         let lookout = Lookout {
             look: Box::new(look),
+            every: micros(every),
             next: AtomicU64::new(0),
         };
         Self::build(clock, Some(lookout))
@@ -117,9 +118,12 @@ impl Blocks {
     }
 
     fn look_if_due(&self, lookout: &Lookout) {
+        if lookout.every == 0 {
+            return;
+        }
         let now = self.inner.clock.now();
         let next = lookout.next.load(Ordering::Relaxed);
-        let then = now.saturating_add(micros(LOOKS_EVERY));
+        let then = now.saturating_add(lookout.every);
         // Later than it can be is what a clock says that has stepped back.
         let is_due = now >= next || next > then;
         if is_due

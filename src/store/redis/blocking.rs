@@ -11,6 +11,9 @@ use super::{Shared, call, within_deadline};
 use crate::store::{Block, Blocks, StoreFuture};
 use crate::{Error, ErrorKind, Key};
 
+/// How often to look: as long as a refusal is remembered, and nothing to Redis.
+pub(super) const DEFAULT_EVERY: Duration = Duration::from_secs(1);
+
 /// The version of a list that nobody has seen.
 const NO_VERSION: &str = "0";
 

@@ -187,6 +187,7 @@ struct Shared {
 #[derive(Clone, Debug)]
 struct Settings {
     denials_for: Duration,
+    blocks_every: Duration,
     batches: bool,
     fallback_keys: usize,
     /// The clock of this process.
@@ -230,6 +231,7 @@ impl RedisStore {
         };
         let settings = Settings {
             denials_for: denials::DEFAULT_MAX_AGE,
+            blocks_every: blocking::DEFAULT_EVERY,
             batches: true,
             fallback_keys: DEFAULT_MAX_KEYS,
             clock: Clock::monotonic(),
@@ -244,7 +246,11 @@ impl RedisStore {
         let guard = guard(&client, &is_cluster, &settings);
         Self {
             shared: Arc::new_cyclic(|shared| Shared {
-                blocks: Blocks::shared(settings.clock.clone(), blocking::list(shared.clone())),
+                blocks: Blocks::shared(
+                    settings.clock.clone(),
+                    settings.blocks_every,
+                    blocking::list(shared.clone()),
+                ),
                 seen: Seen::default(),
                 client,
                 denials: Arc::new(denials),
@@ -319,6 +325,16 @@ impl RedisStore {
     #[must_use]
     pub fn local_denials(self, at_most: Duration) -> Self {
         self.with(|_, settings| settings.denials_for = at_most)
+    }
+
+    /// How often this process looks for keys that another one has [blocked](crate::Admin::block); each
+    /// second unless said otherwise, with zero not at all.
+    ///
+    /// It does so while checks come, beside them: none waits for it. Redis is asked for the version of a
+    /// list, and tells the list where that is another one.
+    #[must_use]
+    pub fn blocks_every(self, every: Duration) -> Self {
+        self.with(|_, settings| settings.blocks_every = every)
     }
 
     /// Whether checks that wait at the same time travel in one call, which is the default. Else each
