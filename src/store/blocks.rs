@@ -42,9 +42,11 @@ struct Blocked {
     until: u64,
 }
 
+type LookFn = dyn Fn(&Blocks) -> StoreFuture<()> + Send + Sync;
+
 /// Who finds out what other processes have blocked.
 struct Lookout {
-    look: Box<dyn Fn(&Blocks) -> StoreFuture<()> + Send + Sync>,
+    look: Box<LookFn>,
     /// How often, in microseconds; 0 for not unless asked.
     every: u64,
     /// When to look again.

@@ -56,26 +56,13 @@ pub(crate) fn of_thread() -> Log {
 
 /// The lines that were logged since, but those of each refusal.
 pub(crate) fn kept() -> Vec<String> {
-    take()
-        .into_iter()
-        .filter(|line| !is_of_check(line))
-        .collect()
+    let mut lines = all_kept();
+    lines.retain(|line| !line.contains("tollgate::check:"));
+    lines
 }
 
-/// Those of each refusal.
-#[allow(dead_code, reason = "not every program looks at them")]
-pub(crate) fn kept_of_checks() -> Vec<String> {
-    take()
-        .into_iter()
-        .filter(|line| is_of_check(line))
-        .collect()
-}
-
-fn is_of_check(line: &str) -> bool {
-    line.contains("tollgate::check:")
-}
-
-fn take() -> Vec<String> {
+/// All lines that were logged since.
+pub(crate) fn all_kept() -> Vec<String> {
     let bytes = of_thread().with(std::mem::take);
     let text = String::from_utf8(bytes).expect("text");
     text.lines().map(str::to_owned).collect()

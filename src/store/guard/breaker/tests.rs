@@ -178,13 +178,17 @@ fn one_that_opens_again_at_once_stays_open_longer() {
         let breaker = opened_at(0);
         let mut now = next_probe(&breaker, 0);
         breaker.probed(now, Some(Ok(())));
-        (0..FAILURES_IN_A_ROW).for_each(|_| drop(breaker.failed(now, &failure())));
+        for _ in 0..FAILURES_IN_A_ROW {
+            let _ = breaker.failed(now, &failure());
+        }
         shortest = shortest.min(next_probe(&breaker, now) - now);
         // A second later it is another story.
         now = next_probe(&breaker, now) + SECOND;
         breaker.probed(now, Some(Ok(())));
         now += SECOND;
-        (0..FAILURES_IN_A_ROW).for_each(|_| drop(breaker.failed(now, &failure())));
+        for _ in 0..FAILURES_IN_A_ROW {
+            let _ = breaker.failed(now, &failure());
+        }
         assert!(next_probe(&breaker, now) - now <= 201_000);
     }
     assert!(shortest >= 200_000, "{shortest}");
