@@ -3,7 +3,6 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use bytes::Bytes;

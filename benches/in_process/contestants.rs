@@ -57,7 +57,11 @@ pub(crate) fn governor(outcome: Outcome) -> impl Fn(usize) -> bool + Sync {
 
 /// Ours, asked with keys that were made before.
 pub(crate) fn with_keys(quota: Quota) -> impl Fn(usize) -> bool + Sync {
-    let limiter = RateLimiter::new(MemoryStore::new(), quota);
+    with_limiter(RateLimiter::new(MemoryStore::new(), quota))
+}
+
+/// This one of ours, asked so.
+pub(crate) fn with_limiter(limiter: RateLimiter) -> impl Fn(usize) -> bool + Sync {
     let keys: Vec<Key> = texts().into_iter().map(Key::from).collect();
     known(move |index| is_allowed(limiter.check(&keys[index])))
 }

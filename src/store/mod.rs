@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 pub use blocks::Blocks;
 pub use check::{Block, Check, Refund, Reset};
+pub(crate) use clock::Clock;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::TestClock;

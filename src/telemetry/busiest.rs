@@ -6,9 +6,10 @@
 //! more than one part in so many of all refusals as there are places is always among them.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashTable;
 
 use crate::Key;
 use crate::identity::Fingerprint;
@@ -25,6 +26,10 @@ pub struct RefusedKey {
     pub error: u64,
 }
 
+/// So many times as large as need be is the table of places: in a full one, what is removed leaves marks
+/// that have to be swept.
+const EMPTY_PLACES: usize = 4;
+
 /// So many of the busiest keys.
 #[derive(Debug)]
 pub(super) struct Busiest {
@@ -32,19 +37,24 @@ pub(super) struct Busiest {
     counts: Mutex<Counts>,
 }
 
-/// The least count is at the root of a heap, so that a refusal takes a few steps and no walk.
 #[derive(Debug, Default)]
 struct Counts {
-    heap: Vec<RefusedKey>,
-    /// Where in the heap each key is.
-    places: HashMap<Fingerprint, usize>,
+    counted: Vec<RefusedKey>,
+    /// Where each key is among them.
+    places: HashTable<usize>,
+    /// What the least count was when it was last looked for, and where one as small was found.
+    least: u64,
+    hand: usize,
 }
 
 impl Busiest {
     pub(super) fn new(capacity: NonZeroUsize) -> Self {
         Self {
             capacity,
-            counts: Mutex::default(),
+            counts: Mutex::new(Counts {
+                places: HashTable::with_capacity(capacity.get().saturating_mul(EMPTY_PLACES)),
+                ..Counts::default()
+            }),
         }
     }
 
@@ -58,7 +68,7 @@ impl Busiest {
 
     /// The busiest first.
     pub(super) fn first(&self, most: usize) -> Vec<RefusedKey> {
-        let mut keys = self.lock().heap.clone();
+        let mut keys = self.lock().counted.clone();
         keys.sort_by(|one, two| {
             let order = |of: &RefusedKey| (Reverse(of.refused), of.error);
             order(one)
@@ -78,82 +88,88 @@ impl Busiest {
 impl Counts {
     fn count(&mut self, key: &Key, capacity: usize) {
         let whose = key.fingerprint();
-        let place = match self.places.get(&whose) {
+        let known = |place: &usize| self.is_at(*place, whose);
+        let place = match self.places.find(hash_of(whose), known) {
             Some(place) => *place,
-            None if self.heap.len() < capacity => self.append(key),
+            None if self.counted.len() < capacity => self.append(key),
             None => self.take_least(key),
         };
-        if let Some(counted) = self.heap.get_mut(place) {
+        if let Some(counted) = self.counted.get_mut(place) {
             counted.refused += 1;
         }
-        self.sink(place);
     }
 
     fn append(&mut self, key: &Key) -> usize {
-        let place = self.heap.len();
-        self.heap.push(RefusedKey {
+        let place = self.counted.len();
+        self.counted.push(RefusedKey {
             key: key.clone(),
             refused: 0,
             error: 0,
         });
-        self.places.insert(key.fingerprint(), place);
-        self.rise(place)
+        self.note_place(place);
+        place
     }
 
     /// Gives the place of the least to another key, which may have been refused as often before.
     fn take_least(&mut self, key: &Key) -> usize {
-        if let Some(least) = self.heap.first_mut() {
-            self.places.remove(&least.key.fingerprint());
-            least.key = key.clone();
-            least.error = least.refused;
+        let place = self.least_place();
+        let Some(counted) = self.counted.get_mut(place) else {
+            return place;
+        };
+        let before = std::mem::replace(&mut counted.key, key.clone());
+        counted.error = counted.refused;
+        let was_there = |at: &usize| *at == place;
+        let hash = hash_of(before.fingerprint());
+        if let Ok(was) = self.places.find_entry(hash, was_there) {
+            was.remove();
         }
-        self.places.insert(key.fingerprint(), 0);
-        0
-    }
-
-    /// Moves what counts less than those above it up, and tells where it is then.
-    fn rise(&mut self, mut place: usize) -> usize {
-        while place > 0 && self.refused_at(place) < self.refused_at((place - 1) / 2) {
-            self.swap(place, (place - 1) / 2);
-            place = (place - 1) / 2;
-        }
+        self.note_place(place);
         place
     }
 
-    /// Moves what counts more than those below it down.
-    fn sink(&mut self, mut place: usize) {
-        loop {
-            let below = [2 * place + 1, 2 * place + 2];
-            let least = below
-                .into_iter()
-                .min_by_key(|place| self.refused_at(*place));
-            match least {
-                Some(least) if self.refused_at(least) < self.refused_at(place) => {
-                    self.swap(place, least);
-                    place = least;
-                }
-                _ => return,
-            }
+    /// Where one of the least is. Counts only grow: as long as there is one that is no more than the least
+    /// was, it is found by going on from the last.
+    fn least_place(&mut self) -> usize {
+        let of = |place: usize| self.counted.get(place).map(|counted| counted.refused);
+        let places = self.counted.len();
+        let onward = (self.hand..places).chain(0..self.hand);
+        if let Some(place) = onward.clone().find(|place| of(*place) <= Some(self.least)) {
+            self.hand = place;
+            return place;
         }
+        let least = onward.min_by_key(|place| of(*place)).unwrap_or_default();
+        self.least = of(least).unwrap_or_default();
+        self.hand = least;
+        least
     }
 
-    /// More than any where there is none.
-    fn refused_at(&self, place: usize) -> u64 {
-        self.heap.get(place).map_or(u64::MAX, |key| key.refused)
+    fn is_at(&self, place: usize, whose: Fingerprint) -> bool {
+        let counted = self.counted.get(place);
+        counted.is_some_and(|counted| counted.key.fingerprint() == whose)
     }
 
-    fn swap(&mut self, one: usize, two: usize) {
-        self.heap.swap(one, two);
-        for place in [one, two] {
-            if let Some(counted) = self.heap.get(place) {
-                self.places.insert(counted.key.fingerprint(), place);
-            }
-        }
+    fn note_place(&mut self, place: usize) {
+        let Self {
+            counted, places, ..
+        } = self;
+        let hash = |place: &usize| {
+            let counted = counted.get(*place);
+            counted.map_or(0, |counted| hash_of(counted.key.fingerprint()))
+        };
+        places.insert_unique(hash(&place), place, hash);
     }
+}
+
+/// A fingerprint is a hash already.
+fn hash_of(whose: Fingerprint) -> u64 {
+    let [hash, _] = whose.halves();
+    hash
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
 
     use super::*;

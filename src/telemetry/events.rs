@@ -6,12 +6,13 @@
 
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::{Level, debug, enabled, info};
 
 use super::Outcome;
 use crate::DecisionView;
+use crate::store::Clock;
 
 /// So many refusals a second are told at info, for each limiter: enough to see who and why, and not
 /// for a client to fill a disk with. All others are told at debug.
@@ -20,7 +21,7 @@ const TOLD_A_SECOND: u64 = 10;
 /// What is told of the checks of one limiter.
 #[derive(Debug)]
 pub(super) struct Events {
-    begin: Instant,
+    clock: Clock,
     /// The second in which refusals were told last, times 16, and how many were.
     told: AtomicU64,
     left_out: AtomicU64,
@@ -29,7 +30,7 @@ pub(super) struct Events {
 impl Default for Events {
     fn default() -> Self {
         Self {
-            begin: Instant::now(),
+            clock: Clock::monotonic(),
             told: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
         }
@@ -56,7 +57,7 @@ impl Events {
         // Of a dry run there is a line that says how many.
         if outcome == Outcome::Refused
             && enabled!(target: "tollgate::check", Level::INFO)
-            && let Some(left_out) = self.turn(self.begin.elapsed().as_secs())
+            && let Some(left_out) = self.turn(self.clock.now() / 1_000_000)
         {
             info!(
                 target: "tollgate::check",

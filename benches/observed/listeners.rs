@@ -1,0 +1,86 @@
+//! Who listens to what is told of checks.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use tollgate::RateLimiter;
+use tracing::Level;
+
+/// What was built and installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listeners {
+    NotBuilt,
+    Nobody,
+    Metrics,
+    Refusals,
+    Busiest,
+    Checks,
+}
+
+impl Listeners {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::NotBuilt,
+        Self::Nobody,
+        Self::Metrics,
+        Self::Refusals,
+        Self::Busiest,
+        Self::Checks,
+    ];
+
+    pub(crate) fn argument(self) -> &'static str {
+        match self {
+            Self::NotBuilt => "not-built",
+            Self::Nobody => "nobody",
+            Self::Metrics => "metrics",
+            Self::Refusals => "refusals",
+            Self::Busiest => "busiest",
+            Self::Checks => "checks",
+        }
+    }
+
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::NotBuilt => "nobody; without the feature `metrics`",
+            Self::Nobody => "nobody; with it",
+            Self::Metrics => "a Prometheus recorder",
+            Self::Refusals => "and a log at info",
+            Self::Busiest => "and the 100 busiest refused keys",
+            Self::Checks => "a Prometheus recorder and a log at debug: a line for each check",
+        }
+    }
+
+    /// Installs what listens in this process.
+    pub(crate) fn install(self) {
+        if !matches!(self, Self::NotBuilt | Self::Nobody) {
+            let recorder = metrics_exporter_prometheus::PrometheusBuilder::new();
+            recorder.install_recorder().expect("the first recorder");
+        }
+        let level = match self {
+            Self::NotBuilt | Self::Nobody | Self::Metrics => return,
+            Self::Refusals | Self::Busiest => Level::INFO,
+            Self::Checks => Level::DEBUG,
+        };
+        let log = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(io::sink);
+        tracing::subscriber::set_global_default(log.finish()).expect("the first subscriber");
+    }
+
+    /// Has a limiter tell what is told only on request.
+    pub(crate) fn tell(self, limiter: RateLimiter) -> RateLimiter {
+        match (self, NonZeroUsize::new(100)) {
+            (Self::Busiest, Some(keys)) => limiter.track_refused(keys),
+            _ => limiter,
+        }
+    }
+}
+
+impl FromStr for Listeners {
+    type Err = String;
+
+    fn from_str(argument: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|of| of.argument() == argument);
+        named.ok_or_else(|| format!("nobody is called {argument}"))
+    }
+}
