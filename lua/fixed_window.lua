@@ -47,6 +47,11 @@ local steps, grant = need('tally')({
     end
     return counts
   end,
+
+  give = function(numbers, _, units)
+    numbers[2] = numbers[2] - units
+    return numbers
+  end,
 }, '^(%d+) (%d+) (%d+)$', '%s %d %d')
 
 return steps, grant, need('aligned')

@@ -51,6 +51,15 @@ local function at(numbers, quota)
   return { time + passed * tick, units, (level - units * whole) * tick, numbers[4], numbers[5] }
 end
 
+-- Lowers the level as it is stored, by what is given back.
+local function lower(numbers, quota, taken)
+  local whole = quota.whole
+  local level = level_of(numbers[2], numbers[3], quota) - taken
+  numbers[2] = floor(level / whole)
+  numbers[3] = (level - numbers[2] * whole) * quota.tick
+  numbers[4] = numbers[4] + ceil(taken / whole)
+end
+
 local steps, grant = need('tally')({
   is_after = function(numbers)
     return numbers[1] > now
@@ -89,11 +98,13 @@ local steps, grant = need('tally')({
     local current = at(numbers, quota)
     left = min(left, level_of(current[2], current[3], quota))
     local taken = math.max(min(left, units * whole), 0)
-    local level = level_of(numbers[2], numbers[3], quota) - taken
-    numbers[2] = floor(level / whole)
-    numbers[3] = (level - numbers[2] * whole) * tick
-    numbers[4] = numbers[4] + ceil(taken / whole)
+    lower(numbers, quota, taken)
     return taken > 0
+  end,
+
+  give = function(numbers, quota, units)
+    lower(numbers, quota, units * quota.whole)
+    return numbers
   end,
 }, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d %d')
 

@@ -72,6 +72,10 @@ local function trim(key, expired)
   return expired
 end
 
+local function drop(key, expired, units)
+  trim(key, expired + units)
+end
+
 local function take(key, time, units)
   -- How many entries are at most `latest`.
   local function not_later(length, latest)
@@ -106,4 +110,5 @@ return {
   rewind = rewind,
   push = push,
   take = take,
+  drop = drop,
 }

@@ -5,7 +5,7 @@ in [t, t + window). Twin of src/algorithm/sliding_log.rs.
 KEYS    none; is given one
 ARGV    none; is given a count and its quotas
 reply   steps of a kind of log
-calls   those of the kind; after a refund EXISTS
+calls   those of the kind; after a refund EXISTS; where a gift leaves nothing, UNLINK
 server  Redis 5.0
 
 A kind of log is a table of functions: `survey` tells how many units it holds, when the oldest and, as
@@ -13,7 +13,8 @@ text, the newest was charged, and what `push` is to be told of the newest; `entr
 an index was charged; `expired` how many were charged up to a time, which is less than all and more
 than none, and where it is known when the next one was; `trim` forgets up to so many of the oldest,
 and tells how many; `rewind` has those after now be charged now; `push` charges units now; `take`
-takes back up to so many that were charged at a time, and tells whether there were any.
+takes back up to so many that were charged at a time, and tells whether there were any; `drop` forgets
+so many expired ones, as far as `trim` would, and so many of those behind them.
 ]]
 
 return function(kind)
@@ -74,11 +75,22 @@ return function(kind)
     end
   end
 
+  -- The oldest go: they would be back soon.
+  local function give(log, units)
+    if units < log.used then
+      kind.drop(log.key, log.skipped, units)
+      renew(log)
+    elseif log.used > 0 then
+      call('UNLINK', log.key)
+    end
+  end
+
   return {
     read = read,
     judge = judge,
     charge = charge,
     write = write,
     refund = refund,
+    give = give,
   }
 end

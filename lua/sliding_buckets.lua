@@ -105,6 +105,24 @@ local steps, grant = need('tally')({
     end
     return false
   end,
+
+  -- Of the oldest first: they would be back soon, and the youngest are those that recent charges find
+  -- again.
+  give = function(numbers, quota, units)
+    local left, size = {}, 0
+    for at = 1, #numbers, 2 do
+      local index, count = numbers[at], numbers[at + 1]
+      if returned_at(quota, index) > now then
+        local given = math.min(count, units)
+        count, units = count - given, units - given
+      end
+      if count > 0 then
+        left[size + 1], left[size + 2] = index, count
+        size = size + 2
+      end
+    end
+    return left
+  end,
 }, numbers_in)
 
 return steps, grant, prepare

@@ -28,32 +28,42 @@ local function overlap_for(numbers, quota, target)
   return floor(target * floor(quota.window / tick) / numbers[2]) * tick
 end
 
+-- The most units of the window before that count as at most `target` now.
+local function previous_for(numbers, quota, target)
+  local tick = tick_for(numbers, quota)
+  local most = floor(target * floor(quota.window / tick) / ceil(quota.left / tick))
+  return min(math.max(most, target), numbers[2])
+end
+
+local function at(numbers, quota)
+  local stored, current = numbers[1], quota.current
+  if stored == current then
+    return numbers
+  elseif not stored or current > stored + 1 then
+    return { current, 0, 0 }
+  elseif current == stored + 1 then
+    return { current, numbers[3], 0 }
+  end
+  return { current, numbers[2], numbers[3] }
+end
+
+local function used(numbers, quota)
+  local previous, counted = numbers[2], numbers[3]
+  if previous == 0 then
+    return counted
+  end
+  local tick = tick_for(numbers, quota)
+  local part = ceil(previous * ceil(quota.left / tick) / floor(quota.window / tick))
+  return counted + min(part, previous)
+end
+
 local steps, grant = need('tally')({
   is_after = function(numbers, quota)
     return numbers[1] > quota.current
   end,
 
-  at = function(numbers, quota)
-    local stored, current = numbers[1], quota.current
-    if stored == current then
-      return numbers
-    elseif not stored or current > stored + 1 then
-      return { current, 0, 0 }
-    elseif current == stored + 1 then
-      return { current, numbers[3], 0 }
-    end
-    return { current, numbers[2], numbers[3] }
-  end,
-
-  used = function(numbers, quota)
-    local previous, counted = numbers[2], numbers[3]
-    if previous == 0 then
-      return counted
-    end
-    local tick = tick_for(numbers, quota)
-    local part = ceil(previous * ceil(quota.left / tick) / floor(quota.window / tick))
-    return counted + min(part, previous)
-  end,
+  at = at,
+  used = used,
 
   until_at_most = function(numbers, quota, target)
     local overlap = quota.left
@@ -83,6 +93,24 @@ local steps, grant = need('tally')({
     end
     numbers[count] = math.max(numbers[count] - units, 0)
     return true
+  end,
+
+  -- Of this window first, whose units would count longest. Then of the one before as few as it takes:
+  -- with each, the part of them that counts falls by one or not at all.
+  give = function(numbers, quota, units)
+    local settled = at(numbers, quota)
+    if units <= settled[3] then
+      numbers[3] = numbers[3] - units
+      return numbers
+    end
+    local previous = previous_for(settled, quota, used(settled, quota) - units)
+    if numbers[1] < settled[1] then
+      -- What is stored as this window is by now the one before.
+      numbers[3] = previous
+    else
+      numbers[2], numbers[3] = previous, 0
+    end
+    return numbers
   end,
 }, '^(%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d')
 

@@ -97,6 +97,11 @@ local function take(key, time, units)
   return true
 end
 
+local function drop(key, expired, units)
+  local first = math.max(expired - TRIMMED_AT_ONCE, 0)
+  call('ZREMRANGEBYRANK', key, text(first), text(expired + units - 1))
+end
+
 local kind = {
   survey = survey,
   entry_at = entry_at,
@@ -105,6 +110,7 @@ local kind = {
   rewind = rewind,
   push = push,
   take = take,
+  drop = drop,
 }
 
 return function()

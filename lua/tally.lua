@@ -10,8 +10,8 @@ calls   GET; to charge, or after a step back of the clock, SET
 server  Redis 5.0
 
 A kind of tally is a table of functions of its numbers, which are a list, and a quota: `is_after`, `at`,
-`used`, `until_at_most`, `add` and `take` mean what `Tally` says in src/algorithm/tally.rs; `add` also
-tells whether the charge begins another tally, and `receipt` is its `mark` and `back`. With it come the
+`used`, `until_at_most`, `add`, `take` and `give` mean what `Tally` says in src/algorithm/tally.rs;
+`give` returns the numbers, and `add` also tells whether the charge begins another tally, and `receipt` is its `mark` and `back`. With it come the
 pattern and the format of its text, or in their place what reads any number of them.
 ]]
 

@@ -4,7 +4,7 @@ tally_steps: the steps of the algorithms that keep a few numbers.
 KEYS    none; is given one
 ARGV    none; is given a count and its quotas
 reply   steps of a kind
-calls   those of tally
+calls   those of tally; where a gift leaves nothing, UNLINK
 server  Redis 5.0
 ]]
 
@@ -47,6 +47,18 @@ return function(kind, read, store, verdict)
       local counts = kind.used(kind.at(numbers, quota), quota) > 0
       if counts and kind.take(numbers, quota, charge, units) then
         store(key, quota, numbers, born)
+      end
+    end,
+
+    -- After a step back of the clock too: it does not matter where units stand. What is left is the
+    -- same tally, in which charges before are found again.
+    give = function(count, units)
+      local numbers, quota = count.numbers, count.quota
+      local used = kind.used(kind.at(numbers, quota), quota)
+      if units < used then
+        store(count.key, quota, kind.give(numbers, quota, units), count.born)
+      elseif used > 0 then
+        redis.call('UNLINK', count.key)
       end
     end,
   }

@@ -1,5 +1,6 @@
 //! A name, a store and quotas: the limiter, without HTTP.
 
+mod give;
 mod settle;
 mod upkeep;
 

@@ -47,6 +47,12 @@ enum Step {
         decision: usize,
         units: u32,
     },
+    /// Has so many units fewer count, whoever charged them.
+    Give {
+        plan: usize,
+        key: usize,
+        units: u32,
+    },
     SetBack(Duration),
     ForgetScripts,
 }
@@ -98,10 +104,12 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (plan.clone(), key.clone(), 1..6_u32)
             .prop_map(|(plan, key, cost)| Step::CheckAndWait { plan, key, cost }),
         1 => (plan.clone(), key.clone()).prop_map(|(plan, key)| Step::Peek { plan, key }),
-        1 => (plan, key).prop_map(|(plan, key)| Step::Reset { plan, key }),
+        1 => (plan.clone(), key.clone()).prop_map(|(plan, key)| Step::Reset { plan, key }),
         8 => duration.clone().prop_map(Step::Advance),
         3 => (0..1_000_usize, 0..8_u32)
             .prop_map(|(decision, units)| Step::Refund { decision, units }),
+        4 => (plan, key, prop_oneof![4 => 0..6_u32, 1 => Just(u32::MAX)])
+            .prop_map(|(plan, key, units)| Step::Give { plan, key, units }),
         1 => duration.prop_map(Step::SetBack),
         1 => Just(Step::ForgetScripts),
     ]
@@ -133,6 +141,19 @@ fn fields(decision: &Result<Decision, tollgate::Error>) -> Result<Fields, ErrorK
         durations,
         allowed: decision.is_allowed(),
     })
+}
+
+/// Whether a stricter quota judges the same meter.
+fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
+    let shares = |other: &&Quota| {
+        other.window() == quota.window()
+            && other.counted_by() == Algorithm::Gcra
+            && quota.counted_by() == Algorithm::Gcra
+    };
+    quotas
+        .iter()
+        .filter(shares)
+        .any(|other| other.limit() < quota.limit())
 }
 
 struct Pair {
@@ -227,6 +248,33 @@ impl Pair {
         }
     }
 
+    /// Gives units in both stores, and sees that just so many fewer count.
+    fn give(&mut self, plan: usize, key: &str, units: u32) {
+        let before = self.check(plan, key, 0).expect("a look");
+        let [memory, redis] = self.limiters(plan);
+        self.runtime.block_on(async {
+            memory.give_units(key, units).await.expect("a gift");
+            redis.give_units(key, units).await.expect("a gift");
+        });
+        let after = self.check(plan, key, 0).expect("a look");
+        let quotas = plans(self.algorithm).swap_remove(plan);
+        // The last ones are those of the whole decision.
+        for ((at, before), after) in before.numbers.iter().enumerate().zip(&after.numbers) {
+            let Some(quota) = quotas.get(at) else {
+                continue;
+            };
+            let (_, before, _) = before;
+            let (_, after, _) = after;
+            let expected = before.saturating_sub(units);
+            // What a laxer quota of the same meter sees is drained and bounded by a limit of its own.
+            let is_laxer = is_laxer_of_meter(quota, &quotas);
+            assert!(
+                *after == expected || is_laxer && *after <= expected,
+                "{units} given of {before} leave {after} of {quota}"
+            );
+        }
+    }
+
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Check { plan, key, cost } => {
@@ -260,6 +308,7 @@ impl Pair {
                 assert!(used.numbers.iter().all(|(_, used, _)| *used == 0));
             }
             Step::Refund { decision, units } => self.refund(decision, units),
+            Step::Give { plan, key, units } => self.give(plan, KEYS[key], units),
             Step::Advance(duration) => self.time.advance(duration),
             Step::SetBack(duration) => self.time.step_back(duration),
             Step::ForgetScripts => run(self.time.connection(), &["SCRIPT", "FLUSH"]),

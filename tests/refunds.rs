@@ -1,6 +1,6 @@
 //! What is taken back: what a decision charged and still holds, as far as it still counts, and never
-//! another's. The plain list of all units decides. That Redis does the same is for the parity of
-//! the stores to show.
+//! another's; and what an operator gives, whoever charged it. The plain list of all units decides. That
+//! Redis does the same is for the parity of the stores to show.
 
 use std::time::Duration;
 
@@ -12,10 +12,36 @@ const LIMIT: u32 = 20;
 const WINDOW: u64 = 1_000;
 const BUCKET: u64 = 100;
 
-/// One unit that was charged and not taken back.
+/// One unit that was charged and neither taken back nor given.
 struct Unit {
-    decision: usize,
     time: u64,
+    /// Which count it was: where nothing was left, another one begins.
+    begun: usize,
+}
+
+/// Where a unit is counted: those of one place are alike.
+fn place(algorithm: Algorithm, unit: &Unit) -> (u64, usize) {
+    let Unit { time, begun } = *unit;
+    match algorithm {
+        Algorithm::SlidingBuckets(_) => (time / BUCKET, begun),
+        Algorithm::FixedWindow | Algorithm::SlidingCounter => (time / WINDOW, begun),
+        // The units of a log are found by their time.
+        _ => (time, 0),
+    }
+}
+
+/// Has so many fewer count: of a sliding counter first those of this window, else the oldest.
+fn give(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
+    let left = used(algorithm, units, now).saturating_sub(given.into());
+    let counts = |unit: &Unit| used(algorithm, std::slice::from_ref(unit), now) > 0;
+    while used(algorithm, units, now) > left {
+        let of_this_window = units
+            .iter()
+            .position(|unit| unit.time / WINDOW == now / WINDOW)
+            .filter(|_| algorithm == Algorithm::SlidingCounter);
+        let oldest = units.iter().position(counts);
+        units.remove(of_this_window.or(oldest).unwrap());
+    }
 }
 
 /// The units that count, told from the list of all as plainly as it can be.
@@ -42,6 +68,7 @@ fn used(algorithm: Algorithm, units: &[Unit], now: u64) -> u64 {
 enum Step {
     Check(u32),
     Refund { decision: usize, units: u32 },
+    Give(u32),
     Reset,
     Advance(u64),
 }
@@ -51,6 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1..6_u32).prop_map(Step::Check),
         4 => (0..100_usize, 0..6_u32)
             .prop_map(|(decision, units)| Step::Refund { decision, units }),
+        2 => (0..12_u32).prop_map(Step::Give),
         1 => Just(Step::Reset),
         4 => prop_oneof![Just(0), Just(1), 0..400_u64, Just(WINDOW)].prop_map(Step::Advance),
     ]
@@ -83,11 +111,21 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(future)
 }
 
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of it"
+)]
+fn part_of(limit: u32, part: f64) -> u32 {
+    (f64::from(limit) * part) as u32
+}
+
 async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let clock = TestClock::new();
     let limiter = limiter(&clock, algorithm);
-    let mut decisions: Vec<Decision> = Vec::new();
+    let mut decisions: Vec<(Decision, (u64, usize))> = Vec::new();
     let mut units: Vec<Unit> = Vec::new();
+    let mut begun = 0;
     for step in steps {
         let now = clock.now_micros();
         match step {
@@ -96,15 +134,10 @@ async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<
                 let room = used(algorithm, &units, now) + u64::from(cost) <= u64::from(LIMIT);
                 prop_assert_eq!(decision.is_allowed(), room);
                 if room {
-                    let decision = decisions.len();
-                    units.extend((0..cost).map(|_| Unit {
-                        decision,
-                        time: now,
-                    }));
+                    let unit = || Unit { time: now, begun };
+                    decisions.push((decision, place(algorithm, &unit())));
+                    units.extend((0..cost).map(|_| unit()));
                     prop_assert!(cost > 0);
-                }
-                if decision.is_allowed() {
-                    decisions.push(decision);
                 }
             }
             Step::Refund {
@@ -113,24 +146,35 @@ async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<
             } => {
                 let count = decisions.len().max(1);
                 let index = decision % count;
-                if let Some(decision) = decisions.get_mut(index) {
+                if let Some((decision, charged_at)) = decisions.get_mut(index) {
                     let held = decision.held();
                     limiter.refund(decision, back).await.unwrap();
                     prop_assert_eq!(decision.held(), held.saturating_sub(back));
+                    let is_alike = |unit: &Unit| place(algorithm, unit) == *charged_at;
                     for _ in 0..back.min(held) {
-                        if let Some(at) = units.iter().position(|unit| unit.decision == index) {
+                        if let Some(at) = units.iter().position(is_alike) {
                             units.remove(at);
                         }
                     }
                 }
             }
+            Step::Give(given) => {
+                let counted = used(algorithm, &units, now);
+                give(algorithm, &mut units, given, now);
+                limiter.give_units("ada", given).await.unwrap();
+                let left = limiter.peek("ada").await.unwrap().used();
+                prop_assert_eq!(u64::from(left), counted.saturating_sub(given.into()));
+            }
             Step::Reset => {
                 limiter.reset("ada").await.unwrap();
                 units.clear();
-                // As on a server, what comes after a reset comes later.
-                clock.advance(Duration::from_micros(1));
             }
             Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
+        }
+        if used(algorithm, &units, clock.now_micros()) == 0 {
+            begun += 1;
+            // As on a server, what comes next comes later.
+            clock.advance(Duration::from_micros(1));
         }
         let now = clock.now_micros();
         let looked = limiter.peek("ada").await.unwrap();
@@ -154,7 +198,7 @@ proptest! {
     /// charged what may be taken back, and one of which nothing is.
     #[test]
     fn gcra_takes_back_no_more_than_was_charged_and_has_not_drained(
-        steps in prop::collection::vec((0..400_u64, 0..3_u8, 0..8_u32, 0..100_usize), 1..40),
+        steps in prop::collection::vec((0..400_u64, 0..4_u8, 0..8_u32, 0..100_usize), 1..40),
     ) {
         block_on(async {
             let clock = TestClock::new();
@@ -173,6 +217,13 @@ proptest! {
                     1 => {
                         let _ = keeping.check_n("ada", cost).await.unwrap();
                         decisions.push(refunding.check_n("ada", cost).await.unwrap());
+                    }
+                    2 => {
+                        for limiter in [&refunding, &without, &keeping] {
+                            limiter.give_units("ada", units).await.unwrap();
+                        }
+                        // As on a server, what comes after it comes later.
+                        clock.advance(Duration::from_micros(1));
                     }
                     _ => {
                         let count = decisions.len().max(1);
@@ -223,6 +274,42 @@ proptest! {
                 let refunded = limiter.peek("ada").await.unwrap();
                 prop_assert!(refunded.used() <= looked.used());
                 prop_assert!(looked.used() - refunded.used() <= units.min(charged));
+            }
+            Ok(())
+        })?;
+    }
+
+    /// Whoever charged them: those who do not hold a decision as those who do.
+    #[test]
+    fn just_so_many_fewer_count_as_are_given_and_waits_stay_exact(
+        algorithm in prop::sample::select(&ALL[..]),
+        window in prop_oneof![1_000..5_000_u64, 1_000..31_622_400_000_000_u64],
+        limit in prop_oneof![1..30_u32, 1..100_000_u32],
+        charges in prop::collection::vec((0.0..0.7_f64, 0.0..0.5_f64), 1..12),
+        back in prop_oneof![3 => Just(0.0), 1 => 0.0..3.0_f64],
+        given in prop_oneof![0.0..0.3_f64, 0.0..2.0_f64],
+    ) {
+        block_on(async {
+            let clock = TestClock::new();
+            let window = Duration::from_micros(window);
+            let quota = Quota::new(limit, window).algorithm(algorithm);
+            let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), quota);
+            for (cost, step) in charges {
+                let _ = limiter.check_n("ada", part_of(limit, cost)).await.unwrap();
+                clock.advance(window.mul_f64(step));
+            }
+            clock.step_back(window.mul_f64(back));
+            let used = async || limiter.peek("ada").await.unwrap().used();
+            let (before, given) = (used().await, part_of(limit, given));
+            limiter.give_units("ada", given).await.unwrap();
+            prop_assert_eq!(used().await, before.saturating_sub(given));
+            let refused = limiter.check_n("ada", limit).await.unwrap();
+            if let Some(wait) = refused.retry_after() {
+                prop_assert!(wait <= 2 * window);
+                clock.advance(wait - Duration::from_micros(1));
+                prop_assert!(!limiter.check_n("ada", limit).await.unwrap().is_allowed());
+                clock.advance(Duration::from_micros(1));
+                prop_assert!(limiter.check_n("ada", limit).await.unwrap().is_allowed());
             }
             Ok(())
         })?;

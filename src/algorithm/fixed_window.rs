@@ -51,4 +51,8 @@ impl Tally for FixedWindow {
         }
         counts
     }
+
+    fn give(&mut self, _: &Question, units: u64) {
+        self.count = self.count.saturating_sub(units);
+    }
 }

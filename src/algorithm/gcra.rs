@@ -60,6 +60,13 @@ impl Gcra {
         }
         most.min(u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick))
     }
+
+    /// Lowers the level as it is stored, by what is given back.
+    fn lower(&mut self, question: &Question, scale: Scale, taken: u64) {
+        let level = self.level(question, scale).saturating_sub(taken);
+        (self.units, self.part) = scale.split(level);
+        self.back += taken.div_ceil(scale.whole);
+    }
 }
 
 impl Tally for Gcra {
@@ -154,9 +161,12 @@ impl Tally for Gcra {
         if taken == 0 {
             return false;
         }
-        let level = self.level(question, scale).saturating_sub(taken);
-        (self.units, self.part) = scale.split(level);
-        self.back += taken.div_ceil(scale.whole);
+        self.lower(question, scale, taken);
         true
+    }
+
+    fn give(&mut self, question: &Question, units: u64) {
+        let scale = Scale::of(question);
+        self.lower(question, scale, units * scale.whole);
     }
 }

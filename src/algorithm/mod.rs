@@ -94,6 +94,19 @@ impl State {
         }
     }
 
+    /// Has so many units fewer count, or none where fewer do: as if they had never been charged, whoever
+    /// charged them. What is left leaves when it would have. Whether that renews the time to live.
+    #[must_use]
+    pub(crate) fn give(&mut self, question: Question, units: u32) -> bool {
+        match self {
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.give(question, units),
+            Self::SlidingCounter(counter) => counter.give(question, units),
+            Self::SlidingBuckets(buckets) => buckets.give(question, units),
+            Self::FixedWindow(window) => window.give(question, units),
+            Self::Gcra(meter) => meter.give(question, units),
+        }
+    }
+
     /// Charges a cost that every quota admitted; whether that renews the time to live.
     #[must_use]
     pub(crate) fn charge(&mut self, question: Question) -> bool {

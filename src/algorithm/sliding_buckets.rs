@@ -90,6 +90,20 @@ impl Tally for SlidingBuckets {
         });
         taken
     }
+
+    /// Of the oldest first: they would be back soon, and the youngest are those that recent charges
+    /// find again.
+    fn give(&mut self, question: &Question, units: u64) {
+        let mut left = units;
+        self.buckets.retain_mut(|bucket| {
+            if returned_at(question, bucket.index) > question.now {
+                let given = bucket.count.min(left);
+                bucket.count -= given;
+                left -= given;
+            }
+            bucket.count > 0
+        });
+    }
 }
 
 impl SlidingBuckets {

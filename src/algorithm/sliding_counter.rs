@@ -33,6 +33,14 @@ impl SlidingCounter {
         target * ticks(question.window, tick) / self.previous * tick
     }
 
+    /// The most units of the window before that count as at most `target` now.
+    fn previous_for(&self, question: &Question, target: u64) -> u64 {
+        let (_, overlap) = aligned(question.now, question.window);
+        let tick = self.tick(question);
+        let most = target * ticks(question.window, tick) / ticks_up(overlap, tick);
+        most.max(target).min(self.previous)
+    }
+
     /// As it will be in the next window, if nothing is charged until then.
     fn next(&self) -> Self {
         Self {
@@ -100,5 +108,23 @@ impl Tally for SlidingCounter {
         };
         *count = count.saturating_sub(units);
         true
+    }
+
+    /// Of this window first, whose units would count longest. Then of the one before as few as it takes:
+    /// with each, the part of them that counts falls by one or not at all.
+    fn give(&mut self, question: &Question, units: u64) {
+        let now = self.at(question).into_owned();
+        if units <= now.current {
+            self.current -= units;
+            return;
+        }
+        let left = now.used(question).saturating_sub(units);
+        let previous = now.previous_for(question, left);
+        if self.window < now.window {
+            // What is stored as this window is by now the one before.
+            self.current = previous;
+        } else {
+            (self.previous, self.current) = (previous, 0);
+        }
     }
 }

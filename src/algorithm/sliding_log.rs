@@ -110,6 +110,17 @@ impl SlidingLog {
         self.runs.take(charge.time, units) > 0 && !self.runs.is_empty()
     }
 
+    /// The oldest go: they would be back soon. What has expired goes with them.
+    pub(super) fn give(&mut self, question: Question, units: u32) -> bool {
+        let expired = self.expired(question);
+        let used = self.runs.units() - expired;
+        if used == 0 || units == 0 {
+            return false;
+        }
+        self.runs.drop_first(expired.saturating_add(units));
+        !self.runs.is_empty()
+    }
+
     /// A clock that stepped back leaves units after now: they are charged now, so that none counts
     /// for longer than a window.
     #[inline]

@@ -55,6 +55,10 @@ pub(crate) trait Tally: Clone + Default {
     /// Takes back up to so many of the units of a charge from a tally as it is stored, as far as
     /// they still count. What time makes of the rest stays as it is. False where none counts.
     fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool;
+
+    /// Takes so many units, which are fewer than count, from a tally as it is stored, whoever charged
+    /// them. What time makes of the rest stays as it is.
+    fn give(&mut self, question: &Question, units: u64);
 }
 
 /// A tally as it is stored.
@@ -136,6 +140,23 @@ impl<T: Tally> Kept<T> {
             && !self.tally.is_after(&question)
             && self.tally.at(&question).used(&question) > 0
             && self.tally.take(&question, charge, units.into())
+    }
+
+    /// After a step back of the clock too: it does not matter where units stand. Where none is left, the
+    /// tally is forgotten; else it stays the same, in which charges before are found again.
+    pub(super) fn give(&mut self, question: Question, units: u32) -> bool {
+        let used = self.tally.at(&question).used(&question);
+        let units = u64::from(units);
+        if units >= used {
+            if used > 0 {
+                *self = Self::default();
+            }
+            return false;
+        }
+        if units > 0 {
+            self.tally.give(&question, units);
+        }
+        units > 0
     }
 }
 

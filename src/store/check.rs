@@ -8,7 +8,7 @@ use crate::{Key, Quota, Quotas};
 
 /// Under which limiter and key units are counted, and against which quotas.
 ///
-/// [`Check`], [`Reset`] and [`Refund`] have it in common.
+/// [`Check`], [`Reset`], [`Refund`] and [`Give`] have it in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     /// The limiter's name, in the form in which it is stored.
@@ -50,7 +50,7 @@ macro_rules! subject {
     )*};
 }
 
-subject!(Check Reset Refund);
+subject!(Check Reset Refund Give);
 
 /// One question to a [`Store`](crate::Store): does this cost fit into these quotas of this key?
 #[derive(Clone, Copy, Debug)]
@@ -132,5 +132,21 @@ impl<'a> Refund<'a> {
         let answers = self.answer.quotas();
         let charging = self.subject.quotas.charging();
         charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
+    }
+}
+
+/// The order to a [`Store`](crate::Store) to count fewer units than were charged, whoever charged them.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Give<'a> {
+    pub(crate) subject: Subject<'a>,
+    pub(crate) units: u32,
+}
+
+impl Give<'_> {
+    /// How many fewer are to count in each of the stored counts; none where fewer count than that.
+    #[must_use]
+    pub fn units(&self) -> u32 {
+        self.units
     }
 }

@@ -15,7 +15,7 @@ mod url;
 use std::sync::Arc;
 
 pub use blocks::Blocks;
-pub use check::{Block, Check, Refund, Reset};
+pub use check::{Block, Check, Give, Refund, Reset};
 pub(crate) use clock::Clock;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
@@ -92,6 +92,17 @@ pub trait Store: Send + Sync + 'static {
         )))
     }
 
+    /// Counts so many units fewer than were charged, in each of the stored counts, whoever charged them.
+    ///
+    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+        let _ = give;
+        StoreFuture::ready(Err(Error::new(
+            ErrorKind::Unsupported,
+            "this store cannot give units",
+        )))
+    }
+
     /// Blocks a key of a limiter for a time, or not any more, and says so in its [`blocks`](Self::blocks).
     ///
     /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
@@ -137,6 +148,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).refund(refund)
     }
 
+    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+        (**self).give(give)
+    }
+
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         (**self).block(block)
     }
@@ -165,6 +180,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         (**self).refund(refund)
+    }
+
+    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+        (**self).give(give)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {

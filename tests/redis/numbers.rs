@@ -83,6 +83,26 @@ async fn both(time: &TestTime, quota: &Quota, cost: u32) -> Numbers {
     memory
 }
 
+/// Gives units in both stores, and sees that just so many fewer count.
+async fn give_both(time: &TestTime, quota: &Quota, units: u32) {
+    let (_, before, ..) = both(time, quota, 0).await;
+    let memory = RateLimiter::new(time.memory.clone(), quota.clone());
+    let redis = RateLimiter::new(time.redis.clone(), quota.clone());
+    memory.give_units("ada", units).await.unwrap();
+    redis.give_units("ada", units).await.unwrap();
+    let (_, after, ..) = both(time, quota, 0).await;
+    assert_eq!(after, before.saturating_sub(units), "{units} of {quota:?}");
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of it"
+)]
+fn part_of(limit: u32, part: f64) -> u32 {
+    (f64::from(limit) * part) as u32
+}
+
 /// Products of these go beyond 2^53, and some of these are what old servers write as 1e+08.
 #[test]
 fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
@@ -100,7 +120,8 @@ fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
     ];
     // Now and then by a limiter of a limit that was lowered.
     let divisor = prop_oneof![3 => Just(1), 1 => Just(1_000), 1 => Just(100_000)];
-    let steps = prop::collection::vec((part.clone(), part, divisor), 1..12);
+    let given = prop_oneof![2 => Just(0.0), 1 => 0.0..1.0_f64];
+    let steps = prop::collection::vec((part.clone(), part, divisor, given), 1..12);
     let algorithm = prop::sample::select(&ALL[2..]);
     let config = Config {
         cases: 400,
@@ -112,15 +133,11 @@ fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
             &(limit, window, algorithm, steps),
             |(limit, window, algorithm, steps)| {
                 let mut time = TestTime::new(&server);
-                for (cost, step, divisor) in steps {
+                for (cost, step, divisor, given) in steps {
                     let limit = limit / divisor;
                     let quota = Quota::new(limit, window).algorithm(algorithm);
-                    #[expect(
-                        clippy::cast_possible_truncation,
-                        clippy::cast_sign_loss,
-                        reason = "a part of it"
-                    )]
-                    let cost = (f64::from(limit) * cost) as u32;
+                    runtime.block_on(give_both(&time, &quota, part_of(limit, given)));
+                    let cost = part_of(limit, cost);
                     let said = runtime.block_on(both(&time, &quota, cost));
                     if let (false, .., Some(wait)) = said {
                         time.advance(wait - Duration::from_micros(1));

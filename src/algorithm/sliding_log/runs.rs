@@ -131,6 +131,23 @@ impl Runs {
         dropped
     }
 
+    /// Drops up to so many units, the oldest first.
+    pub(super) fn drop_first(&mut self, units: u32) {
+        let mut left = units;
+        while let Some(run) = self.first()
+            && run.units <= left
+        {
+            self.start += 1;
+            self.units -= run.units;
+            left -= run.units;
+        }
+        if let Some(first) = self.packed.get_mut(self.start as usize) {
+            *first -= u64::from(left);
+            self.units -= left;
+        }
+        self.shrink();
+    }
+
     /// Drops the runs after `time`, and says how many units they had.
     pub(super) fn drop_after(&mut self, time: u64) -> u32 {
         let mut dropped = 0;
@@ -312,6 +329,22 @@ mod tests {
         assert!(runs.packed.capacity() <= 20, "{}", runs.packed.capacity());
         assert_eq!(runs.units(), 10);
         assert_eq!(runs.time_of(3), 9_993);
+    }
+
+    #[test]
+    fn the_oldest_units_are_dropped_of_whole_runs_and_of_part_of_one() {
+        let mut runs = Runs::default();
+        for (time, units) in [(1, 3), (2, 1), (5, 4)] {
+            runs.push(time, units, 100);
+        }
+        runs.drop_first(2);
+        assert_eq!(times_and_units(&runs), [(1, 1), (2, 1), (5, 4)]);
+        runs.drop_first(2);
+        assert_eq!(times_and_units(&runs), [(5, 4)]);
+        runs.drop_first(3);
+        assert_eq!((times_and_units(&runs), runs.units()), (vec![(5, 1)], 1));
+        runs.drop_first(u32::MAX);
+        assert!(runs.is_empty() && runs.units() == 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Answer, Check, Refund};
+use super::{Answer, Check, Give, Refund};
 use crate::Quota;
 use crate::algorithm::{Asked, Charge, Question, State, time_to_live_millis};
 use crate::decision::{QuotaAnswer, Wait};
@@ -133,6 +133,16 @@ impl Counters {
         }
     }
 
+    /// Has fewer units count, once in each count.
+    pub(super) fn give(&mut self, give: Give<'_>, now: u64) {
+        for quota in give.quotas().counters() {
+            let question = Question::new(quota, 0, now);
+            if let Some(counter) = self.find(quota.counted_by(), question.window) {
+                counter.give(question, give.units());
+            }
+        }
+    }
+
     /// Forgets the counts of these quotas.
     pub(super) fn reset(&mut self, quotas: &Quotas) {
         for quota in quotas.counters() {
@@ -205,6 +215,13 @@ impl Counter {
     fn refund(&mut self, question: Question, charge: Charge, units: u32) {
         self.forget_if_dead(question.now);
         if self.state.refund(question, charge, units) {
+            self.renew(question.now);
+        }
+    }
+
+    fn give(&mut self, question: Question, units: u32) {
+        self.forget_if_dead(question.now);
+        if self.state.give(question, units) {
             self.renew(question.now);
         }
     }

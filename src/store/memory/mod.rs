@@ -12,7 +12,9 @@ use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
-use super::{Answer, Block, Blocks, Check, Guard, Refund, Reset, Source, Store, StoreFuture};
+use super::{
+    Answer, Block, Blocks, Check, Give, Guard, Refund, Reset, Source, Store, StoreFuture,
+};
 use crate::identity::Fingerprint;
 use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind};
@@ -263,6 +265,14 @@ impl Store for MemoryStore {
         let now = self.inner.clock.now();
         if let Some((mut shard, name)) = self.shard_of(refund.subject) {
             shard.refund(name, refund, now);
+        }
+        StoreFuture::ready(Ok(()))
+    }
+
+    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+        let now = self.inner.clock.now();
+        if let Some((mut shard, name)) = self.shard_of(give.subject) {
+            shard.give(name, give, now);
         }
         StoreFuture::ready(Ok(()))
     }

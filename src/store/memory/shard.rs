@@ -2,7 +2,7 @@
 
 use super::counters::{Counters, DROPPABLE_PART};
 use super::entries::Entries;
-use super::{Answer, Check, Refund};
+use super::{Answer, Check, Give, Refund};
 use crate::Quotas;
 use crate::identity::Fingerprint;
 
@@ -95,6 +95,12 @@ impl Shard {
     pub(super) fn refund(&mut self, name: Fingerprint, refund: Refund<'_>, now: u64) {
         if let Some(counters) = self.entries.get_mut(name) {
             counters.refund(refund, now);
+        }
+    }
+
+    pub(super) fn give(&mut self, name: Fingerprint, give: Give<'_>, now: u64) {
+        if let Some(counters) = self.entries.get_mut(name) {
+            counters.give(give, now);
         }
     }
 

@@ -12,7 +12,7 @@ use super::names::Names;
 use super::script::Script;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::{Check, Refund};
+use crate::store::{Check, Give, Refund};
 use crate::{Error, ErrorKind};
 
 /// How many there are of each quota and of each run.
@@ -57,6 +57,10 @@ pub(super) const REFUND_FIELDS: [&str; 11] = [
     "back",
     "used",
 ];
+
+/// The arguments of a gift: for all, and for each stored count.
+pub(super) const GIVE_FIELDS: [&str; 1] = ["units"];
+pub(super) const GIVE_COUNT_FIELDS: [&str; 5] = ["algorithm", "parts", "limit", "window", "life"];
 
 /// About how long the name of a key is: what a command makes room for.
 const NAME_LENGTH: usize = 64;
@@ -180,7 +184,7 @@ impl<'a> Plans<'a> {
     }
 }
 
-/// A call of the other script, which takes units back.
+/// A call of the script that takes units back.
 pub(super) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd {
     let keys = counts(refund.quotas());
     let mut call = script.call(keys, keys * REFUND_FIELDS.len(), NAME_LENGTH);
@@ -195,6 +199,23 @@ pub(super) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd
         call.arg(refund.units()).arg(refund.answer().time());
         call.arg(receipt.stamp).arg(receipt.mark).arg(receipt.back);
         call.arg(answer.used());
+    }
+    call
+}
+
+/// A call of the script that has fewer units count, by the strictest quota of each stored count.
+pub(super) fn give(script: &Script, names: &Names, give: &Give<'_>) -> Cmd {
+    let keys = counts(give.quotas());
+    let args = GIVE_FIELDS.len() + keys * GIVE_COUNT_FIELDS.len();
+    let mut call = script.call(keys, args, NAME_LENGTH);
+    names.write(give.subject, &mut call);
+    call.arg(give.units());
+    for quota in give.quotas().counters() {
+        let algorithm = quota.counted_by();
+        call.write_arg(file_of(algorithm).as_bytes());
+        call.arg(algorithm.parts());
+        call.arg(quota.limit()).arg(quota.window_micros());
+        call.arg(life_of(quota));
     }
     call
 }

@@ -13,7 +13,7 @@ use super::error;
 use super::names::Names;
 use super::script::{Script, Scripts};
 use crate::store::check::Subject;
-use crate::store::{Refund, Reset};
+use crate::store::{Give, Refund, Reset};
 use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind};
 
@@ -96,6 +96,16 @@ impl Client {
         async move {
             let live = client.wait(way).await?;
             run(&live, &client.scripts.refund, call).await.map(drop)
+        }
+    }
+
+    /// Has fewer units count.
+    pub(super) fn give(&self, give: &Give<'_>) -> impl Future<Output = Result<(), Error>> + use<> {
+        let call = call::give(&self.scripts.give, &self.names, give);
+        let (client, way) = (self.clone(), self.way(give.subject));
+        async move {
+            let live = client.wait(way).await?;
+            run(&live, &client.scripts.give, call).await.map(drop)
         }
     }
 

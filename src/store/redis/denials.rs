@@ -4,8 +4,8 @@
 //! What Redis refused with a wait, it refuses until that wait has passed, whatever else is charged
 //! in between. So this process answers the same check itself, for 0.999 of the wait, measured from
 //! before the call was sent: sooner than Redis would admit it, even where the two clocks do not run
-//! at quite the same rate. Only what gives units back lets Redis admit it earlier: a reset, a refund,
-//! a raised limit, a jump of the server's clock. What of it happens in this process is followed at
+//! at quite the same rate. Only what gives units back lets Redis admit it earlier: a reset, a refund, a
+//! gift, a raised limit, a jump of the server's clock. What of it happens in this process is followed at
 //! once by the store that does it; elsewhere, and where Redis does it later than its deadline, it is
 //! seen when the refusal is too old.
 

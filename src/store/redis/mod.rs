@@ -38,7 +38,7 @@ use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
 use super::memory::DEFAULT_MAX_KEYS;
-use super::{Answer, Block, Blocks, Check, Guard, Refund, Reset, Store, StoreFuture};
+use super::{Answer, Block, Blocks, Check, Give, Guard, Refund, Reset, Store, StoreFuture};
 use crate::telemetry::StoreMeter;
 use crate::{ConfigError, Error, ErrorKind};
 use blocking::{BlockedKey, Seen};
@@ -105,7 +105,7 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// answered within its deadline, the connection is asked by a PING, and nothing else is sent on it: if
 /// that is not answered within 300 ms either, or within the deadline if that is longer, up to 5 s, the
 /// connection is given up. So what a hung server still runs when it wakes is small: two calls for each
-/// connection, each of about 80 keys or 370 checks of one key. (Refunds, resets and checks without
+/// connection, each of about 80 keys or 370 checks of one key. (Refunds, gifts, resets and checks without
 /// [batches](Self::batches) are calls of their own, of which at most 256 are on their way at once; a
 /// caller that gives up before half of the deadline leaves one call behind.)
 ///
@@ -318,7 +318,7 @@ impl RedisStore {
     /// For how long at most a refusal is remembered and answered here, without asking Redis; one
     /// second unless said otherwise, zero for not at all.
     ///
-    /// It never holds longer than Redis itself would refuse, but that a reset, a refund or a raised
+    /// It never holds longer than Redis itself would refuse, but that a reset, a refund, a gift or a raised
     /// limit by **another** store, in this process or elsewhere, and a jump of the server's clock, are
     /// seen when it has passed. Clones are one store; one that is told something else, like another
     /// deadline, is another.
@@ -504,6 +504,11 @@ impl Store for RedisStore {
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         let call = self.shared.client.refund(&refund);
         self.giving_back(refund.subject, call)
+    }
+
+    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+        let call = self.shared.client.give(&give);
+        self.giving_back(give.subject, call)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {

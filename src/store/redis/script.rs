@@ -7,10 +7,11 @@ use redis::{Arg, Cmd, RedisWrite};
 const CLOCK: &str = include_str!("../../../lua/clock.lua");
 
 /// The files behind the clock: those that the scripts of counts have in common, of which each is run when
-/// it is first needed, and the end of each script; then those of scripts that need no other file. A function that a call does not use still takes as long as a
-/// twentieth of a command to make, and there are dozens.
+/// it is first needed, and the end of each script; then those of scripts that need no other file. A
+/// function that a call does not use still takes as long as a twentieth of a command to make, and there
+/// are dozens.
 macro_rules! files {
-    (needed: $($needed:literal)*; ends: $decide:literal $refund:literal; alone: $block:literal $blocked:literal) => {
+    (needed: $($needed:literal)*; ends: $decide:literal $refund:literal $give:literal; alone: $block:literal $blocked:literal) => {
         /// The files by name.
         #[cfg(test)]
         const FILES: &[(&str, &str)] = &[
@@ -18,6 +19,7 @@ macro_rules! files {
             $(($needed, include_str!(concat!("../../../lua/", $needed, ".lua"))),)*
             ($decide, DECIDE),
             ($refund, REFUND),
+            ($give, GIVE),
             ($block, BLOCK),
             ($blocked, BLOCKED),
         ];
@@ -33,6 +35,7 @@ macro_rules! files {
         );
         const DECIDE: &str = include_str!(concat!("../../../lua/", $decide, ".lua"));
         const REFUND: &str = include_str!(concat!("../../../lua/", $refund, ".lua"));
+        const GIVE: &str = include_str!(concat!("../../../lua/", $give, ".lua"));
         const BLOCK: &str = include_str!(concat!("../../../lua/", $block, ".lua"));
         const BLOCKED: &str = include_str!(concat!("../../../lua/", $blocked, ".lua"));
     };
@@ -42,7 +45,7 @@ files!(
     needed:
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
         "tally" "tally_steps" "aligned" "tick" "settle" "log" "list" "push" "begin" "text" "several";
-    ends: "decide" "refund";
+    ends: "decide" "refund" "give";
     alone: "block" "blocked"
 );
 
@@ -53,6 +56,8 @@ pub(super) struct Scripts {
     pub(super) decide: Script,
     /// Takes units back: seldom, so that it does not make the other longer.
     pub(super) refund: Script,
+    /// Has fewer units count: more seldom still.
+    pub(super) give: Script,
     /// Notes what is blocked.
     pub(super) block: Script,
     /// Tells what is blocked.
@@ -72,6 +77,7 @@ impl Scripts {
         Self {
             decide: Script::new([clock, NEEDED, DECIDE].concat()),
             refund: Script::new([clock, NEEDED, REFUND].concat()),
+            give: Script::new([clock, NEEDED, GIVE].concat()),
             block: Script::new([clock, BLOCK].concat()),
             blocked: Script::new([clock, BLOCKED].concat()),
         }
@@ -120,10 +126,11 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::super::call::{
-        ADMITTED_FIELDS, CALL_FIELDS, CALL_REPLY_FIELDS, ENTRY_REPLY_FIELDS, PLAN_FIELDS,
-        QUOTA_FIELDS, RECEIPT_FIELDS, REFUND_FIELDS, REFUSED_FIELDS, RUN_FIELDS,
+        ADMITTED_FIELDS, CALL_FIELDS, CALL_REPLY_FIELDS, ENTRY_REPLY_FIELDS, GIVE_COUNT_FIELDS,
+        GIVE_FIELDS, PLAN_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS, REFUND_FIELDS, REFUSED_FIELDS,
+        RUN_FIELDS,
     };
-    use super::{DECIDE, FILES, REFUND, Scripts};
+    use super::{DECIDE, FILES, GIVE, REFUND, Scripts};
 
     /// The lines `field   text` of a header, by field.
     fn header(file: &str) -> BTreeMap<&str, Vec<&str>> {
@@ -187,6 +194,9 @@ mod tests {
         assert_eq!(replied("receipt"), RECEIPT_FIELDS);
         assert_eq!(replied("refused"), REFUSED_FIELDS);
         assert_eq!(documented(&header(REFUND), "ARGV", "count"), REFUND_FIELDS);
+        let given = header(GIVE);
+        assert_eq!(documented(&given, "ARGV", "call"), GIVE_FIELDS);
+        assert_eq!(documented(&given, "ARGV", "count"), GIVE_COUNT_FIELDS);
     }
 
     #[test]
@@ -199,6 +209,8 @@ mod tests {
             assert_eq!(read(&format!("at = at + {of}\n")), 1, "{of}");
         }
         assert_eq!(REFUND.matches("ARGV[at").count(), REFUND_FIELDS.len());
+        assert_eq!(GIVE.matches("ARGV[1]").count(), GIVE_FIELDS.len());
+        assert_eq!(GIVE.matches("ARGV[at").count(), GIVE_COUNT_FIELDS.len());
     }
 
     #[test]
@@ -219,10 +231,11 @@ mod tests {
         let Scripts {
             decide,
             refund,
+            give,
             block,
             blocked,
         } = &*scripts;
-        for script in [decide, refund, block, blocked] {
+        for script in [decide, refund, give, block, blocked] {
             assert!(script.text.is_ascii());
             assert!(!script.text.starts_with("#!"));
         }
