@@ -96,7 +96,8 @@ local steps, grant = need('tally')({
   end,
 
   -- Of this window first, whose units would count longest. Then of the one before as few as it takes:
-  -- with each, the part of them that counts falls by one or not at all.
+  -- with each, the part of them that counts falls by one or not at all. Only where more counts than a
+  -- limit that was lowered since may it fall by more: what is left is counted in a finer tick.
   give = function(numbers, quota, units)
     local settled = at(numbers, quota)
     if units <= settled[3] then

@@ -6,15 +6,17 @@ mod support;
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Request, Response, StatusCode};
 use support::moody::{DEADLINE, Mood, Moody};
 use tollgate::key;
-use tollgate::store::Guard;
+use tollgate::store::{Check, Guard, StoreFuture};
 use tollgate::{
-    DecisionView, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source,
+    Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer,
+    RateLimiter, Source, Store,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -227,6 +229,45 @@ async fn what_the_fallback_charged_is_given_back_to_it_and_reset_there() {
 }
 
 #[tokio::test]
+async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::Gcra] {
+        let store = Moody::unavailable();
+        let quota = Quota::per_minute(90).algorithm(algorithm);
+        let policy = FailurePolicy::fall_back().share(NonZeroU32::new(3).unwrap());
+        let limiter = RateLimiter::new(store.clone(), quota).on_failure(policy);
+        let _ = limiter.check_n("ada", 20).await.unwrap();
+        let error = limiter.give_units("ada", 6).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let looked = limiter.peek("ada").await.unwrap();
+        assert_eq!((looked.limit(), looked.used()), (30, 14));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_give_says_so() {
+    struct Checks(MemoryStore);
+    impl Store for Checks {
+        fn check(&self, check: Check<'_>) -> StoreFuture {
+            self.0.check(check)
+        }
+    }
+    let limiter = RateLimiter::new(Checks(MemoryStore::new()), Quota::per_minute(9));
+    let error = limiter.give_units("ada", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    // The same store behind a pointer gives what it can give.
+    let stores: [Arc<dyn Store>; 2] = [
+        Arc::new(MemoryStore::new()),
+        Arc::new(Box::new(MemoryStore::new()) as Box<dyn Store>),
+    ];
+    for store in stores {
+        let limiter = RateLimiter::new(store, Quota::per_minute(9));
+        let _ = limiter.check_n("ada", 5).await.unwrap();
+        limiter.give_units("ada", 2).await.unwrap();
+        assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
+    }
+}
+
+#[tokio::test]
 async fn an_open_limiter_holds_nothing_to_give_back() {
     let limiter = limiter(&Moody::unavailable(), 9).on_failure(FailurePolicy::open());
     let mut decision = limiter.check_n("ada", 5).await.unwrap();
@@ -418,12 +459,19 @@ async fn a_store_that_is_left_alone_is_not_asked_to_forget_either() {
         (error.kind(), store.times_asked()),
         (ErrorKind::Unavailable, 0)
     );
+    let error = limiter.give_units("ada", 1).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), store.times_asked()),
+        (ErrorKind::Unavailable, 0)
+    );
 }
 
 #[tokio::test]
 async fn a_store_that_hangs_is_waited_for_no_longer_when_it_is_to_forget() {
     let limiter = limiter(&Moody::new(Mood::Hangs), 9);
     let error = limiter.reset("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    let error = limiter.give_units("ada", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 

@@ -111,7 +111,8 @@ impl Tally for SlidingCounter {
     }
 
     /// Of this window first, whose units would count longest. Then of the one before as few as it takes:
-    /// with each, the part of them that counts falls by one or not at all.
+    /// with each, the part of them that counts falls by one or not at all. Only where more counts than a
+    /// limit that was lowered since may it fall by more: what is left is counted in a finer tick.
     fn give(&mut self, question: &Question, units: u64) {
         let now = self.at(question).into_owned();
         if units <= now.current {

@@ -147,6 +147,24 @@ mod of_six {
         }
     }
 
+    #[tokio::test]
+    async fn what_is_given_goes_to_the_master_of_the_key() {
+        let cluster = Cluster::start();
+        let limiter = limiter(&cluster.url());
+        for master in 0..3 {
+            let key = key_on(&cluster, master);
+            let _ = decided(&limiter, &key).await;
+            let _ = limiter.check_n(key.as_str(), 4).await.unwrap();
+            let asked = || -> Vec<u64> { cluster.nodes.iter().map(evalshas).collect() };
+            let before = asked();
+            limiter.give_units(key.as_str(), 2).await.unwrap();
+            let asked: Vec<u64> = asked().iter().zip(before).map(|(n, m)| n - m).collect();
+            let others = asked.iter().enumerate().filter(|(at, _)| *at != master);
+            assert!(asked[master] > 0 && others.map(|(_, asked)| asked).sum::<u64>() == 0);
+            assert_eq!(limiter.peek(key.as_str()).await.unwrap().used(), 3);
+        }
+    }
+
     /// One master fails, as `fail` has it, while checks go on: those of the other masters must not fail,
     /// and those of this one must be decided again soon after its replica was promoted.
     async fn survives(fail: impl FnOnce(&mut Node)) {

@@ -11,6 +11,7 @@ mod costs;
 mod denials;
 mod doctor;
 mod failures;
+mod gifts;
 mod numbers;
 mod processes;
 mod recovery;

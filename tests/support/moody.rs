@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::store::{
-    Answer, Check, Guard, QuotaAnswer, Refund, Reset, Store, StoreFuture, TestClock,
+    Answer, Check, Give, Guard, QuotaAnswer, Refund, Reset, Store, StoreFuture, TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore, Source};
 
@@ -98,6 +98,18 @@ impl Store for Moody {
         let mood = *self.mood.lock().unwrap();
         match mood {
             Mood::Fine | Mood::Remembers => self.counts.refund(refund),
+            Mood::Fails(kind) => {
+                StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
+            }
+            Mood::Hangs => StoreFuture::boxed(pending()),
+        }
+    }
+
+    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Fine | Mood::Remembers => self.counts.give(give),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }

@@ -1,0 +1,150 @@
+//! What an operator gives, and what that costs in Redis. That it is what the memory store gives is for the
+//! parity of the stores to show.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::Commands;
+use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
+
+use crate::store_on;
+use crate::support::costs::{ALGORITHMS, calls, fill, forget_calls, limiter};
+use crate::support::redis_server::{RedisServer, times_to_live};
+
+const SET_OF_ADA: &str = "tollgate:v1:{default,ada}:set:25920000000000";
+
+/// What the server ran for a gift.
+async fn ran(
+    connection: &mut redis::Connection,
+    limiter: &RateLimiter,
+    units: u32,
+) -> BTreeMap<String, u64> {
+    forget_calls(connection);
+    limiter.give_units("ada", units).await.unwrap();
+    calls(connection)
+}
+
+#[tokio::test]
+async fn a_gift_is_one_call_of_at_most_six_commands_whatever_is_given() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for (name, algorithm) in ALGORITHMS {
+        let limiter = limiter(store_on(&server), algorithm, 100_000).await;
+        let limiter = limiter.name(name);
+        fill(&limiter, "ada", 300).await;
+        let _ = limiter.check_n("ada", 20_000).await.unwrap();
+        // The server learns the script.
+        limiter.give_units("nobody", 1).await.unwrap();
+        for (units, left) in [(1, 20_299), (150, 20_149), (19_000, 1_149), (1_149, 0)] {
+            let ran = ran(&mut connection, &limiter, units).await;
+            assert_eq!(ran.get("evalsha"), Some(&1), "{name}: {ran:?}");
+            let commands = ran.values().sum::<u64>() - 1;
+            assert!((3..=6).contains(&commands), "{name}, {units}: {ran:?}");
+            assert_eq!(limiter.peek("ada").await.unwrap().used(), left, "{name}");
+            // Renewed, or gone.
+            let lives = times_to_live(&mut connection);
+            let seconds: Vec<_> = lives.iter().map(|(_, millis)| millis / 1_000).collect();
+            let life = 2 * 300 * 86_400;
+            assert!(
+                seconds
+                    .iter()
+                    .all(|seconds| (life - 1..=life + 1).contains(seconds))
+            );
+            assert_eq!(seconds.len(), usize::from(left > 0), "{lives:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_was_given_units_lives_as_long_as_it_counts() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for (name, algorithm) in ALGORITHMS {
+        let limiter = limiter(store_on(&server), algorithm, 100).await.name(name);
+        let _ = limiter.check_n("ada", 9).await.unwrap();
+        let (key, _) = times_to_live(&mut connection).remove(0);
+        let () = connection.pexpire(&key, 50_000).unwrap();
+        limiter.give_units("ada", 4).await.unwrap();
+        let millis: i64 = connection.pttl(&key).unwrap();
+        assert!(millis > 300 * 86_400_000, "{name}: {millis}");
+        let () = connection.del(&key).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_key_without_a_count_is_left_alone() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for (name, algorithm) in ALGORITHMS {
+        let limiter = limiter(store_on(&server), algorithm, 9).await.name(name);
+        limiter.give_units("nobody", 1).await.unwrap();
+        let ran_for_five = ran(&mut connection, &limiter, 5).await;
+        // A call, a time, a look.
+        assert_eq!(ran_for_five.values().sum::<u64>(), 3, "{ran_for_five:?}");
+        let ran_for_none = ran(&mut connection, &limiter, 0).await;
+        assert!(ran_for_none.is_empty(), "{ran_for_none:?}");
+        let unlimited = RateLimiter::new(store_on(&server), []);
+        assert!(ran(&mut connection, &unlimited, 5).await.is_empty());
+    }
+    assert!(times_to_live(&mut connection).is_empty());
+}
+
+#[tokio::test]
+async fn all_quotas_are_given_units_and_those_that_share_a_count_once() {
+    let server = RedisServer::start();
+    let log = [Quota::per_day(90), Quota::per_day(50).named("strict")];
+    // So long that none ends meanwhile.
+    let year = Duration::from_secs(366 * 86_400);
+    let others = ALGORITHMS.map(|(_, algorithm)| Quota::new(70, year).algorithm(algorithm));
+    let meters = [40, 60].map(|limit| Quota::new(limit, year / 2).algorithm(Algorithm::Gcra));
+    let quotas = [&log[..], &others, &meters].concat();
+    let limiter = RateLimiter::new(store_on(&server), quotas);
+    let _ = limiter.check_n("ada", 20).await.unwrap();
+    let _ = limiter.check_n("bob", 20).await.unwrap();
+    limiter.give_units("ada", 12).await.unwrap();
+    let used = async |key| -> Vec<u32> {
+        let looked = limiter.peek(key).await.unwrap();
+        looked.quotas().map(|quota| quota.used()).collect()
+    };
+    assert_eq!(used("ada").await, [8; 10]);
+    assert_eq!(used("bob").await, [20; 10]);
+}
+
+#[tokio::test]
+async fn where_one_count_cannot_be_read_nothing_is_given() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for (name, algorithm) in ALGORITHMS {
+        // The broken one is read last.
+        let days = |days: u64| {
+            let window = Duration::from_secs(days * 86_400);
+            Quota::new(9, window).algorithm(algorithm)
+        };
+        let [one, both] = [vec![days(300)], vec![days(300), days(301)]]
+            .map(|quotas| RateLimiter::new(store_on(&server), quotas).name(name));
+        let _ = one.check_n("ada", 5).await.unwrap();
+        let (key, _) = times_to_live(&mut connection).remove(0);
+        let broken = key.replace(":25920000000000", ":26006400000000");
+        let () = connection.hset(&broken, "somebody", "else's").unwrap();
+        let error = both.give_units("ada", 2).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{name}");
+        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+        assert_eq!(one.peek("ada").await.unwrap().used(), 5, "{name}");
+        let () = connection.del(&[key, broken]).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_units_go_and_the_youngest_stay_as_they_are() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = limiter(store_on(&server), Algorithm::SortedSetLog, 100).await;
+    let mut units =
+        || -> Vec<(String, u64)> { connection.zrange_withscores(SET_OF_ADA, 0, -1).unwrap() };
+    for _ in 0..9 {
+        let _ = limiter.check("ada").await.unwrap();
+    }
+    let before = units();
+    limiter.give_units("ada", 4).await.unwrap();
+    assert_eq!(units(), before[4..]);
+}
