@@ -548,3 +548,33 @@ fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
         assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 3);
     }
 }
+
+#[test]
+fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        let mut pair = Pair::new(&server, algorithm);
+        for cost in [3, 4] {
+            let _ = pair.check(1, "ada", cost);
+            pair.time.advance(WINDOW * 6 / 10);
+        }
+        pair.give(1, "ada", 1);
+        pair.time.step_back(WINDOW / 2);
+        assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 3);
+    }
+}
+
+#[test]
+fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
+    let server = RedisServer::start();
+    let mut pair = Pair::new(&server, Algorithm::Gcra);
+    for cost in [3, 2] {
+        let _ = pair.check(1, "ada", cost);
+        pair.time.advance(Duration::from_micros(1));
+    }
+    pair.give(1, "ada", 3);
+    let _ = pair.check(1, "ada", 5);
+    // What the first one has charged was the oldest.
+    pair.refund(0, 3);
+    assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 7);
+}
