@@ -114,6 +114,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
+    clippy::float_arithmetic,
     reason = "a part of it"
 )]
 fn part_of(limit: u32, part: f64) -> u32 {

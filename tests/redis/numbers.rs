@@ -97,6 +97,7 @@ async fn give_both(time: &TestTime, quota: &Quota, units: u32) {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
+    clippy::float_arithmetic,
     reason = "a part of it"
 )]
 fn part_of(limit: u32, part: f64) -> u32 {

@@ -12,9 +12,7 @@ use super::check::Subject;
 use super::clock::Clock;
 #[cfg(feature = "test-util")]
 use super::clock::TestClock;
-use super::{
-    Answer, Block, Blocks, Check, Give, Guard, Refund, Reset, Source, Store, StoreFuture,
-};
+use super::{Answer, Block, Blocks, Check, Give, Guard, Refund, Reset, Source, Store, StoreFuture};
 use crate::identity::Fingerprint;
 use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind};
