@@ -15,8 +15,10 @@ impl RateLimiter {
     ///   be back soonest. [`Gcra`](crate::Algorithm::Gcra) has one level, which falls;
     /// - of [`SlidingCounter`](crate::Algorithm::SlidingCounter) those of this window, then as few of
     ///   the one before as it takes;
-    /// - a decision from before still gives back what it holds, as far as it is there: where units are
-    ///   counted rather than listed, those that were given are nobody's.
+    /// - a decision from before still gives back what it holds, as far as that is there. Of the logs and
+    ///   of `Gcra` that is what was not given; the other algorithms do not tell units of one window or
+    ///   bucket apart, so that it may be what was charged after the gift: what is used is what was
+    ///   charged, less what was taken back, less what was given.
     ///
     /// # Errors
     ///
