@@ -37,6 +37,9 @@ use crate::{Decision, DecisionView, Error, Key, Quotas, RateLimiter, RefusedKey}
 /// let admin = limiter.admin();
 /// assert_eq!(admin.look("ada").await?.used(), 3);
 ///
+/// admin.give("ada", 2).await?;
+/// assert_eq!(admin.look("ada").await?.remaining(), 2);
+///
 /// admin.block("ada", Duration::from_secs(600)).await?;
 /// assert!(!limiter.check("ada").await?.is_allowed());
 /// assert!(admin.look("ada").await?.blocked_for().is_some());
@@ -97,6 +100,30 @@ impl Admin {
     /// When the store fails, or cannot reset a key.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.limiter.reset_by(&self.quotas, &key.into()).await
+    }
+
+    /// Gives a key units: so many fewer count, as if they had never been charged, whoever charged them.
+    /// Nobody has more left than the limit.
+    ///
+    /// It is given by each stored count once. What is left leaves when it would have.
+    /// Which units go is told by what goes on:
+    ///
+    /// - of the logs and of [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) the oldest, which would
+    ///   be back soonest. [`Gcra`](crate::Algorithm::Gcra) has one level, which falls;
+    /// - of [`SlidingCounter`](crate::Algorithm::SlidingCounter) those of this window, then as few of
+    ///   the one before as it takes;
+    /// - a decision from before still gives back what it holds, as far as that is there. Of the logs and
+    ///   of `Gcra` that is what was not given; the other algorithms do not tell units of one window or
+    ///   bucket apart, so that it may be what was charged after the gift: what is used is what was
+    ///   charged, less what was taken back, less what was given.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails, or cannot give; then it may have given, since its answer may be lost.
+    /// [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log, which
+    /// [`reset`](Self::reset) empties.
+    pub async fn give(&self, key: impl Into<Key>, units: u32) -> Result<(), Error> {
+        self.limiter.give(&self.quotas, &key.into(), units).await
     }
 
     /// Blocks a key for so long, whatever it has left: all that it asks for is refused, by

@@ -236,7 +236,7 @@ async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
         let policy = FailurePolicy::fall_back().share(NonZeroU32::new(3).unwrap());
         let limiter = RateLimiter::new(store.clone(), quota).on_failure(policy);
         let _ = limiter.check_n("ada", 20).await.unwrap();
-        let error = limiter.give_units("ada", 6).await.unwrap_err();
+        let error = limiter.admin().give("ada", 6).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         let looked = limiter.peek("ada").await.unwrap();
         assert_eq!((looked.limit(), looked.used()), (30, 14));
@@ -252,7 +252,7 @@ async fn a_store_that_cannot_give_says_so() {
         }
     }
     let limiter = RateLimiter::new(Checks(MemoryStore::new()), Quota::per_minute(9));
-    let error = limiter.give_units("ada", 1).await.unwrap_err();
+    let error = limiter.admin().give("ada", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     // The same store behind a pointer gives what it can give.
     let stores: [Arc<dyn Store>; 2] = [
@@ -262,7 +262,7 @@ async fn a_store_that_cannot_give_says_so() {
     for store in stores {
         let limiter = RateLimiter::new(store, Quota::per_minute(9));
         let _ = limiter.check_n("ada", 5).await.unwrap();
-        limiter.give_units("ada", 2).await.unwrap();
+        limiter.admin().give("ada", 2).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
     }
 }
@@ -459,7 +459,7 @@ async fn a_store_that_is_left_alone_is_not_asked_to_forget_either() {
         (error.kind(), store.times_asked()),
         (ErrorKind::Unavailable, 0)
     );
-    let error = limiter.give_units("ada", 1).await.unwrap_err();
+    let error = limiter.admin().give("ada", 1).await.unwrap_err();
     assert_eq!(
         (error.kind(), store.times_asked()),
         (ErrorKind::Unavailable, 0)
@@ -471,7 +471,7 @@ async fn a_store_that_hangs_is_waited_for_no_longer_when_it_is_to_forget() {
     let limiter = limiter(&Moody::new(Mood::Hangs), 9);
     let error = limiter.reset("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    let error = limiter.give_units("ada", 1).await.unwrap_err();
+    let error = limiter.admin().give("ada", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 

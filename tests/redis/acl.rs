@@ -37,7 +37,7 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
             let mut decision = limiter.check_n(key.as_str(), 2).await?;
             limiter.refund(&mut decision, 1).await?;
             let _ = limiter.peek(key.as_str()).await?;
-            limiter.give_units(key.as_str(), 1).await?;
+            limiter.admin().give(key.as_str(), 1).await?;
             for cost in [1, 1, 1, 9] {
                 let _ = limiter.check_n(key.as_str(), cost).await?;
             }

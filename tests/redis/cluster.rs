@@ -157,7 +157,7 @@ mod of_six {
             let _ = limiter.check_n(key.as_str(), 4).await.unwrap();
             let asked = || -> Vec<u64> { cluster.nodes.iter().map(evalshas).collect() };
             let before = asked();
-            limiter.give_units(key.as_str(), 2).await.unwrap();
+            limiter.admin().give(key.as_str(), 2).await.unwrap();
             let asked: Vec<u64> = asked().iter().zip(before).map(|(n, m)| n - m).collect();
             let others = asked.iter().enumerate().filter(|(at, _)| *at != master);
             assert!(asked[master] > 0 && others.map(|(_, asked)| asked).sum::<u64>() == 0);

@@ -88,7 +88,7 @@ async fn what_is_given_back_here_is_admitted_at_once() {
     limiter.refund(&mut reserved, 1).await.unwrap();
     assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
-    limiter.give_units("ada", 2).await.unwrap();
+    limiter.admin().give("ada", 2).await.unwrap();
     assert_eq!(source(&limiter, 2).await, (true, Source::Redis));
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
     limiter.reset("ada").await.unwrap();
