@@ -10,6 +10,8 @@ mod future;
 mod guard;
 pub(crate) mod memory;
 pub(crate) mod redis;
+#[cfg(feature = "test-util")]
+mod test_store;
 mod url;
 
 use std::sync::Arc;
@@ -23,6 +25,9 @@ pub use clock::TestClock;
 pub use future::StoreFuture;
 pub use guard::Guard;
 pub(crate) use guard::Guarded;
+#[cfg(feature = "test-util")]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub use test_store::{Checked, TestStore};
 pub use url::from_url;
 
 use crate::{Error, ErrorKind};
