@@ -1,6 +1,6 @@
 //! Pages to read before a decision, rather than to look something up. In this order, or by what is asked.
 //!
-//! <!-- from: prose -->
+//! <!-- from: items -->
 //! | | page | tells |
 //! |---|---|---|
 //! | **To begin** | [start] | from nothing to a limit in production, in ten steps |
