@@ -57,3 +57,6 @@ pub mod defaults {}
 
 #[doc = include_str!("guide/what_this_does_not_do.md")]
 pub mod what_this_does_not_do {}
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests;

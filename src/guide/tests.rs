@@ -1,0 +1,9 @@
+//! What the pages tell is what the code does, and what was measured. Tables that are checked here have
+//! `<!-- from: guide-tests -->` before them.
+
+mod behaviour;
+mod defaults;
+mod figures;
+mod moving;
+mod page;
+mod source;
