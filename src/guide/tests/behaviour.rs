@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use http::{HeaderMap, Request, Response, header::RETRY_AFTER};
+use http::{HeaderMap, Request, Response, header::CONTENT_TYPE, header::RETRY_AFTER};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::key::{self, KeyExtractor, PeerAddr};
@@ -143,6 +143,17 @@ fn answer_to(layer: RateLimitLayer, request: Request<()>) -> Response<ResponseBo
 /// What comes of a request for which there is no room.
 pub(super) fn refused() -> Response<ResponseBody<String>> {
     answer(layer(used_up()))
+}
+
+/// What comes of a call of gRPC for which there is room in three seconds.
+pub(super) fn refused_grpc() -> Response<ResponseBody<String>> {
+    let store = TestStore::new();
+    store.refuse_all(Duration::from_secs(3));
+    let mut request = request();
+    *request.method_mut() = http::Method::POST;
+    let grpc = http::HeaderValue::from_static("application/grpc");
+    request.headers_mut().insert(CONTENT_TYPE, grpc);
+    answer_to(layer(store), request)
 }
 
 fn answer(layer: RateLimitLayer) -> Response<ResponseBody<String>> {

@@ -1,6 +1,6 @@
-//! Figures on the pages are those that benches and tests printed.
+//! Figures of speed are those that the benches printed.
 
-use super::page::{Table, first_table, numbers, read, tables_of};
+use super::page::{Table, first_table, read, tables_of};
 
 const RESULTS: &str = "benches/RESULTS.md";
 
@@ -103,23 +103,4 @@ fn what_a_check_costs_is_what_the_benches_printed() {
             )
         },
     );
-}
-
-#[test]
-fn what_failovers_cost_is_what_the_tests_printed() {
-    let results = read("tests/chaos/RESULTS.md");
-    let printed = first_table(&results);
-    for row in &tables_of("cluster_and_sentinel")[0][1..] {
-        let found = printed.iter().find(|cells| cells[1] == row[0]);
-        let found = found.unwrap_or_else(|| panic!("tests/chaos/RESULTS.md has no {:?}", row[0]));
-        let there = numbers(&found[2]);
-        let gone = numbers(&row[1])
-            .into_iter()
-            .find(|number| !there.contains(number));
-        assert_eq!(
-            gone, None,
-            "{:?} of src/guide/cluster_and_sentinel.md",
-            row[0]
-        );
-    }
 }
