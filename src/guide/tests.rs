@@ -5,7 +5,6 @@ mod algorithms;
 mod behaviour;
 mod defaults;
 mod failures;
-
 mod moving;
 mod page;
 mod source;
