@@ -13,7 +13,7 @@
 //! | | [Cluster and Sentinel](cluster_and_sentinel) | slots, hash tags, failover, and what may be lost |
 //! | | [speed] | what a check costs, why, and how to measure one's own |
 //! | **To work with it** | [testing your service](testing_your_service) | a clock that is moved by hand, and a store that fails when it is told to |
-//! | | [moving from others](moving_from_others) | from tower_governor, from governor, from the script of tutorials |
+//! | | [moving from others](moving_from_others) | from `tower_governor`, from governor, from the script of tutorials |
 //! | **To be sure** | [defaults] | every default with its reason |
 //! | | [what this does not do](what_this_does_not_do) | its bounds, and what to take instead |
 

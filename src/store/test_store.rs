@@ -146,17 +146,17 @@ impl TestStore {
     /// Refuses all checks that cost something, as [`refuse_next`](Self::refuse_next) does, until it is
     /// told otherwise.
     pub fn refuse_all(&self, retry_after: impl Into<Option<Duration>>) {
-        self.from_now_on(Mood::Refuses(retry_after.into()));
+        self.hold(Mood::Refuses(retry_after.into()));
     }
 
     /// Answers everything with an error of this kind until it is told otherwise: refunds and resets, too.
     pub fn fail_all(&self, kind: ErrorKind) {
-        self.from_now_on(Mood::Fails(kind));
+        self.hold(Mood::Fails(kind));
     }
 
     /// Never answers anything until it is told otherwise, and then what is asked from then on.
     pub fn hang_all(&self) {
-        self.from_now_on(Mood::Hangs);
+        self.hold(Mood::Hangs);
     }
 
     /// Counts again, whatever it was told.
@@ -164,7 +164,7 @@ impl TestStore {
     /// The breaker knows nothing of that: where it is open, the next check sends a look ahead, when the
     /// [clock](Self::clock) has moved by half a second.
     pub fn recover(&self) {
-        self.from_now_on(Mood::Counts);
+        self.hold(Mood::Counts);
     }
 
     /// What it was asked since this was called last: also the looks, which cost nothing.
@@ -177,7 +177,7 @@ impl TestStore {
         self.told().next.push_back((checks, mood));
     }
 
-    fn from_now_on(&self, mood: Mood) {
+    fn hold(&self, mood: Mood) {
         let mut told = self.told();
         told.next.clear();
         told.then = mood;
@@ -274,7 +274,7 @@ impl Store for TestStore {
 /// What a check is answered where every quota is used up, for so long.
 fn refusal(check: Check<'_>, wait: Option<Duration>) -> Answer {
     let answers = check.quotas().iter().map(|quota| {
-        let reset_after = wait.unwrap_or(quota.window());
+        let reset_after = wait.unwrap_or_else(|| quota.window());
         match check.cost() {
             0 => QuotaAnswer::admitted(quota.limit(), reset_after),
             _ => QuotaAnswer::refused(quota.limit(), wait, reset_after),

@@ -27,7 +27,7 @@ pub(super) fn of(name: &str) -> String {
         "patience" if !waits() => "not at all",
         "settled" if stays_charged() => "the charge stays",
         "dry run"
-            if answer(layer(used_up()))
+            if answer(&layer(used_up()))
                 .extensions()
                 .get::<WouldReject>()
                 .is_none() =>
@@ -39,19 +39,19 @@ pub(super) fn of(name: &str) -> String {
         "missing key" => {
             return format!(
                 "refused with {}",
-                status(layer(TestStore::new()).key(key::header("x")))
+                status(&layer(TestStore::new()).key(key::header("x")))
             );
         }
         "unknown peer" => {
             return format!(
                 "refused with {}",
-                status_of(layer(TestStore::new()), Request::new(()))
+                status_of(&layer(TestStore::new()), Request::new(()))
             );
         }
         "trusted" => {
             return format!(
                 "nobody is trusted: {}",
-                status(layer(TestStore::new()).key(key::client_ip()))
+                status(&layer(TestStore::new()).key(key::client_ip()))
             );
         }
         "header" if is_hashed(&key::header("x-key")) => "hashed",
@@ -63,12 +63,12 @@ pub(super) fn of(name: &str) -> String {
         {
             "as it is"
         }
-        "status" => return status(layer(used_up())).to_string(),
+        "status" => return status(&layer(used_up())).to_string(),
         "body" => return format!("`{}`", body().trim_end()),
         "headers" => return dialects(),
         "reset" if header(refused().headers(), "x-ratelimit-reset") <= 60 => "seconds from now",
         "rounding" if header(refused().headers(), RETRY_AFTER.as_str()) == 2 => "rounded up",
-        "policy of a layer" if fails_to(layer(failing())) == Some(Source::Fallback) => {
+        "policy of a layer" if fails_to(&layer(failing())) == Some(Source::Fallback) => {
             "`fall_back()`"
         }
         "policy of a limiter" if block_on(limiter(failing()).check("ada")).is_err() => "the error",
@@ -129,7 +129,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// What comes of a request, which is answered with what its handler was told.
-fn answer_to(layer: RateLimitLayer, request: Request<()>) -> Response<ResponseBody<String>> {
+fn answer_to(layer: &RateLimitLayer, request: Request<()>) -> Response<ResponseBody<String>> {
     let inner = service_fn(|request: Request<()>| async move {
         let mut response = Response::new(String::new());
         if let Some(decision) = request.extensions().get::<DecisionView>() {
@@ -142,7 +142,7 @@ fn answer_to(layer: RateLimitLayer, request: Request<()>) -> Response<ResponseBo
 
 /// What comes of a request for which there is no room.
 pub(super) fn refused() -> Response<ResponseBody<String>> {
-    answer(layer(used_up()))
+    answer(&layer(used_up()))
 }
 
 /// What comes of a call of gRPC for which there is room in three seconds.
@@ -153,37 +153,37 @@ pub(super) fn refused_grpc() -> Response<ResponseBody<String>> {
     *request.method_mut() = http::Method::POST;
     let grpc = http::HeaderValue::from_static("application/grpc");
     request.headers_mut().insert(CONTENT_TYPE, grpc);
-    answer_to(layer(store), request)
+    answer_to(&layer(store), request)
 }
 
-fn answer(layer: RateLimitLayer) -> Response<ResponseBody<String>> {
+fn answer(layer: &RateLimitLayer) -> Response<ResponseBody<String>> {
     answer_to(layer, request())
 }
 
-fn status_of(layer: RateLimitLayer, request: Request<()>) -> u16 {
+fn status_of(layer: &RateLimitLayer, request: Request<()>) -> u16 {
     answer_to(layer, request).status().as_u16()
 }
 
-fn status(layer: RateLimitLayer) -> u16 {
+fn status(layer: &RateLimitLayer) -> u16 {
     status_of(layer, request())
 }
 
 /// What a store is asked for a request.
 fn asked() -> Checked {
     let store = TestStore::new();
-    answer(layer(store.clone()));
+    answer(&layer(store.clone()));
     store.take_checks().pop().expect("a check")
 }
 
 fn waits() -> bool {
     let began = std::time::Instant::now();
-    answer(layer(used_up()));
+    answer(&layer(used_up()));
     began.elapsed() > Duration::from_secs(1)
 }
 
 fn stays_charged() -> bool {
     let store = TestStore::new();
-    answer(layer(store.clone()));
+    answer(&layer(store.clone()));
     let key = key::peer_ip().of(address().ip());
     block_on(limiter(store).peek(key)).is_ok_and(|decision| decision.used() == 1)
 }
@@ -228,7 +228,7 @@ fn dialects() -> String {
     "`X-RateLimit-*` and `RateLimit` of draft 11".to_owned()
 }
 
-fn fails_to(layer: RateLimitLayer) -> Option<Source> {
+fn fails_to(layer: &RateLimitLayer) -> Option<Source> {
     let response = answer(layer);
     assert!(response.extensions().get::<Rejection>().is_none());
     Some(response.extensions().get::<DecisionView>()?.source())
@@ -236,7 +236,8 @@ fn fails_to(layer: RateLimitLayer) -> Option<Source> {
 
 fn batches() -> bool {
     let store = RedisStore::open("redis://127.0.0.1").expect("a URL");
-    format!("{store:?}") == format!("{:?}", store.clone().batches(true))
+    let shown = format!("{store:?}");
+    shown == format!("{:?}", store.batches(true))
 }
 
 fn most_cost() -> String {

@@ -43,7 +43,7 @@ fn collect(directory: &Path, files: &mut Vec<String>) {
 pub(super) fn source_of(file: &str) -> String {
     let text = read(&format!("src/{file}"));
     let code = text.split_once("\nmod tests");
-    code.map_or(text.clone(), |(code, _)| code.to_owned())
+    code.map_or_else(|| text.clone(), |(code, _)| code.to_owned())
 }
 
 fn constants_of(file: &str) -> Vec<Constant> {
@@ -91,7 +91,7 @@ pub(super) fn told(file: &str, name: &str, unit: &str) -> String {
 }
 
 fn time(micros: u64) -> String {
-    if micros % 1_000_000 == 0 {
+    if micros.is_multiple_of(1_000_000) {
         format!("{} s", micros / 1_000_000)
     } else {
         format!("{} ms", micros / 1_000)
