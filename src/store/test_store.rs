@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Answer, Check, Guard, QuotaAnswer, Refund, Reset, Source, Store, StoreFuture, TestClock,
+    Answer, Block, Blocks, Check, Guard, QuotaAnswer, Refund, Reset, Source, Store, StoreFuture,
+    TestClock,
 };
 use crate::{Error, ErrorKind, Key, MemoryStore, Quotas};
 
@@ -102,7 +103,7 @@ impl TestStore {
         let clock = TestClock::new();
         Self {
             counts: MemoryStore::with_clock(clock.clone()),
-            guard: Guard::new().with_clock(clock.clone()),
+            guard: Guard::new().with_clock(clock.clone()).named("test"),
             clock,
             told: Arc::default(),
         }
@@ -149,7 +150,8 @@ impl TestStore {
         self.hold(Mood::Refuses(retry_after.into()));
     }
 
-    /// Answers everything with an error of this kind until it is told otherwise: refunds and resets, too.
+    /// Answers everything with an error of this kind until it is told otherwise: refunds, resets and
+    /// blocks, too.
     pub fn fail_all(&self, kind: ErrorKind) {
         self.hold(Mood::Fails(kind));
     }
@@ -187,8 +189,8 @@ impl TestStore {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What refunds and resets are answered: they are none of the next checks.
-    fn give_back(&self, count: impl FnOnce() -> StoreFuture<()>) -> StoreFuture<()> {
+    /// What is answered to refunds, resets and blocks: they are none of the next checks.
+    fn change(&self, count: impl FnOnce() -> StoreFuture<()>) -> StoreFuture<()> {
         let then = self.told().then;
         match then {
             Mood::Counts | Mood::Refuses(_) => count(),
@@ -259,11 +261,19 @@ impl Store for TestStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.give_back(|| self.counts.reset(reset))
+        self.change(|| self.counts.reset(reset))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.give_back(|| self.counts.refund(refund))
+        self.change(|| self.counts.refund(refund))
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        self.change(|| self.counts.block(block))
+    }
+
+    fn blocks(&self) -> Blocks {
+        self.counts.blocks()
     }
 
     fn guard(&self) -> Guard {

@@ -77,6 +77,7 @@ pub(super) fn of(name: &str) -> String {
         {
             "the whole limit"
         }
+        "tracked" if tracks_nobody() => "no key",
         "batches" if batches() => "on",
         "time to live" if crate::algorithm::time_to_live_millis(60_000_000) == 121_000 => {
             "two windows and a second"
@@ -232,6 +233,12 @@ fn fails_to(layer: &RateLimitLayer) -> Option<Source> {
     let response = answer(layer);
     assert!(response.extensions().get::<Rejection>().is_none());
     Some(response.extensions().get::<DecisionView>()?.source())
+}
+
+fn tracks_nobody() -> bool {
+    let limiter = limiter(used_up());
+    let refused = block_on(limiter.check("ada")).is_ok_and(|decision| !decision.is_allowed());
+    refused && limiter.admin().busiest_refused(9).is_empty()
 }
 
 fn batches() -> bool {

@@ -58,6 +58,7 @@ const BUILDERS: &[(&str, &str)] = &[
     ("limiter.rs", "crate::RateLimiter"),
     ("quota.rs", "crate::Quota"),
     ("store/guard/mod.rs", "crate::store::Guard"),
+    ("store/memory/mod.rs", "crate::MemoryStore"),
     ("store/redis/mod.rs", "crate::RedisStore"),
     ("key/client_ip.rs", "crate::key::ClientIp"),
     ("key/peer_ip.rs", "crate::key::PeerIp"),

@@ -106,12 +106,25 @@ async fn while_all_fails_nothing_is_given_back_either() {
     store.fail_all(ErrorKind::Full);
     let refund = limiter.refund(&mut decision, 1).await.unwrap_err();
     let reset = limiter.reset("ada").await.unwrap_err();
-    assert_eq!([refund.kind(), reset.kind()], [ErrorKind::Full; 2]);
+    let block = limiter.admin().block("ada", MINUTE).await.unwrap_err();
+    let kinds = [refund.kind(), reset.kind(), block.kind()];
+    assert_eq!(kinds, [ErrorKind::Full; 3]);
 
     store.recover();
     assert_eq!(used(&limiter).await, 1);
     limiter.reset("ada").await.unwrap();
     assert_eq!(used(&limiter).await, 0);
+}
+
+#[tokio::test]
+async fn a_key_that_is_blocked_is_not_asked_about_until_its_time_is_over() {
+    let store = TestStore::new();
+    let limiter = limiter(&store);
+    limiter.admin().block("ada", MINUTE).await.unwrap();
+    assert_eq!(check(&limiter).await.unwrap().source(), Source::Block);
+    assert!(store.take_checks().is_empty());
+    store.clock().advance(MINUTE);
+    assert!(check(&limiter).await.unwrap().is_allowed());
 }
 
 #[tokio::test]
