@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{
-    Answer, Block, Blocks, Check, Guard, QuotaAnswer, Refund, Reset, Source, Store, StoreFuture,
-    TestClock,
+    Answer, Block, Blocks, Check, Give, Guard, QuotaAnswer, Refund, Reset, Source, Store,
+    StoreFuture, TestClock,
 };
 use crate::{Error, ErrorKind, Key, MemoryStore, Quotas};
 
@@ -150,8 +150,8 @@ impl TestStore {
         self.hold(Mood::Refuses(retry_after.into()));
     }
 
-    /// Answers everything with an error of this kind until it is told otherwise: refunds, resets and
-    /// blocks, too.
+    /// Answers everything with an error of this kind until it is told otherwise: refunds, resets,
+    /// gifts and blocks, too.
     pub fn fail_all(&self, kind: ErrorKind) {
         self.hold(Mood::Fails(kind));
     }
@@ -189,7 +189,7 @@ impl TestStore {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is answered to refunds, resets and blocks: they are none of the next checks.
+    /// What is answered to all that is no check: it is none of the next checks.
     fn change(&self, count: impl FnOnce() -> StoreFuture<()>) -> StoreFuture<()> {
         let then = self.told().then;
         match then {
@@ -266,6 +266,10 @@ impl Store for TestStore {
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         self.change(|| self.counts.refund(refund))
+    }
+
+    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+        self.change(|| self.counts.give(give))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {

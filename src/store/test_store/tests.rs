@@ -107,8 +107,12 @@ async fn while_all_fails_nothing_is_given_back_either() {
     let refund = limiter.refund(&mut decision, 1).await.unwrap_err();
     let reset = limiter.reset("ada").await.unwrap_err();
     let block = limiter.admin().block("ada", MINUTE).await.unwrap_err();
-    let kinds = [refund.kind(), reset.kind(), block.kind()];
-    assert_eq!(kinds, [ErrorKind::Full; 3]);
+    let give = limiter
+        .give(limiter.quotas(), &Key::from("ada"), 1)
+        .await
+        .unwrap_err();
+    let kinds = [refund.kind(), reset.kind(), block.kind(), give.kind()];
+    assert_eq!(kinds, [ErrorKind::Full; 4]);
 
     store.recover();
     assert_eq!(used(&limiter).await, 1);
@@ -134,6 +138,13 @@ async fn units_are_given_back_where_only_the_next_check_fails() {
     let mut decision = check(&limiter).await.unwrap();
     store.fail_next(1, ErrorKind::Full);
     limiter.refund(&mut decision, 1).await.unwrap();
+    assert_eq!(check(&limiter).await.unwrap_err(), ErrorKind::Full);
+    assert_eq!(check(&limiter).await.unwrap().used(), 1);
+    store.fail_next(1, ErrorKind::Full);
+    limiter
+        .give(limiter.quotas(), &Key::from("ada"), 1)
+        .await
+        .unwrap();
     assert_eq!(check(&limiter).await.unwrap_err(), ErrorKind::Full);
     assert_eq!(used(&limiter).await, 0);
 }
