@@ -140,3 +140,22 @@ fn alias(decision: &DecisionView) -> Option<tracing::field::DisplayValue<String>
     let alias = charged_to.key.fingerprint().alias();
     Some(tracing::field::display(format!("{alias:016x}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_refusals_are_told_in_each_second_and_then_how_many_were_not() {
+        let events = Events::default();
+        for second in [7, 8, 30] {
+            for place in 0..TOLD_A_SECOND {
+                let left_out = if place == 0 && second > 7 { 90 } else { 0 };
+                assert_eq!(events.turn(second), Some(left_out), "{second}");
+            }
+            for _ in 0..90 {
+                assert_eq!(events.turn(second), None);
+            }
+        }
+    }
+}

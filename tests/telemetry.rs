@@ -1,0 +1,374 @@
+//! What is told of checks and stores: metrics by what came of each request, events by level, and never a
+//! key.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use axum::http::Request;
+use metrics::{LocalRecorderGuard, set_default_local_recorder};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use tollgate::store::{TestClock, TestStore};
+use tollgate::{
+    ErrorKind, FailurePolicy, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer, RateLimiter,
+    key,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use support::calls::ok;
+use support::redis_server::RedisServer;
+use support::{log, store_on};
+
+/// A key that is told nowhere.
+const WHO: &str = "ada-lovelace";
+
+/// What a recorder was told, since it was looked at last: by name and labels.
+type Told = BTreeMap<String, DebugValue>;
+
+/// A recorder of this thread alone, until it is dropped.
+fn record() -> (&'static DebuggingRecorder, LocalRecorderGuard<'static>) {
+    let recorder: &'static DebuggingRecorder = Box::leak(Box::default());
+    (recorder, set_default_local_recorder(recorder))
+}
+
+fn told(recorder: &DebuggingRecorder) -> Told {
+    let told = recorder.snapshotter().snapshot().into_vec();
+    let told = told.into_iter().map(|(key, _, about, value)| {
+        assert!(about.is_some(), "{key:?} says what it is");
+        let key = key.key();
+        let labels = key
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()));
+        let labels: Vec<_> = labels.collect();
+        (format!("{}{{{}}}", key.name(), labels.join(",")), value)
+    });
+    told.collect()
+}
+
+/// The counters that are not zero.
+fn counted(recorder: &DebuggingRecorder) -> BTreeMap<String, u64> {
+    let counters = told(recorder)
+        .into_iter()
+        .filter_map(|(name, value)| match value {
+            DebugValue::Counter(0) => None,
+            DebugValue::Counter(count) => Some((name, count)),
+            _ => None,
+        });
+    counters.collect()
+}
+
+fn gauge(told: &Told, name: &str) -> f64 {
+    match told.get(name) {
+        Some(DebugValue::Gauge(value)) => **value,
+        other => panic!("{name} is {other:?} of {told:?}"),
+    }
+}
+
+fn checks(limiter: &str, outcome: &str, source: &str) -> String {
+    format!("tollgate_checks_total{{limiter={limiter},outcome={outcome},source={source}}}")
+}
+
+fn layer(store: impl tollgate::Store, quota: Quota) -> RateLimitLayer {
+    RateLimitLayer::new(store, quota)
+        .name("search")
+        .key(key::header("x-api-key").plain())
+}
+
+/// What a request of this key is answered; one without, where there is none.
+async fn ask(layer: &RateLimitLayer, key: Option<&str>) -> u16 {
+    let mut request = Request::new(());
+    if let Some(key) = key {
+        request
+            .headers_mut()
+            .insert("x-api-key", key.parse().unwrap());
+    }
+    let service = layer.layer(service_fn(ok::<()>));
+    service.oneshot(request).await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn each_request_is_counted_once_by_what_came_of_it() {
+    let (recorder, _guard) = record();
+    let open = layer(MemoryStore::new(), Quota::per_hour(2));
+    for _ in 0..5 {
+        ask(&open, Some(WHO)).await;
+    }
+    ask(&open, None).await;
+    let exempt = open.clone().on_missing_key(MissingKey::Exempt);
+    ask(&exempt, None).await;
+    ask(&open.clone().skip(|_| true), Some(WHO)).await;
+    let plans = open.clone().quotas_for(|_, _| async { Plan::Exempt });
+    ask(&plans, Some(WHO)).await;
+    let dry = open.clone().dry_run();
+    ask(&dry, Some(WHO)).await;
+    ask(&dry, None).await;
+    let free = open.cost(|_| 0);
+    ask(&free, Some(WHO)).await;
+    let expected = [
+        (checks("search", "admitted", "memory"), 3),
+        (checks("search", "exempt", "none"), 3),
+        (checks("search", "no_key", "none"), 1),
+        (checks("search", "refused", "memory"), 3),
+        (checks("search", "would_refuse", "memory"), 1),
+        (checks("search", "would_refuse", "none"), 1),
+    ];
+    assert_eq!(counted(recorder), BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn who_decided_is_told_while_the_store_fails() {
+    let (recorder, _guard) = record();
+    let store = TestStore::new();
+    store.fail_all(ErrorKind::Unavailable);
+    let falls_back = layer(store.clone(), Quota::per_hour(2));
+    let open = falls_back.clone().on_failure(FailurePolicy::open());
+    let closed = falls_back.clone().on_failure(FailurePolicy::closed());
+    for _ in 0..3 {
+        ask(&falls_back, Some(WHO)).await;
+    }
+    assert_eq!(
+        (ask(&open, Some(WHO)).await, ask(&closed, Some(WHO)).await),
+        (200, 503)
+    );
+    let mut told = counted(recorder);
+    let errors = told.remove("tollgate_store_errors_total{store=test,kind=unavailable}");
+    assert_eq!(errors, Some(5));
+    let expected = [
+        (checks("search", "admitted", "fallback"), 2),
+        (checks("search", "admitted", "none"), 1),
+        (checks("search", "failed", "none"), 1),
+        (checks("search", "refused", "fallback"), 1),
+    ];
+    assert_eq!(told, BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn a_breaker_that_opens_and_closes_is_seen() {
+    const OPEN: &str = "tollgate_breakers_open{store=test}";
+    let (recorder, _guard) = record();
+    let store = TestStore::new();
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(9));
+    store.fail_all(ErrorKind::Unavailable);
+    for _ in 0..10 {
+        let _ = limiter.check(WHO).await;
+    }
+    assert_eq!(gauge(&told(recorder), OPEN), 1.0);
+    store.recover();
+    let patience = std::time::Instant::now() + Duration::from_secs(5);
+    while limiter.check(WHO).await.is_err() {
+        assert!(std::time::Instant::now() < patience, "it closes");
+        store.clock().advance(Duration::from_millis(600));
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(gauge(&told(recorder), OPEN), 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_is_one_check_and_what_is_no_check_is_not_counted() {
+    let (recorder, _guard) = record();
+    let clock = TestClock::new();
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), Quota::per_minute(2));
+    let limiter = limiter.name("jobs");
+    let mut taken = limiter.check_n(WHO, 2).await.unwrap();
+    limiter.refund(&mut taken, 1).await.unwrap();
+    limiter.settle(taken, 2).await.unwrap();
+    let _ = limiter.peek(WHO).await.unwrap();
+    let _ = limiter.admin().look(WHO).await.unwrap();
+    let waiting =
+        tokio::spawn(async move { limiter.until_ready(WHO, 1, Duration::from_secs(300)).await });
+    while !waiting.is_finished() {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        clock.advance(Duration::from_secs(1));
+        tokio::task::yield_now().await;
+    }
+    assert!(waiting.await.unwrap().unwrap().is_allowed());
+    let expected = [(checks("jobs", "admitted", "memory"), 2)];
+    assert_eq!(counted(recorder), BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn a_cost_that_never_passes_is_refused() {
+    let (recorder, _guard) = record();
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(2)).name("jobs");
+    assert!(limiter.check_n(WHO, 3).await.is_err());
+    let expected = [(checks("jobs", "refused", "none"), 1)];
+    assert_eq!(counted(recorder), BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn a_recorder_that_is_installed_late_is_told_what_comes() {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(9)).name("late");
+    let _ = limiter.check(WHO).await.unwrap();
+    let (recorder, _guard) = record();
+    for _ in 0..3 {
+        let _ = limiter.check(WHO).await.unwrap();
+    }
+    let expected = [(checks("late", "admitted", "memory"), 3)];
+    assert_eq!(counted(recorder), BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn keys_are_told_as_they_come_and_go() {
+    const HELD: &str = "tollgate_keys{store=sessions,holds=counts}";
+    let (recorder, _guard) = record();
+    let store = MemoryStore::new().named("sessions");
+    let limiter = RateLimiter::new(store.clone(), Quota::per_minute(9));
+    for key in 0..50 {
+        let _ = limiter.check(format!("{WHO}:{key}")).await.unwrap();
+        assert_eq!(gauge(&told(recorder), HELD), store.len() as f64);
+    }
+    for key in 0..20 {
+        limiter.reset(format!("{WHO}:{key}")).await.unwrap();
+    }
+    assert_eq!((gauge(&told(recorder), HELD), store.len()), (30.0, 30));
+}
+
+#[tokio::test]
+async fn calls_to_redis_tell_how_many_checks_they_carried_and_how_long_those_waited() {
+    let server = RedisServer::start();
+    let (recorder, _guard) = record();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1)).name("redis");
+    let mut all = tokio::task::JoinSet::new();
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            for key in 0..100 {
+                let limiter = limiter.clone();
+                all.spawn_local(async move { limiter.check(format!("{WHO}:{key}")).await });
+            }
+            while let Some(checked) = all.join_next().await {
+                assert!(checked.unwrap().unwrap().is_allowed());
+            }
+        })
+        .await;
+    for _ in 0..3 {
+        let _ = limiter.check(format!("{WHO}:1")).await.unwrap();
+    }
+    let mut told = told(recorder);
+    let store = format!("127.0.0.1:{}", server.url().rsplit(':').next().unwrap());
+    let store = store.trim_end_matches('/');
+    let Some(DebugValue::Histogram(batches)) =
+        told.remove(&format!("tollgate_batch_checks{{store={store}}}"))
+    else {
+        panic!("{told:?}");
+    };
+    let carried: f64 = batches.iter().map(|checks| **checks).sum();
+    // The last two were refused from memory.
+    assert_eq!(carried, 101.0);
+    assert!(batches.len() < 60, "{batches:?}");
+    let waited = told.remove(&format!("tollgate_store_duration_seconds{{store={store}}}"));
+    let Some(DebugValue::Histogram(waited)) = waited else {
+        panic!("{told:?}");
+    };
+    assert_eq!(waited.len(), 101);
+    assert!(
+        waited
+            .iter()
+            .all(|seconds| (0.0..10.0).contains(&**seconds))
+    );
+    let refusals = gauge(
+        &told,
+        &format!("tollgate_keys{{store={store},holds=refusals}}"),
+    );
+    assert_eq!(refusals, 1.0);
+    for (outcome, source, count) in [
+        ("admitted", "redis", 100),
+        ("refused", "redis", 1),
+        ("refused", "local_denial", 2),
+    ] {
+        let counted = told.remove(&checks("redis", outcome, source));
+        assert_eq!(
+            counted,
+            Some(DebugValue::Counter(count)),
+            "{outcome} {source}"
+        );
+    }
+    assert!(!format!("{told:?}").contains(WHO));
+}
+
+#[tokio::test]
+async fn a_refusal_is_an_event_at_info_that_tells_no_key() {
+    log::keep();
+    let layer = layer(MemoryStore::new(), Quota::per_hour(1));
+    for _ in 0..3 {
+        ask(&layer, Some(WHO)).await;
+    }
+    let events = log::all_kept();
+    let refusals: Vec<_> = events
+        .iter()
+        .filter(|line| line.contains("tollgate::check"))
+        .collect();
+    assert_eq!(refusals.len(), 2, "{events:?}");
+    for line in &refusals {
+        for part in [
+            "INFO",
+            "limiter=\"search\"",
+            "outcome=\"refused\"",
+            "source=\"memory\"",
+            "cost=1",
+            "limit=1",
+            "retry_after=3599.",
+            "left_out=0",
+        ] {
+            assert!(line.contains(part), "{part} of {line}");
+        }
+        assert!(!line.contains(WHO), "{line}");
+    }
+    // One key has one alias.
+    let alias = |line: &str| line.split("key_alias=").nth(1).unwrap()[..16].to_owned();
+    assert_eq!(alias(refusals[0]), alias(refusals[1]));
+}
+
+#[tokio::test]
+async fn refusals_do_not_fill_the_log() {
+    log::keep();
+    let layer = layer(MemoryStore::new(), Quota::per_hour(0));
+    let begin = std::time::Instant::now();
+    for _ in 0..1_000 {
+        ask(&layer, Some(WHO)).await;
+    }
+    let seconds = begin.elapsed().as_secs() as usize + 2;
+    let refusals = log::all_kept();
+    assert!(
+        (10..=10 * seconds).contains(&refusals.len()),
+        "{}",
+        refusals.len()
+    );
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_of_its_refusals_in_total() {
+    log::keep();
+    let layer = layer(MemoryStore::new(), Quota::per_hour(0)).dry_run();
+    for _ in 0..100 {
+        ask(&layer, Some(WHO)).await;
+    }
+    let lines = log::all_kept();
+    assert!(
+        lines.iter().all(|line| !line.contains("tollgate::check")),
+        "{lines:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_busiest_refused_keys_are_told_when_asked_for() {
+    let busiest = NonZeroUsize::new(2).unwrap();
+    let layer = layer(MemoryStore::new(), Quota::per_hour(1)).track_refused(busiest);
+    for (key, times) in [("a", 3), ("b", 9), ("c", 2)] {
+        for _ in 0..times {
+            ask(&layer, Some(key)).await;
+        }
+    }
+    let told = layer.limiter().admin().busiest_refused(9);
+    let told: Vec<_> = told
+        .iter()
+        .map(|key| (key.key.as_str(), key.refused, key.error))
+        .collect();
+    assert_eq!(
+        told,
+        [("header:x-api-key=b", 8, 0), ("header:x-api-key=c", 3, 2)]
+    );
+    assert!(layer.limiter().admin().busiest_refused(0).is_empty());
+}
