@@ -38,28 +38,15 @@
 //!
 //! # To read first
 //!
-//! | page | tells |
-//! |---|---|
-//! | [where the layer goes](guide::where_the_layer_goes) | the stack around it, in tower and axum; browsers; limits in limits |
-//! | [keys and proxies](guide::keys_and_proxies) | which key to take, and whom to believe about addresses |
-//! | [tenants and settling](guide::tenants_and_settling) | plans from a database, dry runs, charges that follow the answer |
-//! | [gRPC and clients](guide::grpc_and_clients) | what a client of gRPC sees; keeping under the limit of another |
-//! | [choosing an algorithm](guide::choosing_an_algorithm) | what each promises and costs; what happens when a limit changes |
-//! | [when Redis fails](guide::when_redis_fails) | what becomes of requests, and how to run Redis |
+//! [From nothing to a limit in production](guide::start) in ten steps, and the rest of the [guide]: where
+//! the layer goes, which key to take and whom to believe, tenants, what happens when Redis fails, what to
+//! watch, every default with its reason.
 //!
 //! # What this does not do
 //!
-//! - It does not queue or delay requests, unless it is [told to wait](RateLimitLayer::wait_up_to): one
-//!   that is refused is answered at once. So it differs from `tower::limit::RateLimit`, which makes
-//!   callers wait, knows no keys and is of one process.
-//! - It does not limit how many requests run at the same time: `tower::limit::ConcurrencyLimit` does.
-//! - It does not believe `X-Forwarded-For`, unless [`key::client_ip`](key::client_ip()) is told whom to
-//!   trust: behind a proxy, [`key::peer_ip`] is the proxy.
-//! - It does not read or count bodies: what only they tell is for the handler to
-//!   [settle](Reservation).
-//! - It does not know the counts of its store while that is away: what happens then is a matter of
-//!   [policy](FailurePolicy), by default the counts of each process; see
-//!   [when Redis fails](guide::when_redis_fails).
+//! It refuses and does not queue; it counts requests, and not those that run; it believes no header about
+//! addresses that it was not told to; it reads no bodies; and it is exact as far as its store remembers.
+//! What to take instead is in the [guide](guide::what_this_does_not_do).
 //!
 //! # Features
 //!
@@ -67,10 +54,11 @@
 //! |---|---|---|
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
+//! | `metrics` | counts of checks, and how the store is, [through the facade `metrics`](guide::watching_it) | |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |
 //! | `serde` | [`Quota`], [`Quotas`] and [`Algorithm`] in configurations, as text or maps | |
-//! | `test-util` | [`store::TestClock`], a clock that a test moves by hand | |
+//! | `test-util` | [`store::TestClock`] and [`store::TestStore`]: a clock that a test moves by hand, and a store that fails when it is told to | |
 //! | `tls` | TLS to Redis by rustls, by its URL | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
