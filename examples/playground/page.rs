@@ -1,0 +1,42 @@
+//! The page: files that are part of the program, so that it needs nothing else.
+
+use axum::Router;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::routing::get;
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+const FILES: [(&str, &str, &str); 10] = [
+    ("/", HTML, include_str!("page/index.html")),
+    ("/style.css", CSS, include_str!("page/style.css")),
+    ("/favicon.svg", SVG, include_str!("page/favicon.svg")),
+    ("/main.js", SCRIPT, include_str!("page/main.js")),
+    ("/settings.js", SCRIPT, include_str!("page/settings.js")),
+    ("/server.js", SCRIPT, include_str!("page/server.js")),
+    ("/history.js", SCRIPT, include_str!("page/history.js")),
+    ("/lane.js", SCRIPT, include_str!("page/lane.js")),
+    ("/chart.js", SCRIPT, include_str!("page/chart.js")),
+    ("/readout.js", SCRIPT, include_str!("page/readout.js")),
+];
+
+/// Nothing but these files, and no script or style within the page.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+pub(crate) fn router() -> Router {
+    FILES.into_iter().fold(Router::new(), |router, (path, kind, text)| {
+        let headers = [
+            (CONTENT_TYPE, kind),
+            (CONTENT_SECURITY_POLICY, POLICY),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (REFERRER_POLICY, "no-referrer"),
+            (CACHE_CONTROL, "no-cache"),
+        ];
+        router.route(path, get(move || async move { (headers, text) }))
+    })
+}

@@ -1,0 +1,63 @@
+// One algorithm beside the others: its name, its counts and its chart.
+
+import { Chart } from "./chart.js";
+
+/** In the order of the server; see `ALGORITHMS` in settings.rs. */
+export const ALGORITHMS = [
+  { id: "sliding-log", name: "Sliding log", promise: "Never more than the limit in any window." },
+  { id: "sorted-set-log", name: "Sorted set log", promise: "As the sliding log, in a form other tools can read." },
+  { id: "sliding-buckets:10", name: "Sliding buckets", promise: "Never more than the limit; units return up to a tenth of the window late." },
+  { id: "sliding-counter", name: "Sliding counter", promise: "About the limit for steady traffic, below twice at worst." },
+  { id: "gcra", name: "GCRA", promise: "The limit after a burst of at most the limit: below twice." },
+  { id: "fixed-window", name: "Fixed window", promise: "The limit in an aligned window, up to twice across its edge." },
+];
+
+const element = (tag, className, text = "") =>
+  Object.assign(document.createElement(tag), { className, textContent: text });
+
+export class LaneView {
+  constructor({ id, name, promise }, choose) {
+    this.id = id;
+    this.root = element("article", "lane");
+    this.root.dataset.algorithm = id;
+    const head = element("div", "lane-head");
+    const title = document.createElement("h3");
+    this.button = element("button", "", name);
+    this.button.type = "button";
+    this.button.title = "Let this one answer";
+    this.button.addEventListener("click", choose);
+    title.append(this.button);
+    const counts = element("p", "counts");
+    this.admitted = element("b", "admitted", "0");
+    this.refused = element("b", "refused", "0");
+    this.admitted.title = "admitted";
+    this.refused.title = "refused";
+    counts.append(this.admitted, this.refused);
+    this.most = element("p", "most");
+    head.append(title, element("p", "promise", promise), counts, this.most);
+    const canvas = document.createElement("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `${name}: requests and the trailing window over time`);
+    this.root.append(head, canvas);
+    this.chart = new Chart(canvas);
+  }
+
+  set chosen(chosen) {
+    this.root.dataset.chosen = chosen;
+    this.button.setAttribute("aria-pressed", chosen);
+  }
+
+  /** Tells the counts in text. */
+  tell({ totals, most }, isSingle) {
+    write(this.admitted, totals.admitted.toLocaleString("en"));
+    write(this.refused, totals.refused.toLocaleString("en"));
+    const units = isSingle ? most.units.toLocaleString("en") : `${Math.round(100 * most.ratio)} %`;
+    write(this.most, most.units > 0 ? `at most ${units} in a window` : "");
+    this.most.dataset.beyond = most.ratio > 1;
+  }
+}
+
+/** Writes a text where it is another than before. */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}

@@ -1,0 +1,66 @@
+//! What the page is told, as JSON. Times are whole microseconds.
+
+use axum::response::Response;
+use serde_json::{Value, json};
+use tollgate::{DecisionView, Quotas, Rejection, RejectionReason};
+
+use crate::settings::Settings;
+use crate::traffic::Seen;
+
+/// Of requests, and how things stand for each algorithm by the answers to the last of them.
+pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: u64) -> Value {
+    let requests = seen.iter().map(|seen| {
+        let took = seen.ended - seen.began;
+        json!([seen.began, took, seen.admitted])
+    });
+    let lanes = answers.iter().map(standing);
+    json!({
+        "now": now,
+        "cost": settings.cost,
+        "requests": requests.collect::<Vec<_>>(),
+        "lanes": lanes.collect::<Vec<_>>(),
+        "answer": answers.get(settings.chosen).map(answer),
+    })
+}
+
+/// An answer as a client sees it.
+fn answer(answer: &Response) -> Value {
+    let headers = answer.headers().iter().map(|(name, value)| {
+        json!([name.as_str(), String::from_utf8_lossy(value.as_bytes())])
+    });
+    json!({
+        "status": answer.status().as_u16(),
+        "headers": headers.collect::<Vec<_>>(),
+    })
+}
+
+pub(crate) fn quotas(quotas: &Quotas) -> Value {
+    let quotas = quotas.iter().map(|quota| {
+        json!({
+            "text": quota.to_string(),
+            "limit": quota.limit(),
+            "window": quota.window().as_micros() as f64,
+        })
+    });
+    quotas.collect()
+}
+
+/// How things stand by one algorithm; null where there is no decision, since the store failed.
+fn standing(answer: &Response) -> Value {
+    let rejection = answer.extensions().get().map(Rejection::reason);
+    let decision = match rejection {
+        Some(RejectionReason::Limited(decision)) => Some(decision),
+        Some(_) => None,
+        None => answer.extensions().get::<DecisionView>(),
+    };
+    decision.map_or(Value::Null, |decision| {
+        let used = decision.quotas().map(|quota| quota.used());
+        json!({
+            "used": used.collect::<Vec<_>>(),
+            "remaining": decision.remaining(),
+            "retry_after": decision.retry_after().map(|wait| wait.as_micros() as f64),
+            "reset_after": decision.reset_after().as_micros() as f64,
+            "source": format!("{:?}", decision.source()),
+        })
+    })
+}
