@@ -69,7 +69,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err("anybody may reset any key here: it listens on this machine only".into());
     }
     println!("Listening on {address}. Try:");
-    println!("  http://{address}/");
+    println!("  http://{address}/ in a browser, or without one:");
+    println!("  curl -i -X POST 'http://{address}/request?quotas=5/10s&algorithm=gcra&key=ada&cost=1'");
     axum::serve(listener, app).await?;
     Ok(())
 }

@@ -9,7 +9,9 @@ mod browser;
 mod clients_behind_nginx;
 mod grpc;
 mod nginx;
+mod playground;
 mod urllib3;
+mod webdriver;
 
 use std::net::SocketAddr;
 

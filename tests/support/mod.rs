@@ -4,6 +4,7 @@
 pub(crate) mod calls;
 pub(crate) mod cluster;
 pub(crate) mod costs;
+pub(crate) mod example;
 pub(crate) mod log;
 #[cfg(feature = "test-util")]
 pub(crate) mod moody;

@@ -44,7 +44,7 @@ export class Chart {
   draw(history, lane, view, colors) {
     const { width, height } = this.size;
     if (width === 0 || history.last === null) return;
-    const marks = view.isLarge ? 62 : 34;
+    const marks = view.isLarge ? 60 : 30;
     const plot = {
       context: this.context, history, lane, view, colors, width, height,
       floor: height - marks,
@@ -164,7 +164,7 @@ function label(context, colors, text, y) {
 function drawMarks(plot, height) {
   const { context, lane, colors, view } = plot;
   const radius = view.isLarge ? 2.8 : 2;
-  const reach = height / 2 - radius - 2;
+  const reach = height / 2 - radius - 1.5;
   const line = plot.floor + height / 2;
   const length = (requests) => {
     const part = Math.min(1, Math.log(requests) / Math.log(LONGEST));

@@ -52,7 +52,7 @@ export class LaneView {
     write(this.admitted, totals.admitted.toLocaleString("en"));
     write(this.refused, totals.refused.toLocaleString("en"));
     const units = isSingle ? most.units.toLocaleString("en") : `${Math.round(100 * most.ratio)} %`;
-    write(this.most, most.units > 0 ? `at most ${units} in a window` : "");
+    write(this.most, most.units > 0 ? `at most ${units}${isSingle ? " in a window" : " of a limit"}` : "");
     this.most.dataset.beyond = most.ratio > 1;
   }
 }

@@ -12,6 +12,9 @@ const byId = (id) => document.getElementById(id);
 /** Others may use the same key: so often it is looked at. */
 const LOOK_EVERY = 200;
 
+/** Who pauses for so long has typed what is meant. */
+const TYPING = 250;
+
 /** Text changes so often; charts with each frame. */
 const TELL_EVERY = 100;
 
@@ -297,10 +300,11 @@ function onSubmit(form, action) {
 
 settings.fill();
 let typing;
-for (const field of ["algorithm", "quotas", "key", "cost"]) {
+byId("algorithm").addEventListener("change", apply);
+for (const field of ["quotas", "key", "cost"]) {
   byId(field).addEventListener("input", () => {
     clearTimeout(typing);
-    typing = setTimeout(apply, field === "algorithm" ? 0 : 250);
+    typing = setTimeout(apply, TYPING);
   });
 }
 onSubmit("one", () => send(1));

@@ -8,8 +8,11 @@ export class Invalid extends Error {
   }
 }
 
-async function ask(method, path, query) {
-  const response = await fetch(`${path}?${new URLSearchParams(query)}`, { method, cache: "no-store" });
+/** As text that people read: what may stand in a query as it is, does. */
+export const query = (fields) => `${new URLSearchParams(fields)}`.replaceAll("%2F", "/").replaceAll("%2C", ",");
+
+async function ask(method, path, fields) {
+  const response = await fetch(`${path}?${query(fields)}`, { method, cache: "no-store" });
   if (response.status === 400) throw new Invalid(await response.json());
   if (!response.ok) throw new Error(await response.text());
   return response;
@@ -27,7 +30,7 @@ export const send = async (settings) => (await ask("POST", "/send", settings)).j
 
 /** The same from a terminal. */
 export const command = (settings) =>
-  `curl -i -X POST '${location.origin}/request?${new URLSearchParams(settings)}'`;
+  `curl -i -X POST '${location.origin}/request?${query(settings)}'`;
 
 /**
  * Has the server send requests at a steady rate. Calls `seen` with each report, and resolves to what the

@@ -1,6 +1,7 @@
 // What is set in the form, and in the address of the page: so a reload keeps it, and another tab has it.
 
 import { ALGORITHMS } from "./lane.js";
+import { query } from "./server.js";
 
 const FIELDS = ["algorithm", "quotas", "key", "cost"];
 const byId = (id) => document.getElementById(id);
@@ -22,7 +23,7 @@ export function fill() {
 }
 
 export function keep(settings) {
-  const address = `/?${new URLSearchParams(settings)}`;
+  const address = `/?${query(settings)}`;
   history.replaceState(null, "", address);
   byId("another").href = address;
 }

@@ -1,0 +1,13 @@
+// How many times the first chart is drawn in a second.
+const done = arguments[arguments.length - 1];
+const first = document.querySelector("#lanes canvas").getContext("2d");
+const clear = first.clearRect;
+let drawn = 0;
+first.clearRect = (...area) => {
+  drawn += 1;
+  clear.apply(first, area);
+};
+setTimeout(() => {
+  first.clearRect = clear;
+  done(drawn);
+}, 1000);

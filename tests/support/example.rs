@@ -1,0 +1,66 @@
+//! The examples, as programs of their own.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Once;
+
+/// An example that runs, and ends with its test.
+pub(crate) struct Example {
+    pub(crate) process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Example {
+    pub(crate) fn start(name: &str, store: &str) -> Self {
+        let mut process = Command::new(built(name))
+            .env("TOLLGATE_STORE", store)
+            .env("TOLLGATE_ADDR", "127.0.0.1:0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the example runs");
+        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        Self { process, output }
+    }
+
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line
+    }
+
+    /// The address that the first lines tell to try.
+    pub(crate) fn address(&mut self) -> String {
+        let listening = self.line();
+        let address = listening.strip_prefix("Listening on ").expect(&listening);
+        let (address, _) = address.split_once(". Try:").expect(&listening);
+        assert!(self.line().contains(address) && self.line().contains(address));
+        address.to_owned()
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The program of an example as its source now stands: `cargo test` builds all examples, but not
+/// where only some tests are asked for.
+pub(crate) fn built(name: &str) -> PathBuf {
+    static BUILD: Once = Once::new();
+    let tests = std::env::current_exe().expect("this program");
+    // Examples stand beside the directory of the tests, in that of the profile.
+    let profile = tests.ancestors().nth(2).expect("a build directory");
+    BUILD.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--examples", "--all-features"]);
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success());
+    });
+    profile.join("examples").join(name)
+}
