@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use reqwest::{Client, RequestBuilder};
+use serde_json::{Value, json};
 use support::example::{Example, built};
 use support::redis_server::{DeadPort, RedisServer, run};
 
@@ -85,6 +86,151 @@ async fn the_router_starts_and_answers_while_redis_is_down() {
     // It counts by itself meanwhile.
     let all = statuses(&url, 11).await;
     assert_eq!(all, [[200; 9].as_slice(), &[429; 2]].concat());
+}
+
+/// What a playground answers as JSON.
+async fn told(request: RequestBuilder) -> Value {
+    let answer = request.send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    let text = answer.text().await.expect("text");
+    serde_json::from_str(&text).expect(&text)
+}
+
+const LIMIT: &str = "quotas=2/minute&algorithm=gcra&key=ada&cost=1";
+
+#[tokio::test]
+async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
+    let mut example = Example::start("playground", "memory:");
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    let request = client.post(format!("{url}/request?{LIMIT}"));
+    assert_eq!(
+        statuses_of(request.try_clone().expect("no body"), 3).await,
+        [200, 200, 429]
+    );
+    let refused = request.send().await.expect("an answer");
+    assert_eq!(refused.headers()["retry-after"], "30");
+    assert_eq!(
+        refused.headers()["ratelimit-policy"],
+        "\"playground\";q=2;w=60"
+    );
+
+    // A look costs nothing; after a reset nothing is used.
+    let look = client.get(format!("{url}/look?{LIMIT}"));
+    let looked = told(look.try_clone().expect("no body")).await;
+    assert_eq!(looked["lanes"][0]["used"], json!([2]));
+    let reset = client.post(format!("{url}/reset?{LIMIT}"));
+    assert_eq!(reset.send().await.expect("an answer").status(), 204);
+    assert_eq!(told(look).await["lanes"][0]["used"], json!([0]));
+
+    let page = reqwest::get(&url).await.expect("an answer");
+    let policy = page.headers()["content-security-policy"]
+        .to_str()
+        .expect("text");
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'self'"),
+        "{policy}"
+    );
+    let html = page.text().await.expect("text");
+    let linked = html
+        .split('"')
+        .filter(|text| text.starts_with('/') && text.contains('.'));
+    let linked: Vec<_> = linked.collect();
+    assert_eq!(linked, ["/favicon.svg", "/style.css", "/main.js"]);
+    for file in linked {
+        let file = reqwest::get(format!("{url}{file}"))
+            .await
+            .expect("an answer");
+        assert_eq!(file.status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn the_playground_reports_each_request_of_a_stream_until_it_is_stopped() {
+    let mut example = Example::start("playground", "memory:");
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    let stream = |id, seconds| {
+        let pace = format!("rate=1000&seconds={seconds}&id={id}");
+        client.post(format!(
+            "{url}/stream?quotas=300/minute&algorithm=gcra&key=ada&cost=2&{pace}"
+        ))
+    };
+    let whole = stream("whole", 1).send().await.expect("an answer");
+    let endless = stream("endless", 120).send().await.expect("an answer");
+    let again = stream("endless", 120).send().await.expect("an answer");
+    assert_eq!(again.status(), 409);
+    let whole = whole.text().await.expect("text");
+    let stopped = client.post(format!("{url}/stream/stop?id=endless"));
+    assert_eq!(stopped.send().await.expect("an answer").status(), 200);
+    let endless = endless.text().await.expect("text");
+
+    let mut all = 0;
+    for (stream, expected) in [(whole, Some(1_000)), (endless, None)] {
+        let lines = stream
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect(line));
+        let mut reports: Vec<_> = lines.collect();
+        let done = reports.pop().expect("an end")["done"].take();
+        let requests = reports
+            .iter()
+            .flat_map(|report| report["requests"].as_array().expect("a list"));
+        let (mut asked, mut by_log) = (0, 0);
+        for request in requests {
+            asked += 1;
+            by_log += request[2].as_u64().expect("bits") & 1;
+        }
+        assert_eq!(done["asked"], asked);
+        assert_eq!(done["admitted"][0], by_log);
+        assert!(expected.is_none_or(|expected| expected == asked), "{asked}");
+        all += asked;
+    }
+    let counts = told(client.get(format!("{url}/counts"))).await;
+    assert_eq!(counts["asked"], all);
+    // Of 300 units, two each; how many of which stream is chance.
+    assert_eq!(counts["admitted"][0], 150);
+}
+
+#[tokio::test]
+async fn the_playground_is_for_its_own_page_on_this_machine_and_bounded() {
+    let mut example = Example::start("playground", "memory:");
+    let url = format!("http://{}", example.address());
+    let request = || Client::new().post(format!("{url}/request?{LIMIT}"));
+    let own = url.clone();
+    for (name, value, status) in [
+        ("origin", own.as_str(), 200),
+        ("origin", "http://example.com", 403),
+        ("origin", "null", 403),
+        ("host", "example.com", 403),
+        ("host", "localhost:3000", 200),
+    ] {
+        let answer = request()
+            .header(name, value)
+            .send()
+            .await
+            .expect("an answer");
+        assert_eq!(answer.status(), status, "{name}: {value}");
+    }
+    for wrong in [
+        "quotas=2&algorithm=gcra&key=ada&cost=1",
+        "quotas=2/minute&algorithm=token&key=ada&cost=1",
+        "quotas=2/minute&algorithm=gcra&key=&cost=1",
+        "quotas=2/minute&algorithm=gcra&key=ada&cost=0",
+        "quotas=2000000/minute&algorithm=gcra&key=ada&cost=1",
+        "",
+    ] {
+        let request = Client::new().post(format!("{url}/request?{wrong}"));
+        assert_eq!(statuses_of(request, 1).await, [400], "{wrong}");
+        let pace = Client::new().post(format!("{url}/stream?{LIMIT}&rate=6000&seconds=1&id=a"));
+        assert_eq!(statuses_of(pace, 1).await, [400]);
+    }
+    let mut everywhere = Command::new(built("playground"));
+    everywhere
+        .env("TOLLGATE_ADDR", "0.0.0.0:0")
+        .env("TOLLGATE_STORE", "memory:");
+    let output = everywhere.output().expect("the example runs");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("this machine only"));
 }
 
 #[test]

@@ -70,7 +70,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("Listening on {address}. Try:");
     println!("  http://{address}/ in a browser, or without one:");
-    println!("  curl -i -X POST 'http://{address}/request?quotas=5/10s&algorithm=gcra&key=ada&cost=1'");
+    println!(
+        "  curl -i -X POST 'http://{address}/request?quotas=5/10s&algorithm=gcra&key=ada&cost=1'"
+    );
     axum::serve(listener, app).await?;
     Ok(())
 }
@@ -78,7 +80,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Sends one request to the limit, and answers as it was answered: for terminals.
 async fn request(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
-    Ok(shared.traffic.fire(&settings).await.answer_of(settings.chosen))
+    Ok(shared
+        .traffic
+        .fire(&settings)
+        .await
+        .answer_of(settings.chosen))
 }
 
 /// Sends one request to the limit, and reports of it: for the page. A browser writes an error to its

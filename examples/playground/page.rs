@@ -29,14 +29,16 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub(crate) fn router() -> Router {
-    FILES.into_iter().fold(Router::new(), |router, (path, kind, text)| {
-        let headers = [
-            (CONTENT_TYPE, kind),
-            (CONTENT_SECURITY_POLICY, POLICY),
-            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (REFERRER_POLICY, "no-referrer"),
-            (CACHE_CONTROL, "no-cache"),
-        ];
-        router.route(path, get(move || async move { (headers, text) }))
-    })
+    FILES
+        .into_iter()
+        .fold(Router::new(), |router, (path, kind, text)| {
+            let headers = [
+                (CONTENT_TYPE, kind),
+                (CONTENT_SECURITY_POLICY, POLICY),
+                (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                (REFERRER_POLICY, "no-referrer"),
+                (CACHE_CONTROL, "no-cache"),
+            ];
+            router.route(path, get(move || async move { (headers, text) }))
+        })
 }

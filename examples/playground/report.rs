@@ -25,9 +25,10 @@ pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: 
 
 /// An answer as a client sees it.
 fn answer(answer: &Response) -> Value {
-    let headers = answer.headers().iter().map(|(name, value)| {
-        json!([name.as_str(), String::from_utf8_lossy(value.as_bytes())])
-    });
+    let headers = answer
+        .headers()
+        .iter()
+        .map(|(name, value)| json!([name.as_str(), String::from_utf8_lossy(value.as_bytes())]));
     json!({
         "status": answer.status().as_u16(),
         "headers": headers.collect::<Vec<_>>(),

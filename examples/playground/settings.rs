@@ -21,6 +21,9 @@ pub(crate) const ALGORITHMS: [Algorithm; 6] = [
 ];
 
 const MOST_QUOTAS: usize = 4;
+/// A log keeps each unit, so that both of these are memory.
+const HIGHEST_LIMIT: u32 = 1_000_000;
+const MOST_COST: u32 = 100;
 const LONGEST_KEY: usize = 100;
 
 /// A limit, and who is counted against it.
@@ -50,7 +53,7 @@ impl Settings {
             key: Key::from(key),
             quotas,
             chosen: chosen.ok_or_else(|| Invalid::new("algorithm", "not one of the page's"))?,
-            cost: query.number("cost", 1..=1_000)?,
+            cost: query.number("cost", 1..=MOST_COST)?,
         })
     }
 
@@ -69,8 +72,15 @@ fn quotas(text: &str) -> Result<Quotas, Invalid> {
         let rule = format!("at most {MOST_QUOTAS} quotas");
         return Err(Invalid::new("quotas", rule));
     }
-    if quotas.iter().any(|quota| quota.counted_by() != Algorithm::default()) {
+    if quotas
+        .iter()
+        .any(|quota| quota.counted_by() != Algorithm::default())
+    {
         let rule = "the algorithm is chosen above: here only LIMIT/WINDOW";
+        return Err(Invalid::new("quotas", rule));
+    }
+    if quotas.iter().any(|quota| quota.limit() > HIGHEST_LIMIT) {
+        let rule = format!("a limit is at most {HIGHEST_LIMIT} here");
         return Err(Invalid::new("quotas", rule));
     }
     let mut windows = quotas.iter().map(Quota::window).collect::<Vec<_>>();
@@ -102,10 +112,12 @@ impl Query {
         range: RangeInclusive<u32>,
     ) -> Result<u32, Invalid> {
         let number = self.text(field).parse().ok();
-        number.filter(|number| range.contains(number)).ok_or_else(|| {
-            let (from, to) = (range.start(), range.end());
-            Invalid::new(field, format!("a whole number from {from} to {to}"))
-        })
+        number
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| {
+                let (from, to) = (range.start(), range.end());
+                Invalid::new(field, format!("a whole number from {from} to {to}"))
+            })
     }
 }
 
@@ -117,7 +129,10 @@ pub(crate) struct Invalid {
 
 impl Invalid {
     pub(crate) fn new(field: &'static str, why: impl ToString) -> Self {
-        Self { field, why: why.to_string() }
+        Self {
+            field,
+            why: why.to_string(),
+        }
     }
 
     pub(crate) fn told(&self) -> Value {

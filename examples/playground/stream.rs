@@ -40,8 +40,11 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn of(query: &Query) -> Result<Self, Invalid> {
         let rate = query.number("rate", 1..=5_000)?;
-        let seconds = query.number("seconds", 1..=600)?;
-        Ok(Self { rate, requests: rate * seconds })
+        let seconds = query.number("seconds", 1..=120)?;
+        Ok(Self {
+            rate,
+            requests: rate * seconds,
+        })
     }
 
     /// How many requests are due so long after the start.

@@ -74,7 +74,11 @@ impl Traffic {
                 admitted |= 1 << algorithm;
             }
         }
-        let seen = Seen { began, ended, admitted };
+        let seen = Seen {
+            began,
+            ended,
+            admitted,
+        };
         Fired { seen, answers }
     }
 

@@ -59,7 +59,11 @@ impl Browser {
             .connect(&format!("http://127.0.0.1:{}", driver.port))
             .await
             .expect("Chromium starts");
-        let browser = Self { client, _driver: driver, _turn: turn };
+        let browser = Self {
+            client,
+            _driver: driver,
+            _turn: turn,
+        };
         browser.resize(width, height).await;
         browser
     }
@@ -69,7 +73,8 @@ impl Browser {
         let metrics = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false,
         });
-        self.devtools("Emulation.setDeviceMetricsOverride", &metrics).await;
+        self.devtools("Emulation.setDeviceMetricsOverride", &metrics)
+            .await;
     }
 
     /// Has the reader prefer something: `("prefers-color-scheme", "dark")`.
@@ -195,7 +200,10 @@ impl Driver {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port))?;
         connection.set_read_timeout(Some(Duration::from_secs(5)))?;
         let host = format!("127.0.0.1:{}", self.port);
-        write!(connection, "GET /shutdown HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")?;
+        write!(
+            connection,
+            "GET /shutdown HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+        )?;
         connection.read_to_end(&mut Vec::new())?;
         Ok(())
     }

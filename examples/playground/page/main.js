@@ -28,11 +28,15 @@ let running = null;
 
 const views = ALGORITHMS.map((algorithm, i) => new LaneView(algorithm, () => choose(i)));
 
-// The server's clock, in milliseconds. It is read when a report is written: the least delay is right.
+/**
+ * Sets the server's clock, in milliseconds. It was read when a report was written: the least delay is
+ * right. Returns whether it is another clock, of a server that was started anew.
+ */
 function setClock(micros) {
   const seen = performance.now() - micros / 1000;
-  // A machine that has slept has stopped one of the clocks.
-  offset = seen > offset + 5_000 ? seen : Math.min(offset, seen);
+  const isAnother = seen > offset + 5_000;
+  offset = isAnother ? seen : Math.min(offset, seen);
+  return isAnother;
 }
 
 const serverNow = () => performance.now() - offset;
@@ -63,7 +67,11 @@ class Session {
   }
 
   record(report) {
-    setClock(report.now);
+    if (setClock(report.now)) {
+      session = null;
+      apply();
+      return;
+    }
     this.history.record(report);
     const last = report.requests.at(-1);
     report.lanes.forEach((standing, i) => {
@@ -175,6 +183,7 @@ async function send(count) {
   } catch (error) {
     return fail(error);
   }
+  tell();
   const outcome = count === 1
     ? (admitted === 1 ? "Admitted." : "Refused.")
     : `${count} requests: ${admitted} admitted, ${count - admitted} refused.`;

@@ -31,7 +31,10 @@ impl Frames {
         };
         let mut times = list(&seen[0]);
         times.sort_by(f64::total_cmp);
-        Self { times, long_tasks: list(&seen[1]) }
+        Self {
+            times,
+            long_tasks: list(&seen[1]),
+        }
     }
 
     fn at(&self, part: f64) -> f64 {
@@ -48,7 +51,10 @@ impl fmt::Display for Frames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [median, p95, max] = [0.5, 0.95, 1.0].map(|part| self.at(part));
         let (frames, long) = (self.times.len(), self.long_tasks.len());
-        write!(f, "{frames} frames: median {median:.1} ms, p95 {p95:.1} ms, max {max:.1} ms; {long} tasks above 50 ms")
+        write!(
+            f,
+            "{frames} frames: median {median:.1} ms, p95 {p95:.1} ms, max {max:.1} ms; {long} tasks above 50 ms"
+        )
     }
 }
 
@@ -69,10 +75,15 @@ async fn at_2_000_requests_a_second_frames_come_and_all_counts_are_the_servers()
         let busy = Frames::since_last(&page).await;
         println!("idle: {idle}");
         println!("{RATE} requests a second: {busy}");
-        page.browser.until("#stream", |text| text == "Start stream").await;
+        page.browser
+            .until("#stream", |text| text == "Start stream")
+            .await;
         let said = page.browser.text("#status").await;
         assert!(said.starts_with("8,000 requests: "), "{said}");
-        assert!(said.ends_with(" admitted, as the server counted."), "{said}");
+        assert!(
+            said.ends_with(" admitted, as the server counted."),
+            "{said}"
+        );
         page.assert_counts(run * RATE * SECONDS).await;
         smooth = busy.is_smooth();
         if smooth {

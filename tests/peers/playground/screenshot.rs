@@ -4,24 +4,57 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::sleep;
 
 use super::Playground;
 
-/// Traffic that tells the algorithms apart: most of the limit comes late in an aligned window, and as much
-/// again right after its edge.
+const SETTINGS: &str = "quotas=50/10s&key=ada";
+
+impl Playground {
+    /// How long until the next edge of aligned windows. A fixed window tells that if something is charged.
+    async fn until_edge(&self) -> Duration {
+        let url = format!("{}/look?{SETTINGS}&algorithm=fixed-window&cost=1", self.url);
+        let look = reqwest::get(url).await.expect("an answer");
+        let look: Value = serde_json::from_str(&look.text().await.expect("text")).expect("JSON");
+        let fixed = look["lanes"].as_array().and_then(|lanes| lanes.last());
+        let micros = fixed.and_then(|fixed| fixed["reset_after"].as_f64());
+        Duration::from_secs_f64(micros.expect("a time") / 1e6)
+    }
+}
+
+/// Traffic that tells the algorithms apart: a burst before the edge of an aligned window, and a larger one
+/// behind it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it writes docs/playground.png"]
 async fn the_picture_of_the_readme() {
-    let page = Playground::start("quotas=50/10s").await;
-    page.browser.put("#rate", "3").await;
-    page.browser.put("#seconds", "30").await;
-    page.browser.put("#burst", "60").await;
-    // The first charge to a fixed window tells when it ends.
+    let page = Playground::start(SETTINGS).await;
     page.browser.click("#send").await;
-    let edge = "return window.edgeIn";
-    let _ = edge;
-    sleep(Duration::from_secs(1)).await;
+    page.browser
+        .until("#status", |text| text == "Admitted.")
+        .await;
+    sleep(page.until_edge().await + Duration::from_millis(500)).await;
+    page.browser.put("#rate", "2").await;
+    page.browser.put("#seconds", "60").await;
+    page.browser.click("#stream").await;
+    page.browser.put("#burst", "28").await;
+    sleep(Duration::from_millis(500)).await;
+
+    let before = page
+        .until_edge()
+        .await
+        .saturating_sub(Duration::from_millis(1_500));
+    sleep(before).await;
+    page.browser.click("#send-burst").await;
+    page.browser.put("#burst", "60").await;
+    sleep(page.until_edge().await + Duration::from_millis(700)).await;
+    page.browser.click("#send-burst").await;
+    sleep(Duration::from_millis(4_500)).await;
+    page.browser.click("#send").await;
+    page.browser
+        .until("#answer", |text| text.starts_with("HTTP 429"))
+        .await;
+
     let picture = page.browser.client.screenshot().await.expect("a picture");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/playground.png");
     fs::write(path, picture).expect("it is written");
