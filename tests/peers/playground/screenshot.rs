@@ -33,27 +33,24 @@ async fn the_picture_of_the_readme() {
     page.browser
         .until("#status", |text| text == "Admitted.")
         .await;
-    sleep(page.until_edge().await + Duration::from_millis(500)).await;
+    sleep(page.until_edge().await + Duration::from_millis(200)).await;
     page.browser.put("#rate", "2").await;
-    page.browser.put("#seconds", "60").await;
+    page.browser.put("#seconds", "4").await;
     page.browser.click("#stream").await;
-    page.browser.put("#burst", "28").await;
-    sleep(Duration::from_millis(500)).await;
+    page.browser.put("#burst", "40").await;
+    page.browser.until("#stream", |text| text == "Start stream").await;
 
-    let before = page
-        .until_edge()
-        .await
-        .saturating_sub(Duration::from_millis(1_500));
-    sleep(before).await;
+    let before = page.until_edge().await;
+    sleep(before.saturating_sub(Duration::from_millis(1_500))).await;
     page.browser.click("#send-burst").await;
     page.browser.put("#burst", "60").await;
+    page.browser.put("#seconds", "30").await;
     sleep(page.until_edge().await + Duration::from_millis(700)).await;
+    page.browser.click("#stream").await;
     page.browser.click("#send-burst").await;
+    page.browser.until("#status", |text| text.starts_with("60 requests")).await;
     sleep(Duration::from_millis(4_500)).await;
-    page.browser.click("#send").await;
-    page.browser
-        .until("#answer", |text| text.starts_with("HTTP 429"))
-        .await;
+    page.browser.until("#answer", |text| text.starts_with("HTTP 429")).await;
 
     let picture = page.browser.client.screenshot().await.expect("a picture");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/playground.png");
