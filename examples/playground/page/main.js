@@ -117,6 +117,7 @@ async function apply() {
     settings.keep(current);
     byId("command").textContent = server.command(current);
     arrange();
+    tell();
   } catch (error) {
     fail(error);
   }

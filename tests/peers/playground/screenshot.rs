@@ -38,7 +38,9 @@ async fn the_picture_of_the_readme() {
     page.browser.put("#seconds", "4").await;
     page.browser.click("#stream").await;
     page.browser.put("#burst", "40").await;
-    page.browser.until("#stream", |text| text == "Start stream").await;
+    page.browser
+        .until("#stream", |text| text == "Start stream")
+        .await;
 
     let before = page.until_edge().await;
     sleep(before.saturating_sub(Duration::from_millis(1_500))).await;
@@ -48,9 +50,13 @@ async fn the_picture_of_the_readme() {
     sleep(page.until_edge().await + Duration::from_millis(700)).await;
     page.browser.click("#stream").await;
     page.browser.click("#send-burst").await;
-    page.browser.until("#status", |text| text.starts_with("60 requests")).await;
+    page.browser
+        .until("#status", |text| text.starts_with("60 requests"))
+        .await;
     sleep(Duration::from_millis(4_500)).await;
-    page.browser.until("#answer", |text| text.starts_with("HTTP 429")).await;
+    page.browser
+        .until("#answer", |text| text.starts_with("HTTP 429"))
+        .await;
 
     let picture = page.browser.client.screenshot().await.expect("a picture");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/playground.png");
