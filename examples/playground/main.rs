@@ -135,7 +135,7 @@ async fn reset(State(shared): Shared, uri: Uri) -> Result<StatusCode, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     match shared.traffic.reset(&settings).await {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
-        Err(error) => Err(Invalid::new("store", error)),
+        Err(error) => Err(Invalid::new("store", error.to_string())),
     }
 }
 

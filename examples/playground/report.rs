@@ -1,5 +1,7 @@
 //! What the page is told, as JSON. Times are whole microseconds.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use serde_json::{Value, json};
 use tollgate::{DecisionView, Quotas, Rejection, RejectionReason};
@@ -23,6 +25,10 @@ pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: 
     })
 }
 
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// An answer as a client sees it.
 fn answer(answer: &Response) -> Value {
     let headers = answer
@@ -40,7 +46,7 @@ pub(crate) fn quotas(quotas: &Quotas) -> Value {
         json!({
             "text": quota.to_string(),
             "limit": quota.limit(),
-            "window": quota.window().as_micros() as f64,
+            "window": micros(quota.window()),
         })
     });
     quotas.collect()
@@ -59,8 +65,8 @@ fn standing(answer: &Response) -> Value {
         json!({
             "used": used.collect::<Vec<_>>(),
             "remaining": decision.remaining(),
-            "retry_after": decision.retry_after().map(|wait| wait.as_micros() as f64),
-            "reset_after": decision.reset_after().as_micros() as f64,
+            "retry_after": decision.retry_after().map(micros),
+            "reset_after": micros(decision.reset_after()),
             "source": format!("{:?}", decision.source()),
         })
     })

@@ -8,7 +8,7 @@ use axum::Json;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tollgate::{Algorithm, Key, Quota, Quotas};
+use tollgate::{Algorithm, ConfigError, Key, Quota, Quotas};
 
 /// The algorithms beside each other, in the order of the page.
 pub(crate) const ALGORITHMS: [Algorithm; 6] = [
@@ -42,7 +42,7 @@ impl Settings {
         let algorithm: Algorithm = query
             .text("algorithm")
             .parse()
-            .map_err(|error| Invalid::new("algorithm", error))?;
+            .map_err(|error: ConfigError| Invalid::new("algorithm", error.to_string()))?;
         let chosen = ALGORITHMS.iter().position(|each| *each == algorithm);
         let key = query.text("key");
         if key.is_empty() || key.len() > LONGEST_KEY {
@@ -67,7 +67,7 @@ impl Settings {
 fn quotas(text: &str) -> Result<Quotas, Invalid> {
     let quotas: Quotas = text
         .parse()
-        .map_err(|error| Invalid::new("quotas", error))?;
+        .map_err(|error: ConfigError| Invalid::new("quotas", error.to_string()))?;
     if quotas.len() > MOST_QUOTAS {
         let rule = format!("at most {MOST_QUOTAS} quotas");
         return Err(Invalid::new("quotas", rule));
@@ -128,10 +128,10 @@ pub(crate) struct Invalid {
 }
 
 impl Invalid {
-    pub(crate) fn new(field: &'static str, why: impl ToString) -> Self {
+    pub(crate) fn new(field: &'static str, why: impl Into<String>) -> Self {
         Self {
             field,
-            why: why.to_string(),
+            why: why.into(),
         }
     }
 

@@ -11,6 +11,7 @@ use tollgate::{Error, RateLimiter, Store};
 use tower::ServiceExt;
 
 use crate::limited::{self, Asked, NAME};
+use crate::report::micros;
 use crate::settings::{ALGORITHMS, Settings};
 
 /// Sends requests, and counts what becomes of them.
@@ -57,8 +58,7 @@ impl Traffic {
     }
 
     pub(crate) fn now(&self) -> u64 {
-        let micros = self.start.elapsed().as_micros();
-        u64::try_from(micros).unwrap_or(u64::MAX)
+        micros(self.start.elapsed())
     }
 
     /// Sends a request, and counts it.

@@ -161,12 +161,12 @@ struct Extra {
 }
 
 impl WebDriverCompatibleCommand for Extra {
-    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
-        let session = session.unwrap_or_default();
-        base.join(&format!("session/{session}/{}", self.path))
+    fn endpoint(&self, base_url: &Url, session_id: Option<&str>) -> Result<Url, ParseError> {
+        let session = session_id.unwrap_or_default();
+        base_url.join(&format!("session/{session}/{}", self.path))
     }
 
-    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+    fn method_and_body(&self, _request_url: &Url) -> (Method, Option<String>) {
         (Method::POST, Some(self.body.to_string()))
     }
 }

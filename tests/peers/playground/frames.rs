@@ -37,19 +37,19 @@ impl Frames {
         }
     }
 
-    fn at(&self, part: f64) -> f64 {
-        self.times[((self.times.len() - 1) as f64 * part) as usize]
+    fn percentile(&self, percent: usize) -> f64 {
+        self.times[(self.times.len() - 1) * percent / 100]
     }
 
     /// Thirty frames a second mostly, and never a wait that a hand would feel.
     fn is_smooth(&self) -> bool {
-        self.at(0.5) <= 34.0 && self.at(0.95) <= 67.0 && self.at(1.0) <= 250.0
+        self.percentile(50) <= 34.0 && self.percentile(95) <= 67.0 && self.percentile(100) <= 250.0
     }
 }
 
 impl fmt::Display for Frames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [median, p95, max] = [0.5, 0.95, 1.0].map(|part| self.at(part));
+        let [median, p95, max] = [50, 95, 100].map(|percent| self.percentile(percent));
         let (frames, long) = (self.times.len(), self.long_tasks.len());
         write!(
             f,

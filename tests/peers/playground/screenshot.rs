@@ -18,8 +18,8 @@ impl Playground {
         let look = reqwest::get(url).await.expect("an answer");
         let look: Value = serde_json::from_str(&look.text().await.expect("text")).expect("JSON");
         let fixed = look["lanes"].as_array().and_then(|lanes| lanes.last());
-        let micros = fixed.and_then(|fixed| fixed["reset_after"].as_f64());
-        Duration::from_secs_f64(micros.expect("a time") / 1e6)
+        let micros = fixed.and_then(|fixed| fixed["reset_after"].as_u64());
+        Duration::from_micros(micros.expect("a time"))
     }
 }
 
