@@ -44,7 +44,11 @@ type Shared = State<Arc<Playground>>;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_writer(io::stderr).init();
+    // Refusals are told on level info, and here they are drawn.
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(tracing::Level::WARN)
+        .init();
 
     let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
     let playground = Playground {
