@@ -11,13 +11,14 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/style.css", CSS, include_str!("page/style.css")),
     ("/favicon.svg", SVG, include_str!("page/favicon.svg")),
     ("/main.js", SCRIPT, include_str!("page/main.js")),
     ("/settings.js", SCRIPT, include_str!("page/settings.js")),
     ("/server.js", SCRIPT, include_str!("page/server.js")),
+    ("/session.js", SCRIPT, include_str!("page/session.js")),
     ("/history.js", SCRIPT, include_str!("page/history.js")),
     ("/lane.js", SCRIPT, include_str!("page/lane.js")),
     ("/chart.js", SCRIPT, include_str!("page/chart.js")),

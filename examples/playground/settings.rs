@@ -8,7 +8,7 @@ use axum::Json;
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tollgate::{Algorithm, ConfigError, Key, Quota, Quotas};
+use tollgate::{Algorithm, ConfigError, Key, Quotas};
 
 /// The algorithms beside each other, in the order of the page.
 pub(crate) const ALGORITHMS: [Algorithm; 6] = [
@@ -82,12 +82,6 @@ fn quotas(text: &str) -> Result<Quotas, Invalid> {
     if quotas.iter().any(|quota| quota.limit() > HIGHEST_LIMIT) {
         let rule = format!("a limit is at most {HIGHEST_LIMIT} here");
         return Err(Invalid::new("quotas", rule));
-    }
-    let mut windows = quotas.iter().map(Quota::window).collect::<Vec<_>>();
-    windows.sort_unstable();
-    windows.dedup();
-    if windows.len() < quotas.len() {
-        return Err(Invalid::new("quotas", "each window stands here once"));
     }
     Ok(quotas)
 }

@@ -1,10 +1,10 @@
 // Joins the form, the server and the charts.
 
 import { PAD, palette, ticks } from "./chart.js";
-import { History } from "./history.js";
 import { ALGORITHMS, LaneView } from "./lane.js";
 import { Gauges, say, seconds, showAnswer, showErrors, showNumbers, showState, showStore } from "./readout.js";
 import * as server from "./server.js";
+import { Session, serverNow } from "./session.js";
 import * as settings from "./settings.js";
 
 const byId = (id) => document.getElementById(id);
@@ -20,81 +20,27 @@ const TELL_EVERY = 100;
 
 /** What is set, and what was seen of it. */
 let session = null;
+let gauges = null;
 /** Whether what stands in the form can be used. */
 let valid = false;
 let colors = palette();
-let offset = Infinity;
+/** The id of the stream that runs. */
 let running = null;
 
 const views = ALGORITHMS.map((algorithm, i) => new LaneView(algorithm, () => choose(i)));
 
-/**
- * Sets the server's clock, in milliseconds. It was read when a report was written: the least delay is
- * right. Returns whether it is another clock, of a server that was started anew.
- */
-function setClock(micros) {
-  const seen = performance.now() - micros / 1000;
-  const isAnother = seen > offset + 5_000;
-  offset = isAnother ? seen : Math.min(offset, seen);
-  return isAnother;
+/** Takes in a report of the session; one that is over is let go. */
+function take(report, to) {
+  if (to !== session) return;
+  if (!session.record(report)) {
+    // The server was started anew, and so is this.
+    session = null;
+    apply();
+    return;
+  }
+  showStore(report.lanes[session.chosen]);
+  if (report.requests.length > 0) showAnswer(report.answer);
 }
-
-const serverNow = () => performance.now() - offset;
-
-/** How much time is in sight: twice the longest window that one can wait for. */
-function spanOf(quotas) {
-  const windows = quotas.map(({ window }) => window / 1000);
-  const watched = windows.filter((window) => window <= 60_000);
-  const longest = watched.length > 0 ? Math.max(...watched) : Math.min(...windows);
-  return Math.min(120_000, Math.max(2_000, 2 * longest));
-}
-
-class Session {
-  constructor(current, quotas) {
-    this.settings = current;
-    this.quotas = quotas;
-    this.history = new History(quotas, spanOf(quotas), ALGORITHMS.length);
-    this.gauges = Gauges.of(quotas);
-    /** When the last request that was refused may be tried again, by algorithm. */
-    this.retryAt = ALGORITHMS.map(() => null);
-    /** Where an aligned window ends, once it is known. */
-    this.edge = null;
-    showAxis(this.history.span);
-  }
-
-  get chosen() {
-    return ALGORITHMS.findIndex(({ id }) => id === this.settings.algorithm);
-  }
-
-  record(report) {
-    if (setClock(report.now)) {
-      session = null;
-      apply();
-      return;
-    }
-    this.history.record(report);
-    const last = report.requests.at(-1);
-    report.lanes.forEach((standing, i) => {
-      if (!standing) return;
-      if (last) this.retryAt[i] = (last[2] >> i) & 1 ? null : after(report.now, standing.retry_after);
-      // Others may have given units back.
-      else if (standing.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
-    });
-    showStore(report.lanes[this.chosen]);
-    if (last) showAnswer(report.answer);
-    const fixed = report.lanes.at(-1);
-    if (this.quotas.length === 1 && fixed?.used[0] > 0) this.edge = after(report.now, fixed.reset_after);
-  }
-
-  /** How long until the last refused request may be tried again. */
-  get wait() {
-    const at = this.retryAt[this.chosen];
-    return at === null ? null : Math.max(0, at - serverNow());
-  }
-}
-
-/** A moment so long after another; never, if there is no wait that helps. */
-const after = (now, wait) => (wait === null ? Infinity : (now + wait) / 1000);
 
 // What is set.
 
@@ -109,10 +55,13 @@ async function apply() {
     if (!same) {
       stop();
       session = new Session(current, report.quotas);
+      gauges = Gauges.of(report.quotas);
+      showAxis(session.history.span);
     }
     session.settings = current;
-    session.record(report);
     valid = true;
+    take(report, session);
+    if (!session) return;
     showErrors(null);
     settings.keep(current);
     byId("command").textContent = server.command(current);
@@ -177,7 +126,7 @@ async function send(count) {
   const requests = Array.from({ length: count }, async () => {
     const report = await server.send(current);
     if (report.answer.status === 200) admitted += 1;
-    if (to === session) to.record(report);
+    take(report, to);
   });
   try {
     await Promise.all(requests);
@@ -204,7 +153,7 @@ async function startStream() {
   try {
     const done = await server.stream(to.settings, pace, running, (report) => {
       seen += report.requests.length;
-      if (to === session) to.record(report);
+      take(report, to);
     });
     const admitted = done.admitted[to.chosen];
     say(done.asked === seen
@@ -241,16 +190,6 @@ async function startOver() {
 
 // What is drawn.
 
-/** The edges of aligned windows in sight. */
-function edgesOf({ history, quotas, edge }) {
-  if (!edge) return [];
-  const window = quotas[0].window / 1000;
-  const first = edge - Math.floor((edge - (history.until - history.span)) / window) * window;
-  const edges = [];
-  for (let next = first; next <= history.until; next += window) edges.push(next);
-  return edges;
-}
-
 let quiet = false;
 let drawn = 0;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -266,7 +205,7 @@ function draw(time) {
   if (quiet && wasQuiet && time - drawn < 1_000) return;
   drawn = time;
   const top = history.peak > 1.15 ? Math.max(2.15, history.peak * 1.05) : 1.2;
-  const edges = edgesOf(session);
+  const { edges } = session;
   views.forEach((view, i) => {
     const isAligned = i === 3 || i === 5;
     view.chart.draw(history, history.lanes[i], {
@@ -279,7 +218,7 @@ function tell() {
   if (!session) return;
   const { history, quotas, chosen } = session;
   const { standing } = history.lanes[chosen];
-  if (standing) session.gauges.show(standing);
+  if (standing) gauges.show(standing);
   showNumbers(standing, session.wait, history.asked);
   views.forEach((view, i) => view.tell(history.lanes[i], quotas.length === 1));
 }
@@ -292,7 +231,7 @@ async function look() {
   const to = session;
   try {
     const report = await server.look(to.settings);
-    if (to === session) to.record(report);
+    take(report, to);
   } catch (error) {
     fail(error);
   }
