@@ -43,11 +43,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
-    println!("Listening on {address}. Try:");
-    println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
+    println!("Listening on {address}. Try, in another terminal:");
+    // Ten are answered; the eleventh is refused, and told when to come again.
     println!(
-        "  for i in $(seq 12); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done"
+        "  for i in $(seq 10); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done; echo; curl -i http://{address}/"
     );
+    println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
 
     // `peer_ip`, the key of the second layer, needs the address that axum tells it so.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();

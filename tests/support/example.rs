@@ -34,7 +34,7 @@ impl Example {
     pub(crate) fn address(&mut self) -> String {
         let listening = self.line();
         let address = listening.strip_prefix("Listening on ").expect(&listening);
-        let (address, _) = address.split_once(". Try:").expect(&listening);
+        let (address, _) = address.split_once(". Try").expect(&listening);
         assert!(self.line().contains(address) && self.line().contains(address));
         address.to_owned()
     }
