@@ -26,8 +26,8 @@ fn commands(cell: &str) -> usize {
 
 #[test]
 fn what_each_costs_in_redis_is_what_the_bench_printed() {
-    let readme = read("benches/README.md");
-    let (_, section) = readme
+    let results = read("benches/RESULTS.md");
+    let (_, section) = results
         .split_once("## Memory and commands")
         .expect("a section");
     let printed = first_table(section);

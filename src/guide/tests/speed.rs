@@ -52,7 +52,7 @@ fn what_a_check_costs_is_what_the_benches_printed() {
     for row in &in_memory[1..] {
         let name = row[0].trim_matches('`');
         for (cell, head) in row[1..].iter().zip(["admitted, ns", "refused, ns"]) {
-            let printed = printed("benches/README.md", "## In process", &[name, "1"], head);
+            let printed = printed(RESULTS, "## In process", &[name, "1"], head);
             assert_eq!(cell, &printed, "{head} of {name} in src/guide/speed.md");
         }
     }
