@@ -1,0 +1,95 @@
+//! What the algorithms promise: from the docs of `Algorithm`, from hostile traffic sent anew, and from what
+//! a bench has printed.
+
+use std::path::Path;
+
+use crate::markdown::{Block, Document, Table, table};
+use crate::project::read;
+use crate::traffic::{ALGORITHMS, Admitted, LIMIT};
+
+/// As the README orders them: what is given up grows from row to row.
+const ORDER: [&str; 6] = [
+    "SlidingLog",
+    "SortedSetLog",
+    "SlidingBuckets(n)",
+    "SlidingCounter",
+    "Gcra",
+    "FixedWindow",
+];
+
+/// Name, promise, most seen, and bytes of a key.
+pub(super) fn readme(_: &Block) -> String {
+    let docs = documented();
+    let variants = variants();
+    assert_eq!(ORDER.len(), variants, "an algorithm is missing in ORDER");
+    let results = Document::read(Path::new("benches/RESULTS.md"));
+    let bytes = results.section("## Memory and commands").table();
+    let heads = [
+        "algorithm",
+        "in any span as long as the window",
+        &format!("most seen at a limit of {LIMIT}"),
+        "bytes of a full key, limit 100",
+        "limit 10 000",
+    ];
+    let rows = ORDER.map(|name| {
+        // Buckets that are empty are not stored: shown is the most that they take.
+        let measured = if name.contains("(n)") {
+            "the same, no bucket empty"
+        } else {
+            name
+        };
+        let default = if name == ORDER[0] {
+            ", the default"
+        } else {
+            ""
+        };
+        vec![
+            format!("`{name}`{default}"),
+            promise(&docs, name).to_owned(),
+            most_seen(name).to_string(),
+            bytes.cell(measured, "limit 100", 0).to_owned(),
+            bytes.cell(measured, "limit 10 000", 0).to_owned(),
+        ]
+    });
+    table(&heads, 3, rows)
+}
+
+/// The table in the docs of `Algorithm`.
+fn documented() -> Table {
+    let source = read("src/quota/algorithm.rs");
+    let docs = source.lines().filter_map(|line| line.strip_prefix("/// "));
+    let table: Vec<&str> = docs.filter(|line| line.starts_with('|')).collect();
+    Document::parse(Path::new("src/quota/algorithm.rs"), table.join("\n")).table()
+}
+
+fn promise<'a>(docs: &'a Table, name: &str) -> &'a str {
+    let plain = format!("[`{name}`]");
+    let mut rows = docs.rows().iter();
+    let row = rows.find(|cells| cells[0].starts_with(&plain));
+    &row.unwrap_or_else(|| panic!("the docs of Algorithm promise nothing of {name}"))[1]
+}
+
+/// How many variants the enum has.
+fn variants() -> usize {
+    let source = read("src/quota/algorithm.rs");
+    let body = source
+        .split_once("pub enum Algorithm {\n")
+        .expect("an enum")
+        .1;
+    let body = body.split_once("\n}").expect("its end").0;
+    let lines = body.lines().map(str::trim);
+    lines
+        .filter(|line| line.starts_with(|each: char| each.is_ascii_uppercase()))
+        .count()
+}
+
+/// The most requests of the example `boundary` in any span as long as the window.
+fn most_seen(name: &str) -> u32 {
+    let name = name.split('(').next().expect("a name");
+    let mut algorithms = ALGORITHMS.into_iter();
+    let algorithm = algorithms.find(|each| format!("{each:?}").split('(').next() == Some(name));
+    let algorithm = algorithm.unwrap_or_else(|| panic!("the example boundary has no {name}"));
+    super::block_on(Admitted::by(algorithm))
+        .expect("a decision")
+        .most()
+}

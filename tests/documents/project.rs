@@ -1,0 +1,116 @@
+//! What the manifest says, as cargo reads it, and the files of the repository.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+pub(crate) struct Project {
+    /// What each feature turns on.
+    pub(crate) features: BTreeMap<String, Vec<String>>,
+    pub(crate) rust_version: String,
+    targets: Vec<Target>,
+}
+
+pub(crate) struct Target {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) source: PathBuf,
+    pub(crate) required_features: Vec<String>,
+}
+
+impl Project {
+    pub(crate) fn get() -> &'static Self {
+        static PROJECT: LazyLock<Project> = LazyLock::new(|| Project::read("Cargo.toml"));
+        &PROJECT
+    }
+
+    fn read(manifest: &str) -> Self {
+        let mut command = Command::new(env!("CARGO"));
+        command.current_dir(crate::root());
+        command.args([
+            "metadata",
+            "--no-deps",
+            "--format-version=1",
+            "--manifest-path",
+            manifest,
+        ]);
+        let output = command.output().expect("cargo runs");
+        let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let package = &metadata["packages"][0];
+        let texts = |value: &Value| -> Vec<String> {
+            let values = value.as_array().into_iter().flatten();
+            values
+                .map(|value| value.as_str().expect("text").to_owned())
+                .collect()
+        };
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let features = package["features"].as_object().expect("a table");
+        Self {
+            features: features
+                .iter()
+                .map(|(name, on)| (name.clone(), texts(on)))
+                .collect(),
+            rust_version: text(&package["rust_version"]),
+            targets: (package["targets"].as_array().expect("a list").iter())
+                .map(|target| Target {
+                    kind: text(&target["kind"][0]),
+                    name: text(&target["name"]),
+                    source: text(&target["src_path"]).into(),
+                    required_features: texts(&target["required-features"]),
+                })
+                .collect(),
+        }
+    }
+
+    pub(crate) fn targets<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Target> {
+        self.targets
+            .iter()
+            .filter(move |target| target.kind == kind)
+    }
+
+    pub(crate) fn target<'a>(&'a self, kind: &'a str, name: &str) -> Result<&'a Target, String> {
+        let mut targets = self.targets(kind);
+        let found = targets.find(|target| target.name == name);
+        found.ok_or_else(|| format!("Cargo.toml has no {kind} {name:?}"))
+    }
+
+    /// Whether nothing has to be said for this feature to be on.
+    pub(crate) fn is_default(&self, feature: &str) -> bool {
+        self.features["default"].iter().any(|on| on == feature)
+    }
+}
+
+pub(crate) fn read(path: &str) -> String {
+    let text = std::fs::read_to_string(crate::root().join(path));
+    text.unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The files below a directory of the repository with one of these extensions, but what was built.
+pub(crate) fn files(directory: &str, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut directories = vec![crate::root().join(directory)];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten() {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() && !path.ends_with("target") {
+                directories.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|end| extensions.iter().any(|one| end == *one))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// All the text of these files, for looking whether something is said in it.
+pub(crate) fn text_of(files: impl IntoIterator<Item = impl AsRef<Path>>) -> String {
+    let read = |path| std::fs::read_to_string(path).expect("a text");
+    files.into_iter().map(read).collect::<Vec<_>>().join("\n")
+}
