@@ -139,3 +139,21 @@ impl Telemetry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_label_of_a_metric_is_at_its_own_place() {
+        let outcomes = Outcome::ALL.map(|outcome| (outcome as usize, outcome.text()));
+        let sources = Source::ALL.map(|source| (source as usize, source.text()));
+        let kinds = ErrorKind::ALL.map(|kind| (kind as usize, kind.text()));
+        for labels in [&outcomes[..], &sources, &kinds] {
+            let places = labels.iter().map(|(place, _)| *place);
+            assert!(places.eq(0..labels.len()), "{labels:?}");
+            let texts: std::collections::BTreeSet<_> = labels.iter().map(|label| label.1).collect();
+            assert_eq!(texts.len(), labels.len());
+        }
+    }
+}
