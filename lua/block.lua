@@ -4,15 +4,16 @@ block: notes until when a key of a limiter is blocked. In place of decide behind
 KEYS    the list of what is blocked: a sorted set of members by when they end
 ARGV    member, duration
 reply   1, or 0 when the list is full
-calls   ZRANGE three times, ZCOUNT, ZREMRANGEBYRANK, ZADD twice, PEXPIRE
+calls   ZRANGE three times, ZCOUNT, ZREMRANGEBYRANK, ZADD up to three times, PEXPIRE
 server  Redis 5.0
 
-duration is whole microseconds from now on; 0 ends what is blocked. The member `#` is the version of the
+duration is whole microseconds from now on, of no more than 2^52; 0 ends what is blocked. The member `#` is the version of the
 list: its score is in milliseconds, so that it stands before all that ends in microseconds, and grows with
 each change.
 ]]
 
 local call, list, ends = redis.call, KEYS[1], now + ARGV[2]
+local score = string.format('%.0f', ends)
 -- As many as every process can be told each second.
 local MOST = 10000
 
@@ -22,12 +23,14 @@ local over = call('ZCOUNT', list, '-inf', present)
 if over > 1 then
   call('ZREMRANGEBYRANK', list, '1', over - 1)
 end
-if ends > now and #call('ZRANGE', list, MOST, MOST) > 0 then
+local is_full = ends > now and #call('ZRANGE', list, MOST, MOST) > 0
+-- Who is in it already takes no more room.
+if is_full and call('ZADD', list, 'XX', 'CH', score, ARGV[1]) == 0 then
   return 0
 end
 call('ZADD', list, string.format('%.0f', version), '#')
-call('ZADD', list, string.format('%.0f', ends), ARGV[1])
+call('ZADD', list, score, ARGV[1])
 local last = call('ZRANGE', list, '-1', '-1', 'WITHSCORES')[2] + 0
 -- Some seconds more: others look each second whether there is another version.
-call('PEXPIRE', list, math.ceil(math.max(last - now, 0) / 1000) + 5000)
+call('PEXPIRE', list, string.format('%.0f', math.ceil(math.max(last - now, 0) / 1000) + 5000))
 return 1

@@ -7,8 +7,9 @@ reply   version, member, left
 calls   ZRANGE, ZRANGEBYSCORE
 server  Redis 5.0
 
-version is the one that the caller knows, 0 for none; where the list has no other, it alone is replied.
-Else member and left follow for each that is blocked; left is whole microseconds.
+version is the one that the caller knows, 0 for no list, and empty for none of them; where the list has
+no other, it alone is replied. Else member and left follow for each that is blocked; left is whole
+microseconds.
 ]]
 
 local head = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::identity::Fingerprint;
 /// Which keys of which limiters are [blocked](crate::Admin::block), as far as this process knows.
 ///
 /// Limiters look here before they ask their store, so that a blocked key costs the store nothing and
-/// stays blocked while it fails. As long as nothing is blocked, looking is to read one atomic.
+/// stays blocked while it fails. While nothing is blocked, looking is to read one atomic.
 ///
 /// A [`Store`](crate::Store) keeps one and gives it to all its limiters. Clones are one list.
 #[derive(Clone)]
@@ -27,8 +27,8 @@ pub struct Blocks {
 
 struct Inner {
     clock: Clock,
-    /// Whether the list below may hold any.
-    some: AtomicBool,
+    /// When the last of those below ends; 0 for none.
+    last: AtomicU64,
     list: RwLock<HashMap<Fingerprint, Blocked>>,
     lookout: Option<Lookout>,
 }
@@ -42,7 +42,16 @@ struct Blocked {
     until: u64,
 }
 
-type LookFn = dyn Fn(&Blocks) -> StoreFuture<()> + Send + Sync;
+type LookFn = dyn Fn(&Blocks, Look) -> StoreFuture<()> + Send + Sync;
+
+/// For whom somebody looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// For an operator, who is told what failed.
+    Asked,
+    /// For checks, which do not wait for it.
+    Beside,
+}
 
 /// Who finds out what other processes have blocked.
 struct Lookout {
@@ -69,7 +78,7 @@ impl Blocks {
     pub(crate) fn shared(
         clock: Clock,
         every: Duration,
-        look: impl Fn(&Self) -> StoreFuture<()> + Send + Sync + 'static,
+        look: impl Fn(&Self, Look) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
         let lookout = Lookout {
             look: Box::new(look),
@@ -83,7 +92,7 @@ impl Blocks {
         Self {
             inner: Arc::new(Inner {
                 clock,
-                some: AtomicBool::new(false),
+                last: AtomicU64::new(0),
                 list: RwLock::default(),
                 lookout,
             }),
@@ -96,15 +105,20 @@ impl Blocks {
         if let Some(lookout) = &self.inner.lookout {
             self.look_if_due(lookout);
         }
-        if self.inner.some.load(Ordering::Relaxed) {
-            self.find(subject)
-        } else {
-            None
+        match self.inner.last.load(Ordering::Relaxed) {
+            0 => None,
+            last => self.find(subject, last),
         }
     }
 
     #[cold]
-    fn find(&self, subject: Subject<'_>) -> Option<Duration> {
+    fn find(&self, subject: Subject<'_>, last: u64) -> Option<Duration> {
+        if last <= self.inner.clock.now() {
+            // Unless another one is the last meanwhile.
+            let (of, relaxed) = (&self.inner.last, Ordering::Relaxed);
+            let _ = of.compare_exchange(last, 0, relaxed, relaxed);
+            return None;
+        }
         let list = self
             .inner
             .list
@@ -135,7 +149,7 @@ impl Blocks {
                 .is_ok()
             && let Ok(runtime) = Handle::try_current()
         {
-            drop(runtime.spawn((lookout.look)(self)));
+            drop(runtime.spawn((lookout.look)(self, Look::Beside)));
         }
     }
 
@@ -143,7 +157,7 @@ impl Blocks {
     pub(crate) fn look(&self) -> StoreFuture<()> {
         match &self.inner.lookout {
             None => StoreFuture::ready(Ok(())),
-            Some(lookout) => (lookout.look)(self),
+            Some(lookout) => (lookout.look)(self, Look::Asked),
         }
     }
 
@@ -211,7 +225,9 @@ impl Blocks {
             .unwrap_or_else(PoisonError::into_inner);
         change(&mut list, now);
         list.retain(|_, blocked| blocked.until > now);
-        self.inner.some.store(!list.is_empty(), Ordering::Relaxed);
+        let last = list.values().map(|blocked| blocked.until).max();
+        let last = last.unwrap_or_default();
+        self.inner.last.store(last, Ordering::Relaxed);
     }
 }
 

@@ -26,6 +26,7 @@ const UNTOLD: &[(&str, &[&str])] = &[
     ("rejection/grpc.rs", &[]),
     ("failure/outage.rs", &["FINE", "FAILS", "MISCONFIGURED"]),
     ("notice/suspicion.rs", &["MINUTE"]),
+    ("store/redis/blocking.rs", &["LONGEST"]),
     ("store/clock.rs", &["START"]),
     (
         "store/guard/breaker.rs",

@@ -1,50 +1,60 @@
 //! What operators have blocked, in any process: a list in Redis, and what this process knows of it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use redis::Value;
 
 use super::client::Client;
 use super::{Shared, call, within_deadline};
+use crate::store::blocks::Look;
 use crate::store::{Block, Blocks, StoreFuture};
 use crate::{Error, ErrorKind, Key};
 
 /// How often to look: as long as a refusal is remembered, and nothing to Redis.
 pub(super) const DEFAULT_EVERY: Duration = Duration::from_secs(1);
 
-/// The version of a list that nobody has seen.
+/// The version of a list that is not there.
 const NO_VERSION: &str = "0";
 
-/// What this process knows of the list.
-#[derive(Debug)]
+/// The longest that a key is blocked, in microseconds: some 142 years, which stay whole numbers in Lua.
+const LONGEST: u64 = 1 << 52;
+
+/// What this process has seen of the list.
+#[derive(Debug, Default)]
 pub(super) struct Seen {
-    version: Mutex<String>,
-    /// How often this process has changed the list.
-    changes: AtomicU64,
+    known: Mutex<Known>,
     /// Whether it was said that the list cannot be read.
     said: AtomicBool,
 }
 
-impl Default for Seen {
+/// What this process knows of the list.
+#[derive(Clone, Debug)]
+struct Known {
+    /// Empty where it has another one since this process changed it: one that is lost then is none.
+    version: String,
+    /// How often this process has changed the list.
+    changes: u64,
+}
+
+impl Default for Known {
     fn default() -> Self {
         Self {
-            version: Mutex::new(NO_VERSION.to_owned()),
-            changes: AtomicU64::new(0),
-            said: AtomicBool::new(false),
+            version: NO_VERSION.to_owned(),
+            changes: 0,
         }
     }
 }
 
 /// A list of what is blocked that this process shares with all others.
-pub(super) fn list(of: Weak<Shared>) -> impl Fn(&Blocks) -> StoreFuture<()> {
-    move |blocks| {
+pub(super) fn list(of: Weak<Shared>) -> impl Fn(&Blocks, Look) -> StoreFuture<()> {
+    move |blocks, look| {
         let Some(shared) = of.upgrade() else {
             return StoreFuture::ready(Ok(()));
         };
-        // Who fails is not asked what it may do without.
-        if shared.guard.is_open() {
+        // Who fails is not asked what nobody waits for.
+        if look == Look::Beside && shared.guard.is_open() {
             return StoreFuture::ready(Ok(()));
         }
         let blocks = blocks.clone();
@@ -63,35 +73,34 @@ impl Shared {
     pub(super) async fn block(&self, blocked: BlockedKey) -> Result<(), Error> {
         self.client.block(&blocked).await?;
         // What is on its way to those who look may not tell of this yet.
-        self.seen.changes.fetch_add(1, Ordering::SeqCst);
+        let mut known = self.seen.known();
+        known.changes += 1;
+        known.version.clear();
         self.blocks.put(blocked.block());
         Ok(())
     }
 
     /// Finds out what is blocked, if that is not known.
     async fn look(&self, blocks: &Blocks) -> Result<(), Error> {
-        let changes = self.seen.changes.load(Ordering::SeqCst);
-        let version = self.seen.version();
-        let Some(list) = self.client.blocked(&version).await? else {
-            return Ok(());
-        };
-        if self.seen.changes.load(Ordering::SeqCst) == changes {
-            blocks.replace(list.blocked);
-            self.seen.set_version(list.version);
+        loop {
+            let before = self.seen.known().clone();
+            let Some(list) = self.client.blocked(&before.version).await? else {
+                return Ok(());
+            };
+            // Until it is put in place, nothing may change.
+            let mut known = self.seen.known();
+            if known.changes == before.changes {
+                blocks.replace(list.blocked);
+                known.version = list.version;
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
 impl Seen {
-    fn version(&self) -> String {
-        let version = self.version.lock();
-        version.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_version(&self, version: String) {
-        let known = self.version.lock();
-        *known.unwrap_or_else(PoisonError::into_inner) = version;
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Said once if it will not pass; what is down is said by those who need it.
@@ -138,7 +147,8 @@ struct List {
 
 impl Client {
     async fn block(&self, blocked: &BlockedKey) -> Result<(), Error> {
-        let micros = u64::try_from(blocked.duration.as_micros()).unwrap_or(u64::MAX);
+        let micros = u64::try_from(blocked.duration.as_micros());
+        let micros = micros.map_or(LONGEST, |micros| micros.min(LONGEST));
         let script = &self.scripts.block;
         let mut call = script.call(1, 2, 0);
         call.arg(self.names.blocks());
