@@ -43,6 +43,10 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
             }
             if millis == 11_000 {
                 limiter.reset(key.as_str()).await?;
+                let admin = limiter.admin();
+                admin.block(key.as_str(), Duration::from_secs(60)).await?;
+                let _ = admin.look(key.as_str()).await?;
+                admin.unblock(key.as_str()).await?;
             }
         }
     }

@@ -4,6 +4,7 @@
 mod support;
 
 mod acl;
+mod admin;
 mod batches;
 mod cluster;
 mod connections;

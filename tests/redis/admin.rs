@@ -1,0 +1,530 @@
+//! What operators do with keys holds in all processes, and what that takes.
+
+use std::time::{Duration, Instant};
+
+use redis::Commands;
+use tollgate::store::TestClock;
+use tollgate::{Error, ErrorKind, FailurePolicy, Quota, RateLimiter, RedisStore, Source};
+
+use crate::store_on;
+use crate::support::costs::{calls, forget_calls};
+use crate::support::log;
+use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::test_time::TestTime;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The list of what is blocked.
+const LIST: &str = "tollgate:v1:{blocks}";
+
+/// How often a process looks unless it is told otherwise, and what a busy machine takes besides.
+const SOON: Duration = Duration::from_millis(1_300);
+
+/// A limiter of a process of its own, which looks for what others have blocked.
+fn limiter(server: &RedisServer) -> RateLimiter {
+    let store = RedisStore::open(&server.url()).unwrap();
+    RateLimiter::new(store.deadline(10 * SECOND), Quota::per_hour(1_000_000))
+}
+
+async fn source(limiter: &RateLimiter, key: &str) -> Source {
+    limiter.check(key).await.unwrap().source()
+}
+
+/// Checks a key until it is decided so, and returns how long that took.
+async fn until(limiter: &RateLimiter, key: &str, wanted: Source) -> Duration {
+    let begin = Instant::now();
+    while source(limiter, key).await != wanted {
+        assert!(begin.elapsed() < 10 * SECOND, "never by {wanted:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    begin.elapsed()
+}
+
+#[tokio::test]
+async fn what_one_process_blocks_all_others_refuse_within_a_second_and_so_it_ends() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| limiter(&server));
+    assert_eq!(source(&there, "ada").await, Source::Redis);
+    for _ in 0..2 {
+        here.admin().block("ada", HOUR).await.unwrap();
+        assert_eq!(source(&here, "ada").await, Source::Block);
+        let took = until(&there, "ada", Source::Block).await;
+        assert!(took < SOON, "{took:?}");
+        // Whoever unblocks it.
+        there.admin().unblock("ada").await.unwrap();
+        assert_eq!(source(&there, "ada").await, Source::Redis);
+        let took = until(&here, "ada", Source::Redis).await;
+        assert!(took < SOON, "{took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_was_idle_learns_of_a_block_by_its_first_check() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| limiter(&server));
+    here.admin().block("ada", HOUR).await.unwrap();
+    // It does not wait for what it may do without.
+    assert_eq!(source(&there, "ada").await, Source::Redis);
+    let took = until(&there, "ada", Source::Block).await;
+    assert!(took < SECOND / 2, "{took:?}");
+}
+
+#[tokio::test]
+async fn what_one_process_resets_and_gives_another_that_has_refused_admits_within_a_second() {
+    let server = RedisServer::start();
+    let [here, there] = [store_on(&server), store_on(&server)]
+        .map(|store| RateLimiter::new(store, Quota::per_hour(5)));
+    for round in 0..2 {
+        let _ = here.check_n("ada", 5).await.unwrap();
+        assert!(!there.check("ada").await.unwrap().is_allowed());
+        if round == 0 {
+            here.admin().reset("ada").await.unwrap();
+        } else {
+            here.admin().give("ada", 1).await.unwrap();
+        }
+        let begin = Instant::now();
+        while !there.check("ada").await.unwrap().is_allowed() {
+            assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        here.admin().reset("ada").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_look_and_a_list_tell_at_once_what_others_have_blocked() {
+    let server = RedisServer::start();
+    // One of them never looks by itself.
+    let [here, there] = [
+        limiter(&server),
+        RateLimiter::new(store_on(&server), Quota::per_hour(5)),
+    ];
+    here.admin().block("ada", HOUR).await.unwrap();
+    assert_eq!(source(&there, "ada").await, Source::Redis);
+    let standing = there.admin().look("ada").await.unwrap();
+    let left = standing.blocked_for().unwrap();
+    assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
+    assert_eq!(standing.used(), 1);
+    here.admin().block("bob", 2 * HOUR).await.unwrap();
+    let blocked = there.admin().blocked().await.unwrap();
+    let blocked: Vec<_> = blocked.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(blocked, ["bob", "ada"]);
+    here.admin().unblock("ada").await.unwrap();
+    assert_eq!(there.admin().look("ada").await.unwrap().blocked_for(), None);
+}
+
+#[tokio::test]
+async fn a_block_for_good_is_one_in_other_processes_too() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| limiter(&server));
+    here.admin().block("ada", Duration::MAX).await.unwrap();
+    let standing = there.admin().look("ada").await.unwrap();
+    assert!(standing.blocked_for().unwrap() > 100 * 365 * 24 * HOUR);
+    assert_eq!(here.admin().blocked().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_blocked_key_costs_redis_nothing_and_a_list_that_is_known_one_command_a_second() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let quiet = RateLimiter::new(store_on(&server), Quota::per_hour(5));
+    quiet.admin().block("ada", HOUR).await.unwrap();
+    forget_calls(&mut connection);
+    for _ in 0..1_000 {
+        assert_eq!(source(&quiet, "ada").await, Source::Block);
+    }
+    assert!(calls(&mut connection).is_empty());
+
+    let looking = limiter(&server);
+    let _ = looking.admin().blocked().await.unwrap();
+    forget_calls(&mut connection);
+    let begin = Instant::now();
+    let mut checks = 0_u64;
+    while begin.elapsed() < 2 * SECOND {
+        let _ = source(&looking, "ada").await;
+        checks += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let calls = calls(&mut connection);
+    let looks = calls["evalsha"];
+    assert!((1..=4).contains(&looks), "{looks} looks of {checks} checks");
+    assert_eq!(calls["zrange"], looks);
+    assert!(!calls.contains_key("zrangebyscore"), "{calls:?}");
+}
+
+#[tokio::test]
+async fn a_process_that_is_told_not_to_look_knows_its_own_blocks_only() {
+    let server = RedisServer::start();
+    let [here, there] =
+        [(); 2].map(|()| RateLimiter::new(store_on(&server), Quota::per_hour(1_000)));
+    here.admin().block("ada", HOUR).await.unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < SOON {
+        assert_eq!(source(&there, "ada").await, Source::Redis);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A limiter that falls back, and its clock in this process.
+fn falling_back(server: &RedisServer) -> (RateLimiter, TestClock) {
+    let local = TestClock::new();
+    let clock = include_str!("../../lua/clock.lua");
+    let store = RedisStore::open(&server.url()).unwrap();
+    let store = store.with_clock_source(clock, local.clone());
+    let limiter = RateLimiter::new(store.deadline(SECOND), Quota::per_hour(1_000));
+    (limiter.on_failure(FailurePolicy::fall_back()), local)
+}
+
+#[tokio::test]
+async fn a_block_outlives_the_server_and_ends_on_time_without_it() {
+    let mut server = RedisServer::start();
+    let (limiter, local) = falling_back(&server);
+    let (other, of_other) = falling_back(&server);
+    limiter.admin().block("ada", HOUR).await.unwrap();
+    let _ = other.admin().look("ada").await.unwrap();
+    server.kill();
+    for (limiter, local) in [(limiter, local), (other, of_other)] {
+        for key in ["bob", "bob", "bob", "bob", "bob", "bob"] {
+            assert_eq!(source(&limiter, key).await, Source::Fallback);
+        }
+        assert_eq!(source(&limiter, "ada").await, Source::Block);
+        local.advance(HOUR - SECOND);
+        let refused = limiter.check("ada").await.unwrap();
+        let left = refused.retry_after().unwrap();
+        assert!(left <= 2 * SECOND, "{left:?}");
+        local.advance(SECOND);
+        let refused = limiter.check("ada").await.unwrap();
+        assert!(refused.retry_after().is_none_or(|left| left < SECOND));
+        local.advance(SECOND);
+        assert_eq!(source(&limiter, "ada").await, Source::Fallback);
+    }
+}
+
+#[tokio::test]
+async fn while_the_server_is_away_operators_are_told_so_each_time() {
+    let mut server = RedisServer::start();
+    let (limiter, _) = falling_back(&server);
+    let admin = limiter.admin();
+    admin.block("ada", HOUR).await.unwrap();
+    server.kill();
+    // Also when the breaker is open.
+    for _ in 0..8 {
+        for outcome in [
+            admin.look("ada").await.map(drop),
+            admin.blocked().await.map(drop),
+            admin.block("bob", HOUR).await,
+            admin.unblock("ada").await,
+            admin.reset("ada").await,
+            admin.give("ada", 1).await,
+        ] {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
+        let _ = limiter.check("bob").await.unwrap();
+    }
+    // What was not done is not done here either.
+    assert_eq!(source(&limiter, "ada").await, Source::Block);
+    assert_eq!(source(&limiter, "bob").await, Source::Fallback);
+}
+
+/// Has so many keys be blocked, for a day.
+fn fill(connection: &mut redis::Connection, keys: usize) {
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
+    let mut members = vec![(seconds * 1_000, "#".to_owned())];
+    let until = (seconds + 86_400) * 1_000_000;
+    members.extend((1..=keys).map(|key| (until, format!("default,key:{key}"))));
+    let () = connection.zadd_multiple(LIST, &members).unwrap();
+}
+
+#[tokio::test]
+async fn a_list_that_is_full_takes_no_more_but_who_is_in_it_and_says_so() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    fill(&mut connection, 9_999);
+    let [here, there] =
+        [(); 2].map(|()| RateLimiter::new(store_on(&server), Quota::per_hour(1_000)));
+    let admin = here.admin();
+    admin.block("ada", HOUR).await.unwrap();
+    let error = admin.block("bob", HOUR).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert_eq!(source(&here, "bob").await, Source::Redis);
+    assert_eq!(there.admin().blocked().await.unwrap().len(), 10_000);
+    assert_eq!(source(&there, "key:10000").await, Source::Redis);
+    assert_eq!(source(&there, "key:9999").await, Source::Block);
+
+    // Another time for one that is blocked needs no room, and its end makes some.
+    admin.block("ada", 2 * HOUR).await.unwrap();
+    let left = there.admin().look("ada").await.unwrap().blocked_for();
+    assert!(left.unwrap() > HOUR, "{left:?}");
+    admin.unblock("nobody").await.unwrap();
+    assert_eq!(
+        admin.block("bob", HOUR).await.unwrap_err().kind(),
+        ErrorKind::Full
+    );
+    admin.unblock("ada").await.unwrap();
+    admin.block("bob", HOUR).await.unwrap();
+    assert_eq!(there.admin().blocked().await.unwrap().len(), 10_000);
+    assert_eq!(source(&there, "ada").await, Source::Redis);
+}
+
+#[tokio::test]
+async fn what_has_ended_makes_room_and_leaves_the_list() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let limiter = RateLimiter::new(time.redis.clone(), Quota::per_hour(3));
+    let admin = limiter.admin();
+    admin.block("ada", SECOND).await.unwrap();
+    admin.block("bob", HOUR).await.unwrap();
+    time.advance(SECOND);
+    assert_eq!(source(&limiter, "ada").await, Source::Redis);
+    admin.block("eve", HOUR).await.unwrap();
+    let members: Vec<String> = time.connection().zrange(LIST, 0, -1).unwrap();
+    assert_eq!(members, ["#", "default,bob", "default,eve"]);
+    // Who is blocked last is blocked longest here: the list is kept for some seconds more.
+    let kept = time.times_to_live();
+    let (_, left) = kept.iter().find(|(key, _)| key == LIST).unwrap();
+    assert_eq!(*left, 3_605_000);
+    time.advance(HOUR);
+    assert!(admin.blocked().await.unwrap().is_empty());
+    assert_eq!(source(&limiter, "bob").await, Source::Redis);
+}
+
+#[tokio::test]
+async fn a_list_lives_as_long_as_what_it_says_and_little_longer() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let admin = RateLimiter::new(store_on(&server), Quota::per_hour(3)).admin();
+    // 100 000 000 ms, which some servers write as 1e+8.
+    for (block, most) in [
+        (99_995 * SECOND, 100_000_000),
+        (HOUR, 100_000_000),
+        (Duration::ZERO, 5_000),
+    ] {
+        let key = if block == HOUR { "bob" } else { "ada" };
+        admin.block(key, block).await.unwrap();
+        if block.is_zero() {
+            admin.unblock("bob").await.unwrap();
+        }
+        let kept = times_to_live(&mut connection);
+        let [(key, millis)] = kept.as_slice() else {
+            panic!("{kept:?}");
+        };
+        assert_eq!(key, LIST);
+        assert!((most - 2_000..=most).contains(millis), "{millis}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_is_lost_blocks_nobody_within_a_second_and_begins_anew() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| limiter(&server));
+    here.admin().block("ada", HOUR).await.unwrap();
+    let _ = there.admin().blocked().await.unwrap();
+    run(&mut server.connect(), &["FLUSHALL"]);
+    for limiter in [&here, &there] {
+        let took = until(limiter, "ada", Source::Redis).await;
+        assert!(took < SOON, "{took:?}");
+    }
+    here.admin().block("bob", HOUR).await.unwrap();
+    let took = until(&there, "bob", Source::Block).await;
+    assert!(took < SOON, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_list_is_known_anew_when_its_version_goes_back() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let clock = include_str!("../support/clock.lua");
+    let there = store_on(&server).with_clock_source(clock, TestClock::new());
+    let [here, there] =
+        [time.redis.clone(), there].map(|store| RateLimiter::new(store, Quota::per_hour(3)));
+    here.admin().block("ada", HOUR).await.unwrap();
+    assert_eq!(there.admin().blocked().await.unwrap().len(), 1);
+    let before: u64 = time.connection().zscore(LIST, "#").unwrap();
+
+    // A clock that stands still or steps back makes another version all the same.
+    time.step_back(60 * SECOND);
+    here.admin().block("bob", HOUR).await.unwrap();
+    assert_eq!(there.admin().blocked().await.unwrap().len(), 2);
+    let after: u64 = time.connection().zscore(LIST, "#").unwrap();
+    assert_eq!(after, before + 1);
+
+    // Of a list that is lost and made anew it is an earlier one.
+    run(time.connection(), &["DEL", LIST]);
+    here.admin().block("eve", HOUR).await.unwrap();
+    let anew: u64 = time.connection().zscore(LIST, "#").unwrap();
+    assert!(anew < before);
+    for limiter in [&here, &there] {
+        let blocked = limiter.admin().blocked().await.unwrap();
+        assert_eq!(blocked.len(), 1);
+        assert_eq!(blocked[0].0.as_str(), "eve");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_is_blocked_here_holds_at_once_whatever_looks_are_under_way() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| limiter(&server));
+    let looking: Vec<_> = (0..6)
+        .map(|_| {
+            let admin = here.admin();
+            tokio::spawn(async move {
+                loop {
+                    let _ = admin.blocked().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    // So that there is always something to be told.
+    let changing = tokio::spawn(async move {
+        for round in 0_u32.. {
+            let duration = HOUR + Duration::from_secs(round.into());
+            there.admin().block("bob", duration).await.unwrap();
+        }
+    });
+    for round in 0..300 {
+        here.admin().block("ada", HOUR).await.unwrap();
+        for _ in 0..3 {
+            assert_eq!(source(&here, "ada").await, Source::Block, "round {round}");
+        }
+        here.admin().unblock("ada").await.unwrap();
+        assert_eq!(source(&here, "ada").await, Source::Redis, "round {round}");
+    }
+    changing.abort();
+    for look in looking {
+        assert!(!look.is_finished());
+        look.abort();
+    }
+}
+
+#[tokio::test]
+async fn services_of_another_prefix_have_a_list_of_their_own() {
+    let server = RedisServer::start();
+    let one = limiter(&server);
+    let other = RateLimiter::new(store_on(&server).prefix("other"), Quota::per_hour(3));
+    one.admin().block("ada", HOUR).await.unwrap();
+    assert!(other.admin().blocked().await.unwrap().is_empty());
+    assert_eq!(source(&other, "ada").await, Source::Redis);
+}
+
+/// A limiter of a user without some right.
+fn without(server: &RedisServer, rights: &[&str]) -> RateLimiter {
+    let rights = [
+        &["ACL", "SETUSER", "limiter", "on", ">pw", "~*", "+@all"],
+        rights,
+    ]
+    .concat();
+    run(&mut server.connect(), &rights);
+    let url = format!("redis://limiter:pw@127.0.0.1:{}", server.port());
+    let store = RedisStore::open(&url).unwrap().deadline(10 * SECOND);
+    let store = store.blocks_every(Duration::from_millis(20));
+    RateLimiter::new(store, Quota::per_hour(1_000))
+}
+
+#[tokio::test]
+async fn without_the_right_to_look_checks_go_on_and_one_line_says_what_is_missing() {
+    let server = RedisServer::start();
+    let limiter = without(&server, &["-zrange", "-zrangebyscore", "-zadd"]);
+    log::keep();
+    for _ in 0..30 {
+        assert!(limiter.check("ada").await.unwrap().is_allowed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let lines = log::kept();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(
+        lines[0].contains("WARN") && lines[0].contains("block"),
+        "{}",
+        lines[0]
+    );
+    let admin = limiter.admin();
+    let outcomes: [Result<(), Error>; 3] = [
+        admin.look("ada").await.map(drop),
+        admin.blocked().await.map(drop),
+        admin.block("ada", HOUR).await,
+    ];
+    for outcome in outcomes {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    }
+    assert!(limiter.check("ada").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_server_that_is_full_blocks_nobody_and_says_so() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server);
+    let mut connection = server.connect();
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
+    let error = limiter.admin().block("ada", HOUR).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(source(&limiter, "ada").await, Source::Redis);
+}
+
+#[tokio::test]
+async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
+    let server = RedisServer::start();
+    let () = server.connect().set(LIST, "somebody else's").unwrap();
+    let limiter = limiter(&server);
+    log::keep();
+    for _ in 0..3 {
+        assert_eq!(source(&limiter, "ada").await, Source::Redis);
+        let error = limiter.admin().blocked().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    }
+    assert_eq!(log::kept().len(), 1);
+}
+
+#[tokio::test]
+async fn on_a_cluster_of_one_a_block_is_one_key_in_one_slot() {
+    let server = RedisServer::start_cluster();
+    let [here, there] = [(); 2].map(|()| limiter(&server));
+    for key in ["ada", "bob", "eve"] {
+        here.admin().block(key, HOUR).await.unwrap();
+        assert!(
+            there
+                .admin()
+                .look(key)
+                .await
+                .unwrap()
+                .blocked_for()
+                .is_some()
+        );
+    }
+    let keys: Vec<String> = server.connect().keys("*").unwrap();
+    assert_eq!(keys, [LIST]);
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn on_a_cluster_of_six_a_block_holds_for_keys_of_each_master() {
+    use crate::support::cluster::Cluster;
+
+    let cluster = Cluster::start();
+    let [here, there] = [(); 2].map(|()| {
+        let store = RedisStore::open(&cluster.url())
+            .unwrap()
+            .deadline(10 * SECOND);
+        RateLimiter::new(store, Quota::per_hour(1_000))
+    });
+    let keys: Vec<String> = (0..12).map(|key| format!("key:{key}")).collect();
+    let masters = keys
+        .iter()
+        .map(|key| cluster.master_of(&format!("{{default,{key}}}")));
+    let masters: std::collections::BTreeSet<_> = masters.collect();
+    assert_eq!(masters.len(), 3);
+    for key in &keys {
+        here.admin().block(key, HOUR).await.unwrap();
+    }
+    for key in &keys {
+        let took = until(&there, key, Source::Block).await;
+        assert!(took < SOON, "{took:?}");
+        there.admin().unblock(key).await.unwrap();
+    }
+    for key in &keys {
+        let took = until(&here, key, Source::Redis).await;
+        assert!(took < SOON, "{took:?}");
+    }
+}
