@@ -470,3 +470,224 @@ fn the_doctor_tells_scripts_by_its_exit_status_what_it_found() {
         assert!(!said.contains("hunter2"), "{said}");
     }
 }
+
+/// The page of the example `admin`, and its service.
+struct Desk {
+    service: String,
+    page: String,
+    token: String,
+    _example: Example,
+}
+
+impl Desk {
+    fn start(store: &str) -> Self {
+        let mut example = Example::start("admin", store);
+        let service = format!("http://{}", example.address());
+        let line = example.line();
+        let told = line.trim_end().split_once("http://").expect(&line).1;
+        let (page, token) = told.split_once("/ with the token ").expect(&line);
+        let (page, token) = (format!("http://{page}"), token.to_owned());
+        Self {
+            service,
+            page,
+            token,
+            _example: example,
+        }
+    }
+
+    fn get(&self, client: &Client, path: &str) -> RequestBuilder {
+        let url = format!("{}/api/limiters{path}", self.page);
+        client.get(url).bearer_auth(&self.token)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+        let url = format!("{}/api/limiters{path}", self.page);
+        let request = Client::new().post(url).bearer_auth(&self.token);
+        let request = request.header("content-type", "application/json");
+        request.body(body.to_string())
+    }
+
+    async fn tells(&self, request: RequestBuilder) -> Value {
+        let answer = request.send().await.expect("an answer");
+        let (status, text) = (answer.status(), answer.text().await.expect("text"));
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).expect(&text)
+    }
+
+    /// Does something with the key of a client at 127.0.0.1, and tells how it stands.
+    async fn change(&self, what: &Value) -> Value {
+        let mut order = json!({ "key": { "kind": "address", "value": "127.0.0.1" } });
+        let all = order.as_object_mut().expect("a map");
+        all.extend(what.as_object().expect("a map").clone());
+        self.tells(self.post("/site/change", &order)).await
+    }
+
+    async fn statuses(&self, requests: usize) -> Vec<u16> {
+        statuses(&format!("{}/", self.service), requests).await
+    }
+}
+
+#[tokio::test]
+async fn nobody_gets_at_the_keys_without_the_token_and_few_may_guess_it() {
+    let desk = Desk::start("memory:");
+    let [guest, owner] = [[127, 0, 0, 2], [127, 0, 0, 1]].map(client_at);
+    let url = format!("{}/api/limiters", desk.page);
+    assert_eq!(desk.token.len(), 32);
+
+    // Who knows it is never held up.
+    assert_eq!(statuses_of(desk.get(&owner, ""), 25).await, [200; 25]);
+    assert_eq!(statuses_of(guest.get(&url), 5).await, [401; 5]);
+    let wrong = [
+        desk.token.to_uppercase() + "0",
+        String::new(),
+        desk.token[1..].to_owned(),
+    ];
+    for wrong in wrong {
+        assert_eq!(
+            statuses_of(guest.get(&url).bearer_auth(wrong), 1).await,
+            [401]
+        );
+    }
+    let basic = guest.get(&url).basic_auth("admin", Some(&desk.token));
+    assert_eq!(statuses_of(basic, 3).await, [401, 401, 429]);
+    // Ten have failed. Now nobody there is heard, and others are.
+    assert_eq!(statuses_of(desk.get(&guest, ""), 1).await, [429]);
+    assert_eq!(statuses_of(desk.get(&owner, ""), 1).await, [200]);
+
+    // A page of another site does not even use up attempts.
+    let foreign = || owner.post(format!("{url}/site/change")).body("{}");
+    for site in ["cross-site", "same-site"] {
+        let request = foreign().header("sec-fetch-site", site);
+        assert_eq!(statuses_of(request, 12).await, [403; 12]);
+    }
+    let own = desk.get(&owner, "").header("sec-fetch-site", "same-origin");
+    assert_eq!(statuses_of(own, 1).await, [200]);
+
+    // The service does not serve it.
+    let there = format!("{}/api/limiters", desk.service);
+    assert_eq!(
+        statuses_of(owner.get(there).bearer_auth(&desk.token), 1).await,
+        [404]
+    );
+}
+
+#[tokio::test]
+async fn an_operator_looks_at_a_key_and_resets_gives_and_blocks() {
+    let desk = Desk::start("memory:");
+    assert_eq!(
+        desk.statuses(12).await,
+        [[200; 10].as_slice(), &[429; 2]].concat()
+    );
+    let key = json!({ "key": { "kind": "address", "value": "127.0.0.1" } });
+    let look = || desk.tells(desk.post("/site/look", &key));
+    let standing = look().await;
+    assert_eq!(standing["key"], "ip=127.0.0.1");
+    assert_eq!(standing["blocked_seconds"], Value::Null);
+    let quota = &standing["quotas"][0];
+    assert_eq!(quota["quota"], "10/minute");
+    assert_eq!(
+        (&quota["used"], &quota["remaining"]),
+        (&json!(10), &json!(0))
+    );
+    let returns = quota["returns_in_seconds"].as_f64().expect("a number");
+    assert!(returns > 30.0 && returns <= 60.0, "{returns}");
+
+    let given = desk.change(&json!({ "do": "give", "units": 2 })).await;
+    assert_eq!(given["quotas"][0]["remaining"], 2);
+    assert_eq!(desk.statuses(3).await, [200, 200, 429]);
+    let reset = desk.change(&json!({ "do": "reset" })).await;
+    assert_eq!(reset["quotas"][0]["used"], 0);
+    assert_eq!(desk.statuses(1).await, [200]);
+    let blocked = desk.change(&json!({ "do": "block", "seconds": 90 })).await;
+    let left = blocked["blocked_seconds"].as_f64().expect("a number");
+    assert!(left > 80.0 && left <= 90.0, "{left}");
+    let refused = reqwest::get(&desk.service).await.expect("an answer");
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["retry-after"], "90");
+
+    let told = desk.tells(desk.get(&Client::new(), "/site")).await;
+    assert_eq!(told["blocked"][0]["key"], "ip=127.0.0.1");
+    let busiest = json!([{ "key": "ip=127.0.0.1", "refused": 4, "error": 0 }]);
+    assert_eq!(told["busiest"], busiest);
+    // As the list shows it.
+    let order = json!({ "key": { "kind": "stored", "value": "ip=127.0.0.1" }, "do": "unblock" });
+    let unblocked = desk.tells(desk.post("/site/change", &order)).await;
+    assert_eq!(unblocked["blocked_seconds"], Value::Null);
+    assert_eq!(desk.statuses(1).await, [200]);
+
+    let api_key = json!({ "key": { "kind": "header", "name": "x-api-key", "value": "ada" } });
+    let search = Client::new().get(format!("{}/search", desk.service));
+    assert_eq!(
+        statuses_of(search.header("x-api-key", "ada"), 2).await,
+        [200; 2]
+    );
+    let standing = desk.tells(desk.post("/search/look", &api_key)).await;
+    assert_eq!(standing["quotas"][1]["used"], 2);
+    assert!(!standing["key"].as_str().expect("text").contains("ada"));
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
+    let desk = Desk::start("memory:");
+    let key = |kind: &str, value: &str| json!({ "kind": kind, "name": "a b", "value": value });
+    let ada = key("text", "ada");
+    for (path, body, status) in [
+        ("/site/look", json!({ "key": key("address", "1.2.3") }), 400),
+        ("/site/look", json!({ "key": key("header", "x") }), 400),
+        ("/site/look", json!({ "key": key("stored", "a b") }), 400),
+        ("/site/look", json!({ "key": key("name", "ada") }), 422),
+        ("/site/look", json!({}), 422),
+        ("/nowhere/look", json!({ "key": ada }), 404),
+        ("/site/change", json!({ "key": ada, "do": "explode" }), 422),
+        ("/site/change", json!({ "key": ada, "do": "give" }), 422),
+        (
+            "/site/change",
+            json!({ "key": ada, "do": "give", "units": -1 }),
+            422,
+        ),
+        (
+            "/site/change",
+            json!({ "key": ada, "do": "block", "seconds": 0.5 }),
+            422,
+        ),
+        (
+            "/site/look",
+            json!({ "key": key("text", &"a".repeat(5_000)) }),
+            413,
+        ),
+    ] {
+        let statuses = statuses_of(desk.post(path, &body), 1).await;
+        assert_eq!(statuses, [status], "{path} {body}");
+    }
+    // What a form of another site could send.
+    let order = json!({ "key": ada, "do": "reset" }).to_string();
+    let url = format!("{}/api/limiters/site/change", desk.page);
+    let simple = Client::new().post(url).bearer_auth(&desk.token).body(order);
+    assert_eq!(statuses_of(simple, 1).await, [415]);
+}
+
+#[tokio::test]
+async fn what_is_blocked_on_the_page_of_one_process_all_refuse_within_a_second() {
+    let server = RedisServer::start();
+    let [one, other] = [(); 2].map(|()| Desk::start(&server.url()));
+    assert_eq!(other.statuses(1).await, [200]);
+    for (what, status) in [
+        (json!({ "do": "block", "seconds": 600 }), 429),
+        (json!({ "do": "unblock" }), 200),
+    ] {
+        let _ = one.change(&what).await;
+        assert_eq!(one.statuses(1).await, [status]);
+        let begin = Instant::now();
+        while other.statuses(1).await != [status] {
+            assert!(
+                begin.elapsed() < Duration::from_millis(1_300),
+                "{:?}",
+                begin.elapsed()
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let told = other.tells(other.get(&Client::new(), "/site")).await;
+        let blocked = told["blocked"].as_array().expect("a list");
+        assert_eq!(blocked.len(), usize::from(status == 429));
+    }
+}

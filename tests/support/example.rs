@@ -16,6 +16,7 @@ impl Example {
         let mut process = Command::new(built(name))
             .env("TOLLGATE_STORE", store)
             .env("TOLLGATE_ADDR", "127.0.0.1:0")
+            .env("TOLLGATE_ADMIN_ADDR", "127.0.0.1:0")
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
