@@ -10,6 +10,7 @@
 //! | | [tenants and settling](tenants_and_settling) | plans from a database, dry runs, charges that follow the answer |
 //! | | [gRPC and clients](grpc_and_clients) | what a client of gRPC sees; keeping under the limit of another |
 //! | **To run it** | [when Redis fails](when_redis_fails) | what becomes of requests, how to run Redis, what to be woken by |
+//! | | [looking after keys](operating) | look at a key, reset it, give it units, block it; how soon that holds where |
 //! | | [Cluster and Sentinel](cluster_and_sentinel) | slots, hash tags, failover, and what may be lost |
 //! | | [speed] | what a check costs, why, and how to measure one's own |
 //! | **To work with it** | [testing your service](testing_your_service) | a clock that is moved by hand, and a store that fails when it is told to |
@@ -39,6 +40,9 @@ pub mod grpc_and_clients {}
 pub mod when_redis_fails {}
 
 // Here: watching it in production.
+
+#[doc = include_str!("guide/operating.md")]
+pub mod operating {}
 
 #[doc = include_str!("guide/cluster_and_sentinel.md")]
 pub mod cluster_and_sentinel {}

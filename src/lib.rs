@@ -40,7 +40,7 @@
 //!
 //! [From nothing to a limit in production](guide::start) in ten steps, and the rest of the [guide]: where
 //! the layer goes, which key to take and whom to believe, tenants, what happens when Redis fails, what to
-//! watch, every default with its reason.
+//! watch, how to [look after keys](guide::operating), every default with its reason.
 //!
 //! # What this does not do
 //!
