@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
 mod browser;
 mod clients_behind_nginx;
 mod grpc;

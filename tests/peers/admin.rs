@@ -1,0 +1,250 @@
+//! The page of the example `admin`, in Chromium: what an operator does there, and that it is done.
+
+use serde_json::{Value, json};
+
+use crate::support::example::Example;
+use crate::webdriver::Browser;
+
+/// The keys, as WebDriver writes them.
+const ENTER: &str = "\u{e007}";
+const TAB: &str = "\u{e004}";
+
+/// The program, and a browser that shows its page.
+struct Desk {
+    browser: Browser,
+    service: String,
+    token: String,
+    _example: Example,
+}
+
+impl Desk {
+    async fn start() -> Self {
+        let browser = Browser::start(1_280, 800).await;
+        let mut example = Example::start("admin", "memory:");
+        let service = format!("http://{}/", example.address());
+        let line = example.line();
+        let (_, told) = line.trim_end().split_once(" at ").expect(&line);
+        let (page, token) = told.split_once(" with the token ").expect(&line);
+        browser.open(page).await;
+        let token = token.to_owned();
+        Self {
+            browser,
+            service,
+            token,
+            _example: example,
+        }
+    }
+
+    /// Logs in by the keyboard alone: the field has the focus.
+    async fn log_in(&self, token: &str) {
+        self.press(&format!("{token}{ENTER}")).await;
+    }
+
+    /// Sends keys to whatever has the focus.
+    async fn press(&self, keys: &str) {
+        let focused = self.browser.client.active_element().await;
+        focused.expect("a focus").send_keys(keys).await.expect(keys);
+    }
+
+    async fn focus(&self) -> Value {
+        self.browser.run("return document.activeElement.id").await
+    }
+
+    async fn is_shown(&self, css: &str) -> bool {
+        let element = self.browser.find(css).await;
+        element.is_displayed().await.expect(css)
+    }
+
+    /// Has the page look at the key of this machine under the limiter of `/`.
+    async fn look(&self) {
+        let limiter = self.browser.find("#limiter").await;
+        limiter.select_by_value("site").await.expect("an option");
+        self.browser
+            .until("#quotas", |text| text == "Allows 10/minute.")
+            .await;
+        self.browser.put("#value", "127.0.0.1").await;
+        self.browser.click("#look button").await;
+        self.browser
+            .until("#key", |text| text == "ip=127.0.0.1")
+            .await;
+    }
+
+    async fn statuses(&self, requests: usize) -> Vec<u16> {
+        let mut statuses = Vec::new();
+        for _ in 0..requests {
+            let answer = reqwest::get(&self.service).await.expect("an answer");
+            statuses.push(answer.status().as_u16());
+        }
+        statuses
+    }
+
+    /// Nothing was complained of.
+    async fn end(self) {
+        let console = self.browser.console().await;
+        assert!(console.is_empty(), "{console:#?}");
+        self.browser.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
+    let desk = Desk::start().await;
+    desk.log_in(&desk.token).await;
+    assert_eq!(desk.statuses(12).await[9..], [200, 429, 429]);
+    desk.look().await;
+    let browser = &desk.browser;
+    let row = browser
+        .until("#quota-rows", |text| text.contains("10/minute"))
+        .await;
+    assert!(row.starts_with("10/minute 10 0 "), "{row}");
+    assert_eq!(browser.text("#blocked-for").await, "Not blocked.");
+
+    browser.put("#units", "3").await;
+    browser.click("#give button").await;
+    browser
+        .until("#status", |text| text == "Given 3 units.")
+        .await;
+    assert!(
+        browser
+            .text("#quota-rows")
+            .await
+            .starts_with("10/minute 7 3 ")
+    );
+    assert_eq!(desk.statuses(4).await, [200, 200, 200, 429]);
+
+    browser.click("#reset").await;
+    browser
+        .until("#quota-rows", |text| text == "10/minute 0 10 –")
+        .await;
+    assert_eq!(desk.statuses(1).await, [200]);
+
+    browser.put("#time", "3").await;
+    browser
+        .find("#unit")
+        .await
+        .select_by_value("3600")
+        .await
+        .expect("an option");
+    browser.click("#block button").await;
+    browser
+        .until("#blocked-for", |text| text == "Blocked for 3 h.")
+        .await;
+    let refused = reqwest::get(&desk.service).await.expect("an answer");
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.headers()["retry-after"], "10800");
+    browser
+        .until("#blocked-rows", |text| text == "ip=127.0.0.1 3 h Look")
+        .await;
+
+    browser.click("#unblock").await;
+    browser.until("#blocked-rows", |text| text == "none").await;
+    assert_eq!(browser.text("#blocked-for").await, "Not blocked.");
+    assert_eq!(desk.statuses(1).await, [200]);
+    // From the list of those that are refused most, under the same limiter.
+    browser
+        .until("#busiest-rows", |text| text == "ip=127.0.0.1 4 Look")
+        .await;
+    browser.click("#busiest-rows button").await;
+    browser
+        .until("#quota-rows", |text| text.starts_with("10/minute 2 8 "))
+        .await;
+    desk.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_wrong_is_said_and_one_that_is_right_is_kept_until_logged_out() {
+    let desk = Desk::start().await;
+    desk.log_in("guess").await;
+    desk.browser
+        .until("#login-error", |text| text == "The token is not accepted.")
+        .await;
+    assert!(!desk.is_shown("#desk").await);
+    // The browser itself notes an answer of 401.
+    let console = desk.browser.console().await;
+    assert!(
+        console.iter().all(|line| line.contains("401")),
+        "{console:#?}"
+    );
+
+    desk.browser.put("#token", "").await;
+    desk.log_in(&desk.token).await;
+    desk.browser.until("#quotas", |text| !text.is_empty()).await;
+    desk.browser.client.refresh().await.expect("it reloads");
+    desk.browser.until("#quotas", |text| !text.is_empty()).await;
+    assert!(!desk.is_shown("#login").await);
+    desk.browser.click("#log-out").await;
+    assert!(desk.is_shown("#login").await && !desk.is_shown("#desk").await);
+    desk.browser.client.refresh().await.expect("it reloads");
+    assert!(desk.is_shown("#login").await);
+    desk.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_of_it_is_done_by_the_keyboard() {
+    let desk = Desk::start().await;
+    desk.log_in(&desk.token).await;
+    desk.browser
+        .until("#quotas", |text| text == "Allows 5/second, 1000/hour.")
+        .await;
+    assert_eq!(desk.focus().await, "value");
+    desk.press(&format!("127.0.0.1{ENTER}")).await;
+    desk.browser
+        .until("#key", |text| text == "ip=127.0.0.1")
+        .await;
+    // On through the buttons to the time of a block.
+    let mut passed = Vec::new();
+    while desk.focus().await != "time" {
+        desk.press(TAB).await;
+        passed.push(desk.focus().await);
+        assert!(passed.len() < 10, "{passed:?}");
+    }
+    assert!(
+        passed.contains(&json!("reset")) && passed.contains(&json!("units")),
+        "{passed:?}"
+    );
+    desk.press(ENTER).await;
+    desk.browser
+        .until("#blocked-for", |text| text.starts_with("Blocked for "))
+        .await;
+    // What is wrong is said, and nothing is looked at.
+    desk.browser.put("#value", "127.0.0").await;
+    desk.press(ENTER).await;
+    desk.browser
+        .until("#status", |text| text.contains("this is no address"))
+        .await;
+    let console = desk.browser.console().await;
+    assert!(
+        console.iter().all(|line| line.contains("400")),
+        "{console:#?}"
+    );
+    desk.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_readable_in_dark_and_light_and_on_a_narrow_window() {
+    let desk = Desk::start().await;
+    desk.log_in(&desk.token).await;
+    desk.browser.until("#quotas", |text| !text.is_empty()).await;
+    let _ = desk.statuses(12).await;
+    desk.look().await;
+    desk.browser.click("#block button").await;
+    desk.browser
+        .until("#blocked-rows", |text| text.starts_with("ip="))
+        .await;
+    let mut papers = Vec::new();
+    for (scheme, width) in [("light", 1_280), ("dark", 1_280), ("dark", 360)] {
+        desk.browser.prefer("prefers-color-scheme", scheme).await;
+        desk.browser.resize(width, 800).await;
+        let color = "return getComputedStyle(document.body).backgroundColor";
+        papers.push(desk.browser.run(color).await);
+        let wide = "return document.documentElement.scrollWidth - window.innerWidth";
+        assert_eq!(desk.browser.run(wide).await, 0, "{scheme} {width}");
+        if let Ok(directory) = std::env::var("TOLLGATE_SCREENSHOTS") {
+            let png = desk.browser.client.screenshot().await.expect("a picture");
+            let path = format!("{directory}/admin-{scheme}-{width}.png");
+            std::fs::write(path, png).expect("a directory");
+        }
+    }
+    assert_ne!(papers[0], papers[1]);
+    desk.end().await;
+}
