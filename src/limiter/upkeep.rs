@@ -24,16 +24,15 @@ impl RateLimiter {
         self.guard.give_back(subject, reset).await
     }
 
-    /// Blocks a key for so long from now on.
+    /// Blocks a key for so long from now on. Whether the store fails for that key is nothing to its list of
+    /// those that are blocked.
     pub(crate) async fn block(&self, key: &Key, duration: Duration) -> Result<(), Error> {
         let block = Block {
             limiter: &self.scope,
             key,
             duration,
         };
-        let subject = self.subject(&self.quotas, key);
-        let block = || self.store.block(block);
-        self.guard.give_back(subject, block).await
+        self.guard.in_time(self.store.block(block)).await
     }
 
     /// Finds out what other processes have blocked.

@@ -528,3 +528,49 @@ async fn on_a_cluster_of_six_a_block_holds_for_keys_of_each_master() {
         assert!(took < SOON, "{took:?}");
     }
 }
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn on_a_cluster_that_has_lost_a_master_blocks_are_told_by_the_others() {
+    use crate::support::cluster::Cluster;
+
+    let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
+    let [here, there] = [(); 2].map(|()| {
+        let store = RedisStore::open(&cluster.url()).unwrap();
+        let limiter = RateLimiter::new(store.deadline(SECOND / 4), Quota::per_hour(1_000_000));
+        limiter.on_failure(FailurePolicy::fall_back())
+    });
+    let has_list = cluster.master_of(LIST);
+    let lost = (0..3).find(|master| *master != has_list).unwrap();
+    let key_on = |master| {
+        let mut keys = (0..).map(|key| format!("key:{key}"));
+        let on = |key: &String| cluster.master_of(&format!("{{default,{key}}}")) == master;
+        keys.find(on).unwrap()
+    };
+    let (of_lost, of_list) = (key_on(lost), key_on(has_list));
+    for limiter in [&here, &there] {
+        until(limiter, &of_list, Source::Redis).await;
+    }
+    for node in [lost + 3, lost] {
+        cluster.nodes[node].kill();
+    }
+    for _ in 0..10 {
+        let _ = there.check(&of_lost).await;
+    }
+    assert_eq!(source(&there, &of_lost).await, Source::Fallback);
+    // As soon as the others know that one is gone.
+    let patience = Instant::now() + 10 * SECOND;
+    while let Err(error) = here.admin().block(&of_list, HOUR).await {
+        assert!(Instant::now() < patience, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let begin = Instant::now();
+    while source(&there, &of_list).await != Source::Block {
+        assert_ne!(source(&there, &of_lost).await, Source::Redis);
+        assert!(begin.elapsed() < 2 * SOON, "{:?}", begin.elapsed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // A key whose counts are gone can be blocked.
+    there.admin().block(&of_lost, HOUR).await.unwrap();
+    assert_eq!(source(&there, &of_lost).await, Source::Block);
+}

@@ -336,7 +336,7 @@ impl Guard {
     }
 
     /// Bounds the time that a store takes which keeps no deadline itself.
-    fn in_time<T: Send + 'static>(&self, later: StoreFuture<T>) -> StoreFuture<T> {
+    pub(crate) fn in_time<T: Send + 'static>(&self, later: StoreFuture<T>) -> StoreFuture<T> {
         let Settings {
             deadline,
             keeps_deadline,
@@ -422,9 +422,10 @@ impl Guard {
         self.inner.settings.meter.breakers_open(open);
     }
 
-    /// Whether any part of the store is not asked.
-    pub(crate) fn is_open(&self) -> bool {
-        self.inner.open.load(Ordering::Relaxed) > 0
+    /// Whether this part of the store is not asked.
+    pub(crate) fn is_open_at(&self, part: usize) -> bool {
+        let breaker = self.inner.breakers.get(part);
+        breaker.is_some_and(Breaker::is_open)
     }
 
     #[inline]

@@ -7,7 +7,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::Client;
-use super::{Shared, call, within_deadline};
+use super::names::Names;
+use super::{SLOTS_OF_PART, Shared, call, within_deadline};
 use crate::store::blocks::Look;
 use crate::store::{Block, Blocks, StoreFuture};
 use crate::{Error, ErrorKind, Key};
@@ -54,7 +55,7 @@ pub(super) fn list(of: Weak<Shared>) -> impl Fn(&Blocks, Look) -> StoreFuture<()
             return StoreFuture::ready(Ok(()));
         };
         // Who fails is not asked what nobody waits for.
-        if look == Look::Beside && shared.guard.is_open() {
+        if look == Look::Beside && shared.guard.is_open_at(shared.part_of_blocks()) {
             return StoreFuture::ready(Ok(()));
         }
         let blocks = blocks.clone();
@@ -69,6 +70,15 @@ pub(super) fn list(of: Weak<Shared>) -> impl Fn(&Blocks, Look) -> StoreFuture<()
 }
 
 impl Shared {
+    /// The part of the store that has the list.
+    fn part_of_blocks(&self) -> usize {
+        if self.is_cluster.load(Ordering::Relaxed) {
+            usize::from(Names::slot_of_blocks()) / SLOTS_OF_PART
+        } else {
+            0
+        }
+    }
+
     /// Blocks a key, or not any more.
     pub(super) async fn block(&self, blocked: BlockedKey) -> Result<(), Error> {
         self.client.block(&blocked).await?;

@@ -23,6 +23,9 @@ pub(super) struct Names {
 /// The version of what is stored: a later form of it starts its own counts.
 const FORMAT: &str = "v1";
 
+/// The hash tag of the list of what is blocked: that of no key, which has a comma or is a number.
+const BLOCKS: &str = "blocks";
+
 /// The slots of a cluster, as its specification has them.
 const SLOTS: u16 = 16_384;
 
@@ -63,7 +66,12 @@ impl Names {
 
     /// The name of the list of what is blocked: one for all that have this prefix.
     pub(super) fn blocks(&self) -> String {
-        format!("{}:{FORMAT}:{{blocks}}", self.prefix)
+        format!("{}:{FORMAT}:{{{BLOCKS}}}", self.prefix)
+    }
+
+    /// The slot of a cluster in which that list is.
+    pub(super) fn slot_of_blocks() -> u16 {
+        State::<XMODEM>::calculate(BLOCKS.as_bytes()) % SLOTS
     }
 
     /// The slot of a cluster in which a subject's stored counts are: CRC16 of the hash tag.
