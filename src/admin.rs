@@ -11,7 +11,8 @@ use crate::{Decision, DecisionView, Error, Key, Quotas, RateLimiter, RefusedKey}
 /// made of a limiter by [`RateLimiter::admin`]; of a layer's by
 /// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter). On Redis all of it holds for all processes:
 /// what is reset or given is seen at once where it is done, and within a second by a process that has just
-/// refused the key; what is blocked, within a second by all that are asked for something.
+/// refused the key; what is blocked, within a second by all that are asked for something. One that was idle
+/// learns of it by its first check. More is in the [guide](crate::guide::operating).
 ///
 /// Whoever may call these methods may lift any limit: put them behind a login of your own, as the example
 /// `admin` does.
@@ -132,13 +133,15 @@ impl Admin {
     ///
     /// It does not depend on the quotas, and holds while the store fails. What a limiter does not count it
     /// does not block: requests that are [skipped](crate::RateLimitLayer::skip), tenants that are
-    /// [exempt](crate::Plan::Exempt), and limiters without any quota. On Redis at most 10 000 keys are
+    /// [exempt](crate::Plan::Exempt), and limiters without any quota; nor what it would not refuse, in a
+    /// [dry run](crate::RateLimitLayer::dry_run). On Redis at most 10 000 keys are
     /// blocked at a time, of all limiters of one [prefix](crate::RedisStore::prefix) together: a list for
     /// people, who block a network elsewhere.
     ///
     /// # Errors
     ///
-    /// When the store fails, cannot block a key, or has no room: nothing is blocked then.
+    /// When the store fails, cannot block a key, or has no room. One that has not answered in time may have
+    /// done it, which others then know within a second.
     pub async fn block(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         self.limiter.block(&key.into(), duration).await
     }
