@@ -186,18 +186,19 @@ impl Client {
         let reply = self.run_anywhere(script, call).await?;
         let texts: Vec<String> =
             redis::from_redis_value(reply).map_err(|_| call::unexpected("what is blocked"))?;
-        let Some((now, blocked)) = texts.split_first() else {
-            return Err(call::unexpected("what is blocked"));
+        let (present, version, blocked) = match texts.as_slice() {
+            [_] => return Ok(None),
+            [blocked @ .., present, version] => (present, version, blocked),
+            [] => return Err(call::unexpected("what is blocked")),
         };
-        if now == version {
-            return Ok(None);
-        }
+        let now = present.parse();
+        let now: u64 = now.map_err(|_| call::unexpected("what is blocked"))?;
         let (pairs, _) = blocked.as_chunks();
         let list = List {
-            version: now.clone(),
+            version: version.clone(),
             blocked: pairs
                 .iter()
-                .filter_map(|[member, left]| read(member, left))
+                .filter_map(|[member, ends]| read(member, ends, now))
                 .collect(),
         };
         Ok(Some(list))
@@ -205,9 +206,38 @@ impl Client {
 }
 
 /// The limiter and the key of a member, and how long it stays blocked.
-fn read(member: &str, left: &str) -> Option<(Key, Key, Duration)> {
+fn read(member: &str, ends: &str, now: u64) -> Option<(Key, Key, Duration)> {
     // In a limiter's name a comma is escaped.
     let (limiter, key) = member.split_once(',')?;
-    let left = Duration::from_micros(left.parse().ok()?);
+    let left = Duration::from_micros(whole(ends)?.checked_sub(now)?);
     Some((Key::from_stored(limiter)?, Key::from_stored(key)?, left))
+}
+
+/// A score that is a whole number, which servers may write as `1.8e+15`.
+fn whole(score: &str) -> Option<u64> {
+    score.parse().ok().or_else(|| {
+        let score: f64 = score.parse().ok()?;
+        format!("{score:.0}").parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_read_however_its_score_is_written() {
+        let now = 1_795_371_000_000_000;
+        for ends in ["1795371100000000", "1.7953711e+15", "1.7953711e15"] {
+            let read = read("a%2Cb,ip=192.0.2.1,x", ends, now);
+            let (limiter, key, left) = read.unwrap();
+            assert_eq!(limiter, Key::from("a,b"));
+            assert_eq!(key.as_str(), "ip=192.0.2.1,x");
+            assert_eq!(left, Duration::from_secs(100));
+        }
+        for ends in ["", "-1", "inf", "nan", "1795370999999999"] {
+            assert!(read("a,b", ends, now).is_none(), "{ends}");
+        }
+        assert!(read("#", "1795371100000000", now).is_none());
+    }
 }
