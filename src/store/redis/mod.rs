@@ -152,7 +152,8 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 ///
 /// A count is stored under `prefix:v1:{limiter,key}:log:window`, in printable ASCII, with a TTL of
 /// two windows and a second. All counts of a check are in one slot. Run Redis with
-/// `maxmemory-policy noeviction`: where it evicts a key, that client gets a fresh quota.
+/// `maxmemory-policy noeviction`: where it evicts a key, that client gets a fresh quota. What is
+/// [blocked](crate::Admin::block) is listed under `prefix:v1:{blocks}`, until all of it has ended.
 ///
 /// # Examples
 ///
