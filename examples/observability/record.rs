@@ -1,0 +1,37 @@
+//! Metrics, for Prometheus to scrape.
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// Where the time that a check waits for its store is told apart: a call to a Redis near by takes a tenth
+/// of a millisecond, and none waits much longer than the deadline, 100 ms unless it was told otherwise.
+const SECONDS: [f64; 12] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
+];
+
+/// Where the number of checks that a call carries is told apart.
+const CHECKS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
+/// How often what was measured is put into those buckets, if nobody scrapes: until then each value takes
+/// memory.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Has this process's metrics kept, and tells where to read them.
+pub(crate) fn for_prometheus() -> Result<PrometheusHandle, BuildError> {
+    let of = |name: &str| Matcher::Full(name.into());
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(of("tollgate_store_duration_seconds"), &SECONDS)?
+        .set_buckets_for_metric(of("tollgate_batch_checks"), &CHECKS)?
+        .install_recorder()?;
+
+    let kept = handle.clone();
+    tokio::spawn(async move {
+        let mut every = tokio::time::interval(UPKEEP);
+        loop {
+            every.tick().await;
+            kept.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
