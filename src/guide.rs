@@ -21,6 +21,9 @@
 #[doc = include_str!("guide/start.md")]
 pub mod start {}
 
+#[doc = include_str!("guide/watching_it.md")]
+pub mod watching_it {}
+
 #[doc = include_str!("guide/where_the_layer_goes.md")]
 pub mod where_the_layer_goes {}
 

@@ -19,6 +19,7 @@ pub(crate) mod served;
 pub(crate) mod test_time;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+pub(crate) mod watched;
 
 use std::time::{Duration, Instant};
 

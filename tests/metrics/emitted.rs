@@ -1,0 +1,208 @@
+//! What the crate tells when all that it can tell of happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
+
+use axum::http::Request;
+use metrics_util::MetricKind;
+use metrics_util::debugging::DebuggingRecorder;
+use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture};
+use tollgate::{
+    ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source, key,
+};
+use tower::{Layer, ServiceExt, service_fn};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+use crate::support::calls::ok;
+use crate::support::moody::{Mood, Moody};
+use crate::support::redis_server::{RedisServer, run};
+use crate::support::store_on;
+
+/// Metrics of one name.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// As Prometheus calls it.
+    pub(crate) kind: &'static str,
+    pub(crate) labels: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// An event of a check: its fields, without the text.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) level: Level,
+    pub(crate) fields: BTreeMap<String, String>,
+}
+
+pub(crate) struct Emitted {
+    pub(crate) metrics: BTreeMap<String, Family>,
+    pub(crate) events: Vec<Told>,
+}
+
+/// Whom the limiters count.
+pub(crate) const WHO: &str = "ada.lovelace";
+
+pub(crate) static EMITTED: LazyLock<Emitted> = LazyLock::new(|| {
+    let subscriber = tracing_subscriber::registry().with(Listener);
+    tracing::subscriber::set_global_default(subscriber).expect("the first subscriber");
+    let recorder = DebuggingRecorder::new();
+    let metrics = recorder.snapshotter();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    metrics::with_local_recorder(&recorder, || runtime.block_on(everything()));
+
+    let mut families = BTreeMap::new();
+    for (key, ..) in metrics.snapshot().into_vec() {
+        let kind = match key.kind() {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+        };
+        let labels = BTreeMap::new();
+        let (_, key) = key.into_parts();
+        let family = families
+            .entry(key.name().to_owned())
+            .or_insert(Family { kind, labels });
+        for label in key.labels() {
+            let values = family.labels.entry(label.key().to_owned()).or_default();
+            values.insert(label.value().to_owned());
+        }
+    }
+    let events = EVENTS.lock().expect("nobody panics").clone();
+    Emitted {
+        metrics: families,
+        events,
+    }
+});
+
+async fn everything() {
+    let server = RedisServer::start();
+    let redis = store_on(&server);
+    // Refused by Redis, then by what is remembered of that.
+    checks(redis.clone(), 3).await;
+    checks(MemoryStore::new(), 2).await;
+    checks(Foreign, 1).await;
+    blocked().await;
+    requests().await;
+    policies().await;
+
+    fails(Moody::new(Mood::Hangs)).await;
+    fails(Moody::new(Mood::Fails(ErrorKind::InvalidReply))).await;
+    // A password that nobody told.
+    run(
+        &mut server.connect(),
+        &["CONFIG", "SET", "requirepass", "x"],
+    );
+    fails(store_on(&server)).await;
+    // Full of a key at its limit.
+    let full = MemoryStore::with_max_keys(1);
+    checks(full.clone(), 1).await;
+    let stranger = limiter(full).check("grace").await;
+    assert_eq!(
+        stranger.map_err(|error| error.kind()).err(),
+        Some(ErrorKind::Full)
+    );
+}
+
+fn limiter(store: impl Store) -> RateLimiter {
+    RateLimiter::new(store, Quota::per_hour(1))
+}
+
+async fn checks(store: impl Store, times: u32) {
+    let limiter = limiter(store);
+    for _ in 0..times {
+        let _ = limiter.check(WHO).await.expect("the store answers");
+    }
+}
+
+async fn fails(store: impl Store) {
+    assert!(limiter(store).check(WHO).await.is_err());
+}
+
+async fn blocked() {
+    let limiter = limiter(MemoryStore::new());
+    let block = limiter.admin().block(WHO, Duration::from_secs(60)).await;
+    block.expect("memory can block");
+    assert!(!limiter.check(WHO).await.expect("a decision").is_allowed());
+}
+
+/// Exempt, without a key, and what a dry run would refuse.
+async fn requests() {
+    let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0))
+        .key(key::header("x-api-key"))
+        .skip(|parts| parts.uri.path() == "/healthz");
+    for (layer, path, who, status) in [
+        (layer.clone(), "/healthz", None, 200),
+        (layer.clone(), "/", None, 400),
+        (layer.clone(), "/", Some(WHO), 429),
+        (layer.dry_run(), "/", Some(WHO), 200),
+    ] {
+        let mut request = Request::new(());
+        *request.uri_mut() = path.parse().expect("a path");
+        if let Some(who) = who {
+            let who = who.parse().expect("the value of a header");
+            request.headers_mut().insert("x-api-key", who);
+        }
+        let answer = layer.layer(service_fn(ok::<()>)).oneshot(request).await;
+        assert_eq!(answer.expect("nothing fails").status(), status);
+    }
+}
+
+/// Of a store that fails often enough for its breaker to open.
+async fn policies() {
+    for policy in [
+        FailurePolicy::fall_back(),
+        FailurePolicy::open(),
+        FailurePolicy::closed(),
+    ] {
+        let limiter = limiter(Moody::unavailable()).on_failure(policy);
+        for _ in 0..6 {
+            let _ = limiter.check(WHO).await;
+        }
+    }
+}
+
+/// A store of another crate.
+struct Foreign;
+
+impl Store for Foreign {
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        let answers = check.quotas().iter();
+        let answers = answers.map(|quota| QuotaAnswer::admitted(1, quota.window()));
+        StoreFuture::ready(Ok(Answer::new(Source::Other, answers)))
+    }
+}
+
+static EVENTS: Mutex<Vec<Told>> = Mutex::new(Vec::new());
+
+/// Listens to the events of checks.
+struct Listener;
+
+impl<S: Subscriber> tracing_subscriber::Layer<S> for Listener {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target() != "tollgate::check" {
+            return;
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        fields.0.remove("message");
+        EVENTS.lock().expect("nobody panics").push(Told {
+            level: *event.metadata().level(),
+            fields: fields.0,
+        });
+    }
+}
+
+#[derive(Default)]
+struct Fields(BTreeMap<String, String>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+}

@@ -1,0 +1,123 @@
+//! What the example `observability` has Grafana and Prometheus ask.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// What is asked for, and by whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Query {
+    pub(crate) of: String,
+    pub(crate) expr: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Alert {
+    pub(crate) name: String,
+    pub(crate) expr: String,
+    /// How long it must hold.
+    pub(crate) wait: String,
+}
+
+/// A file of the example.
+pub(crate) fn path(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join("examples/observability").join(name)
+}
+
+pub(crate) fn text(name: &str) -> String {
+    let path = path(name);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(crate) fn dashboard() -> Value {
+    serde_json::from_str(&text("dashboard.json")).expect("JSON")
+}
+
+/// All panels that ask for something; rows do not.
+pub(crate) fn panels() -> Vec<Value> {
+    let mut panels = list(&dashboard(), "panels");
+    panels.retain(|panel| panel["type"] != "row");
+    panels
+}
+
+/// What panels ask, as Grafana sends it when everything is chosen.
+pub(crate) fn of_panels() -> Vec<Query> {
+    let queries = |panel: Value| {
+        let targets = list(&panel, "targets").into_iter();
+        targets.map(move |target| Query {
+            of: text_of(&panel, "title").to_owned(),
+            expr: filled_in(text_of(&target, "expr")),
+        })
+    };
+    panels().into_iter().flat_map(queries).collect()
+}
+
+/// From what the choices of the dashboard are made: `label_values(series, label)` asks for a label of series.
+pub(crate) fn of_choices() -> Vec<Query> {
+    let choices = list(&dashboard()["templating"], "list");
+    let choices = choices.iter().filter(|choice| choice["type"] == "query");
+    let query = |choice: &Value| {
+        let asked = text_of(choice, "definition");
+        let of_series = asked.strip_prefix("label_values(");
+        let of_series = of_series.and_then(|rest| rest.strip_suffix(')')?.rsplit_once(", "));
+        let (series, label) = of_series.expect(asked);
+        Query {
+            of: text_of(choice, "label").to_owned(),
+            expr: format!("count by ({label}) ({})", filled_in(series)),
+        }
+    };
+    choices.map(query).collect()
+}
+
+fn filled_in(expr: &str) -> String {
+    let filled_in = expr.replace("$__rate_interval", "5m");
+    let filled_in = ["$job", "$limiter", "$store"]
+        .into_iter()
+        .fold(filled_in, |expr, choice| expr.replace(choice, ".*"));
+    assert!(!filled_in.contains('$'), "{expr}");
+    filled_in
+}
+
+pub(crate) fn list(value: &Value, name: &str) -> Vec<Value> {
+    let list = value[name].as_array();
+    list.unwrap_or_else(|| panic!("no list {name}: {value}"))
+        .clone()
+}
+
+pub(crate) fn text_of<'a>(value: &'a Value, name: &str) -> &'a str {
+    let text = value[name].as_str();
+    text.unwrap_or_else(|| panic!("no text {name}: {value}"))
+}
+
+/// The alerts. Of YAML this reads what their file is written in; Prometheus reads it too, and sees the same.
+pub(crate) fn alerts() -> Vec<Alert> {
+    let text = text("alerts.yml");
+    let mut alerts: Vec<Alert> = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let deeper = |next: &&str| indent(next) > indent(line);
+        match (line.trim().split_once(": "), alerts.last_mut()) {
+            (Some(("- alert", name)), _) => alerts.push(Alert {
+                name: name.to_owned(),
+                ..Alert::default()
+            }),
+            (Some(("expr", ">-")), Some(alert)) => {
+                let mut parts = Vec::new();
+                while let Some(next) = lines.next_if(deeper) {
+                    parts.push(next.trim());
+                }
+                alert.expr = parts.join(" ");
+            }
+            (Some(("expr", expr)), Some(alert)) => expr.clone_into(&mut alert.expr),
+            (Some(("for", wait)), Some(alert)) => wait.clone_into(&mut alert.wait),
+            _ => {}
+        }
+    }
+    alerts
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
