@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -426,6 +427,78 @@ fn the_client_of_grpc_waits_as_long_as_told_and_is_then_admitted() {
     assert!(refused.starts_with("refused, again in 1.9"), "{refused}");
     assert!(example.line().starts_with("admitted, "));
     assert!(example.process.wait().expect("an end").success());
+}
+
+/// The numbers that a service tells Prometheus of its checks, by limiter and outcome.
+async fn counted(address: &str) -> BTreeMap<(String, String), u64> {
+    let scraped = reqwest::get(format!("http://{address}/metrics")).await;
+    let scraped = scraped.expect("an answer");
+    let text = "text/plain; version=0.0.4; charset=utf-8";
+    assert_eq!(scraped.headers()["content-type"], text);
+    let mut counted = BTreeMap::new();
+    for line in scraped.text().await.expect("text").lines() {
+        let Some(series) = line.strip_prefix("tollgate_checks_total{") else {
+            continue;
+        };
+        let (labels, number) = series.split_once("} ").expect(line);
+        // limiter="…",outcome="…",source="…"
+        let values: Vec<_> = labels.split('"').skip(1).step_by(2).collect();
+        let count = counted.entry((values[0].into(), values[1].into()));
+        *count.or_default() += number.parse::<u64>().expect(line);
+    }
+    counted
+}
+
+#[tokio::test]
+async fn a_service_to_watch_tells_what_its_clients_saw_and_whom_it_refused() {
+    let mut example = Example::start("observability", "memory:");
+    let address = example.address();
+    let search = Client::new().get(format!("http://{address}/search"));
+    let seen = statuses_of(search.header("x-api-key", "ada"), 9).await;
+    let refused = seen.iter().filter(|status| **status == 429).count() as u64;
+    assert!(refused > 0, "{seen:?}");
+    // Nobody is refused who exports, for now.
+    let export = Client::new().get(format!("http://{address}/export"));
+    let seen = statuses_of(export.header("x-api-key", "ada"), 5).await;
+    assert_eq!(seen, [200; 5]);
+    for (path, status) in [("/search", 400), ("/", 200), ("/healthz", 200)] {
+        let seen = statuses(&format!("http://{address}{path}"), 1).await;
+        assert_eq!(seen, [status], "{path}");
+    }
+    let expected = [
+        ("export", "admitted", 3),
+        ("export", "would_refuse", 2),
+        ("search", "admitted", 9 - refused),
+        ("search", "no_key", 1),
+        ("search", "refused", refused),
+        ("site", "admitted", 1),
+        ("site", "exempt", 1),
+    ];
+    let expected =
+        expected.map(|(limiter, outcome, count)| ((limiter.into(), outcome.into()), count));
+    assert_eq!(counted(&address).await, BTreeMap::from(expected));
+
+    let busiest = reqwest::get(format!("http://{address}/refused")).await;
+    let busiest = busiest.expect("an answer").text().await.expect("text");
+    let told = format!("=ada was refused {refused} times, or up to 0 fewer\n");
+    assert!(busiest.ends_with(&told), "{busiest}");
+}
+
+#[tokio::test]
+async fn a_service_to_watch_has_clients_of_its_own_if_it_is_told_to() {
+    let arguments = ["--traffic", "500", "--log", "info,tollgate::check=off"];
+    let mut example = Example::start_with("observability", "memory:", &arguments);
+    let address = example.address();
+    let patience = Instant::now() + Duration::from_secs(20);
+    let wanted = ["admitted", "refused", "would_refuse", "exempt", "no_key"];
+    loop {
+        let counted = counted(&address).await;
+        let there: BTreeSet<&str> = counted.keys().map(|(_, outcome)| &**outcome).collect();
+        if there == BTreeSet::from(wanted) {
+            return;
+        }
+        assert!(Instant::now() < patience, "{counted:?}");
+    }
 }
 
 #[test]

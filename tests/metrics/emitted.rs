@@ -90,6 +90,7 @@ async fn everything() {
     blocked().await;
     requests().await;
     policies().await;
+    crowd().await;
 
     fails(Moody::new(Mood::Hangs)).await;
     fails(Moody::new(Mood::Fails(ErrorKind::InvalidReply))).await;
@@ -129,6 +130,16 @@ async fn blocked() {
     let block = limiter.admin().block(WHO, Duration::from_secs(60)).await;
     block.expect("memory can block");
     assert!(!limiter.check(WHO).await.expect("a decision").is_allowed());
+}
+
+/// So many refusals at once, of those who come after the first.
+pub(crate) const CROWD: usize = 100;
+
+async fn crowd() {
+    let limiter = limiter(MemoryStore::new()).name("crowd");
+    for _ in 0..=CROWD {
+        let _ = limiter.check(WHO).await.expect("memory answers");
+    }
 }
 
 /// Exempt, without a key, and what a dry run would refuse.

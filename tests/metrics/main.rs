@@ -8,7 +8,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use emitted::{EMITTED, Family, WHO};
+use emitted::{CROWD, EMITTED, Family, WHO};
 use promql::{Asked, Series, asked};
 use support::watched::{self, Query, list, text_of};
 use tracing::Level;
@@ -285,4 +285,16 @@ fn only_refusals_are_told_at_info_and_no_key_and_no_part_of_one_is() {
     let words: BTreeSet<&str> = words.iter().map(String::as_str).collect();
     assert!(others.is_subset(&words), "{others:?}");
     assert!(levels.is_empty(), "{levels:?}");
+}
+
+#[test]
+fn of_a_crowd_that_is_refused_ten_a_second_are_told_at_info() {
+    let events = EMITTED.events.iter();
+    let of_crowd = events.filter(|event| event.fields["limiter"] == "\"crowd\"");
+    let refused = of_crowd.filter(|event| event.fields["outcome"] == "\"refused\"");
+    let (at_info, others): (Vec<_>, Vec<_>) =
+        refused.partition(|event| event.level == Level::INFO);
+    assert_eq!(at_info.len() + others.len(), CROWD);
+    // It may come at the turn of a second.
+    assert!((10..=20).contains(&at_info.len()), "{}", at_info.len());
 }

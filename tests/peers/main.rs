@@ -11,6 +11,7 @@ mod clients_behind_nginx;
 mod grpc;
 mod nginx;
 mod playground;
+mod prometheus;
 mod urllib3;
 mod webdriver;
 

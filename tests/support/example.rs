@@ -13,7 +13,12 @@ pub(crate) struct Example {
 
 impl Example {
     pub(crate) fn start(name: &str, store: &str) -> Self {
+        Self::start_with(name, store, &[])
+    }
+
+    pub(crate) fn start_with(name: &str, store: &str, arguments: &[&str]) -> Self {
         let mut process = Command::new(built(name))
+            .args(arguments)
             .env("TOLLGATE_STORE", store)
             .env("TOLLGATE_ADDR", "127.0.0.1:0")
             .env("TOLLGATE_ADMIN_ADDR", "127.0.0.1:0")
