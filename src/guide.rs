@@ -10,6 +10,7 @@
 //! | | [tenants and settling](tenants_and_settling) | plans from a database, dry runs, charges that follow the answer |
 //! | | [gRPC and clients](grpc_and_clients) | what a client of gRPC sees; keeping under the limit of another |
 //! | **To run it** | [when Redis fails](when_redis_fails) | what becomes of requests, how to run Redis, what to be woken by |
+//! | | [watching it](watching_it) | metrics, alerts, a dashboard, events, and who is refused |
 //! | | [looking after keys](operating) | look at a key, reset it, give it units, block it; how soon that holds where |
 //! | | [Cluster and Sentinel](cluster_and_sentinel) | slots, hash tags, failover, and what may be lost |
 //! | | [speed] | what a check costs, why, and how to measure one's own |
@@ -20,9 +21,6 @@
 
 #[doc = include_str!("guide/start.md")]
 pub mod start {}
-
-#[doc = include_str!("guide/watching_it.md")]
-pub mod watching_it {}
 
 #[doc = include_str!("guide/where_the_layer_goes.md")]
 pub mod where_the_layer_goes {}
@@ -42,7 +40,8 @@ pub mod grpc_and_clients {}
 #[doc = include_str!("guide/when_redis_fails.md")]
 pub mod when_redis_fails {}
 
-// Here: watching it in production.
+#[doc = include_str!("guide/watching_it.md")]
+pub mod watching_it {}
 
 #[doc = include_str!("guide/operating.md")]
 pub mod operating {}

@@ -292,8 +292,7 @@ fn of_a_crowd_that_is_refused_ten_a_second_are_told_at_info() {
     let events = EMITTED.events.iter();
     let of_crowd = events.filter(|event| event.fields["limiter"] == "\"crowd\"");
     let refused = of_crowd.filter(|event| event.fields["outcome"] == "\"refused\"");
-    let (at_info, others): (Vec<_>, Vec<_>) =
-        refused.partition(|event| event.level == Level::INFO);
+    let (at_info, others): (Vec<_>, Vec<_>) = refused.partition(|event| event.level == Level::INFO);
     assert_eq!(at_info.len() + others.len(), CROWD);
     // It may come at the turn of a second.
     assert!((10..=20).contains(&at_info.len()), "{}", at_info.len());

@@ -191,11 +191,13 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
         .comes_to(counted, &labels, |counted| *counted == seen)
         .await;
     let decided = "sum by (source) (tollgate_checks_total)";
-    let redis_alone = |counted: &BTreeMap<Vec<String>, f64>| {
-        let sources: Vec<&str> = counted.keys().map(|labels| labels[0].as_str()).collect();
-        ["local_denial", "memory", "none", "redis"] == *sources
+    let all = |counted: &BTreeMap<Vec<String>, f64>| {
+        let sources = ["local_denial", "memory", "none", "redis"];
+        sources
+            .iter()
+            .all(|source| counted.contains_key(&vec![(*source).to_owned()]))
     };
-    prometheus.comes_to(decided, &["source"], redis_alone).await;
+    prometheus.comes_to(decided, &["source"], all).await;
 
     // Then Redis is gone, and this process counts.
     redis.kill();
