@@ -22,14 +22,14 @@ const NAMES: [&str; 2] = ["limiter", "store"];
 /// The metric that a series belongs to: of a histogram, several do.
 fn family_of(series: &str) -> Option<(&'static str, &'static Family)> {
     let suffixes = ["_bucket", "_sum", "_count"].into_iter();
-    let of_histogram = suffixes.filter_map(|suffix| {
+    let mut of_histogram = suffixes.filter_map(|suffix| {
         let name = series.strip_suffix(suffix)?;
         let (name, family) = EMITTED.metrics.get_key_value(name)?;
         (family.kind == "histogram").then_some((name, family))
     });
     let itself = EMITTED.metrics.get_key_value(series);
     let itself = itself.filter(|(_, family)| family.kind != "histogram");
-    let (name, family) = itself.or_else(|| of_histogram.last())?;
+    let (name, family) = itself.or_else(|| of_histogram.next())?;
     Some((name, family))
 }
 

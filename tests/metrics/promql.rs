@@ -1,4 +1,4 @@
-//! What an expression of PromQL asks for: names, labels and their values. Whether it is one is for Prometheus
+//! What an expression of `PromQL` asks for: names, labels and their values. Whether it is one is for Prometheus
 //! to say.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub(crate) struct Series {
 }
 
 /// A label that must have a value, or one of several.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) label: String,
     pub(crate) values: Vec<String>,
@@ -54,17 +54,16 @@ pub(crate) fn asked(expr: &str) -> Asked {
         match token {
             // For how long: `[5m]`.
             Sign('[') => drop(until(&mut tokens, ']')),
+            // The name is one of the labels.
             Sign('{') => {
-                let labels = wanted(&until(&mut tokens, '}'));
-                let names = labels.iter().filter(|each| each.label == "__name__");
-                let names: Vec<String> =
-                    names.flat_map(|each| each.values.iter().cloned()).collect();
-                for name in names {
-                    asked.series.push(Series {
-                        name,
-                        labels: wanted_again(&labels),
-                    });
-                }
+                let all = wanted(&until(&mut tokens, '}'));
+                let (names, labels): (Vec<_>, Vec<_>) =
+                    all.into_iter().partition(|each| each.label == "__name__");
+                let names = names.into_iter().flat_map(|each| each.values);
+                asked.series.extend(names.map(|name| Series {
+                    name,
+                    labels: labels.clone(),
+                }));
             }
             Word(word) if GROUPING.contains(&&*word) => {
                 if tokens.next_if_eq(&Sign('(')).is_some() {
@@ -119,16 +118,6 @@ fn wanted(matchers: &[Token]) -> Vec<Wanted> {
         other => panic!("no matcher: {other:?}"),
     });
     matchers.collect()
-}
-
-/// The same without the name of the metric, which is no label.
-fn wanted_again(labels: &[Wanted]) -> Vec<Wanted> {
-    let labels = labels.iter().filter(|each| each.label != "__name__");
-    let labels = labels.map(|each| Wanted {
-        label: each.label.clone(),
-        values: each.values.clone(),
-    });
-    labels.collect()
 }
 
 fn tokens(expr: &str) -> Vec<Token> {
