@@ -446,6 +446,8 @@ async fn counted(address: &str) -> BTreeMap<(String, String), u64> {
         let count = counted.entry((values[0].into(), values[1].into()));
         *count.or_default() += number.parse::<u64>().expect(line);
     }
+    // A series may begin before there is anything to count.
+    counted.retain(|_, count| *count > 0);
     counted
 }
 

@@ -184,7 +184,7 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
     let of_export = |outcome: &str| vec!["export".to_owned(), outcome.to_owned()];
     service.seen.insert(of_export("admitted"), 3.0);
     service.seen.insert(of_export("would_refuse"), 2.0);
-    let counted = "sum by (limiter, outcome) (tollgate_checks_total)";
+    let counted = "sum by (limiter, outcome) (tollgate_checks_total) > 0";
     let labels = ["limiter", "outcome"];
     let seen = service.seen.clone();
     prometheus
