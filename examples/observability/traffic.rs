@@ -33,7 +33,8 @@ enum Who {
     Nobody,
 }
 
-/// Sends so many requests a second, as long as the process lives.
+/// Sends so many requests a second, as long as the process lives: up to a thousand, since the timer tells
+/// milliseconds apart.
 pub(crate) async fn send(app: Router, a_second: u32) {
     let mut turn = interval(Duration::from_secs(1) / a_second);
     // What a busy machine could not send in time is not sent at once.
