@@ -1,8 +1,9 @@
-//! A service to watch: `cargo run --example observability --features metrics -- --traffic 50`
+//! Metrics, alerts, a dashboard: `cargo run --example observability --features metrics -- --traffic 50`
 //!
-//! It serves `/metrics` for Prometheus, logs what tollgate tells, and sends itself 50 requests a second;
-//! without `--traffic`, type what the first lines say. On a Redis, of which a kill is worth watching, with
-//! `TOLLGATE_STORE=redis://127.0.0.1:6379` before it. `--log info,tollgate::check=debug` logs each check.
+//! A service with three limits, which serves `/metrics` for Prometheus, logs what tollgate tells, and sends
+//! itself 50 requests a second; without `--traffic`, type what the first lines say. On a Redis, which is
+//! worth a kill, with `TOLLGATE_STORE=redis://127.0.0.1:6379` before it. `--log info,tollgate::check=debug`
+//! logs each check.
 //!
 //! Prometheus scrapes it, and evaluates the alerts, by the settings in `examples/observability/`:
 //! `prometheus --config.file=examples/observability/prometheus.yml --storage.tsdb.path=target/prometheus`

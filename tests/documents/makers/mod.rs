@@ -40,6 +40,7 @@ const MAKERS: &[(&str, Maker)] = &[
     ("contestants", Maker::True(prose::contestants)),
     // The guide.
     ("guide-tests", Maker::True(prose::guide_tests)),
+    ("metrics", Maker::True(prose::metrics)),
     // Tables of words, which name items of the code.
     ("items", Maker::True(prose::items)),
 ];

@@ -76,6 +76,18 @@ pub(super) fn guide_tests(_: &Block) -> Result<(), String> {
         .ok_or_else(|| "no test in src/guide looks for it".to_owned())
 }
 
+/// The tests of what is told of limits look through it, by this very comment.
+pub(super) fn metrics(block: &Block) -> Result<(), String> {
+    let looks = crate::project::read("tests/metrics/main.rs");
+    let head = block.text.trim_start_matches(['|', ' ']);
+    let head = head.split(' ').next().unwrap_or_default();
+    let looks =
+        looks.contains("<!-- from: metrics -->") && looks.contains(&format!("rows(\"{head}\")"));
+    looks
+        .then_some(())
+        .ok_or_else(|| format!("no test in tests/metrics looks for a table of {head}"))
+}
+
 /// What the first column names is a file or directory of the repository.
 pub(super) fn paths(block: &Block) -> Result<(), String> {
     for path in code_spans(block.rows().iter().map(|cells| &cells[0])) {
