@@ -24,7 +24,7 @@ use listeners::Listeners;
 use tollgate::{MemoryStore, RateLimiter};
 
 /// How many processes measure each row, in turns.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 31;
 
 /// How often each asks about all keys.
 const PASSES: usize = 20;
