@@ -1,8 +1,12 @@
 //! What operators do with keys holds in all processes, and what that takes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::Commands;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{Cmd, Commands, Pipeline, RedisFuture, Value};
+use tokio::sync::Semaphore;
 use tollgate::store::TestClock;
 use tollgate::{Error, ErrorKind, FailurePolicy, Quota, RateLimiter, RedisStore, Source};
 
@@ -395,6 +399,84 @@ async fn what_is_blocked_here_holds_at_once_whatever_looks_are_under_way() {
     for look in looking {
         assert!(!look.is_finished());
         look.abort();
+    }
+}
+
+/// A connection that keeps the first answer to a look at the list back, until it is let go.
+#[derive(Clone)]
+struct Late {
+    connection: MultiplexedConnection,
+    is_kept: Arc<AtomicBool>,
+    let_go: Arc<Semaphore>,
+}
+
+impl ConnectionLike for Late {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            let answer = self.connection.req_packed_command(cmd).await;
+            let packed = cmd.get_packed_command();
+            let names_list = packed
+                .windows(LIST.len())
+                .any(|text| text == LIST.as_bytes());
+            // EVALSHA, hash, how many keys, the key, version: to block takes one more.
+            let looks = names_list && cmd.args_iter().count() == 5;
+            // Until then the server may not know the script.
+            let is_told = looks && answer.is_ok();
+            if is_told && !self.is_kept.swap(true, Ordering::SeqCst) {
+                let _ = self.let_go.acquire().await;
+            }
+            answer
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.connection.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
+}
+
+#[tokio::test]
+async fn an_answer_from_before_a_block_does_not_undo_it() {
+    let server = RedisServer::start();
+    let there = limiter(&server);
+    there.admin().block("bob", HOUR).await.unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let late = Late {
+        connection: client.get_multiplexed_async_connection().await.unwrap(),
+        is_kept: Arc::default(),
+        let_go: Arc::new(Semaphore::new(0)),
+    };
+    let store = RedisStore::with_connection(late.clone()).deadline(10 * SECOND);
+    let here = RateLimiter::new(store.blocks_every(Duration::ZERO), Quota::per_hour(1_000));
+    // So that the server knows the script.
+    let _ = there.admin().blocked().await.unwrap();
+    let look = tokio::spawn({
+        let admin = here.admin();
+        async move { admin.blocked().await.unwrap() }
+    });
+    while !late.is_kept.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    here.admin().block("ada", HOUR).await.unwrap();
+    late.let_go.add_permits(1);
+    // It is told what is so now.
+    let told: Vec<_> = look
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(key, _)| key)
+        .collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    for key in ["ada", "bob"] {
+        assert_eq!(source(&here, key).await, Source::Block, "{key}");
     }
 }
 
