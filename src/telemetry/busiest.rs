@@ -30,6 +30,9 @@ pub struct RefusedKey {
 /// that have to be swept.
 const EMPTY_PLACES: usize = 4;
 
+/// For so many keys at most there is room from the beginning.
+const MOST_AT_FIRST: usize = 1_000;
+
 /// So many of the busiest keys.
 #[derive(Debug)]
 pub(super) struct Busiest {
@@ -52,7 +55,7 @@ impl Busiest {
         Self {
             capacity,
             counts: Mutex::new(Counts {
-                places: HashTable::with_capacity(capacity.get().saturating_mul(EMPTY_PLACES)),
+                places: HashTable::with_capacity(capacity.get().min(MOST_AT_FIRST) * EMPTY_PLACES),
                 ..Counts::default()
             }),
         }
