@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::http::Request;
 use metrics::{LocalRecorderGuard, set_default_local_recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
@@ -57,6 +58,21 @@ fn counted(recorder: &DebuggingRecorder) -> BTreeMap<String, u64> {
             _ => None,
         });
     counters.collect()
+}
+
+/// What Prometheus would scrape, of this thread: gauges as they stand, which the other recorder tells
+/// since it was looked at last.
+fn scrape() -> (PrometheusHandle, LocalRecorderGuard<'static>) {
+    let recorder = Box::new(PrometheusBuilder::new().build_recorder());
+    let recorder: &'static PrometheusRecorder = Box::leak(recorder);
+    (recorder.handle(), set_default_local_recorder(recorder))
+}
+
+fn scraped(handle: &PrometheusHandle, series: &str) -> f64 {
+    let text = handle.render();
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
+    value.unwrap_or_else(|| panic!("no {series} in {text}"))
 }
 
 fn gauge(told: &Told, name: &str) -> f64 {
@@ -146,15 +162,15 @@ async fn who_decided_is_told_while_the_store_fails() {
 
 #[tokio::test]
 async fn a_breaker_that_opens_and_closes_is_seen() {
-    const OPEN: &str = "tollgate_breakers_open{store=test}";
-    let (recorder, _guard) = record();
+    const OPEN: &str = "tollgate_breakers_open{store=\"test\"}";
+    let (prometheus, _guard) = scrape();
     let store = TestStore::new();
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(9));
     store.fail_all(ErrorKind::Unavailable);
     for _ in 0..10 {
         let _ = limiter.check(WHO).await;
     }
-    assert_eq!(gauge(&told(recorder), OPEN), 1.0);
+    assert_eq!(scraped(&prometheus, OPEN), 1.0);
     store.recover();
     let patience = std::time::Instant::now() + Duration::from_secs(5);
     while limiter.check(WHO).await.is_err() {
@@ -162,7 +178,7 @@ async fn a_breaker_that_opens_and_closes_is_seen() {
         store.clock().advance(Duration::from_millis(600));
         tokio::task::yield_now().await;
     }
-    assert_eq!(gauge(&told(recorder), OPEN), 0.0);
+    assert_eq!(scraped(&prometheus, OPEN), 0.0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,19 +227,19 @@ async fn a_recorder_that_is_installed_late_is_told_what_comes() {
 
 #[tokio::test]
 async fn keys_are_told_as_they_come_and_go() {
-    const HELD: &str = "tollgate_keys{store=sessions,holds=counts}";
-    let (recorder, _guard) = record();
+    const HELD: &str = r#"tollgate_keys{store="sessions",holds="counts"}"#;
+    let (prometheus, _guard) = scrape();
     let store = MemoryStore::new().named("sessions");
     let limiter = RateLimiter::new(store.clone(), Quota::per_minute(9));
     for key in 0..50 {
         let _ = limiter.check(format!("{WHO}:{key}")).await.unwrap();
         let held = u32::try_from(store.len()).unwrap();
-        assert_eq!(gauge(&told(recorder), HELD), f64::from(held));
+        assert_eq!(scraped(&prometheus, HELD), f64::from(held));
     }
     for key in 0..20 {
         limiter.reset(format!("{WHO}:{key}")).await.unwrap();
     }
-    assert_eq!((gauge(&told(recorder), HELD), store.len()), (30.0, 30));
+    assert_eq!((scraped(&prometheus, HELD), store.len()), (30.0, 30));
 }
 
 #[tokio::test]
@@ -368,4 +384,40 @@ async fn the_busiest_refused_keys_are_told_when_asked_for() {
         [("header:x-api-key=b", 8, 0), ("header:x-api-key=c", 3, 2)]
     );
     assert!(layer.limiter().admin().busiest_refused(0).is_empty());
+}
+
+#[tokio::test]
+async fn stores_of_one_name_add_up_and_one_that_is_gone_holds_nothing() {
+    const HELD: &str = r#"tollgate_keys{store="memory",holds="counts"}"#;
+    let (prometheus, _guard) = scrape();
+    let stores = [3, 5].map(|keys| (MemoryStore::new(), keys));
+    for (store, keys) in &stores {
+        let limiter = RateLimiter::new(store.clone(), Quota::per_minute(9));
+        for key in 0..*keys {
+            let _ = limiter.check(format!("{WHO}:{key}")).await.unwrap();
+        }
+    }
+    assert_eq!(scraped(&prometheus, HELD), 8.0);
+    let [(gone, _), (store, _)] = stores;
+    drop(gone);
+    assert_eq!(scraped(&prometheus, HELD), 5.0);
+    drop(store);
+    assert_eq!(scraped(&prometheus, HELD), 0.0);
+}
+
+#[tokio::test]
+async fn what_may_be_rare_begins_at_zero() {
+    let server = RedisServer::start();
+    let (recorder, _guard) = record();
+    let limiter = RateLimiter::new(store_on(&server).named("counts"), Quota::per_hour(1));
+    let _ = limiter.check(WHO).await.unwrap();
+    let told = told(recorder);
+    for name in [
+        checks("default", "refused", "redis"),
+        checks("default", "failed", "none"),
+        "tollgate_store_errors_total{store=counts,kind=timeout}".to_owned(),
+    ] {
+        assert_eq!(told.get(&name), Some(&DebugValue::Counter(0)), "{told:?}");
+    }
+    assert_eq!(gauge(&told, "tollgate_breakers_open{store=counts}"), 0.0);
 }

@@ -8,11 +8,11 @@ mod kept;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram, Key, Label, Unit};
+use metrics::{Counter, Histogram, Key, Label, Unit};
 
 use super::Outcome;
 use crate::{ErrorKind, Source};
-use kept::{Family, Kept};
+use kept::{Family, Kept, Part};
 
 const CHECKS: Family = Family {
     name: "tollgate_checks_total",
@@ -63,12 +63,31 @@ impl CheckCounts {
 
     #[inline]
     pub(super) fn count(&self, outcome: Outcome, source: Source) {
+        if self.add(outcome, source, 1) {
+            self.begin(source);
+        }
+    }
+
+    /// Has what may be rare begin at zero: the first of it would else be no growth to whoever looks at
+    /// rates.
+    #[cold]
+    fn begin(&self, source: Source) {
+        if source != Source::None {
+            self.add(Outcome::Admitted, source, 0);
+            self.add(Outcome::Refused, source, 0);
+        }
+        self.add(Outcome::Failed, Source::None, 0);
+    }
+
+    /// Whether this was the first of them that a recorder was told.
+    #[inline]
+    fn add(&self, outcome: Outcome, source: Source, checks: u64) -> bool {
         let by_outcome = self.counts.get(outcome as usize);
         let count = by_outcome.and_then(|counts| counts.get(source as usize));
-        if let Some(count) = count {
+        count.is_some_and(|count| {
             let key = || self.key(outcome, source);
-            count.tell(&CHECKS, key, |count| count.increment(1));
-        }
+            count.tell(&CHECKS, key, |count| count.increment(checks))
+        })
     }
 
     fn key(&self, outcome: Outcome, source: Source) -> Key {
@@ -90,9 +109,9 @@ struct OfStore {
     store: String,
     duration: Kept<Histogram>,
     errors: [Kept<Counter>; ErrorKind::ALL.len()],
-    breakers_open: Kept<Gauge>,
-    counts_held: Kept<Gauge>,
-    refusals_held: Kept<Gauge>,
+    breakers_open: Part,
+    counts_held: Part,
+    refusals_held: Part,
     batch: Kept<Histogram>,
 }
 
@@ -105,9 +124,9 @@ impl StoreMeter {
             store: store.to_owned(),
             duration: Kept::default(),
             errors: Default::default(),
-            breakers_open: Kept::default(),
-            counts_held: Kept::default(),
-            refusals_held: Kept::default(),
+            breakers_open: Part::default(),
+            counts_held: Part::default(),
+            refusals_held: Part::default(),
             batch: Kept::default(),
         }))
     }
@@ -123,15 +142,37 @@ impl StoreMeter {
         let key = || self.key(&STORE_DURATION, None);
         let seconds = after.as_secs_f64();
         let duration = &self.0.duration;
-        duration.tell(&STORE_DURATION, key, |duration| duration.record(seconds));
+        if duration.tell(&STORE_DURATION, key, |duration| duration.record(seconds)) {
+            self.begin();
+        }
+    }
+
+    /// Has what may be rare begin at zero, as for checks.
+    #[cold]
+    fn begin(&self) {
+        for kind in [
+            ErrorKind::Timeout,
+            ErrorKind::Unavailable,
+            ErrorKind::Misconfigured,
+            ErrorKind::Full,
+            ErrorKind::InvalidReply,
+        ] {
+            self.add_failed(kind, 0);
+        }
+        let key = || self.key(&BREAKERS_OPEN, None);
+        self.0.breakers_open.begin(&BREAKERS_OPEN, key);
     }
 
     /// The store failed a check.
     pub(crate) fn failed(&self, kind: ErrorKind) {
+        self.add_failed(kind, 1);
+    }
+
+    fn add_failed(&self, kind: ErrorKind, checks: u64) {
         let label = Label::from_static_parts("kind", kind.text());
         let key = || self.key(&STORE_ERRORS, Some(label));
         if let Some(errors) = self.0.errors.get(kind as usize) {
-            errors.tell(&STORE_ERRORS, key, |errors| errors.increment(1));
+            errors.tell(&STORE_ERRORS, key, |errors| errors.increment(checks));
         }
     }
 
@@ -139,7 +180,7 @@ impl StoreMeter {
     pub(crate) fn breakers_open(&self, count: usize) {
         let key = || self.key(&BREAKERS_OPEN, None);
         let open = &self.0.breakers_open;
-        open.tell(&BREAKERS_OPEN, key, |open| open.set(as_f64(count)));
+        open.tell(&BREAKERS_OPEN, key, as_u32(count));
     }
 
     /// So many keys have counts in this process.
@@ -152,10 +193,10 @@ impl StoreMeter {
         self.held(&self.0.refusals_held, "refusals", count());
     }
 
-    fn held(&self, held: &Kept<Gauge>, what: &'static str, count: usize) {
+    fn held(&self, held: &Part, what: &'static str, count: usize) {
         let label = Label::from_static_parts("holds", what);
         let key = || self.key(&KEYS, Some(label));
-        held.tell(&KEYS, key, |held| held.set(as_f64(count)));
+        held.tell(&KEYS, key, as_u32(count));
     }
 
     /// A call carried so many checks.
@@ -166,6 +207,6 @@ impl StoreMeter {
     }
 }
 
-fn as_f64(count: usize) -> f64 {
-    u32::try_from(count).unwrap_or(u32::MAX).into()
+fn as_u32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

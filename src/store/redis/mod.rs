@@ -271,6 +271,13 @@ impl RedisStore {
         Self::build(client, settings)
     }
 
+    /// What metrics call the store: its address unless said otherwise, which for Sentinel and Cluster is the
+    /// list that it was given.
+    #[must_use]
+    pub fn named(self, store: &str) -> Self {
+        self.with(|client, _| client.meter = StoreMeter::new(store))
+    }
+
     /// Puts `prefix` before every stored key, `tollgate` unless said otherwise: what keeps apart the
     /// services that share a server.
     #[must_use]

@@ -2,6 +2,7 @@
 //! memory.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Recorder, Unit, with_recorder};
 
@@ -53,16 +54,25 @@ impl<H> Default for Kept<H> {
 }
 
 impl<H: Handle> Kept<H> {
+    /// Whether this was the first that a recorder was told.
     #[inline]
-    pub(super) fn tell(&self, family: &Family, key: impl FnOnce() -> Key, tell: impl FnOnce(&H)) {
+    pub(super) fn tell(
+        &self,
+        family: &Family,
+        key: impl FnOnce() -> Key,
+        tell: impl FnOnce(&H),
+    ) -> bool {
         match self.handle.get() {
-            Some(handle) => tell(handle),
+            Some(handle) => {
+                tell(handle);
+                false
+            }
             None => self.register(family, key, tell),
         }
     }
 
     #[cold]
-    fn register(&self, family: &Family, key: impl FnOnce() -> Key, tell: impl FnOnce(&H)) {
+    fn register(&self, family: &Family, key: impl FnOnce() -> Key, tell: impl FnOnce(&H)) -> bool {
         let key = self.key.get_or_init(key);
         with_recorder(|recorder| {
             let handle = H::register(recorder, key, family);
@@ -74,5 +84,48 @@ impl<H: Handle> Kept<H> {
                 tell(self.handle.get_or_init(|| handle));
             }
         });
+        self.handle.get().is_some()
+    }
+}
+
+/// What one store adds to a gauge that all stores of its name in this process have together; nothing any
+/// more when it is gone.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    gauge: Kept<Gauge>,
+    /// What was added of it.
+    told: AtomicU32,
+}
+
+impl Part {
+    pub(super) fn tell(&self, family: &Family, key: impl FnOnce() -> Key, now: u32) {
+        self.gauge
+            .tell(family, key, |gauge| self.change(gauge, now));
+    }
+
+    /// Has it be there, at what was told last.
+    pub(super) fn begin(&self, family: &Family, key: impl FnOnce() -> Key) {
+        self.gauge.tell(family, key, |gauge| gauge.increment(0.0));
+    }
+
+    fn change(&self, gauge: &Gauge, now: u32) {
+        // Of what nobody holds, nothing was added.
+        if self.gauge.handle.get().is_some() {
+            let before = self.told.swap(now, Ordering::Relaxed);
+            match now.checked_sub(before) {
+                Some(more) => gauge.increment(f64::from(more)),
+                None => gauge.decrement(f64::from(before - now)),
+            }
+        } else {
+            gauge.set(f64::from(now));
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(gauge) = self.gauge.handle.get() {
+            gauge.decrement(f64::from(*self.told.get_mut()));
+        }
     }
 }
