@@ -64,14 +64,14 @@ impl Notices {
     /// The server cannot know keys as it is set up: said once, it will not pass.
     pub(crate) fn key_unknown(&self, limiter: &str, error: &KeyError) {
         if self.key_unknown.is_first() {
-            tracing::error!(limiter, "no key is known of requests (500): {error}");
+            tracing::error!(target: "tollgate::notice", limiter, "no key is known of requests (500): {error}");
         }
     }
 
     /// A cost that no log takes: said once.
     pub(crate) fn cost_too_large(&self, limiter: &str, error: &Error) {
         if self.cost_too_large.is_first() {
-            tracing::error!(
+            tracing::error!(target: "tollgate::notice",
                 limiter,
                 "requests cost too much to be counted (500): {error}"
             );
@@ -92,7 +92,7 @@ impl Notices {
     /// A request that was let in for nothing has cost something: said once, since it is so for all.
     pub(crate) fn nothing_to_settle(&self, limiter: &str) {
         if self.nothing_to_settle.is_first() {
-            tracing::warn!(
+            tracing::warn!(target: "tollgate::notice",
                 limiter,
                 "a request of cost 0 is to be settled, and is not: nothing was charged for it, so it \
                  passes any limit; let it cost a unit before"
@@ -129,7 +129,7 @@ impl Notices {
         let is_same = |outer: &DecisionView| outer.charges_as(decision);
         let mut outers = std::iter::successors(Some(outer), |outer| outer.outer());
         if outers.any(is_same) && self.charged_twice.is_first() {
-            tracing::warn!(
+            tracing::warn!(target: "tollgate::notice",
                 limiter,
                 "a request was charged twice: two of the layers that it passes have one name, key and \
                  store; give each a name, or leave one out"

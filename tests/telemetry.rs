@@ -208,7 +208,15 @@ async fn a_wait_is_one_check_and_what_is_no_check_is_not_counted() {
 async fn a_cost_that_never_passes_is_refused() {
     let (recorder, _guard) = record();
     let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(2)).name("jobs");
+    log::keep();
     assert!(limiter.check_n(WHO, 3).await.is_err());
+    let events = log::all_kept();
+    let [event] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    for part in ["INFO", "refused", "error.type=\"cost_exceeds_limit\""] {
+        assert!(event.contains(part) && !event.contains(WHO), "{event}");
+    }
     let expected = [(checks("jobs", "refused", "none"), 1)];
     assert_eq!(counted(recorder), BTreeMap::from(expected));
 }

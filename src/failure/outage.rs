@@ -65,10 +65,10 @@ impl Outage {
             return;
         }
         if is_misconfigured {
-            tracing::error!(limiter, "{then} until this is mended: {}", Whole(error));
+            tracing::error!(target: "tollgate::outage", limiter, "{then} until this is mended: {}", Whole(error));
         } else {
             let what = self.what;
-            tracing::warn!(limiter, "{then} until {what} is back: {}", Whole(error));
+            tracing::warn!(target: "tollgate::outage", limiter, "{then} until {what} is back: {}", Whole(error));
         }
     }
 
@@ -101,7 +101,7 @@ impl Outage {
         };
         let is_back = self.begin.elapsed().saturating_sub(failed) >= quiet;
         if is_back && self.said.swap(FINE, Ordering::Relaxed) != FINE {
-            tracing::info!(limiter, "{} answers again", self.what);
+            tracing::info!(target: "tollgate::outage", limiter, "{} answers again", self.what);
         }
     }
 

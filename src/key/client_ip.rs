@@ -145,7 +145,7 @@ impl ClientIp {
             }
         }
         if everybody {
-            tracing::warn!(
+            tracing::warn!(target: "tollgate::notice",
                 "key::client_ip trusts everybody to be a proxy: each client chooses under which \
                  address it is counted"
             );
@@ -276,7 +276,7 @@ impl ClientIp {
     #[cold]
     fn tell_too_short(&self, list: List) {
         if !self.told_too_short.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
+            tracing::warn!(target: "tollgate::notice",
                 header = list.header(),
                 hops = self.proxies.hops,
                 "a request came by fewer proxies than key::client_ip was told of: it is counted by \

@@ -45,7 +45,7 @@ impl Spared {
                 .is_ok();
         if is_due {
             let count = self.count.swap(0, Ordering::Relaxed);
-            tracing::info!(limiter, count, "dry run: requests would have been refused");
+            tracing::info!(target: "tollgate::notice", limiter, count, "dry run: requests would have been refused");
         }
     }
 }

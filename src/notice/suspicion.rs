@@ -76,7 +76,7 @@ impl Suspicions {
         let Some(header) = header.filter(|_| self.proxied.is_first()) else {
             return;
         };
-        tracing::warn!(
+        tracing::warn!(target: "tollgate::notice",
             limiter,
             "requests come from a private address and carry `{header}`, so from a proxy, as whose address \
              all its clients are counted together: count by `key::client_ip`"
@@ -92,7 +92,7 @@ impl Suspicions {
         } else if self.pathless.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS
             && self.routeless.is_first()
         {
-            tracing::warn!(
+            tracing::warn!(target: "tollgate::notice",
                 limiter,
                 "none of {REQUESTS} requests has a route for `key::path` to count by: it is known on \
                  layers that are added by `layer` or `route_layer` of the axum router itself"
@@ -107,7 +107,7 @@ impl Suspicions {
         if first.as_ref() != Some(key) {
             self.is_shared.store(true, Ordering::Relaxed);
         } else if nth == REQUESTS && !self.is_shared.load(Ordering::Relaxed) {
-            tracing::warn!(
+            tracing::warn!(target: "tollgate::notice",
                 limiter,
                 "all of the first {REQUESTS} requests are counted as {}, a private address: if it is a \
                  proxy's, its clients share one limit; count by `key::client_ip`",
@@ -157,7 +157,7 @@ pub(crate) fn note_layer() {
     }
     let made = one_more(&mut MADE.lock().unwrap_or_else(PoisonError::into_inner));
     if made >= LAYERS && SAID.is_first() {
-        tracing::warn!(
+        tracing::warn!(target: "tollgate::notice",
             "{LAYERS} rate limit layers were made in a minute in which this process answers requests: \
              make a layer once and clone it, not in a handler, where each may have a count of its own"
         );

@@ -54,11 +54,7 @@ impl Events {
     }
 
     pub(super) fn refused(&self, limiter: &str, outcome: Outcome, decision: &DecisionView) {
-        // Of a dry run there is a line that says how many.
-        if outcome == Outcome::Refused
-            && enabled!(target: "tollgate::check", Level::INFO)
-            && let Some(left_out) = self.turn(self.clock.now() / 1_000_000)
-        {
+        if let Some(left_out) = self.turn_of(outcome) {
             info!(
                 target: "tollgate::check",
                 limiter,
@@ -102,6 +98,18 @@ impl Events {
         error: &(dyn StdError + 'static),
         kind: &str,
     ) {
+        if let Some(left_out) = self.turn_of(outcome) {
+            info!(
+                target: "tollgate::check",
+                limiter,
+                outcome = outcome.text(),
+                error.type = kind,
+                error,
+                left_out,
+                "a check was refused"
+            );
+            return;
+        }
         debug!(
             target: "tollgate::check",
             limiter,
@@ -110,6 +118,18 @@ impl Events {
             error,
             "a check was not decided"
         );
+    }
+
+    /// Whether what came of a check is told at info, and how many like it were not.
+    fn turn_of(&self, outcome: Outcome) -> Option<u64> {
+        // Of a dry run there is a line that says how many.
+        let is_told =
+            outcome == Outcome::Refused && enabled!(target: "tollgate::check", Level::INFO);
+        if is_told {
+            self.turn(self.clock.now() / 1_000_000)
+        } else {
+            None
+        }
     }
 
     /// Whether a refusal in this second is told, and how many were not since the last one that was.

@@ -27,7 +27,7 @@ const STORE_DURATION: Family = Family {
 const STORE_ERRORS: Family = Family {
     name: "tollgate_store_errors_total",
     unit: Unit::Count,
-    about: "Checks that the store failed, by the kind of error.",
+    about: "What the store failed to do, by the kind of error.",
 };
 const BREAKERS_OPEN: Family = Family {
     name: "tollgate_breakers_open",

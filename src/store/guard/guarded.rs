@@ -78,15 +78,16 @@ impl Watch {
 
     pub(super) fn end(mut self, answer: &Result<Answer, Error>) {
         self.has_ended = true;
-        if StoreMeter::LISTENS {
-            self.guard.note_time(self.began);
-        }
         self.guard.note_end(self.part, self.is_probe, answer);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        // Of who did not wait to the end too: else a store that hangs would look fast.
+        if StoreMeter::LISTENS {
+            self.guard.note_time(self.began);
+        }
         if self.has_ended {
             return;
         }

@@ -330,6 +330,9 @@ impl Guard {
         let guard = self.clone();
         StoreFuture::boxed(async move {
             let outcome = later.await;
+            if let Err(error) = &outcome {
+                guard.inner.settings.meter.failed(error.kind());
+            }
             guard.note(part, outcome.as_ref().map(|()| Source::Other));
             outcome
         })

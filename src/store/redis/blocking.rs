@@ -117,7 +117,7 @@ impl Seen {
     fn cannot_look(&self, error: &Error) {
         let is_setup = error.kind() == ErrorKind::Misconfigured;
         if is_setup && !self.said.swap(true, Ordering::Relaxed) {
-            tracing::warn!("what other processes block is not known here: {error}");
+            tracing::warn!(target: "tollgate::notice", "what other processes block is not known here: {error}");
         }
     }
 }
