@@ -80,10 +80,11 @@ impl Key {
     /// let key = Key::from("a b");
     /// assert_eq!(Key::from_stored(key.as_str()), Some(key));
     /// assert_eq!(Key::from_stored("a b"), None);
+    /// assert_eq!(Key::from_stored("a%2"), None);
     /// ```
     #[must_use]
     pub fn from_stored(text: &str) -> Option<Self> {
-        if !text.bytes().all(is_stored) {
+        if !is_stored(text) {
             return None;
         }
         let text = ArrayString::from(text).ok()?;
@@ -210,9 +211,41 @@ impl NamedTag {
     }
 }
 
-/// Whether a byte may be of the text of a key.
-fn is_stored(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._:/@+%=,~#*".contains(&byte)
+/// Whether some key is stored as this text. What is escaped is so in one way only.
+fn is_stored(text: &str) -> bool {
+    text.split(',').all(|part| match part.strip_prefix('#') {
+        Some(hash) => hash.len() == HASH_DIGITS && hash.bytes().all(is_hash_digit),
+        None => is_written(part),
+    })
+}
+
+/// Whether some value is written so.
+fn is_written(part: &str) -> bool {
+    let mut pieces = part.split('%');
+    let is_plain = |piece: &str| piece.bytes().all(is_plain);
+    pieces.next().is_none_or(is_plain)
+        && pieces.all(|piece| {
+            let digits = piece.get(..2);
+            digits.is_some_and(is_escape) && piece.get(2..).is_some_and(is_plain)
+        })
+}
+
+/// What is written as it is, and what has a meaning.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._:/@+=~*".contains(&byte)
+}
+
+fn is_hash_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+/// Whether two digits are those of a byte that is escaped.
+fn is_escape(digits: &str) -> bool {
+    let is_upper = digits
+        .bytes()
+        .all(|digit| matches!(digit, b'0'..=b'9' | b'A'..=b'F'));
+    let byte = u8::from_str_radix(digits, 16);
+    is_upper && byte.is_ok_and(|byte| percent_encode(&[byte], ESCAPED).to_string().len() == 3)
 }
 
 fn encode(value: &[u8], text: &mut dyn Write) -> fmt::Result {
@@ -378,6 +411,30 @@ mod tests {
                 prop_assert!(key.as_str().bytes().all(printable));
             }
         }
+    }
+
+    #[test]
+    fn a_key_is_made_again_of_the_text_that_it_is_stored_as_and_of_no_other() {
+        let hash = blake3::hash(b"secret");
+        let long = Key::from("x".repeat(100));
+        let keys = [
+            Key::from(""),
+            Key::from("a b{c},d=e#f%~*"),
+            Key::global(),
+            Key::hashed(Tag::Authorization, &hash),
+            long.clone(),
+            long.and(&Key::from("ada")),
+            Key::from("é"),
+        ];
+        for key in keys {
+            assert_eq!(Key::from_stored(key.as_str()), Some(key));
+        }
+        for text in [
+            "a b", "{", "100%", "%2", "%2c", "%41", "%zz", "#abc", "a#b", "%é", "é",
+        ] {
+            assert_eq!(Key::from_stored(text), None, "{text}");
+        }
+        assert_eq!(Key::from_stored(&"x".repeat(65)), None);
     }
 
     #[test]

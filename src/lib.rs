@@ -88,8 +88,9 @@ mod quota;
 mod admin;
 mod telemetry;
 
-// How it is counted, and where.
+// How it is counted, by what clock, and where.
 mod algorithm;
+mod clock;
 pub mod store;
 
 // HTTP.

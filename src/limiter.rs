@@ -154,17 +154,21 @@ impl RateLimiter {
     /// 100 000 units at once in a log; the store is not asked then. Else when the store fails, unless
     /// [`on_failure`](Self::on_failure) says otherwise.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
-        let checked = self.check_silently(key, cost).await;
+        let checked = match self.begin_within_limits(key, cost) {
+            Begun::Decided(decided) => decided,
+            Begun::Waiting { draft, answer } => self.finish(draft, answer.await),
+        };
         self.telemetry.checked(&checked);
         checked
     }
 
-    /// Checks, and tells nobody what came of it.
-    async fn check_silently(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
-        if let Some(limit) = limit_below(&self.quotas, cost) {
-            return Err(Error::cost_exceeds_limit(cost, limit));
+    /// Asks only about what could pass some time.
+    #[inline(always)]
+    fn begin_within_limits(&self, key: impl Into<Key>, cost: u32) -> Begun {
+        match limit_below(&self.quotas, cost) {
+            None => self.begin(key, cost),
+            Some(limit) => Begun::Decided(Err(Error::cost_exceeds_limit(cost, limit))),
         }
-        self.end(self.begin(key, cost)).await
     }
 
     /// Checks against these quotas rather than its own, and whether or not the key is blocked.
@@ -233,7 +237,7 @@ impl RateLimiter {
         let key = key.into();
         let begin = Instant::now();
         loop {
-            let checked = self.check_silently(&key, cost).await;
+            let checked = self.end(self.begin_within_limits(&key, cost)).await;
             let left = max_wait.saturating_sub(begin.elapsed());
             match checked.as_ref().ok().and_then(|it| nap_after(it, left)) {
                 Some(nap) => tokio::time::sleep(nap).await,
@@ -310,7 +314,7 @@ impl RateLimiter {
                         let check = Check { subject, cost };
                         self.guard.check_in_place(&*self.store, check, answer)
                     }
-                    Some(left) => Some(Guarded::ready(Ok(blocked(quotas, left)))),
+                    Some(left) => Some(Guarded::ready(Ok(blocked(quotas, cost, left)))),
                 }
             }
         };
@@ -359,8 +363,15 @@ impl RateLimiter {
         error: Error,
     ) -> Result<Decision, Error> {
         let mut draft = Draft::begin();
-        draft.open().ask_of(&self.quotas, cost, self.charger(), key);
-        self.without_store(draft, error)
+        let shown = draft.open();
+        let (key, answer) = shown.ask_of(&self.quotas, cost, self.charger(), key);
+        match self.blocks.left_of(self.subject(&self.quotas, key)) {
+            None => self.without_store(draft, error),
+            Some(left) => {
+                *answer = blocked(&self.quotas, cost, left);
+                self.conclude(draft)
+            }
+        }
     }
 
     /// Quotas were found: said where they could not be before.
@@ -463,10 +474,11 @@ pub(crate) fn nap_after(decision: &DecisionView, left: Duration) -> Option<Durat
     Some(wait.min(NAP))
 }
 
-/// What is said of a blocked key, whatever it has used.
+/// What is said of a blocked key, whatever it has used. What never passes does not pass then either.
 #[cold]
-fn blocked(quotas: &Quotas, left: Duration) -> Answer {
-    let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), Some(left), left);
+fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
+    let wait = limit_below(quotas, cost).is_none().then_some(left);
+    let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
     Answer::new(Source::Block, quotas.iter().map(refused))
 }
 

@@ -274,7 +274,7 @@ fn peer() -> Key {
 }
 
 #[tokio::test]
-async fn a_blocked_request_is_told_how_long_whatever_it_costs() {
+async fn a_blocked_request_is_told_how_long_unless_it_could_never_pass() {
     let server = RedisServer::start();
     for store in stores(&server) {
         for cost in [1, 0, 4] {
@@ -290,7 +290,10 @@ async fn a_blocked_request_is_told_how_long_whatever_it_costs() {
             let refused = ask(&layer).await;
             assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS, "{cost}");
             let headers = refused.headers();
-            assert_eq!(headers["retry-after"], "90", "{cost}");
+            let wait = headers
+                .get("retry-after")
+                .map(|wait| wait.to_str().unwrap());
+            assert_eq!(wait, (cost <= 3).then_some("90"), "{cost}");
             assert_eq!(headers["x-ratelimit-remaining"], "0");
             assert_eq!(headers["x-ratelimit-limit"], "3");
             layer.limiter().admin().unblock(peer()).await.unwrap();
@@ -405,4 +408,73 @@ async fn a_store_that_only_decides_says_that_it_can_do_no_more() {
     ] {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unsupported);
     }
+}
+
+#[tokio::test]
+async fn a_blocked_key_stays_out_while_its_plan_cannot_be_found() {
+    for policy in [
+        FailurePolicy::open(),
+        FailurePolicy::fall_back(),
+        FailurePolicy::closed(),
+    ] {
+        let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(5))
+            .on_failure(policy)
+            .quotas_for(|_, _| async { Err::<Plan, _>(std::io::Error::other("no database")) });
+        let free = ask(&layer).await.status();
+        layer.limiter().admin().block(peer(), HOUR).await.unwrap();
+        let blocked = ask(&layer).await;
+        assert_ne!(free, StatusCode::TOO_MANY_REQUESTS, "{policy:?}");
+        assert_eq!(
+            blocked.status(),
+            StatusCode::TOO_MANY_REQUESTS,
+            "{policy:?}"
+        );
+        assert_eq!(blocked.headers()["retry-after"], "3600", "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_for_more_than_the_limit_is_told_no_wait_blocked_or_not() {
+    let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(5)).cost(|_| 6);
+    for _ in 0..2 {
+        let refused = ask(&layer).await;
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert!(!refused.headers().contains_key("retry-after"));
+        layer.limiter().admin().block(peer(), HOUR).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn memory_blocks_as_many_keys_as_redis_does_and_soon_has_room_again() {
+    let clock = TestClock::new();
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), Quota::per_hour(5));
+    let admin = limiter.admin();
+    for number in 0..10_000 {
+        let time = if number == 7 { SECOND } else { HOUR };
+        admin.block(format!("{number}"), time).await.unwrap();
+    }
+    let error = admin.block("ada", HOUR).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    // Who is blocked already takes no more room.
+    admin.block("8", 2 * HOUR).await.unwrap();
+    clock.advance(SECOND);
+    admin.block("ada", HOUR).await.unwrap();
+    assert_eq!(limiter.check("ada").await.unwrap().source(), Source::Block);
+    assert_eq!(limiter.check("7").await.unwrap().source(), Source::Memory);
+    admin.unblock("9").await.unwrap();
+    assert_eq!(limiter.check("9").await.unwrap().source(), Source::Memory);
+}
+
+#[tokio::test]
+async fn the_shortest_block_is_a_block() {
+    let clock = TestClock::new();
+    let limiter = RateLimiter::new(MemoryStore::with_clock(clock.clone()), Quota::per_hour(5));
+    limiter
+        .admin()
+        .block("ada", Duration::from_nanos(1))
+        .await
+        .unwrap();
+    assert!(!limiter.check("ada").await.unwrap().is_allowed());
+    clock.advance(Duration::from_micros(1));
+    assert!(limiter.check("ada").await.unwrap().is_allowed());
 }

@@ -429,3 +429,49 @@ async fn what_may_be_rare_begins_at_zero() {
     }
     assert_eq!(gauge(&told, "tollgate_breakers_open{store=counts}"), 0.0);
 }
+
+/// Fails until its breaker is open.
+async fn open_breaker(limiter: &RateLimiter) {
+    for _ in 0..10 {
+        let _ = limiter.check(WHO).await;
+    }
+}
+
+#[tokio::test]
+async fn a_breaker_that_opened_before_anybody_looked_is_told() {
+    let store = TestStore::new();
+    store.fail_all(ErrorKind::Unavailable);
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(9));
+    open_breaker(&limiter).await;
+    let (handle, _guard) = scrape();
+    let patience = std::time::Instant::now() + Duration::from_secs(5);
+    // A probe is asked in the background, and fails.
+    while !handle.render().contains("tollgate_store_errors_total") {
+        assert!(std::time::Instant::now() < patience, "it is probed");
+        store.clock().advance(Duration::from_millis(600));
+        let _ = limiter.check(WHO).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        scraped(&handle, "tollgate_breakers_open{store=\"test\"}"),
+        1.0
+    );
+}
+
+#[tokio::test]
+async fn breakers_of_stores_of_one_name_are_told_each() {
+    const OPEN: &str = "tollgate_breakers_open{store=\"test\"}";
+    let (handle, _guard) = scrape();
+    let one = TestStore::new();
+    // Another guard, of the same name.
+    let other = one.clone().deadline(Duration::from_secs(7));
+    one.fail_all(ErrorKind::Unavailable);
+    other.fail_all(ErrorKind::Unavailable);
+    let [one, other] = [one, other].map(|store| RateLimiter::new(store, Quota::per_hour(9)));
+    open_breaker(&one).await;
+    assert_eq!(scraped(&handle, OPEN), 1.0);
+    open_breaker(&other).await;
+    assert_eq!(scraped(&handle, OPEN), 2.0);
+    drop(one);
+    assert_eq!(scraped(&handle, OPEN), 1.0);
+}

@@ -42,7 +42,7 @@ impl RateLimiter {
 
     pub(crate) fn blocked_for(&self, key: &Key) -> Option<Duration> {
         let subject: Subject<'_> = self.subject(&self.quotas, key);
-        self.blocks.left_of(subject)
+        self.blocks.known_left_of(subject)
     }
 
     /// What is blocked, longest first.

@@ -1,25 +1,34 @@
 //! The keys that an operator has blocked, as far as this process knows.
 
+mod filter;
+mod lookout;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-
-use tokio::runtime::Handle;
 
 use super::StoreFuture;
 use super::check::{Block, Subject};
-use super::clock::Clock;
-use crate::Key;
+use crate::clock::Clock;
 use crate::identity::Fingerprint;
+use crate::{Error, ErrorKind, Key};
+use filter::Filter;
+pub(crate) use lookout::Look;
+use lookout::Lookout;
+
+/// As many as every process can be told of each second: a list that people keep.
+pub(crate) const MOST: usize = 10_000;
 
 /// Which keys of which limiters are [blocked](crate::Admin::block), as far as this process knows.
 ///
 /// Limiters look here before they ask their store, so that a blocked key costs the store nothing and
-/// stays blocked while it fails. While nothing is blocked, looking is to read one atomic.
+/// stays blocked while it fails. While nothing is blocked, looking is to read one atomic; while some are,
+/// a second one for nearly all others.
 ///
-/// A [`Store`](crate::Store) keeps one and gives it to all its limiters. Clones are one list.
+/// A [`Store`](crate::Store) keeps one and gives it to all its limiters. Clones are one list, of at most
+/// 10 000 keys.
 #[derive(Clone)]
 pub struct Blocks {
     inner: Arc<Inner>,
@@ -29,9 +38,12 @@ struct Inner {
     clock: Clock,
     /// When the last of those below ends; 0 for none.
     last: AtomicU64,
-    list: RwLock<HashMap<Fingerprint, Blocked>>,
+    filter: Filter,
+    list: RwLock<List>,
     lookout: Option<Lookout>,
 }
+
+type List = HashMap<Fingerprint, Blocked>;
 
 /// One key of one limiter, until then.
 #[derive(Clone, Debug)]
@@ -40,26 +52,6 @@ struct Blocked {
     key: Key,
     /// By the clock of the list, in microseconds.
     until: u64,
-}
-
-type LookFn = dyn Fn(&Blocks, Look) -> StoreFuture<()> + Send + Sync;
-
-/// For whom somebody looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// For an operator, who is told what failed.
-    Asked,
-    /// For checks, which do not wait for it.
-    Beside,
-}
-
-/// Who finds out what other processes have blocked.
-struct Lookout {
-    look: Box<LookFn>,
-    /// How often, in microseconds; 0 for not unless asked.
-    every: u64,
-    /// When to look again.
-    next: AtomicU64,
 }
 
 impl Blocks {
@@ -80,12 +72,7 @@ impl Blocks {
         every: Duration,
         look: impl Fn(&Self, Look) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
-        let lookout = Lookout {
-            look: Box::new(look),
-            every: micros(every),
-            next: AtomicU64::new(0),
-        };
-        Self::build(clock, Some(lookout))
+        Self::build(clock, Some(Lookout::new(micros(every), look)))
     }
 
     fn build(clock: Clock, lookout: Option<Lookout>) -> Self {
@@ -93,146 +80,162 @@ impl Blocks {
             inner: Arc::new(Inner {
                 clock,
                 last: AtomicU64::new(0),
+                filter: Filter::default(),
                 list: RwLock::default(),
                 lookout,
             }),
         }
     }
 
-    /// How long a subject stays blocked.
+    /// How long a subject stays blocked. Has what others have blocked looked for, if that is due.
     #[inline]
     pub(crate) fn left_of(&self, subject: Subject<'_>) -> Option<Duration> {
         if let Some(lookout) = &self.inner.lookout {
-            self.look_if_due(lookout);
+            lookout.look_if_due(self, &self.inner.clock);
         }
+        self.known_left_of(subject)
+    }
+
+    /// How long a subject stays blocked, as far as is known.
+    #[inline]
+    pub(crate) fn known_left_of(&self, subject: Subject<'_>) -> Option<Duration> {
         match self.inner.last.load(Ordering::Relaxed) {
             0 => None,
-            last => self.find(subject, last),
+            last => self.find(subject.fingerprint(), last),
         }
     }
 
     #[cold]
-    fn find(&self, subject: Subject<'_>, last: u64) -> Option<Duration> {
-        if last <= self.inner.clock.now() {
+    fn find(&self, whose: Fingerprint, last: u64) -> Option<Duration> {
+        if !self.inner.filter.may_hold(whose) {
+            return None;
+        }
+        let now = self.inner.clock.now();
+        if last <= now {
             // Unless another one is the last meanwhile.
             let (of, relaxed) = (&self.inner.last, Ordering::Relaxed);
             let _ = of.compare_exchange(last, 0, relaxed, relaxed);
             return None;
         }
-        let list = self
-            .inner
-            .list
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        let block = list.get(&subject.fingerprint())?;
-        self.left(block)
-    }
-
-    fn left(&self, block: &Blocked) -> Option<Duration> {
-        let left = block.until.checked_sub(self.inner.clock.now())?;
-        (left > 0).then(|| Duration::from_micros(left))
-    }
-
-    fn look_if_due(&self, lookout: &Lookout) {
-        if lookout.every == 0 {
-            return;
-        }
-        let now = self.inner.clock.now();
-        let next = lookout.next.load(Ordering::Relaxed);
-        let then = now.saturating_add(lookout.every);
-        // Later than it can be is what a clock says that has stepped back.
-        let is_due = now >= next || next > then;
-        if is_due
-            && lookout
-                .next
-                .compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            drop(runtime.spawn((lookout.look)(self, Look::Beside)));
-        }
+        self.read().get(&whose)?.left(now)
     }
 
     /// Finds out now what others have blocked.
     pub(crate) fn look(&self) -> StoreFuture<()> {
         match &self.inner.lookout {
             None => StoreFuture::ready(Ok(())),
-            Some(lookout) => (lookout.look)(self, Look::Asked),
+            Some(lookout) => lookout.look(self, Look::Asked),
         }
     }
 
     /// Does as a store was told.
-    pub fn put(&self, block: Block<'_>) {
-        self.change(|list, now| {
-            let until = now.saturating_add(micros(block.duration()));
-            let (limiter, key) = (block.limiter().clone(), block.key().clone());
-            let whose = key.fingerprint().within(limiter.fingerprint());
-            list.insert(
-                whose,
-                Blocked {
-                    limiter,
-                    key,
-                    until,
-                },
-            );
-        });
+    ///
+    /// # Errors
+    ///
+    /// Of kind [`Full`](ErrorKind::Full) where 10 000 others are blocked.
+    pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
+        let now = self.inner.clock.now();
+        let (limiter, key) = (block.limiter().clone(), block.key().clone());
+        let whose = key.fingerprint().within(limiter.fingerprint());
+        let mut list = self.write();
+        if block.duration().is_zero() {
+            list.remove(&whose);
+            self.note(&list);
+            return Ok(());
+        }
+        if list.len() >= MOST && !list.contains_key(&whose) {
+            list.retain(|_, blocked| blocked.until > now);
+            self.note(&list);
+            if list.len() >= MOST {
+                return Err(full());
+            }
+        }
+        let until = now.saturating_add(micros(block.duration()));
+        let blocked = Blocked {
+            limiter,
+            key,
+            until,
+        };
+        list.insert(whose, blocked);
+        self.inner.filter.add(whose);
+        self.inner.last.fetch_max(until, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Forgets what was known for what is so now: limiters, keys, and how long they stay blocked.
     pub(crate) fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
-        self.change(|list, now| {
-            let blocks = blocks.into_iter().map(|(limiter, key, left)| {
-                let whose = key.fingerprint().within(limiter.fingerprint());
-                let until = now.saturating_add(micros(left));
-                let blocked = Blocked {
-                    limiter,
-                    key,
-                    until,
-                };
-                (whose, blocked)
-            });
-            *list = blocks.collect();
+        let now = self.inner.clock.now();
+        let blocks = blocks.into_iter().map(|(limiter, key, left)| {
+            let whose = key.fingerprint().within(limiter.fingerprint());
+            let until = now.saturating_add(micros(left));
+            let blocked = Blocked {
+                limiter,
+                key,
+                until,
+            };
+            (whose, blocked)
         });
+        let blocks: List = blocks.collect();
+        let mut list = self.write();
+        let before = std::mem::replace(&mut *list, blocks);
+        self.note(&list);
+        drop(list);
+        // Nobody need wait for that.
+        drop(before);
     }
 
     /// What is blocked of a limiter, and for how long.
     pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
-        let list = self
-            .inner
-            .list
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let now = self.inner.clock.now();
+        let list = self.read();
         let of_limiter = list.values().filter(|block| block.limiter == *limiter);
-        let left = of_limiter.filter_map(|block| Some((block.key.clone(), self.left(block)?)));
+        let left = of_limiter.filter_map(|block| Some((block.key.clone(), block.left(now)?)));
         left.collect()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        let list = self
-            .inner
-            .list
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        list.len()
+    /// Has those who look know a list that is another one than before.
+    fn note(&self, list: &List) {
+        self.inner.filter.hold(list.keys().copied());
+        let last = list.values().map(|blocked| blocked.until).max();
+        self.inner
+            .last
+            .store(last.unwrap_or_default(), Ordering::Relaxed);
     }
 
-    fn change(&self, change: impl FnOnce(&mut HashMap<Fingerprint, Blocked>, u64)) {
-        let now = self.inner.clock.now();
-        let mut list = self
-            .inner
+    fn read(&self) -> RwLockReadGuard<'_, List> {
+        // It is whole between any two of its steps.
+        self.inner
+            .list
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, List> {
+        self.inner
             .list
             .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        change(&mut list, now);
-        list.retain(|_, blocked| blocked.until > now);
-        let last = list.values().map(|blocked| blocked.until).max();
-        let last = last.unwrap_or_default();
-        self.inner.last.store(last, Ordering::Relaxed);
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Blocked {
+    fn left(&self, now: u64) -> Option<Duration> {
+        let left = self.until.checked_sub(now)?;
+        (left > 0).then(|| Duration::from_micros(left))
+    }
+}
+
+/// What is answered where no more can be blocked.
+pub(crate) fn full() -> Error {
+    Error::new(
+        ErrorKind::Full,
+        format!("{MOST} keys are blocked, and no more can be: unblock others"),
+    )
+}
+
+/// In whole microseconds, of which the shortest time is one.
 fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 impl Default for Blocks {
@@ -244,7 +247,7 @@ impl Default for Blocks {
 impl fmt::Debug for Blocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Blocks")
-            .field("len", &self.len())
+            .field("len", &self.read().len())
             .finish_non_exhaustive()
     }
 }

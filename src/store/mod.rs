@@ -5,7 +5,6 @@
 
 mod blocks;
 pub(crate) mod check;
-mod clock;
 mod future;
 mod guard;
 pub(crate) mod memory;
@@ -16,12 +15,11 @@ mod url;
 
 use std::sync::Arc;
 
-pub use blocks::Blocks;
-pub use check::{Block, Check, Give, Refund, Reset};
-pub(crate) use clock::Clock;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use clock::TestClock;
+pub use crate::clock::TestClock;
+pub use blocks::Blocks;
+pub use check::{Block, Check, Give, Refund, Reset};
 pub use future::StoreFuture;
 pub use guard::Guard;
 pub(crate) use guard::Guarded;

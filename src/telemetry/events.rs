@@ -12,7 +12,7 @@ use tracing::{Level, debug, enabled, info};
 
 use super::Outcome;
 use crate::DecisionView;
-use crate::store::Clock;
+use crate::clock::Clock;
 
 /// So many refusals a second are told at info, for each limiter: enough to see who and why, and not
 /// for a client to fill a disk with. All others are told at debug.

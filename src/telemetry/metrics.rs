@@ -131,6 +131,11 @@ impl StoreMeter {
         }))
     }
 
+    /// One that tells of another store, or another form of it, under the same name.
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(&self.0.store)
+    }
+
     fn key(&self, family: &Family, also: Option<Label>) -> Key {
         let store = Label::new("store", self.0.store.clone());
         let labels: Vec<_> = [store].into_iter().chain(also).collect();
@@ -160,43 +165,54 @@ impl StoreMeter {
             self.add_failed(kind, 0);
         }
         let key = || self.key(&BREAKERS_OPEN, None);
-        self.0.breakers_open.begin(&BREAKERS_OPEN, key);
+        self.0.breakers_open.add(&BREAKERS_OPEN, key, 0);
     }
 
     /// The store failed a check.
     pub(crate) fn failed(&self, kind: ErrorKind) {
-        self.add_failed(kind, 1);
-    }
-
-    fn add_failed(&self, kind: ErrorKind, checks: u64) {
-        let label = Label::from_static_parts("kind", kind.text());
-        let key = || self.key(&STORE_ERRORS, Some(label));
-        if let Some(errors) = self.0.errors.get(kind as usize) {
-            errors.tell(&STORE_ERRORS, key, |errors| errors.increment(checks));
+        if self.add_failed(kind, 1) {
+            self.begin();
         }
     }
 
-    /// So many of its parts are not asked.
-    pub(crate) fn breakers_open(&self, count: usize) {
-        let key = || self.key(&BREAKERS_OPEN, None);
-        let open = &self.0.breakers_open;
-        open.tell(&BREAKERS_OPEN, key, as_u32(count));
+    /// Whether this was the first that a recorder was told of it.
+    fn add_failed(&self, kind: ErrorKind, checks: u64) -> bool {
+        let label = Label::from_static_parts("kind", kind.text());
+        let key = || self.key(&STORE_ERRORS, Some(label));
+        let errors = self.0.errors.get(kind as usize);
+        errors.is_some_and(|errors| {
+            errors.tell(&STORE_ERRORS, key, |errors| errors.increment(checks))
+        })
     }
 
-    /// So many keys have counts in this process.
-    pub(crate) fn keys(&self, count: usize) {
-        self.held(&self.0.counts_held, "counts", count);
+    /// One of its parts is not asked any more.
+    pub(crate) fn breaker_opened(&self) {
+        self.breakers_open(1);
+    }
+
+    /// One of its parts is asked again.
+    pub(crate) fn breaker_closed(&self) {
+        self.breakers_open(-1);
+    }
+
+    fn breakers_open(&self, more: i64) {
+        let key = || self.key(&BREAKERS_OPEN, None);
+        self.0.breakers_open.add(&BREAKERS_OPEN, key, more);
+    }
+
+    /// A part of it has counts of so many keys in this process, and had of so many before.
+    pub(crate) fn keys_held(&self, before: usize, now: usize) {
+        let label = Label::from_static_parts("holds", "counts");
+        let key = || self.key(&KEYS, Some(label));
+        let more = as_i64(now) - as_i64(before);
+        self.0.counts_held.add(&KEYS, key, more);
     }
 
     /// So many keys have refusals that are remembered.
     pub(crate) fn refusals(&self, count: impl FnOnce() -> usize) {
-        self.held(&self.0.refusals_held, "refusals", count());
-    }
-
-    fn held(&self, held: &Part, what: &'static str, count: usize) {
-        let label = Label::from_static_parts("holds", what);
+        let label = Label::from_static_parts("holds", "refusals");
         let key = || self.key(&KEYS, Some(label));
-        held.tell(&KEYS, key, as_u32(count));
+        self.0.refusals_held.set(&KEYS, key, as_i64(count()));
     }
 
     /// A call carried so many checks.
@@ -207,6 +223,6 @@ impl StoreMeter {
     }
 }
 
-fn as_u32(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+fn as_i64(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

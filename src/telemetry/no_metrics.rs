@@ -28,10 +28,15 @@ impl StoreMeter {
         Self
     }
 
+    pub(crate) fn anew(&self) -> Self {
+        Self
+    }
+
     pub(crate) fn answered(&self, _after: Duration) {}
     pub(crate) fn failed(&self, _kind: ErrorKind) {}
-    pub(crate) fn breakers_open(&self, _count: usize) {}
-    pub(crate) fn keys(&self, _count: usize) {}
+    pub(crate) fn breaker_opened(&self) {}
+    pub(crate) fn breaker_closed(&self) {}
+    pub(crate) fn keys_held(&self, _before: usize, _now: usize) {}
     pub(crate) fn refusals(&self, _count: impl FnOnce() -> usize) {}
     pub(crate) fn called(&self, _checks: u32) {}
 }

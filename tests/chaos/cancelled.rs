@@ -146,7 +146,10 @@ fn futures_that_are_dropped_at_any_point_leave_counts_of_what_was_executed() {
     beside_others(async {
         let futures = short_or_long(30_000, 100_000);
         let server = RedisServer::start();
-        let store = patient(&server.url()).batches(false);
+        // Calls are counted: none is to be for anything else.
+        let store = patient(&server.url())
+            .batches(false)
+            .blocks_every(Duration::ZERO);
         let before = calls(&mut server.connect());
         let (told, counted) = counts_after_a_storm(&server, store, futures).await;
         let after = calls(&mut server.connect());

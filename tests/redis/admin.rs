@@ -549,14 +549,26 @@ async fn a_server_that_is_full_blocks_nobody_and_says_so() {
 async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
     let server = RedisServer::start();
     let () = server.connect().set(LIST, "somebody else's").unwrap();
-    let limiter = limiter(&server);
+    let store = store_on(&server).blocks_every(Duration::from_millis(20));
+    let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
     log::keep();
-    for _ in 0..3 {
-        assert_eq!(source(&limiter, "ada").await, Source::Redis);
-        let error = limiter.admin().blocked().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    let error = limiter.admin().blocked().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    // Once is no news; then it is said once, and once when it is over.
+    let mut lines = Vec::new();
+    for list_is_bad in [true, false] {
+        let begin = Instant::now();
+        while lines.is_empty() || begin.elapsed() < Duration::from_millis(300) {
+            assert!(begin.elapsed() < 10 * SECOND, "{list_is_bad}");
+            assert_eq!(source(&limiter, "ada").await, Source::Redis);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            lines.extend(log::kept());
+        }
+        let says = ["is known here again", "is not known here: "][usize::from(list_is_bad)];
+        assert!(lines.len() == 1 && lines[0].contains(says), "{lines:?}");
+        lines.clear();
+        run(&mut server.connect(), &["DEL", LIST]);
     }
-    assert_eq!(log::kept().len(), 1);
 }
 
 #[tokio::test]

@@ -27,7 +27,8 @@ const UNTOLD: &[(&str, &[&str])] = &[
     ("failure/outage.rs", &["FINE", "FAILS", "MISCONFIGURED"]),
     ("notice/suspicion.rs", &["MINUTE"]),
     ("store/redis/blocking.rs", &["LONGEST"]),
-    ("store/clock.rs", &["START"]),
+    ("clock.rs", &["START"]),
+    ("store/blocks/filter.rs", &["WORDS"]),
     (
         "store/guard/breaker.rs",
         &["SECOND", "CALM", "WARY", "OPEN"],

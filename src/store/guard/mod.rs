@@ -5,18 +5,17 @@ mod breaker;
 mod guarded;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::check::Subject;
-use super::clock::Clock;
-#[cfg(feature = "test-util")]
-use super::clock::TestClock;
 use super::memory::DEFAULT_MAX_KEYS;
 use super::{Answer, Check, Source, Store, StoreFuture};
+use crate::clock::Clock;
+#[cfg(feature = "test-util")]
+use crate::clock::TestClock;
 use crate::decision::StoreId;
 use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind, MemoryStore};
@@ -93,8 +92,6 @@ struct Inner {
     /// The deadline in microseconds, in which breakers count: each check needs it.
     deadline_micros: u64,
     breakers: Box<[Breaker]>,
-    /// How many of them are open.
-    open: AtomicUsize,
     fallback: OnceLock<MemoryStore>,
 }
 
@@ -138,14 +135,15 @@ impl Guard {
         })
     }
 
-    fn build(settings: Settings) -> Self {
+    fn build(mut settings: Settings) -> Self {
+        // What it holds is told apart from what another one of the same name does.
+        settings.meter = settings.meter.anew();
         let breakers = std::iter::repeat_with(Breaker::default);
         let deadline_micros = settings.deadline.as_micros();
         Self {
             inner: Arc::new(Inner {
                 deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
                 breakers: breakers.take(settings.parts.count).collect(),
-                open: AtomicUsize::new(0),
                 fallback: OnceLock::new(),
                 settings,
             }),
@@ -349,6 +347,10 @@ impl Guard {
         if keeps_deadline || Handle::try_current().is_err() {
             return later;
         }
+        let later = match later.try_ready() {
+            Ok(outcome) => return StoreFuture::ready(outcome),
+            Err(later) => later,
+        };
         StoreFuture::boxed(async move {
             let answered = tokio::time::timeout(deadline, later).await;
             answered.unwrap_or_else(|_| {
@@ -415,14 +417,14 @@ impl Guard {
         self.turned(breaker.probed(self.inner.settings.clock.now(), outcome));
     }
 
-    /// Tells how many breakers are open, when that is another number.
+    /// Tells that one breaker more is open, or one less.
     fn turned(&self, turn: Option<Turn>) {
-        let open = match turn {
-            None => return,
-            Some(Turn::Opened) => self.inner.open.fetch_add(1, Ordering::Relaxed) + 1,
-            Some(Turn::Closed) => self.inner.open.fetch_sub(1, Ordering::Relaxed) - 1,
-        };
-        self.inner.settings.meter.breakers_open(open);
+        let meter = &self.inner.settings.meter;
+        match turn {
+            None => {}
+            Some(Turn::Opened) => meter.breaker_opened(),
+            Some(Turn::Closed) => meter.breaker_closed(),
+        }
     }
 
     /// Whether this part of the store is not asked.

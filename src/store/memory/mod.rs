@@ -5,14 +5,13 @@ mod entries;
 mod shard;
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::check::Subject;
-use super::clock::Clock;
-#[cfg(feature = "test-util")]
-use super::clock::TestClock;
 use super::{Answer, Block, Blocks, Check, Give, Guard, Refund, Reset, Source, Store, StoreFuture};
+use crate::clock::Clock;
+#[cfg(feature = "test-util")]
+use crate::clock::TestClock;
 use crate::identity::Fingerprint;
 use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind};
@@ -66,8 +65,6 @@ pub struct MemoryStore {
 }
 
 struct Inner {
-    /// How many keys are held.
-    held: AtomicUsize,
     meter: StoreMeter,
     guard: Guard,
     blocks: Blocks,
@@ -130,7 +127,6 @@ impl MemoryStore {
                 clock,
                 guard: Guard::new().in_process().metered(meter.clone()),
                 meter,
-                held: AtomicUsize::new(0),
                 max_keys,
                 shards: std::iter::repeat_with(shard).take(shards).collect(),
             }),
@@ -191,12 +187,7 @@ impl MemoryStore {
     #[inline(always)]
     fn tell_held(&self, before: usize, now: usize) {
         if StoreMeter::LISTENS && before != now {
-            let Inner { held, meter, .. } = &*self.inner;
-            let change = now.wrapping_sub(before);
-            meter.keys(
-                held.fetch_add(change, Ordering::Relaxed)
-                    .wrapping_add(change),
-            );
+            self.inner.meter.keys_held(before, now);
         }
     }
 
@@ -276,8 +267,7 @@ impl Store for MemoryStore {
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        self.inner.blocks.put(block);
-        StoreFuture::ready(Ok(()))
+        StoreFuture::ready(self.inner.blocks.put(block))
     }
 
     fn blocks(&self) -> Blocks {

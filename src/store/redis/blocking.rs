@@ -1,6 +1,6 @@
 //! What operators have blocked, in any process: a list in Redis, and what this process knows of it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -9,12 +9,18 @@ use redis::Value;
 use super::client::Client;
 use super::names::Names;
 use super::{SLOTS_OF_PART, Shared, call, within_deadline};
-use crate::store::blocks::Look;
+use crate::store::blocks::{Look, full};
 use crate::store::{Block, Blocks, StoreFuture};
 use crate::{Error, ErrorKind, Key};
 
 /// How often to look: as long as a refusal is remembered, and nothing to Redis.
 pub(super) const DEFAULT_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a look that nobody waits for may take at least.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// After so many looks in a row that failed it is said.
+const FAILURES_TOLD: u32 = 3;
 
 /// The version of a list that is not there.
 const NO_VERSION: &str = "0";
@@ -26,8 +32,8 @@ const LONGEST: u64 = 1 << 52;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     known: Mutex<Known>,
-    /// Whether it was said that the list cannot be read.
-    said: AtomicBool,
+    /// How often in a row it could not be read.
+    failed: AtomicU32,
 }
 
 /// What this process knows of the list.
@@ -60,11 +66,17 @@ pub(super) fn list(of: Weak<Shared>) -> impl Fn(&Blocks, Look) -> StoreFuture<()
         }
         let blocks = blocks.clone();
         StoreFuture::boxed(async move {
-            let outcome = within_deadline(&shared.client, shared.look(&blocks)).await;
-            if let Err(error) = &outcome {
-                shared.seen.cannot_look(error);
+            match look {
+                Look::Asked => within_deadline(&shared.client, shared.look(&blocks)).await,
+                Look::Beside => {
+                    let outcome = shared.look_patiently(&blocks).await;
+                    if let Err(error) = &outcome {
+                        shared.client.meter.failed(error.kind());
+                    }
+                    shared.seen.looked(&outcome);
+                    outcome
+                }
             }
-            outcome
         })
     }
 }
@@ -86,8 +98,17 @@ impl Shared {
         let mut known = self.seen.known();
         known.changes += 1;
         known.version.clear();
-        self.blocks.put(blocked.block());
-        Ok(())
+        self.blocks.put(blocked.block())
+    }
+
+    /// Finds out what is blocked, for nobody who waits: a long list may take longer than a check may.
+    async fn look_patiently(&self, blocks: &Blocks) -> Result<(), Error> {
+        let patience = self.client.deadline.max(PATIENCE);
+        let looked = tokio::time::timeout(patience, self.look(blocks)).await;
+        looked.unwrap_or_else(|_| {
+            let text = format!("Redis did not tell within {patience:?}");
+            Err(Error::new(ErrorKind::Timeout, text))
+        })
     }
 
     /// Finds out what is blocked, if that is not known.
@@ -113,11 +134,27 @@ impl Seen {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Said once if it will not pass; what is down is said by those who need it.
-    fn cannot_look(&self, error: &Error) {
-        let is_setup = error.kind() == ErrorKind::Misconfigured;
-        if is_setup && !self.said.swap(true, Ordering::Relaxed) {
-            tracing::warn!(target: "tollgate::notice", "what other processes block is not known here: {error}");
+    /// Said once when it keeps failing, and when it does no more: where the store fails altogether, those
+    /// who need it say so first, and nobody looks.
+    fn looked(&self, outcome: &Result<(), Error>) {
+        match outcome {
+            Err(error) => {
+                let before = self.failed.fetch_add(1, Ordering::Relaxed);
+                if before.saturating_add(1) == FAILURES_TOLD {
+                    tracing::warn!(
+                        target: "tollgate::notice",
+                        "what other processes block is not known here: {error}"
+                    );
+                }
+            }
+            Ok(()) => {
+                if self.failed.swap(0, Ordering::Relaxed) >= FAILURES_TOLD {
+                    tracing::info!(
+                        target: "tollgate::notice",
+                        "what other processes block is known here again"
+                    );
+                }
+            }
         }
     }
 }
@@ -157,7 +194,7 @@ struct List {
 
 impl Client {
     async fn block(&self, blocked: &BlockedKey) -> Result<(), Error> {
-        let micros = u64::try_from(blocked.duration.as_micros());
+        let micros = u64::try_from(blocked.duration.as_nanos().div_ceil(1_000));
         let micros = micros.map_or(LONGEST, |micros| micros.min(LONGEST));
         let script = &self.scripts.block;
         let mut call = script.call(1, 2, 0);
@@ -170,10 +207,7 @@ impl Client {
         call.arg(micros);
         match self.run_anywhere(script, call).await? {
             Value::Int(1) => Ok(()),
-            Value::Int(0) => Err(Error::new(
-                ErrorKind::Full,
-                "as many keys are blocked as can be: unblock others",
-            )),
+            Value::Int(0) => Err(full()),
             _ => Err(call::unexpected("to block")),
         }
     }

@@ -16,10 +16,10 @@ use std::time::Duration;
 use quick_cache::sync::Cache;
 
 use crate::Quotas;
+use crate::clock::Clock;
 use crate::decision::{Answer, Wait};
 use crate::identity::Fingerprint;
 use crate::store::check::{Check, Subject};
-use crate::store::clock::Clock;
 use crate::telemetry::StoreMeter;
 
 /// How old a refusal may become unless told otherwise: so soon is seen what other processes reset,

@@ -34,11 +34,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::check::Subject;
-use super::clock::Clock;
-#[cfg(feature = "test-util")]
-use super::clock::TestClock;
 use super::memory::DEFAULT_MAX_KEYS;
 use super::{Answer, Block, Blocks, Check, Give, Guard, Refund, Reset, Store, StoreFuture};
+use crate::clock::Clock;
+#[cfg(feature = "test-util")]
+use crate::clock::TestClock;
 use crate::telemetry::StoreMeter;
 use crate::{ConfigError, Error, ErrorKind};
 use blocking::{BlockedKey, Seen};
@@ -240,7 +240,8 @@ impl RedisStore {
         Self::build(client, settings)
     }
 
-    fn build(client: Client, settings: Settings) -> Self {
+    fn build(mut client: Client, settings: Settings) -> Self {
+        client.meter = client.meter.anew();
         let clock = &settings.clock;
         let denials = Denials::new(clock.clone(), settings.denials_for, client.meter.clone());
         let is_cluster = Arc::new(AtomicBool::new(client.connection.is_of_cluster()));

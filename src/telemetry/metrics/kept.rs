@@ -2,7 +2,7 @@
 //! memory.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Recorder, Unit, with_recorder};
 
@@ -93,39 +93,53 @@ impl<H: Handle> Kept<H> {
 #[derive(Debug, Default)]
 pub(super) struct Part {
     gauge: Kept<Gauge>,
-    /// What was added of it.
-    told: AtomicU32,
+    now: AtomicI64,
+    /// What of it the gauge was told.
+    told: AtomicI64,
 }
 
 impl Part {
-    pub(super) fn tell(&self, family: &Family, key: impl FnOnce() -> Key, now: u32) {
-        self.gauge
-            .tell(family, key, |gauge| self.change(gauge, now));
+    /// It is so much more than it was.
+    pub(super) fn add(&self, family: &Family, key: impl FnOnce() -> Key, more: i64) {
+        self.now.fetch_add(more, Ordering::SeqCst);
+        self.tell(family, key);
     }
 
-    /// Has it be there, at what was told last.
-    pub(super) fn begin(&self, family: &Family, key: impl FnOnce() -> Key) {
-        self.gauge.tell(family, key, |gauge| gauge.increment(0.0));
+    /// It is so much.
+    pub(super) fn set(&self, family: &Family, key: impl FnOnce() -> Key, now: i64) {
+        self.now.store(now, Ordering::SeqCst);
+        self.tell(family, key);
     }
 
-    fn change(&self, gauge: &Gauge, now: u32) {
-        // Of what nobody holds, nothing was added.
-        if self.gauge.handle.get().is_some() {
-            let before = self.told.swap(now, Ordering::Relaxed);
-            match now.checked_sub(before) {
-                Some(more) => gauge.increment(f64::from(more)),
-                None => gauge.decrement(f64::from(before - now)),
+    fn tell(&self, family: &Family, key: impl FnOnce() -> Key) {
+        self.gauge.tell(family, key, |gauge| {
+            // To a gauge that is not kept, nothing was added.
+            if self.gauge.handle.get().is_none() {
+                gauge.set(as_f64(self.now.load(Ordering::Relaxed)));
+                return;
             }
-        } else {
-            gauge.set(f64::from(now));
-        }
+            // Others tell meanwhile: the last of them tells what it is in the end.
+            loop {
+                let now = self.now.load(Ordering::SeqCst);
+                let before = self.told.swap(now, Ordering::SeqCst);
+                gauge.increment(as_f64(now - before));
+                if self.now.load(Ordering::SeqCst) == now {
+                    return;
+                }
+            }
+        });
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
         if let Some(gauge) = self.gauge.handle.get() {
-            gauge.decrement(f64::from(*self.told.get_mut()));
+            gauge.decrement(as_f64(*self.told.get_mut()));
         }
     }
+}
+
+/// Of what is held in memory, there is no more than that.
+fn as_f64(count: i64) -> f64 {
+    i32::try_from(count).unwrap_or(i32::MAX).into()
 }

@@ -1,4 +1,4 @@
-//! The clock of this process: of the memory store, and of refusals that are remembered.
+//! The clock of this process: of the memory store, of what is remembered of others, and of what is told.
 
 #[cfg(feature = "test-util")]
 use std::sync::Arc;
