@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::Playground;
+use super::{ALGORITHMS, Playground};
 
 const SETTINGS: &str = "quotas=50/10s&key=ada";
 
@@ -17,8 +17,8 @@ impl Playground {
         let url = format!("{}/look?{SETTINGS}&algorithm=fixed-window&cost=1", self.url);
         let look = reqwest::get(url).await.expect("an answer");
         let look: Value = serde_json::from_str(&look.text().await.expect("text")).expect("JSON");
-        let fixed = look["lanes"].as_array().and_then(|lanes| lanes.last());
-        let micros = fixed.and_then(|fixed| fixed["reset_after"].as_u64());
+        let fixed = ALGORITHMS.iter().position(|id| *id == "fixed-window");
+        let micros = fixed.and_then(|lane| look["lanes"][lane]["reset_after"].as_u64());
         Duration::from_micros(micros.expect("a time"))
     }
 }
