@@ -97,7 +97,7 @@ async fn told(request: RequestBuilder) -> Value {
     serde_json::from_str(&text).expect(&text)
 }
 
-const LIMIT: &str = "quotas=2/minute&algorithm=gcra&key=ada&cost=1";
+const LIMIT: &str = "quotas=2/hour&algorithm=gcra&key=ada&cost=1";
 
 #[tokio::test]
 async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
@@ -110,10 +110,12 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
         [200, 200, 429]
     );
     let refused = request.send().await.expect("an answer");
-    assert_eq!(refused.headers()["retry-after"], "30");
+    let wait = refused.headers()["retry-after"].to_str().expect("text");
+    let wait: u32 = wait.parse().expect(wait);
+    assert!((1_700..=1_800).contains(&wait), "{wait}");
     assert_eq!(
         refused.headers()["ratelimit-policy"],
-        "\"playground\";q=2;w=60"
+        "\"playground\";q=2;w=3600"
     );
 
     // A look costs nothing; after a reset nothing is used.
@@ -121,7 +123,7 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
     let looked = told(look.try_clone().expect("no body")).await;
     assert_eq!(looked["lanes"][0]["used"], json!([2]));
     let reset = client.post(format!("{url}/reset?{LIMIT}"));
-    assert_eq!(reset.send().await.expect("an answer").status(), 204);
+    assert_eq!(told(reset).await, json!({ "failure": null }));
     assert_eq!(told(look).await["lanes"][0]["used"], json!([0]));
 
     let page = reqwest::get(&url).await.expect("an answer");
@@ -147,6 +149,43 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
 }
 
 #[tokio::test]
+async fn the_playground_promises_of_each_algorithm_what_the_readme_does() {
+    let mut example = Example::start("playground", "memory:");
+    let script = reqwest::get(format!("http://{}/algorithms.js", example.address()));
+    let script = script.await.expect("an answer").text().await.expect("text");
+    let list = script
+        .strip_prefix("export const ALGORITHMS = ")
+        .and_then(|list| list.strip_suffix(";\n"))
+        .expect(&script);
+    let list: Value = serde_json::from_str(list).expect(list);
+
+    // | `SlidingLog`, the default | never more than the limit | ..
+    let readme = include_str!("../README.md");
+    let (_, table) = readme
+        .split_once("<!-- from: algorithms -->\n")
+        .expect("a table");
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let rows = rows.map(|row| row.split('|').map(str::trim).skip(1).collect::<Vec<_>>());
+    let mut rows = rows.collect::<Vec<_>>().into_iter();
+    assert_eq!(
+        rows.next().expect("a head")[1],
+        "in any span as long as the window"
+    );
+    let rows = rows.skip(1).map(|row| {
+        let name = row[0].split('`').nth(1).expect(row[0]).to_lowercase();
+        (name.replace("(n)", ""), row[1].to_owned())
+    });
+    let told = list.as_array().expect("a list").iter().map(|told| {
+        let text = |what: &str| told[what].as_str().expect(what).to_owned();
+        (
+            text("name").replace(' ', "").to_lowercase(),
+            text("promise"),
+        )
+    });
+    assert_eq!(told.collect::<Vec<_>>(), rows.collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn the_playground_reports_each_request_of_a_stream_until_it_is_stopped() {
     let mut example = Example::start("playground", "memory:");
     let url = format!("http://{}", example.address());
@@ -154,7 +193,7 @@ async fn the_playground_reports_each_request_of_a_stream_until_it_is_stopped() {
     let stream = |id, seconds| {
         let pace = format!("rate=1000&seconds={seconds}&id={id}");
         client.post(format!(
-            "{url}/stream?quotas=300/minute&algorithm=gcra&key=ada&cost=2&{pace}"
+            "{url}/stream?quotas=300/hour&algorithm=gcra&key=ada&cost=2&{pace}"
         ))
     };
     let whole = stream("whole", 1).send().await.expect("an answer");

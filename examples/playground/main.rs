@@ -32,6 +32,7 @@ use serde_json::{Value, json};
 
 use settings::{Invalid, Query, Settings};
 use stream::{Pace, Streams};
+use tollgate::ErrorKind;
 use traffic::Traffic;
 
 /// What all pages share.
@@ -134,13 +135,19 @@ async fn stop_stream(State(shared): Shared, uri: Uri) {
     shared.streams.end(Query::of(&uri).text("id"));
 }
 
-/// Forgets what is charged to the key.
-async fn reset(State(shared): Shared, uri: Uri) -> Result<StatusCode, Invalid> {
+/// Forgets what is charged to the key. That the store failed is told in a 200, as what it refuses is.
+async fn reset(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
-    match shared.traffic.reset(&settings).await {
-        Ok(()) => Ok(StatusCode::NO_CONTENT),
-        Err(error) => Err(Invalid::new("store", error.to_string())),
-    }
+    let failure = match shared.traffic.reset(&settings).await {
+        Ok(()) => Value::Null,
+        Err(error) => match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Timeout => {
+                "Redis does not answer. Start over once it does.".into()
+            }
+            _ => error.to_string().into(),
+        },
+    };
+    Ok(Json(json!({ "failure": failure })))
 }
 
 /// What this process has seen since it started, for whom it may concern: the tests.

@@ -6,12 +6,14 @@ use axum::http::header::{
 };
 use axum::routing::get;
 
+use crate::settings;
+
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const FILES: [(&str, &str, &str); 11] = [
+const FILES: [(&str, &str, &str); 12] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/style.css", CSS, include_str!("page/style.css")),
     ("/favicon.svg", SVG, include_str!("page/favicon.svg")),
@@ -20,6 +22,7 @@ const FILES: [(&str, &str, &str); 11] = [
     ("/server.js", SCRIPT, include_str!("page/server.js")),
     ("/session.js", SCRIPT, include_str!("page/session.js")),
     ("/history.js", SCRIPT, include_str!("page/history.js")),
+    ("/trailing.js", SCRIPT, include_str!("page/trailing.js")),
     ("/lane.js", SCRIPT, include_str!("page/lane.js")),
     ("/chart.js", SCRIPT, include_str!("page/chart.js")),
     ("/readout.js", SCRIPT, include_str!("page/readout.js")),
@@ -30,8 +33,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub(crate) fn router() -> Router {
-    FILES
+    let files = FILES.map(|(path, kind, text)| (path, kind, text.to_owned()));
+    let algorithms = format!("export const ALGORITHMS = {};\n", settings::algorithms());
+    files
         .into_iter()
+        .chain([("/algorithms.js", SCRIPT, algorithms)])
         .fold(Router::new(), |router, (path, kind, text)| {
             let headers = [
                 (CONTENT_TYPE, kind),

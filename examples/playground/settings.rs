@@ -20,6 +20,47 @@ pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindow,
 ];
 
+/// What the page says of each: a name, what the README's table promises in any span as long as the
+/// window, and whether its windows begin at edges that all keys share.
+const TOLD: [(&str, &str, bool); ALGORITHMS.len()] = [
+    ("Sliding log", "never more than the limit", false),
+    ("Sorted set log", "never more than the limit", false),
+    (
+        "Sliding buckets",
+        "never more than the limit; a unit returns at most window/n late",
+        false,
+    ),
+    (
+        "Sliding counter",
+        "about the limit for steady traffic, below twice the limit at worst",
+        true,
+    ),
+    (
+        "GCRA",
+        "the limit per window after a burst of at most the limit: below twice",
+        false,
+    ),
+    (
+        "Fixed window",
+        "never more than the limit in one aligned window, up to twice across an edge",
+        true,
+    ),
+];
+
+/// The algorithms, for the page: the bits and lanes of reports are in this order.
+pub(crate) fn algorithms() -> Value {
+    let told = ALGORITHMS.iter().zip(TOLD);
+    let told = told.map(|(algorithm, (name, promise, is_aligned))| {
+        json!({
+            "id": algorithm.to_string(),
+            "name": name,
+            "promise": promise,
+            "isAligned": is_aligned,
+        })
+    });
+    told.collect()
+}
+
 const MOST_QUOTAS: usize = 4;
 /// A log keeps each unit, so that both of these are memory.
 const HIGHEST_LIMIT: u32 = 1_000_000;

@@ -83,9 +83,25 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &features).await;
     }
 
-    async fn devtools(&self, command: &str, parameters: &Value) {
+    async fn devtools(&self, command: &str, parameters: &Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
-        self.extra("goog/cdp/execute", body).await;
+        self.extra("goog/cdp/execute", body).await
+    }
+
+    /// The role and the name of each control, sorted, as those hear it who do not see the page.
+    pub(crate) async fn controls(&self) -> Vec<(String, String)> {
+        const ROLES: [&str; 5] = ["button", "combobox", "link", "spinbutton", "textbox"];
+        let tree = self
+            .devtools("Accessibility.getFullAXTree", &json!({}))
+            .await;
+        let nodes = tree["nodes"].as_array().expect("a list").iter();
+        let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
+        let named = nodes.map(|node| (text(&node["role"]), text(&node["name"])));
+        let mut controls: Vec<_> = named
+            .filter(|(role, _)| ROLES.contains(&role.as_str()))
+            .collect();
+        controls.sort_unstable();
+        controls
     }
 
     /// All that the page's console shows since it was asked last: errors, warnings and failed requests.

@@ -116,8 +116,13 @@ function drawCurves(plot) {
     context.restore();
   }
   area(colors.within, floor, 1);
-  context.strokeStyle = colors.used;
+  // The area alone hardly stands out of the ground.
   context.lineWidth = 1.5;
+  context.strokeStyle = colors.admitted;
+  context.beginPath();
+  steps(lane.trailing, 1);
+  context.stroke();
+  context.strokeStyle = colors.used;
   context.setLineDash([4, 2]);
   context.beginPath();
   steps(lane.used, Infinity);

@@ -1,59 +1,22 @@
 // What happened lately, for each algorithm, in bins of time: as many as are drawn, however many
 // requests there were. Times are milliseconds by the server's clock.
 
+import { Trailing } from "./trailing.js";
+
 export const BINS = 200;
 
 /** More than are drawn: the ring is overwritten out of sight. */
 const RING = 256;
 
-/** Units that return so close to each other are one step of the curve, as parts of a window. */
-const FINEST = 1 / 2000;
-
-/** The trailing window of one quota, as far as it is certain. */
-class Trailing {
-  constructor({ limit, window }) {
-    this.limit = limit;
-    this.window = window / 1000;
-    this.units = 0;
-    this.queue = [];
-    this.head = 0;
-  }
-
-  /**
-   * A unit was charged at some moment between `began` and `ended`. It is counted from when it is sure
-   * to be charged until it may be a window old: so more than the limit is more than the limit.
-   */
-  add(began, units) {
-    const until = began + this.window;
-    const last = this.queue.at(-1);
-    this.units += units;
-    if (last && this.queue.length > this.head && until < last.until + this.window * FINEST) {
-      last.until = Math.min(last.until, until);
-      last.units += units;
-    } else {
-      this.queue.push({ until, units });
-    }
-  }
-
-  advance(now) {
-    while (this.head < this.queue.length && this.queue[this.head].until <= now) {
-      this.units -= this.queue[this.head++].units;
-    }
-    if (this.head > 1000) {
-      this.queue = this.queue.slice(this.head);
-      this.head = 0;
-    }
-  }
-
-  get ratio() {
-    return this.limit > 0 ? this.units / this.limit : 0;
-  }
-}
+/** The place of a bin in the ring. */
+const slot = (bin) => ((bin % RING) + RING) % RING;
 
 /** One algorithm. */
 class Lane {
   constructor(quotas) {
     this.trailings = quotas.map((quota) => new Trailing(quota));
+    /** What was in the trailing window of each quota when a bin began. */
+    this.starts = quotas.map(() => new Float64Array(RING));
     /** Requests, by bin. */
     this.admitted = new Uint32Array(RING);
     this.refused = new Uint32Array(RING);
@@ -72,29 +35,52 @@ class Lane {
     for (const trailing of this.trailings) trailing.advance(now);
   }
 
-  get fullest() {
-    return this.trailings.reduce((one, other) => (other.ratio > one.ratio ? other : one));
+  open(bin) {
+    const at = slot(bin);
+    this.admitted[at] = 0;
+    this.refused[at] = 0;
+    this.trailing[at] = 0;
+    this.used[at] = this.usedNow;
+    this.trailings.forEach(({ units }, i) => {
+      this.starts[i][at] = units;
+      this.#raise(bin, i, units);
+    });
   }
 
-  open(slot) {
-    this.admitted[slot] = 0;
-    this.refused[slot] = 0;
-    this.trailing[slot] = this.fullest.ratio;
-    this.used[slot] = this.usedNow;
+  /**
+   * A request was admitted in `bin`. Reports come late, so bins behind it may have been drawn: it counts
+   * there, too, as far as its window reaches.
+   */
+  charge(bin, began, cost, { last, until, bin: width }) {
+    this.trailings.forEach((trailing, i) => {
+      const starts = this.starts[i];
+      for (let next = bin + 1; next <= last && next * width < began + trailing.window; next++) {
+        const units = (starts[slot(next)] += cost);
+        // A bin ends where the next begins.
+        this.#raise(next - 1, i, units);
+        this.#raise(next, i, units);
+      }
+      trailing.add(began, cost);
+      trailing.advance(until);
+      this.#raise(last, i, trailing.units);
+    });
   }
 
-  charge(slot, began, cost) {
-    for (const trailing of this.trailings) trailing.add(began, cost);
-    const { units, limit, ratio } = this.fullest;
-    this.trailing[slot] = Math.max(this.trailing[slot], ratio);
+  /** So many units were in the trailing window of a quota at some moment of a bin. */
+  #raise(bin, quota, units) {
+    const { limit } = this.trailings[quota];
+    const ratio = limit > 0 ? units / limit : 0;
+    const at = slot(bin);
+    this.trailing[at] = Math.max(this.trailing[at], ratio);
     if (ratio > this.most.ratio) this.most = { units, limit, ratio };
   }
 
-  stand(slot, standing, limits) {
+  /** How it stands by the store, since a bin. */
+  stand(bin, last, standing, limits) {
     this.standing = standing;
     const parts = standing.used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
     this.usedNow = Math.max(...parts);
-    this.used[slot] = this.usedNow;
+    for (let since = bin; since <= last; since++) this.used[slot(since)] = this.usedNow;
   }
 }
 
@@ -111,9 +97,14 @@ export class History {
     this.standsAt = 0;
   }
 
-  /** The place of a bin in the ring. */
+  /** Where what happened in a bin is kept. */
   slot(bin) {
-    return ((bin % RING) + RING) % RING;
+    return slot(bin);
+  }
+
+  /** The bin of a moment; the oldest that there is for one that is longer ago. */
+  #binOf(time) {
+    return Math.max(Math.floor(time / this.bin), this.last - RING + 1);
   }
 
   /** Lets the windows slide up to a moment. */
@@ -124,7 +115,7 @@ export class History {
     for (let next = from + 1; next <= bin; next++) {
       for (const lane of this.lanes) {
         lane.advance(next * this.bin);
-        lane.open(this.slot(next));
+        lane.open(next);
       }
     }
     for (const lane of this.lanes) lane.advance(now);
@@ -143,20 +134,19 @@ export class History {
     this.standsAt = now;
     const limits = this.quotas.map(({ limit }) => limit);
     lanes.forEach((standing, i) => {
-      if (standing) this.lanes[i].stand(this.slot(this.last), standing, limits);
+      if (standing) this.lanes[i].stand(this.#binOf(now / 1000), this.last, standing, limits);
     });
   }
 
   #request(began, ended, admitted, cost) {
     this.advance(ended);
-    const oldest = this.last - RING + 1;
-    const slot = this.slot(Math.max(Math.floor(ended / this.bin), oldest));
+    const bin = this.#binOf(ended);
     this.asked += 1;
     this.lanes.forEach((lane, i) => {
       const passed = (admitted >> i) & 1;
-      lane[passed ? "admitted" : "refused"][slot] += 1;
+      lane[passed ? "admitted" : "refused"][slot(bin)] += 1;
       lane.totals[passed ? "admitted" : "refused"] += 1;
-      if (passed) lane.charge(this.slot(this.last), began, cost);
+      if (passed) lane.charge(bin, began, cost, this);
     });
   }
 
@@ -165,8 +155,8 @@ export class History {
     let peak = 0;
     for (const lane of this.lanes) {
       for (let bin = this.last - BINS; bin <= this.last; bin++) {
-        const slot = this.slot(bin);
-        peak = Math.max(peak, lane.trailing[slot], lane.used[slot]);
+        const at = slot(bin);
+        peak = Math.max(peak, lane.trailing[at], lane.used[at]);
       }
     }
     return peak;

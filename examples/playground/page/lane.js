@@ -2,16 +2,6 @@
 
 import { Chart } from "./chart.js";
 
-/** In the order of the server; see `ALGORITHMS` in settings.rs. */
-export const ALGORITHMS = [
-  { id: "sliding-log", name: "Sliding log", promise: "Never more than the limit in any window." },
-  { id: "sorted-set-log", name: "Sorted set log", promise: "As the sliding log, in a form other tools can read." },
-  { id: "sliding-buckets:10", name: "Sliding buckets", promise: "Never more than the limit; units return up to a tenth of the window late." },
-  { id: "sliding-counter", name: "Sliding counter", promise: "About the limit for steady traffic, below twice at worst." },
-  { id: "gcra", name: "GCRA", promise: "The limit after a burst of at most the limit: below twice." },
-  { id: "fixed-window", name: "Fixed window", promise: "The limit in an aligned window, up to twice across its edge." },
-];
-
 const element = (tag, className, text = "") =>
   Object.assign(document.createElement(tag), { className, textContent: text });
 
@@ -24,7 +14,7 @@ export class LaneView {
     const title = document.createElement("h3");
     this.button = element("button", "", name);
     this.button.type = "button";
-    this.button.title = "Let this one answer";
+    this.button.title = "Answer by this algorithm";
     this.button.addEventListener("click", choose);
     title.append(this.button);
     const counts = element("p", "counts");
@@ -34,7 +24,7 @@ export class LaneView {
     this.refused.title = "refused";
     counts.append(this.admitted, this.refused);
     this.most = element("p", "most");
-    head.append(title, element("p", "promise", promise), counts, this.most);
+    head.append(title, element("p", "promise", `In any span as long as the window: ${promise}.`), counts, this.most);
     const canvas = document.createElement("canvas");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${name}: requests and the trailing window over time`);

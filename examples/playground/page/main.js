@@ -1,7 +1,8 @@
 // Joins the form, the server and the charts.
 
+import { ALGORITHMS } from "./algorithms.js";
 import { PAD, palette, ticks } from "./chart.js";
-import { ALGORITHMS, LaneView } from "./lane.js";
+import { LaneView } from "./lane.js";
 import { Gauges, say, seconds, showAnswer, showErrors, showNumbers, showState, showStore } from "./readout.js";
 import * as server from "./server.js";
 import { Session, serverNow } from "./session.js";
@@ -9,8 +10,11 @@ import * as settings from "./settings.js";
 
 const byId = (id) => document.getElementById(id);
 
-/** Others may use the same key: so often it is looked at. */
+/** Others may use the same key: so often it is looked at, in milliseconds. */
 const LOOK_EVERY = 200;
+
+/** Who does not answer is asked ever more seldom, but so often that its return is soon seen. */
+const LOOK_AT_LEAST_EVERY = 5_000;
 
 /** Who pauses for so long has typed what is meant. */
 const TYPING = 250;
@@ -24,7 +28,7 @@ let gauges = null;
 /** Whether what stands in the form can be used. */
 let valid = false;
 let colors = palette();
-/** The id of the stream that runs. */
+/** The stream that runs, and when its end has been told. */
 let running = null;
 
 const views = ALGORITHMS.map((algorithm, i) => new LaneView(algorithm, () => choose(i)));
@@ -77,8 +81,10 @@ function fail(error) {
     valid = false;
     showErrors(error);
     say(`Cannot be used: ${error.message}`);
-  } else {
+  } else if (error instanceof server.Unreachable) {
     showState("failing", "The playground does not answer: is it still running?");
+  } else {
+    throw error;
   }
 }
 
@@ -114,7 +120,7 @@ function showAxis(span) {
 async function ready() {
   clearTimeout(typing);
   await apply();
-  return valid;
+  return valid && session !== null;
 }
 
 /** Sends requests at the same time, as far as the browser does. */
@@ -145,29 +151,33 @@ async function send(count) {
 async function startStream() {
   const pace = { rate: settings.number("rate"), seconds: settings.number("seconds") };
   if (pace.rate === null || pace.seconds === null || !(await ready())) return;
+  // Pressed twice meanwhile.
+  if (running) return;
   const to = session;
   let seen = 0;
-  running = crypto.randomUUID();
-  showRunning();
+  const stream = new server.Stream(to.settings, pace, (report) => {
+    seen += report.requests.length;
+    take(report, to);
+  });
   say(`${pace.rate} requests a second, for ${pace.seconds} s.`);
-  try {
-    const done = await server.stream(to.settings, pace, running, (report) => {
-      seen += report.requests.length;
-      take(report, to);
-    });
-    const admitted = done.admitted[to.chosen];
-    say(done.asked === seen
-      ? `${done.asked.toLocaleString("en")} requests: ${admitted.toLocaleString("en")} admitted, as the server counted.`
-      : `The server counted ${done.asked} requests, and the page saw ${seen}.`);
-  } catch (error) {
-    fail(error);
-  }
-  running = null;
+  const ended = stream.counted.then((done) => tellEnd(done, seen, to)).catch(fail).finally(() => {
+    running = null;
+    showRunning();
+  });
+  running = { stream, ended };
   showRunning();
+  await ended;
+}
+
+function tellEnd(done, seen, { chosen }) {
+  const admitted = done.admitted[chosen];
+  say(done.asked === seen
+    ? `${done.asked.toLocaleString("en")} requests: ${admitted.toLocaleString("en")} admitted, as the server counted.`
+    : `The server counted ${done.asked} requests, and the page saw ${seen}.`);
 }
 
 function stop() {
-  if (running) server.stop(running).catch(fail);
+  running?.stream.stop().catch(fail);
 }
 
 function showRunning() {
@@ -177,9 +187,13 @@ function showRunning() {
 }
 
 async function startOver() {
+  // What the stream still sends would be charged after the reset.
   stop();
+  await running?.ended;
+  if (!(await ready())) return;
   try {
-    await server.reset(settings.read());
+    const failure = await server.reset(session.settings);
+    if (failure !== null) return say(`Not reset: ${failure}`);
     session = null;
     await apply();
     say("The counts of this key were reset.");
@@ -207,9 +221,8 @@ function draw(time) {
   const top = history.peak > 1.15 ? Math.max(2.15, history.peak * 1.05) : 1.2;
   const { edges } = session;
   views.forEach((view, i) => {
-    const isAligned = i === 3 || i === 5;
     view.chart.draw(history, history.lanes[i], {
-      now: history.until, top, isLarge: i === session.chosen, edges: isAligned ? edges : [],
+      now: history.until, top, isLarge: i === session.chosen, edges: ALGORITHMS[i].isAligned ? edges : [],
     }, colors);
   });
 }
@@ -223,19 +236,18 @@ function tell() {
   views.forEach((view, i) => view.tell(history.lanes[i], quotas.length === 1));
 }
 
-let looking = false;
-
-async function look() {
-  if (looking || !session || document.hidden) return;
-  looking = true;
+/** Looks how things stand, again and again. */
+async function look(pause) {
+  let next = LOOK_EVERY;
   const to = session;
   try {
-    const report = await server.look(to.settings);
-    take(report, to);
+    if (to && !document.hidden) take(await server.look(to.settings), to);
   } catch (error) {
+    next = Math.min(2 * pause, LOOK_AT_LEAST_EVERY);
     fail(error);
+  } finally {
+    setTimeout(look, next, next);
   }
-  looking = false;
 }
 
 // Off it goes.
@@ -265,5 +277,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   quiet = false;
 });
 setInterval(tell, TELL_EVERY);
-setInterval(look, LOOK_EVERY);
+look(LOOK_EVERY);
 apply().then(() => requestAnimationFrame(draw));

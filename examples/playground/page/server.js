@@ -8,57 +8,84 @@ export class Invalid extends Error {
   }
 }
 
+/** Nobody answers, or not to the end. */
+export class Unreachable extends Error {}
+
 /** As text that people read: what may stand in a query as it is, does. */
 export const query = (fields) => `${new URLSearchParams(fields)}`.replaceAll("%2F", "/").replaceAll("%2C", ",");
 
 async function ask(method, path, fields) {
-  const response = await fetch(`${path}?${query(fields)}`, { method, cache: "no-store" });
-  if (response.status === 400) throw new Invalid(await response.json());
-  if (!response.ok) throw new Error(await response.text());
+  const response = await heard(fetch(`${path}?${query(fields)}`, { method, cache: "no-store" }));
+  if (response.status === 400) throw new Invalid(await told(response));
+  if (!response.ok) throw new Error(`${response.status}: ${await heard(response.text())}`);
   return response;
 }
 
+/** Tells failures of the network, which browsers report as a TypeError, from those of this page. */
+async function heard(answer) {
+  try {
+    return await answer;
+  } catch (error) {
+    throw new Unreachable("nobody answers", { cause: error });
+  }
+}
+
+/** The JSON of an answer. */
+const told = async (response) => JSON.parse(await heard(response.text()));
+
 /** How things stand, without a request. */
 export async function look(settings) {
-  const report = await (await ask("GET", "/look", settings)).json();
+  const report = await told(await ask("GET", "/look", settings));
   if (report.invalid) throw new Invalid(report.invalid);
   return report;
 }
 
 /** Sends one request. */
-export const send = async (settings) => (await ask("POST", "/send", settings)).json();
+export const send = async (settings) => told(await ask("POST", "/send", settings));
 
 /** The same from a terminal. */
 export const command = (settings) =>
   `curl -i -X POST '${location.origin}/request?${query(settings)}'`;
 
-/**
- * Has the server send requests at a steady rate. Calls `seen` with each report, and resolves to what the
- * server counted.
- */
-export async function stream(settings, pace, id, seen) {
-  const response = await ask("POST", "/stream", { ...settings, ...pace, id });
+/** Requests that the server sends at a steady rate, beginning now. */
+export class Stream {
+  #id = crypto.randomUUID();
+  #begun;
+
+  /** Calls `seen` with each report. */
+  constructor(settings, pace, seen) {
+    this.#begun = ask("POST", "/stream", { ...settings, ...pace, id: this.#id });
+    /** What the server counted, once it has ended. */
+    this.counted = this.#begun.then((response) => follow(response.body, seen));
+  }
+
+  /** Has it end; what was sent until then is still reported. */
+  async stop() {
+    // A request on another connection could be there first, and stop nothing.
+    await this.#begun;
+    await ask("POST", "/stream/stop", { id: this.#id });
+  }
+}
+
+async function follow(body, seen) {
   let done;
-  for await (const line of lines(response.body)) {
+  for await (const line of lines(body)) {
     const report = JSON.parse(line);
     if (report.done) done = report.done;
     else seen(report);
   }
-  if (!done) throw new Error("the server ended the stream");
+  if (!done) throw new Unreachable("the stream was cut");
   return done;
 }
 
-/** Ends a stream; what was sent until then is still reported. */
-export const stop = (id) => ask("POST", "/stream/stop", { id });
-
-/** Forgets what is charged to the key. */
-export const reset = (settings) => ask("POST", "/reset", settings);
+/** Forgets what is charged to the key. Resolves to why it could not be; null if it was. */
+export const reset = async (settings) => (await told(await ask("POST", "/reset", settings))).failure;
 
 async function* lines(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await heard(reader.read());
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop();

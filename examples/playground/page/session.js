@@ -1,7 +1,10 @@
 // One limit and key on the page: what was seen of it, and what of that is still to come.
 
+import { ALGORITHMS } from "./algorithms.js";
 import { History } from "./history.js";
-import { ALGORITHMS } from "./lane.js";
+
+/** The one whose units return at the edge of an aligned window, all at once. */
+const FIXED = ALGORITHMS.findIndex(({ id }) => id === "fixed-window");
 
 /** What the server's clock is behind that of the page, in milliseconds. */
 let offset = Infinity;
@@ -57,7 +60,7 @@ export class Session {
       // Others may have given units back.
       else if (standing.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
     });
-    const fixed = report.lanes.at(-1);
+    const fixed = report.lanes[FIXED];
     if (this.quotas.length === 1 && fixed?.used[0] > 0) this.edge = after(report.now, fixed.reset_after);
     return true;
   }

@@ -1,6 +1,6 @@
 // What is set in the form, and in the address of the page: so a reload keeps it, and another tab has it.
 
-import { ALGORITHMS } from "./lane.js";
+import { ALGORITHMS } from "./algorithms.js";
 import { query } from "./server.js";
 
 const FIELDS = ["algorithm", "quotas", "key", "cost"];

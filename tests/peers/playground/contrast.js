@@ -1,4 +1,5 @@
 // How far text stands out of its ground, and what is drawn out of the ground of the charts.
+const done = arguments[arguments.length - 1];
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 
 function luminance(color) {
@@ -32,7 +33,40 @@ for (const element of document.querySelectorAll("body *")) {
 }
 const style = getComputedStyle(document.documentElement);
 const color = (name) => style.getPropertyValue(name).trim();
-for (const name of ["--admitted", "--refused", "--beyond", "--used"]) {
-  found[name] = Math.min(contrast(color(name), color("--card")), contrast(color(name), color("--band")));
+const onGround = (name) => Math.min(contrast(name, color("--card")), contrast(name, color("--band")));
+for (const name of ["--admitted", "--refused", "--beyond", "--used"]) found[name] = onGround(color(name));
+// What is drawn over the area of the trailing window, and around it.
+for (const name of ["--admitted", "--used"]) found[`${name} within`] = contrast(color(name), color("--within"));
+
+/** The outline of that area, as it is drawn: in each column what stands out most, in the worst of them. */
+function outline() {
+  const lane = document.querySelector("#lanes canvas");
+  const { width, height } = lane;
+  const copy = Object.assign(document.createElement("canvas"), { width, height });
+  const read = copy.getContext("2d", { willReadFrequently: true });
+  // The ground of the element shows through.
+  read.fillStyle = color("--card");
+  read.fillRect(0, 0, width, height);
+  read.drawImage(lane, 0, 0);
+  const { data } = read.getImageData(0, 0, width, height);
+  const at = (x, y) => `rgb(${data.slice(4 * (y * width + x), 4 * (y * width + x) + 3).join()})`;
+  canvas.fillStyle = color("--within");
+  canvas.fillRect(0, 0, 1, 1);
+  const within = `rgb(${canvas.getImageData(0, 0, 1, 1).data.slice(0, 3).join()})`;
+  const columns = [];
+  for (let x = 0; x < width; x++) {
+    let top = 0;
+    while (top < height && at(x, top) !== within) top += 1;
+    if (top < height) columns.push(Math.max(...[1, 2, 3].map((above) => onGround(at(x, top - above)))));
+  }
+  // Enough to see between the dashes of another line.
+  return columns.length < 12 ? null : Math.min(...columns);
 }
-return found;
+
+function wait() {
+  const worst = outline();
+  if (worst === null) requestAnimationFrame(wait);
+  else done({ ...found, "--within outline": worst });
+}
+// Two frames later it is drawn in the colors that were just set.
+requestAnimationFrame(() => requestAnimationFrame(wait));
