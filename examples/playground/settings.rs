@@ -27,7 +27,7 @@ const TOLD: [(&str, &str, bool); ALGORITHMS.len()] = [
     ("Sorted set log", "never more than the limit", false),
     (
         "Sliding buckets",
-        "never more than the limit; a unit returns at most window/n late",
+        "never more than the limit; a unit returns at most window/10 late",
         false,
     ),
     (

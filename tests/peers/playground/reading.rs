@@ -147,13 +147,32 @@ async fn it_is_readable_in_light_and_dark_and_in_a_narrow_window() {
         );
     }
     assert_ne!(grounds[0], grounds[1]);
-    for width in [320, 700, 1_000] {
+    page.browser
+        .click("[data-algorithm='sliding-buckets:10'] h3 button")
+        .await;
+    page.browser.click("#send-burst").await;
+    page.browser
+        .until("#status", |text| text.contains("30 requests"))
+        .await;
+    for (scheme, width) in [
+        ("dark", 320),
+        ("light", 700),
+        ("dark", 1_000),
+        ("light", 1_280),
+    ] {
+        page.browser.prefer("prefers-color-scheme", scheme).await;
         page.browser.resize(width, 700).await;
         let needed = page
             .browser
             .run("return document.documentElement.scrollWidth")
             .await;
         assert_eq!(needed, width);
+        // To be looked at.
+        if let Ok(directory) = std::env::var("TOLLGATE_SCREENSHOTS") {
+            let picture = page.browser.client.screenshot().await.expect("a picture");
+            let path = format!("{directory}/playground-{scheme}-{width}.png");
+            std::fs::write(path, picture).expect("a directory");
+        }
     }
     page.end().await;
 }
