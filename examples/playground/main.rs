@@ -29,10 +29,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tollgate::ErrorKind;
 
 use settings::{Invalid, Query, Settings};
 use stream::{Pace, Streams};
-use tollgate::ErrorKind;
 use traffic::Traffic;
 
 /// What all pages share.
