@@ -37,6 +37,7 @@ pub(crate) fn is_run(command: &str) -> Result<(), String> {
         ["cargo", "run", ..] if words.contains(&"--example") => {
             example_is_run(after("--example"), &words)
         }
+        ["cargo", "doc", .., "--open"] => is_in_ci(command.trim_end_matches(" --open")),
         // Where the benches beside peers are.
         ["cargo", "run", "--release", "--ignore-rust-version", ..] => {
             is_in_ci("cargo run --release --ignore-rust-version")

@@ -29,7 +29,7 @@ pub(super) fn readme(_: &Block) -> String {
         "in any span as long as the window",
         &format!("most seen at a limit of {LIMIT}"),
         "bytes of a full key, limit 100",
-        "limit 10 000",
+        "bytes, limit 10 000",
     ];
     let rows = ORDER.map(|name| {
         // Buckets that are empty are not stored: shown is the most that they take.

@@ -39,7 +39,7 @@ pub(super) fn redis_cost() -> String {
         "decisions",
         "Redis CPU, µs each",
         "× the script",
-        "× a connection a task",
+        "× the script, a connection a task",
         "decisions a second, × the script",
     ];
     let rows = LOADS.map(|(name, heading)| {
@@ -92,4 +92,16 @@ pub(super) fn beside_peers() -> String {
     });
     let heads = [""].into_iter().chain(loads.map(|(name, _)| name));
     table(&heads.collect::<Vec<_>>(), 3, rows)
+}
+
+/// What a check in memory takes by who listens, as parts of what it takes when nobody can.
+pub(super) fn observed() -> String {
+    let measured = results("## Metrics and tracing").table();
+    let rows = measured.rows().iter().skip(1).map(|row| {
+        let [listening, _, admitted, _, refused] = row.as_slice() else {
+            panic!("{row:?}");
+        };
+        [listening, admitted, refused].map(Clone::clone).to_vec()
+    });
+    table(&["listening", "admitted", "refused"], 2, rows)
 }

@@ -33,6 +33,7 @@ const MAKERS: &[(&str, Maker)] = &[
     ("examples", Maker::Same(code::examples)),
     ("features", Maker::Same(|_| code::features())),
     ("redis-cost", Maker::Same(|_| measured::redis_cost())),
+    ("observed", Maker::Same(|_| measured::observed())),
     ("beside-peers", Maker::Same(|_| measured::beside_peers())),
     ("faults", Maker::Same(|_| faults::faults())),
     // CONTRIBUTING and benches/README.
