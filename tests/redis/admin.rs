@@ -546,6 +546,33 @@ async fn a_server_that_is_full_blocks_nobody_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_full_unblocks_one_of_several_and_all_others_see_it() {
+    let server = RedisServer::start();
+    let [here, there] = [(); 2].map(|()| limiter(&server));
+    let keys = ["ada", "bob"];
+    for key in keys {
+        here.admin().block(key, HOUR).await.unwrap();
+        let _ = until(&there, key, Source::Block).await;
+    }
+    let mut connection = server.connect();
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
+    for key in keys {
+        here.admin().unblock("nobody").await.unwrap();
+        here.admin().unblock(key).await.unwrap();
+        // Others ask Redis again: whether it has room for a count is another matter.
+        let begin = Instant::now();
+        while let Ok(decision) = there.check(key).await
+            && decision.source() == Source::Block
+        {
+            assert!(begin.elapsed() < 10 * SECOND, "{key} stays blocked");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
+    assert!(there.admin().blocked().await.unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
     let server = RedisServer::start();
     let () = server.connect().set(LIST, "somebody else's").unwrap();

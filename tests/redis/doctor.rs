@@ -204,7 +204,7 @@ async fn rights_that_are_missing_are_named_and_nothing_else() {
     let server = RedisServer::start();
     let least = least_rights();
     for missing in [
-        "rpush", "pexpire", "unlink", "zadd", "set", "eval", "evalsha",
+        "rpush", "pexpire", "unlink", "zadd", "zrem", "set", "eval", "evalsha",
     ] {
         let rights = format!("{least} +info +ping +config +acl|whoami -{missing}");
         let report = store_as(&server, missing, &rights).doctor().await;

@@ -141,7 +141,7 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// ```text
 /// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
 ///   +exists +get +set +pexpire +llen +lindex +lrem +ltrim +rpush
-///   +zadd +zcard +zcount +zrange +zrangebyscore +zremrangebyrank
+///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
 /// ```
 ///
 /// In a cluster `+cluster|slots` as well, and for a database other than 0 `+select`; with Sentinel

@@ -20,7 +20,7 @@ const LIFE: &str = "600000";
 /// What the scripts run on keys, in an order in which no key is made that would stay. All are tried on one
 /// key, a text: whoever may run RPUSH is told that it is no list, and a list, which would have no time
 /// to live, is never made. Nor is a sorted set by ZADD XX.
-const PROBES: [Probe; 16] = [
+const PROBES: [Probe; 17] = [
     ("UNLINK", &[]),
     ("PEXPIRE", &[LIFE]),
     ("EXISTS", &[]),
@@ -36,6 +36,7 @@ const PROBES: [Probe; 16] = [
     ("ZCOUNT", &["0", "1"]),
     ("ZRANGE", &["0", "0"]),
     ("ZRANGEBYSCORE", &["0", "1"]),
+    ("ZREM", &["1"]),
     ("ZREMRANGEBYRANK", &["5", "5"]),
 ];
 
