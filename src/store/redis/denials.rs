@@ -108,7 +108,7 @@ impl Denials {
         }
         let whose = check.subject.fingerprint();
         let Some(wait) = wait_of(answer) else {
-            self.of_keys.remove(&whose);
+            self.remove(whose);
             return;
         };
         let answered_at = self.clock.now();
@@ -130,7 +130,13 @@ impl Denials {
         self.meter.refusals(|| self.of_keys.len());
         // Whoever forgets says so first: one of both sees the other.
         if self.forgotten_of(whose) != sent.forgotten {
-            self.of_keys.remove(&whose);
+            self.remove(whose);
+        }
+    }
+
+    fn remove(&self, whose: Fingerprint) {
+        if self.of_keys.remove(&whose).is_some() {
+            self.meter.refusals(|| self.of_keys.len());
         }
     }
 
@@ -157,7 +163,7 @@ impl Forgetting {
         if let Some(part) = self.denials.forgotten.get(part_of(self.whose)) {
             part.fetch_add(1, Ordering::SeqCst);
         }
-        self.denials.of_keys.remove(&self.whose);
+        self.denials.remove(self.whose);
     }
 }
 
