@@ -681,6 +681,27 @@ async fn nobody_gets_at_the_keys_without_the_token_and_few_may_guess_it() {
     let own = desk.get(&owner, "").header("sec-fetch-site", "same-origin");
     assert_eq!(statuses_of(own, 1).await, [200]);
 
+    // Nor does one that has pointed a name of its own to this machine.
+    let port = desk.page.rsplit_once(':').expect("a port").1;
+    for (host, status) in [
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost", 200),
+        ("[::1]", 200),
+    ] {
+        let request = desk
+            .get(&owner, "")
+            .header("host", format!("{host}:{port}"));
+        assert_eq!(statuses_of(request, 1).await, [status], "{host}");
+    }
+    // The scheme is a word in any case, and spaces around the token are none of it.
+    for credentials in ["bearer ", "BEARER  "] {
+        let request = owner
+            .get(&url)
+            .header("authorization", format!("{credentials}{}", desk.token));
+        assert_eq!(statuses_of(request, 1).await, [200], "{credentials}");
+    }
+
     // The service does not serve it.
     let there = format!("{}/api/limiters", desk.service);
     assert_eq!(

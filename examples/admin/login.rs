@@ -1,8 +1,12 @@
 //! Who may: those who know a token, and not another site by their browser.
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, WWW_AUTHENTICATE};
+use axum::http::uri::Authority;
 use axum::http::{HeaderValue, StatusCode, response};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -10,7 +14,14 @@ use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer};
 
 /// Lets in who sends `Authorization: Bearer` with the token. From one address, 10 attempts a minute may
 /// fail, then none is heard: each is charged before the token is looked at, and given back if it was right.
-pub(crate) fn protect(router: Router, token: &str) -> Router {
+/// A request that is broken off in between keeps its charge.
+///
+/// Nor is the right token heard then, or a token that somebody chose could be guessed at any pace: who
+/// guesses would be told of the right one. So all behind one proxy or NAT share the ten, and one of them can
+/// keep the others out for a minute. Have the page reached directly, or by a tunnel of one's own.
+///
+/// It is asked by an address, as `localhost`, or by the name that is said here; by no other.
+pub(crate) fn protect(router: Router, token: &str, host: Option<&str>) -> Router {
     // In this process, and so also while Redis is away.
     let attempts = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(10))
         .name("admin-login")
@@ -18,11 +29,12 @@ pub(crate) fn protect(router: Router, token: &str) -> Router {
         .settle(failures);
     router
         .layer(from_fn_with_state(
-            blake3::hash(token.as_bytes()),
+            blake3::hash(token.trim().as_bytes()),
             authorize,
         ))
         .layer(attempts)
         .layer(from_fn(same_site))
+        .layer(from_fn_with_state(host.map(Arc::from), known_host))
 }
 
 fn failures(_: &DecisionView, answer: &response::Parts) -> u32 {
@@ -43,7 +55,35 @@ async fn authorize(State(token): State<blake3::Hash>, request: Request, next: Ne
 }
 
 fn bearer(credentials: &HeaderValue) -> Option<&[u8]> {
-    credentials.as_bytes().strip_prefix(b"Bearer ")
+    let (scheme, token) = credentials.as_bytes().split_at_checked(b"Bearer ".len())?;
+    let is_bearer = scheme.eq_ignore_ascii_case(b"Bearer ");
+    is_bearer.then(|| token.trim_ascii())
+}
+
+/// Refuses what asks by a name that is not ours: a site that points its own name to this machine is the
+/// same site to its reader's browser.
+async fn known_host(
+    State(ours): State<Option<Arc<str>>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let told = request
+        .headers()
+        .get(HOST)
+        .and_then(|host| host.to_str().ok());
+    let told = told.and_then(|host| host.parse::<Authority>().ok());
+    let told = told.as_ref().or(request.uri().authority());
+    if told.is_some_and(|told| is_known(told.host(), ours.as_deref())) {
+        next.run(request).await
+    } else {
+        (StatusCode::FORBIDDEN, "not by this name\n").into_response()
+    }
+}
+
+fn is_known(host: &str, ours: Option<&str>) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let is = |name: &str| host.eq_ignore_ascii_case(name);
+    address.parse::<IpAddr>().is_ok() || is("localhost") || ours.is_some_and(is)
 }
 
 /// Refuses what a page of another site has its reader's browser send. It cannot send the token either,

@@ -5,6 +5,7 @@
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example admin`, in two terminals.
 //! `TOLLGATE_ADMIN_TOKEN` is the token, in place of one that is drawn with each start, and
 //! `TOLLGATE_ADMIN_ADDR` where the page is, port 3001 of this machine unless said otherwise.
+//! Where it is asked by a name, not by an address or as `localhost`, `TOLLGATE_ADMIN_HOST` is that name.
 
 mod login;
 mod page;
@@ -57,7 +58,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         token.shown()
     );
 
-    let page = router::router(limiters, token.text());
+    let host = env::var("TOLLGATE_ADMIN_HOST").ok();
+    let page = router::router(limiters, token.text(), host.as_deref());
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }).layer(site))
         .route("/search", get(|| async { "found\n" }).layer(search));
@@ -81,8 +83,9 @@ struct Token {
 
 fn token() -> Result<Token, getrandom::Error> {
     if let Ok(text) = env::var("TOLLGATE_ADMIN_TOKEN")
-        && !text.is_empty()
+        && !text.trim().is_empty()
     {
+        let text = text.trim().to_owned();
         return Ok(Token {
             text,
             is_drawn: false,

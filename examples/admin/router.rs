@@ -28,7 +28,11 @@ const MOST_BYTES: usize = 4_096;
 type Limiters = State<Arc<BTreeMap<String, Admin>>>;
 
 /// The page for everybody, and what it asks for to those who know the token.
-pub(crate) fn router(limiters: impl IntoIterator<Item = (String, Admin)>, token: &str) -> Router {
+pub(crate) fn router(
+    limiters: impl IntoIterator<Item = (String, Admin)>,
+    token: &str,
+    host: Option<&str>,
+) -> Router {
     let limiters: BTreeMap<_, _> = limiters.into_iter().collect();
     let api = Router::new()
         .route("/limiters", get(list))
@@ -37,7 +41,7 @@ pub(crate) fn router(limiters: impl IntoIterator<Item = (String, Admin)>, token:
         .route("/limiters/{name}/change", post(change))
         .layer(DefaultBodyLimit::max(MOST_BYTES))
         .with_state(Arc::new(limiters));
-    page::router().nest("/api", login::protect(api, token))
+    page::router().nest("/api", login::protect(api, token, host))
 }
 
 /// Which limiters there are.

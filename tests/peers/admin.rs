@@ -174,9 +174,56 @@ async fn a_token_that_is_wrong_is_said_and_one_that_is_right_is_kept_until_logge
     assert!(!desk.is_shown("#login").await);
     desk.browser.click("#log-out").await;
     assert!(desk.is_shown("#login").await && !desk.is_shown("#desk").await);
+    let kept = "return document.querySelectorAll('#desk tbody tr, #limiter option').length";
+    assert_eq!(desk.browser.run(kept).await, 0);
     desk.browser.client.refresh().await.expect("it reloads");
     assert!(desk.is_shown("#login").await);
     desk.end().await;
+}
+
+/// Has the page wait for answers whose path ends so, until `release` is called.
+const HOLD: &str = r"
+    const fetched = window.fetch;
+    const held = new Promise((release) => { window.release = release; });
+    window.fetch = async (path, options) => {
+        const answer = await fetched(path, options);
+        if (path.endsWith(arguments[0])) { window.arrived = true; await held; }
+        return answer;
+    };";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_for_a_limiter_that_was_left_meanwhile_is_not_shown_under_the_next() {
+    for path in ["/site/look", "/site"] {
+        let desk = Desk::start().await;
+        desk.log_in(&desk.token).await;
+        let _ = desk.statuses(12).await;
+        desk.look().await;
+        let browser = &desk.browser;
+        browser
+            .run(&HOLD.replace("arguments[0]", &format!("{path:?}")))
+            .await;
+        if path == "/site/look" {
+            browser.click("#look button").await;
+        } else {
+            browser
+                .run("document.getElementById('limiter').dispatchEvent(new Event('change'))")
+                .await;
+        }
+        while browser.run("return window.arrived === true").await != true {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let limiter = browser.find("#limiter").await;
+        limiter.select_by_value("search").await.expect("an option");
+        browser.until("#busiest-rows", |text| text == "none").await;
+        // All that waits for the answer runs before the next command.
+        browser.run("window.release()").await;
+        browser
+            .run("return new Promise((done) => setTimeout(done, 50))")
+            .await;
+        assert!(!desk.is_shown("#standing").await, "{path}");
+        assert_eq!(browser.text("#busiest-rows").await, "none", "{path}");
+        desk.end().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,7 +34,7 @@ async function ask(path, body) {
   throw new Refused(answer.status, await answer.text());
 }
 
-// Whose standing is shown: a key as it is stored, by its limiter.
+// Whose standing is shown: the path of a limiter, and a key of it as it is stored.
 let shown = null;
 let limiters = [];
 
@@ -77,8 +77,11 @@ function lookAt(key) {
 
 const limiterPath = () => `/${encodeURIComponent(byId("limiter").value)}`;
 
-function show(standing) {
-  shown = standing.key;
+// Whether an answer is still of use: none is once there was another limiter, or a log-out.
+const isAt = (limiter) => !byId("desk").hidden && limiterPath() === limiter;
+
+function show(limiter, standing) {
+  shown = { limiter, key: standing.key };
   byId("key").textContent = standing.key;
   const blocked = standing.blocked_seconds;
   const line = byId("blocked-for");
@@ -91,12 +94,18 @@ function show(standing) {
 }
 
 async function look(key) {
-  show(await ask(`${limiterPath()}/look`, { key }));
+  const limiter = limiterPath();
+  const standing = await ask(`${limiter}/look`, { key });
+  if (!isAt(limiter)) return;
+  show(limiter, standing);
   say("");
 }
 
 async function change(order, done) {
-  show(await ask(`${limiterPath()}/change`, { key: { kind: "stored", value: shown }, ...order }));
+  const { limiter, key } = shown;
+  const standing = await ask(`${limiter}/change`, { key: { kind: "stored", value: key }, ...order });
+  if (!isAt(limiter)) return;
+  show(limiter, standing);
   say(done);
   await lists();
 }
@@ -105,7 +114,9 @@ async function change(order, done) {
 const isInLists = () => document.querySelector(".lists").contains(document.activeElement);
 
 async function lists() {
-  const told = await ask(limiterPath());
+  const limiter = limiterPath();
+  const told = await ask(limiter);
+  if (!isAt(limiter)) return;
   const blocked = told.blocked.map(({ key, seconds }) => row(key, duration(seconds), lookAt(key)));
   byId("blocked-rows").replaceChildren(...(blocked.length ? blocked : [empty(3, "none")]));
   const busiest = told.busiest.map(({ key, refused, error }) =>
@@ -125,11 +136,18 @@ async function attempt(what) {
   }
 }
 
+// Nothing of one limiter stays under the next, and nothing at all behind a log-out.
+function clear() {
+  shown = null;
+  byId("standing").hidden = true;
+  for (const id of ["key", "blocked-for", "quotas", "status"]) byId(id).textContent = "";
+  for (const id of ["quota-rows", "blocked-rows", "busiest-rows"]) byId(id).replaceChildren();
+}
+
 function chooseLimiter() {
   const limiter = limiters.find(({ name }) => name === byId("limiter").value);
+  clear();
   byId("quotas").textContent = `Allows ${limiter.quotas.join(", ") || "everything"}.`;
-  byId("standing").hidden = true;
-  shown = null;
   return attempt(lists);
 }
 
@@ -158,7 +176,11 @@ function logOut(why = "") {
   token.forget();
   byId("desk").hidden = true;
   byId("log-out").hidden = true;
-  byId("standing").hidden = true;
+  clear();
+  limiters = [];
+  byId("limiter").replaceChildren();
+  byId("look").reset();
+  chooseKind();
   byId("login").hidden = false;
   byId("login-error").textContent = why;
   byId("token").focus();
