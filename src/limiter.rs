@@ -117,7 +117,8 @@ impl RateLimiter {
     /// [`Admin::busiest_refused`](crate::Admin::busiest_refused); none unless said otherwise.
     ///
     /// 100 tell about any key that makes up a hundredth of all refusals. Each takes about 150 bytes, and
-    /// a refusal a lock and, on average, a few steps, whatever the number of keys that are refused.
+    /// a refusal a lock and on average a few steps, whatever the number of keys that are refused; one may
+    /// look at all places twice.
     #[must_use]
     pub fn track_refused(mut self, keys: NonZeroUsize) -> Self {
         self.telemetry = Arc::new(Telemetry::new(&self.name, Some(keys)));

@@ -313,6 +313,36 @@ mod tests {
         assert!(denials.find(bob.check(4)).is_some());
     }
 
+    #[cfg(feature = "metrics")]
+    #[test]
+    fn the_gauge_follows_what_is_forgotten() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let told = recorder.handle();
+        let told = || {
+            let text = told.render();
+            let line = text.lines().find(|line| line.starts_with("tollgate_keys{"));
+            line.and_then(|line| line.rsplit(' ').next())
+                .map(str::to_owned)
+        };
+        metrics::with_local_recorder(&recorder, || {
+            let (denials, _) = denials();
+            let ada = Asking::new("ada", Quota::per_minute(5));
+            let refuse = || {
+                let sent = denials.sending(ada.check(1));
+                denials.note(ada.check(1), &refused(Some(SECOND)), sent);
+            };
+            refuse();
+            assert_eq!(told().as_deref(), Some("1"));
+            let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
+            denials.note(ada.check(1), &admitted, denials.sending(ada.check(1)));
+            assert_eq!(told().as_deref(), Some("0"));
+            refuse();
+            assert_eq!(told().as_deref(), Some("1"));
+            drop(denials.forgetting(ada.check(1).subject));
+            assert_eq!(told().as_deref(), Some("0"));
+        });
+    }
+
     #[test]
     fn no_more_is_remembered_than_there_is_room_for() {
         let (denials, _) = denials();
