@@ -104,3 +104,15 @@ fn what_a_check_costs_is_what_the_benches_printed() {
         },
     );
 }
+
+#[test]
+fn what_a_check_of_governor_costs_is_what_the_benches_printed() {
+    let took = |row| printed(RESULTS, "## In process", &[row, "1"], "admitted, ns");
+    let told = format!(
+        "check takes {} ns where one of the default here takes {} ",
+        took("governor, keyed"),
+        took("SlidingLog")
+    );
+    let page = read("src/guide/moving_from_others.md");
+    assert!(page.contains(&told), "the page on moving has no {told:?}");
+}
