@@ -55,3 +55,19 @@ fn a_call_of_grpc_is_refused_as_the_page_shows() {
         assert!(sent == told || told == "…", "{name}: {sent}, told {told}");
     }
 }
+
+#[test]
+fn the_oldest_redis_that_is_told_is_the_oldest_that_the_tests_were_run_on() {
+    let results = read("tests/compat/RESULTS.md");
+    let passed = results.lines().filter(|line| line.contains(" passed "));
+    let versions = passed.filter_map(|line| line.split_once(" Redis ")?.1.split(' ').next());
+    let oldest = versions.min_by_key(|version| {
+        let parts = version
+            .split('.')
+            .map(|part| part.parse().expect("a number"));
+        parts.collect::<Vec<u32>>()
+    });
+    let told = format!("seen to pass from {},", oldest.expect("a version"));
+    let page = read("src/guide/what_this_does_not_do.md");
+    assert!(page.contains(&told), "the page has no {told:?}");
+}
