@@ -25,7 +25,10 @@ impl Figures {
         let row = rows.find(|cells| cells[1].contains(fault));
         let figure = &row.unwrap_or_else(|| panic!("no fault {fault:?}"))[2];
         let rest = figure.split_once(before).map(|(_, rest)| rest);
-        let found = rest.and_then(|rest| Some(rest.split_once(after)?.0));
+        let found = rest.and_then(|rest| match after {
+            "" => Some(rest),
+            after => Some(rest.split_once(after)?.0),
+        });
         found.unwrap_or_else(|| panic!("no {before:?} … {after:?} in {figure:?}"))
     }
 }
@@ -65,33 +68,46 @@ pub(super) fn faults() -> String {
         (
             "scripts flushed and clients killed, ten times a second",
             format!(
-                "{} checks: at most {} admitted",
+                "{} checks: at most {} admitted; {} of the checks without a decision",
                 of("SCRIPT FLUSH", "blows, ", " checks"),
                 of("SCRIPT FLUSH", "at most ", " admitted"),
+                of("SCRIPT FLUSH", "keys, ", " without a decision"),
             ),
         ),
         (
             "connections cut before the reply",
             format!(
-                "{} cuts in {} checks; {} counted twice",
+                "{} cuts in {} checks; {} counted twice; {} refused, {} of them counted too",
                 of("connection cut", "checks, ", " cuts"),
                 of("connection cut", "", " checks"),
                 of("connection cut", "too; ", " twice"),
+                of("connection cut", "counted, ", " refused"),
+                of("connection cut", "refused, ", " of them counted too"),
             ),
         ),
         (
             "memory is full, under `noeviction`",
             format!(
-                "{} refusals by Redis, {} correct; admissions by the policy",
+                "{} refusals by Redis, {} correct; {} admissions left to the policy",
                 of("maxmemory reached", "", " refusals"),
                 of("maxmemory reached", "Redis, ", " correct"),
+                of(
+                    "maxmemory reached",
+                    "correct; ",
+                    " admissions left to the policy"
+                ),
             ),
         ),
         (
             "Sentinel promotes a replica",
             format!(
-                "counting {} later; {} admitted",
+                "counting {} later; {} requests refused meanwhile; {} admitted",
                 of("Sentinel failover", "enforcing ", " later"),
+                of(
+                    "Sentinel failover",
+                    "later; ",
+                    " requests refused meanwhile"
+                ),
                 of("Sentinel failover", "meanwhile; ", " admitted"),
             ),
         ),
@@ -106,11 +122,34 @@ pub(super) fn faults() -> String {
         (
             "the server's clock steps by an hour",
             format!(
-                "no key locked for longer than {}, refusals that are remembered included",
+                "no key locked for longer than {}, refusals that are remembered included; {}, {} where \
+                 refusals are remembered",
                 of("refusals remembered for a second", "longest lock ", ";"),
+                of("every check asked", "; ", ""),
+                of(
+                    "refusals remembered for a second",
+                    "; ",
+                    " units more than promised"
+                ),
             ),
         ),
     ];
-    let rows = rows.map(|(fault, seen)| vec![fault.to_owned(), seen]);
+    let rows = rows.map(|(fault, seen)| vec![fault.to_owned(), grouped(&seen)]);
     table(&["fault", "seen"], 0, rows)
+}
+
+/// With a space between the thousands of each whole number.
+fn grouped(text: &str) -> String {
+    let is_digit = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+    let mut grouped = String::new();
+    for (at, each) in text.char_indices() {
+        let before = (0..at).rev().take_while(|at| is_digit(*at)).count();
+        let left = (at..).take_while(|at| is_digit(*at)).count();
+        let is_fraction = text[..at - before].ends_with('.');
+        if before > 0 && left > 0 && left % 3 == 0 && !is_fraction {
+            grouped.push(' ');
+        }
+        grouped.push(each);
+    }
+    grouped
 }
