@@ -396,6 +396,18 @@ fn a_block_that_nobody_runs_or_makes_is_found() {
             "<!-- from: paths -->\n|a|\n|---|\n|`src/nothing.rs`|\n",
             "there is no src/nothing.rs",
         ),
+        (
+            "<!-- from: items -->\n```sh\ntollgate --invented\n```\n",
+            "items: it looks at tables only",
+        ),
+        (
+            "<!-- from: paths -->\n```text\n`src/nothing.rs`\n```\n",
+            "paths: it looks at tables only",
+        ),
+        (
+            "<!-- from: guide-tests -->\n```sh\ntollgate --invented\n```\n",
+            "guide-tests: it looks at tables and `text` only, not at `sh`",
+        ),
     ] {
         assert!(
             complaint(text).contains(says),
@@ -407,6 +419,7 @@ fn a_block_that_nobody_runs_or_makes_is_found() {
         "```sh\n# All tests.\nTOLLGATE_STORE=memory: cargo run --example axum   # so\n```\n",
         "```sh\ncargo bench --all-features \\\n  --bench memory\n```\n",
         "<!-- from: items -->\n|a|\n|---|\n|`Quota::per_day(..)`, [x](crate::x1)|\n",
+        "<!-- from: guide-tests -->\n```text\nok\n```\n",
     ] {
         assert_eq!(complaint(text), "", "{text}");
     }

@@ -11,7 +11,7 @@ mod seen;
 
 use std::future::Future;
 
-use crate::markdown::Block;
+use crate::markdown::{Block, Kind};
 
 pub(crate) use code::first_line;
 
@@ -20,8 +20,10 @@ pub(crate) enum Maker {
     Same(fn(&Block) -> String),
     /// The block is this text, whatever its numbers.
     Alike(fn(&Block) -> String),
-    /// The block is written by hand; this looks whether it is true.
+    /// The table is written by hand; this looks whether it is true. It would find nothing in code.
     True(fn(&Block) -> Result<(), String>),
+    /// The same of a table or a `text` block. Commands are never taken for true: somebody has to run them.
+    TrueOrText(fn(&Block) -> Result<(), String>),
 }
 
 const MAKERS: &[(&str, Maker)] = &[
@@ -40,7 +42,7 @@ const MAKERS: &[(&str, Maker)] = &[
     ("paths", Maker::True(prose::paths)),
     ("contestants", Maker::True(prose::contestants)),
     // The guide.
-    ("guide-tests", Maker::True(prose::guide_tests)),
+    ("guide-tests", Maker::TrueOrText(prose::guide_tests)),
     ("metrics", Maker::True(prose::metrics)),
     // Tables of words, which name items of the code.
     ("items", Maker::True(prose::items)),
@@ -67,9 +69,22 @@ impl Maker {
                 let right = shape(&made) == shape(&block.text);
                 (made, right)
             }
-            Self::True(look) => return look(block).map(|()| None),
+            Self::True(look) | Self::TrueOrText(look) => {
+                self.is_for(&block.kind)?;
+                return look(block).map(|()| None);
+            }
         };
         Ok((!right).then_some(made))
+    }
+
+    fn is_for(&self, kind: &Kind) -> Result<(), String> {
+        match (self, kind) {
+            (Self::True(_), Kind::Code(_)) => Err("it looks at tables only".into()),
+            (Self::TrueOrText(_), Kind::Code(language)) if language != "text" => Err(format!(
+                "it looks at tables and `text` only, not at `{language}`"
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
