@@ -72,7 +72,7 @@ async fn known_host(
         .get(HOST)
         .and_then(|host| host.to_str().ok());
     let told = told.and_then(|host| host.parse::<Authority>().ok());
-    let told = told.as_ref().or(request.uri().authority());
+    let told = told.as_ref().or_else(|| request.uri().authority());
     if told.is_some_and(|told| is_known(told.host(), ours.as_deref())) {
         next.run(request).await
     } else {
