@@ -51,10 +51,9 @@ pub(crate) fn is_run(command: &str) -> Result<(), String> {
             )?;
             is_in_ci(&format!("--bench {bench}"))
         }
-        ["cargo", "test", ..] if words.contains(&"--test") => {
-            Project::get().target("test", after("--test")).map(drop)
-        }
-        ["tests/run", suite, ..] if suite.starts_with('-') => Ok(()),
+        ["cargo", "test", ..] if !tests(&words).is_empty() => tests_are_there(&words),
+        // Which hands it all to `cargo test`.
+        ["tests/run", suite, ..] if suite.starts_with('-') => tests_are_there(&words),
         ["tests/run"] => is_in_ci("tests/run"),
         ["tests/run", suite, ..] => is_in_ci(&format!("tests/run {suite}")),
         _ => is_in_ci(&words.join(" ")),
@@ -69,6 +68,20 @@ fn is_setting(word: &str) -> bool {
                 .bytes()
                 .all(|byte| byte.is_ascii_uppercase() || byte == b'_')
     })
+}
+
+/// What follows each `--test`.
+fn tests<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    let follows = |at: usize| match words[at] {
+        "--test" => Some(words.get(at + 1).copied().unwrap_or_default()),
+        word => word.strip_prefix("--test="),
+    };
+    (0..words.len()).filter_map(follows).collect()
+}
+
+fn tests_are_there(words: &[&str]) -> Result<(), String> {
+    let mut tests = tests(words).into_iter();
+    tests.try_for_each(|name| Project::get().target("test", name).map(drop))
 }
 
 /// An example that some test starts, with the features that it needs.

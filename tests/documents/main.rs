@@ -372,6 +372,15 @@ fn a_block_that_nobody_runs_or_makes_is_found() {
             "```sh\ntests/run nothing  # so\n```\n",
             "`tests/run nothing`: nobody runs it",
         ),
+        ("```sh\ntests/run --test none\n```\n", "no test \"none\""),
+        (
+            "```sh\ntests/run --all-features --test parity --test=none\n```\n",
+            "no test \"none\"",
+        ),
+        (
+            "```sh\ncargo test --test parity --test none\n```\n",
+            "no test \"none\"",
+        ),
         (
             "So says `tests/run nothing`.\n",
             "README.md:1: `tests/run nothing`: nobody runs it",
@@ -417,6 +426,7 @@ fn a_block_that_nobody_runs_or_makes_is_found() {
     }
     for text in [
         "```sh\n# All tests.\nTOLLGATE_STORE=memory: cargo run --example axum   # so\n```\n",
+        "```sh\ntests/run --test parity proptest -- --test-threads 1\n```\n",
         "```sh\ncargo bench --all-features \\\n  --bench memory\n```\n",
         "<!-- from: items -->\n|a|\n|---|\n|`Quota::per_day(..)`, [x](crate::x1)|\n",
         "<!-- from: guide-tests -->\n```text\nok\n```\n",
