@@ -76,7 +76,7 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// # What Redis is spared
 ///
 /// Redis is what all processes share, so a decision should cost it little. Three things see to it, and
-/// none of them changes a decision:
+/// none of them admits more than Redis would; what is given back elsewhere is seen within a second:
 ///
 /// - **Batches.** Checks that wait at the same time travel in one call, of about 300 µs of Redis, for
 ///   which it has room for some eighty keys. Nothing waits for company: a check that finds nothing on its way is sent at once, and at
