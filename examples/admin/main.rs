@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
     let store = store::from_url(&url)?;
 
-    let site = RateLimitLayer::new(store.clone(), "10/minute".parse::<Quota>()?)
+    let site = RateLimitLayer::new(store.clone(), "10/hour".parse::<Quota>()?)
         .name("site")
         .track_refused(TRACKED);
     let search = RateLimitLayer::new(store, [Quota::per_second(5), Quota::per_hour(1_000)])

@@ -60,7 +60,7 @@ impl Desk {
         let limiter = self.browser.find("#limiter").await;
         limiter.select_by_value("site").await.expect("an option");
         self.browser
-            .until("#quotas", |text| text == "Allows 10/minute.")
+            .until("#quotas", |text| text == "Allows 10/hour.")
             .await;
         self.browser.put("#value", "127.0.0.1").await;
         self.browser.click("#look button").await;
@@ -94,9 +94,9 @@ async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
     desk.look().await;
     let browser = &desk.browser;
     let row = browser
-        .until("#quota-rows", |text| text.contains("10/minute"))
+        .until("#quota-rows", |text| text.contains("10/hour"))
         .await;
-    assert!(row.starts_with("10/minute 10 0 "), "{row}");
+    assert!(row.starts_with("10/hour 10 0 "), "{row}");
     assert_eq!(browser.text("#blocked-for").await, "Not blocked.");
 
     browser.put("#units", "3").await;
@@ -108,13 +108,13 @@ async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
         browser
             .text("#quota-rows")
             .await
-            .starts_with("10/minute 7 3 ")
+            .starts_with("10/hour 7 3 ")
     );
     assert_eq!(desk.statuses(4).await, [200, 200, 200, 429]);
 
     browser.click("#reset").await;
     browser
-        .until("#quota-rows", |text| text == "10/minute 0 10 –")
+        .until("#quota-rows", |text| text == "10/hour 0 10 –")
         .await;
     assert_eq!(desk.statuses(1).await, [200]);
 
@@ -131,7 +131,9 @@ async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
         .await;
     let refused = reqwest::get(&desk.service).await.expect("an answer");
     assert_eq!(refused.status(), 429);
-    assert_eq!(refused.headers()["retry-after"], "10800");
+    let wait = refused.headers()["retry-after"].to_str().expect("text");
+    let wait: u64 = wait.parse().expect(wait);
+    assert!(wait > 10_700 && wait <= 10_800, "{wait}");
     browser
         .until("#blocked-rows", |text| text == "ip=127.0.0.1 3 h Look")
         .await;
@@ -146,7 +148,7 @@ async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
         .await;
     browser.click("#busiest-rows button").await;
     browser
-        .until("#quota-rows", |text| text.starts_with("10/minute 2 8 "))
+        .until("#quota-rows", |text| text.starts_with("10/hour 2 8 "))
         .await;
     desk.end().await;
 }
