@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::example::Example;
 use crate::webdriver::Browser;
 
-/// The keys, as WebDriver writes them.
+/// The keys, as `WebDriver` writes them.
 const ENTER: &str = "\u{e007}";
 const TAB: &str = "\u{e004}";
 
