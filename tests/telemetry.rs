@@ -314,6 +314,25 @@ async fn calls_to_redis_tell_how_many_checks_they_carried_and_how_long_those_wai
 }
 
 #[tokio::test]
+async fn refusals_that_are_remembered_are_told_as_they_come_and_go() {
+    const HELD: &str = r#"tollgate_keys{store="counts",holds="refusals"}"#;
+    let server = RedisServer::start();
+    let (prometheus, _guard) = scrape();
+    let limiter = RateLimiter::new(store_on(&server).named("counts"), Quota::per_hour(3));
+    let refused = async || {
+        assert!(!limiter.check_n(WHO, 3).await.unwrap().is_allowed());
+        assert_eq!(scraped(&prometheus, HELD), 1.0);
+    };
+    assert!(limiter.check(WHO).await.unwrap().is_allowed());
+    refused().await;
+    assert!(limiter.check(WHO).await.unwrap().is_allowed());
+    assert_eq!(scraped(&prometheus, HELD), 0.0, "one is admitted");
+    refused().await;
+    limiter.reset(WHO).await.unwrap();
+    assert_eq!(scraped(&prometheus, HELD), 0.0, "they are forgotten");
+}
+
+#[tokio::test]
 async fn a_refusal_is_an_event_at_info_that_tells_no_key() {
     log::keep();
     let layer = layer(MemoryStore::new(), Quota::per_hour(1));
