@@ -128,7 +128,7 @@ struct Service {
     _example: Example,
     address: String,
     /// How often, by limiter and outcome.
-    seen: BTreeMap<Vec<String>, f64>,
+    seen: BTreeMap<Vec<String>, u32>,
 }
 
 impl Service {
@@ -159,7 +159,7 @@ impl Service {
                 other => panic!("{other:?}"),
             };
             let seen = vec![limiter.to_owned(), outcome.to_owned()];
-            *self.seen.entry(seen).or_default() += 1.0;
+            *self.seen.entry(seen).or_default() += 1;
         }
     }
 
@@ -182,11 +182,13 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
     service.send_to_all().await;
     // A dry run answers none of its clients otherwise: three in ten seconds are within its limit.
     let of_export = |outcome: &str| vec!["export".to_owned(), outcome.to_owned()];
-    service.seen.insert(of_export("admitted"), 3.0);
-    service.seen.insert(of_export("would_refuse"), 2.0);
+    service.seen.insert(of_export("admitted"), 3);
+    service.seen.insert(of_export("would_refuse"), 2);
     let counted = "sum by (limiter, outcome) (tollgate_checks_total) > 0";
     let labels = ["limiter", "outcome"];
-    let seen = service.seen.clone();
+    let seen = service.seen.iter();
+    let seen = seen.map(|(labels, count)| (labels.clone(), f64::from(*count)));
+    let seen: BTreeMap<_, _> = seen.collect();
     prometheus
         .comes_to(counted, &labels, |counted| *counted == seen)
         .await;
