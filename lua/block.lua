@@ -7,9 +7,9 @@ reply   1, or 0 when the list is full
 calls   ZREM to end one; ZRANGE three times, ZCOUNT, ZREMRANGEBYRANK, ZADD up to three times, PEXPIRE
 server  Redis 5.0
 
-duration is whole microseconds from now on, of no more than 2^52; 0 ends what is blocked. The member `#` is the version of the
-list: its score is in milliseconds, so that it stands before all that ends in microseconds, and grows with
-each change.
+duration is whole microseconds from now on, of no more than 2^52; 0 ends what is blocked. The member `#`
+is the version of the list: its score is in milliseconds, so that it stands before all that ends in
+microseconds, and grows with each change.
 ]]
 
 local call, list, ends = redis.call, KEYS[1], now + ARGV[2]

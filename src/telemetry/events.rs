@@ -18,6 +18,24 @@ use crate::clock::Clock;
 /// for a client to fill a disk with. All others are told at debug.
 const TOLD_A_SECOND: u64 = 10;
 
+/// A refusal, at either level.
+macro_rules! refusal {
+    ($level:ident, $limiter:ident, $outcome:ident, $decision:ident $(, $left_out:ident)?) => {
+        $level!(
+            target: "tollgate::check",
+            limiter = $limiter,
+            outcome = $outcome.text(),
+            source = $decision.source().text(),
+            cost = $decision.cost(),
+            limit = $decision.limit(),
+            retry_after = seconds($decision.retry_after()),
+            key_alias = alias($decision),
+            $($left_out,)?
+            "a check was refused"
+        )
+    };
+}
+
 /// What is told of the checks of one limiter.
 #[derive(Debug)]
 pub(super) struct Events {
@@ -54,32 +72,10 @@ impl Events {
     }
 
     pub(super) fn refused(&self, limiter: &str, outcome: Outcome, decision: &DecisionView) {
-        if let Some(left_out) = self.turn_of(outcome) {
-            info!(
-                target: "tollgate::check",
-                limiter,
-                outcome = outcome.text(),
-                source = decision.source().text(),
-                cost = decision.cost(),
-                limit = decision.limit(),
-                retry_after = seconds(decision.retry_after()),
-                key_alias = alias(decision),
-                left_out,
-                "a check was refused"
-            );
-            return;
+        match self.turn_of(outcome) {
+            Some(left_out) => refusal!(info, limiter, outcome, decision, left_out),
+            None => refusal!(debug, limiter, outcome, decision),
         }
-        debug!(
-            target: "tollgate::check",
-            limiter,
-            outcome = outcome.text(),
-            source = decision.source().text(),
-            cost = decision.cost(),
-            limit = decision.limit(),
-            retry_after = seconds(decision.retry_after()),
-            key_alias = alias(decision),
-            "a check was refused"
-        );
     }
 
     pub(super) fn exempt(&self, limiter: &str) {
