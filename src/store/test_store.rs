@@ -134,12 +134,14 @@ impl TestStore {
         self.next(checks, Mood::Refuses(retry_after.into()));
     }
 
-    /// Answers the next checks with an error of this kind. What was told before comes first.
+    /// Answers the next checks with an error of this kind. What was told before comes first. Refunds,
+    /// resets, gifts and blocks are no checks: they do not fail by this, nor use it up.
     pub fn fail_next(&self, checks: usize, kind: ErrorKind) {
         self.next(checks, Mood::Fails(kind));
     }
 
-    /// Never answers the next checks. What was told before comes first.
+    /// Never answers the next checks. What was told before comes first. Refunds, resets, gifts and blocks
+    /// are answered, and do not use it up.
     pub fn hang_next(&self, checks: usize) {
         self.next(checks, Mood::Hangs);
     }
