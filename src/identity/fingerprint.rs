@@ -40,6 +40,13 @@ impl Fingerprint {
         Self(halves)
     }
 
+    /// By what a table finds it: it is a hash already.
+    #[inline]
+    pub(crate) fn hash(self) -> u64 {
+        let [hash, _] = self.0;
+        hash
+    }
+
     /// Two numbers, each as random as the other.
     pub(crate) fn halves(self) -> [u64; 2] {
         self.0

@@ -92,7 +92,7 @@ impl Counts {
     fn count(&mut self, key: &Key, capacity: usize) {
         let whose = key.fingerprint();
         let known = |place: &usize| self.is_at(*place, whose);
-        let place = match self.places.find(hash_of(whose), known) {
+        let place = match self.places.find(whose.hash(), known) {
             Some(place) => *place,
             None if self.counted.len() < capacity => self.append(key),
             None => self.take_least(key),
@@ -122,7 +122,7 @@ impl Counts {
         let before = std::mem::replace(&mut counted.key, key.clone());
         counted.error = counted.refused;
         let was_there = |at: &usize| *at == place;
-        let hash = hash_of(before.fingerprint());
+        let hash = before.fingerprint().hash();
         if let Ok(was) = self.places.find_entry(hash, was_there) {
             was.remove();
         }
@@ -157,16 +157,10 @@ impl Counts {
         } = self;
         let hash = |place: &usize| {
             let counted = counted.get(*place);
-            counted.map_or(0, |counted| hash_of(counted.key.fingerprint()))
+            counted.map_or(0, |counted| counted.key.fingerprint().hash())
         };
         places.insert_unique(hash(&place), place, hash);
     }
-}
-
-/// A fingerprint is a hash already.
-fn hash_of(whose: Fingerprint) -> u64 {
-    let [hash, _] = whose.halves();
-    hash
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::identity::Fingerprint;
 /// The counts of each key, by the fingerprint of its name.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
+    /// By one half of a fingerprint; the other one chooses the shard.
     table: HashTable<u32>,
     list: Vec<Entry>,
 }
@@ -24,12 +25,6 @@ struct Entry {
     counters: Counters,
 }
 
-/// The half of a fingerprint by which the table finds it; the other one chooses the shard.
-fn hash_of(name: Fingerprint) -> u64 {
-    let [hash, _] = name.halves();
-    hash
-}
-
 impl Entries {
     pub(super) fn len(&self) -> usize {
         self.list.len()
@@ -40,7 +35,7 @@ impl Entries {
         let list = &self.list;
         let found = self
             .table
-            .find(hash_of(name), |index| is_at(list, *index, name))?;
+            .find(name.hash(), |index| is_at(list, *index, name))?;
         let entry = self.list.get_mut(*found as usize)?;
         Some(&mut entry.counters)
     }
@@ -64,7 +59,7 @@ impl Entries {
         self.list.push(Entry { name, counters });
         let list = &self.list;
         self.table
-            .insert_unique(hash_of(name), index, |index| hash_at(list, *index));
+            .insert_unique(name.hash(), index, |index| hash_at(list, *index));
         true
     }
 
@@ -72,7 +67,7 @@ impl Entries {
         let list = &self.list;
         let found = self
             .table
-            .find(hash_of(name), |index| is_at(list, *index, name));
+            .find(name.hash(), |index| is_at(list, *index, name));
         if let Some(index) = found.copied() {
             self.swap_remove(index as usize);
         }
@@ -87,10 +82,10 @@ impl Entries {
         let is_last = |at: &u32| *at as usize + 1 == list.len();
         if let Ok(place) = self
             .table
-            .find_entry(hash_of(removed.name), |at| *at as usize == index)
+            .find_entry(removed.name.hash(), |at| *at as usize == index)
         {
             let (at, _) = place.remove();
-            if let Some(moved) = self.table.find_mut(hash_of(last.name), is_last) {
+            if let Some(moved) = self.table.find_mut(last.name.hash(), is_last) {
                 *moved = at;
             }
             self.list.swap_remove(index);
@@ -105,5 +100,5 @@ fn is_at(list: &[Entry], index: u32, name: Fingerprint) -> bool {
 
 fn hash_at(list: &[Entry], index: u32) -> u64 {
     list.get(index as usize)
-        .map_or(0, |entry| hash_of(entry.name))
+        .map_or(0, |entry| entry.name.hash())
 }

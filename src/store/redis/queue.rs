@@ -145,7 +145,7 @@ impl Queue {
         let number = self.left;
         if let Ok(last) = self
             .last_of_key
-            .find_entry(hash_of(entry.whose), |last| *last == number)
+            .find_entry(entry.whose.hash(), |last| *last == number)
         {
             last.remove();
         }
@@ -158,11 +158,11 @@ impl Queue {
             let entry = self.entries.get(number - self.left);
             entry.is_some_and(|entry| entry.whose == whose)
         };
-        self.last_of_key.find(hash_of(whose), of_key).copied()
+        self.last_of_key.find(whose.hash(), of_key).copied()
     }
 
     fn note_last(&mut self, whose: Fingerprint, before: Option<usize>, number: usize) {
-        let hash = hash_of(whose);
+        let hash = whose.hash();
         let before = before.and_then(|before| self.last_of_key.find_mut(hash, |n| *n == before));
         if let Some(before) = before {
             *before = number;
@@ -171,16 +171,10 @@ impl Queue {
         let (entries, left) = (&self.entries, self.left);
         let rehash = |number: &usize| {
             let entry = entries.get(number - left);
-            entry.map_or(0, |entry| hash_of(entry.whose))
+            entry.map_or(0, |entry| entry.whose.hash())
         };
         self.last_of_key.insert_unique(hash, number, rehash);
     }
-}
-
-/// A fingerprint is a hash already.
-fn hash_of(whose: Fingerprint) -> u64 {
-    let [hash, _] = whose.halves();
-    hash
 }
 
 impl Waiting {
