@@ -13,7 +13,7 @@ reply   call: time
 reply   entry: admitted
 reply   admitted: used, reset
 reply   refused: used, wait, reset
-reply   receipt: stamp, mark, back
+reply   receipt: stamp, mark
 calls   those of the algorithms
 server  Redis 5.0
 
@@ -30,7 +30,7 @@ milliseconds, as text.
 The reply is flat. Of an entry it holds how many of its checks were admitted, or the text of an error;
 then what each quota says after each of those, and if not all were, what each says of the first that
 was refused, which is what it says of all behind it. A tally adds a receipt for each admitted check: by
-time, stamp, mark and back of the strictest quota of a count, refund finds again what was charged. A
+time, stamp and mark of the strictest quota of a count, refund finds again what was charged. A
 wait of 0 admits, one of -1 never ends. A cost of 0 only looks, which is told once.
 ]]
 

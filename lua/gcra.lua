@@ -1,7 +1,7 @@
 --[[
-gcra: the generic cell rate algorithm, as a meter that drains. A limit of units flows out evenly in
-a window, and up to the limit may stand in it at once. Counts in whole parts of a unit, so that
-nothing drifts where the limit does not divide the window. Twin of src/algorithm/gcra.rs.
+gcra: the generic cell rate algorithm, as a meter: units flow in when they are charged and drain evenly,
+a limit of them in a window. Up to the limit may stand in the meter at once. Counts in whole parts of a
+unit, so that nothing drifts where the limit does not divide the window. Twin of src/algorithm/gcra.rs.
 
 KEYS    none; is given one
 ARGV    none; is given a quota
@@ -9,58 +9,80 @@ reply   steps, grant, prepare
 calls   those of tally
 server  Redis 5.0
 
-Stored: a time, the whole units that stood in the meter then, and what stood of one more, in units
-times microseconds: a whole unit is a window of them; the units given back since it was empty or its
-limit changed, parts as whole ones; the limit by which it was charged last, by which it drains.
+Stored: a time; the whole units that stood in the meter then; what stood of one more, in units times
+microseconds, of which a whole unit is a window; how many units have flowed in since the meter was empty
+or this was full. Then the numbers of holes, three for each.
+
+A meter that was brought up to now has a `rate` too: how many units drain in a window.
 ]]
 
 local tick_of = need('tick')
-local floor, ceil, min = math.floor, math.ceil, math.min
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
--- In which parts of a unit the meter is read: a unit is `whole` of them, and a limit of them flows
--- out each tick.
+-- As many units flow in before another meter begins.
+local MAX_POURED = 4294967295
+
 local function prepare(quota)
   quota.tick = tick_of(quota.limit, quota.window)
   quota.whole = ceil(quota.window / quota.tick)
 end
 
--- What stands in the meter: no more than the limit, so that none waits longer than a window where
--- the limit was lowered.
-local function level_of(units, part, quota)
-  local most = quota.limit * quota.whole
-  if units >= quota.limit then
-    return most
+-- In which parts of a unit a meter is read that drains at a rate: a unit is `whole` of them, and `rate`
+-- of them drain each tick.
+local function scale_of(rate, quota)
+  if rate <= quota.limit then
+    return quota.limit, quota.tick, quota.whole
   end
-  return min(most, units * quota.whole + ceil(part / quota.tick))
+  local tick = tick_of(rate, quota.window)
+  return rate, tick, ceil(quota.window / tick)
 end
 
 local function at(numbers, quota)
   if #numbers == 0 then
-    return { now, 0, 0, 0, 0 }
+    return { now, 0, 0, 0, rate = quota.limit }
   end
-  local tick, whole, limit = quota.tick, quota.whole, quota.limit
-  local level = level_of(numbers[2], numbers[3], quota)
+  local rate, tick, whole = scale_of(max(numbers[2], 1), quota)
+  local level = numbers[2] * whole + ceil(numbers[3] / tick)
   local time = min(numbers[1], now)
   local passed = floor((now - time) / tick)
-  if level == 0 or passed >= ceil(level / limit) then
-    return { now, 0, 0, 0, 0 }
+  if level == 0 or passed >= ceil(level / rate) then
+    return { now, 0, 0, 0, rate = quota.limit }
   end
-  level = level - passed * limit
+  level = level - passed * rate
   local units = floor(level / whole)
   -- Not now: the rest of a tick goes on counting.
-  return { time + passed * tick, units, (level - units * whole) * tick, numbers[4], numbers[5] }
+  local settled = {
+    time + passed * tick,
+    units,
+    (level - units * whole) * tick,
+    numbers[4],
+    rate = rate,
+  }
+  for index = 5, #numbers do
+    settled[index] = numbers[index]
+  end
+  return settled
 end
 
--- Lowers the level as it is stored, by what is given back.
-local function lower(numbers, quota, taken)
-  local whole = quota.whole
-  local level = level_of(numbers[2], numbers[3], quota) - taken
+-- Brings a meter up to now if it drains by its own level: a lower one would have drained slower since.
+local function keep_pace(numbers, quota)
+  if numbers[2] > quota.limit then
+    local settled = at(numbers, quota)
+    numbers[1], numbers[2], numbers[3] = settled[1], settled[2], settled[3]
+  end
+end
+
+-- Lowers the level as it is stored.
+local function lower(numbers, tick, whole, taken)
+  local level = max(numbers[2] * whole + ceil(numbers[3] / tick) - taken, 0)
   numbers[2] = floor(level / whole)
-  numbers[3] = (level - numbers[2] * whole) * quota.tick
-  numbers[4] = numbers[4] + ceil(taken / whole)
+  numbers[3] = (level - numbers[2] * whole) * tick
 end
 
 local steps, grant = need('tally')({
+  base = 5,
+  group = 3,
+
   is_after = function(numbers)
     return numbers[1] > now
   end,
@@ -72,40 +94,56 @@ local steps, grant = need('tally')({
   end,
 
   until_at_most = function(numbers, quota, target)
-    local over = level_of(numbers[2], numbers[3], quota) - target * quota.whole
-    return ceil(over / quota.limit) * quota.tick - (now - numbers[1])
+    local rate, tick, whole = scale_of(numbers.rate, quota)
+    local over = numbers[2] * whole + ceil(numbers[3] / tick) - target * whole
+    return ceil(over / rate) * tick - (now - numbers[1])
   end,
 
   add = function(numbers, quota, cost)
-    numbers[2] = numbers[2] + cost
-    if numbers[5] ~= quota.limit then
-      numbers[4], numbers[5] = 0, quota.limit
-      return true
+    local begins = numbers[4] + cost > MAX_POURED
+    if begins then
+      numbers[4] = 0
+      for index = #numbers, 5, -1 do
+        numbers[index] = nil
+      end
     end
+    numbers[2], numbers[4], numbers.rate = numbers[2] + cost, numbers[4] + cost, quota.limit
+    return begins
   end,
 
+  -- The position of the end of the charge.
   receipt = function(numbers)
-    return numbers[3], numbers[4]
+    return numbers[4]
   end,
 
-  -- What stood in the meter before a charge drains before it. So of a charge is left at most what of
-  -- all that stood there has neither drained nor been given back since, whoever gave it.
+  -- Of a charge stands at most what is left when all that flowed in after it is set aside.
   take = function(numbers, quota, charge, units)
-    local tick, whole, part = quota.tick, quota.whole, charge.mark
-    local left = level_of(charge.used - (part > 0 and 1 or 0), part, quota)
-      - ceil(math.max(now - charge.time, 0) / tick) * quota.limit
-      - (numbers[4] - charge.back) * whole
-    local current = at(numbers, quota)
-    left = min(left, level_of(current[2], current[3], quota))
-    local taken = math.max(min(left, units * whole), 0)
-    lower(numbers, quota, taken)
-    return taken > 0
+    local rate, tick, whole = scale_of(max(numbers[2], 1), quota)
+    local holes = need('holes')
+    local after = max(numbers[4] - charge.mark, 0) - holes.after(numbers, charge.mark)
+    local level = numbers[2] * whole + ceil(numbers[3] / tick)
+    local passed = floor(max(now - numbers[1], 0) / tick)
+    level = passed >= ceil(level / rate) and 0 or level - passed * rate
+    local taken = min(level - max(after, 0) * whole, units * whole)
+    if taken <= 0 then
+      return false
+    end
+    keep_pace(numbers, quota)
+    lower(numbers, tick, whole, taken)
+    if taken >= whole then
+      holes.add(numbers, max(charge.mark - charge.cost, 0), charge.mark, floor(taken / whole))
+      holes.forget_drained(numbers, floor((level - taken) / whole))
+    end
+    return true
   end,
 
+  -- The oldest units go, which would drain next.
   give = function(numbers, quota, units)
-    lower(numbers, quota, units * quota.whole)
+    keep_pace(numbers, quota)
+    local _, tick, whole = scale_of(max(numbers[2], 1), quota)
+    lower(numbers, tick, whole, units * whole)
     return numbers
   end,
-}, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d %d')
+}, '^(%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d')
 
 return steps, grant, prepare

@@ -3,13 +3,13 @@ refund: takes back units that one check charged, from each of its counts, as far
 In place of decide behind the same files.
 
 KEYS    the stored counts of the check, each once
-ARGV    count: algorithm, parts, limit, window, life, units, time, stamp, mark, back, used
+ARGV    count: algorithm, parts, limit, window, life, units, time, stamp, mark, cost
 reply   1
 calls   those of the algorithms
 server  Redis 5.0
 
-Limit, window and life are those of the strictest quota of a count; units is how many to take back; the
-rest is what decide replied when it charged them.
+Limit, window and life are those of the strictest quota of a count; units is how many to take back, of
+how many that were charged (`cost`); the rest is what decide replied when it charged them.
 ]]
 
 local at = 1
@@ -29,10 +29,9 @@ for _, key in ipairs(KEYS) do
     time = tonumber(ARGV[at + 6]),
     stamp = ARGV[at + 7],
     mark = tonumber(ARGV[at + 8]),
-    back = tonumber(ARGV[at + 9]),
-    used = tonumber(ARGV[at + 10]),
+    cost = tonumber(ARGV[at + 9]),
   }
   steps().refund(quota, charge, units)
-  at = at + 11
+  at = at + 10
 end
 return 1

@@ -17,8 +17,8 @@ local function append_admitted(quotas, reply, size)
     size = size + 2
     local receipt = quota.count.steps.receipt
     if receipt then
-      reply[size + 1], reply[size + 2], reply[size + 3] = receipt(quota.count, quota)
-      size = size + 3
+      reply[size + 1], reply[size + 2] = receipt(quota.count, quota)
+      size = size + 2
     end
   end
   return size

@@ -12,22 +12,10 @@ server  Redis 5.0
 Stored: for each bucket that is not empty, oldest first, its number since the epoch and its count.
 ]]
 
-
 local function prepare(quota, parts)
   -- Rounded up: so one bucket more than the window has parts covers all that counts.
   quota.length = math.ceil(quota.window / parts)
   quota.current = math.floor(now / quota.length)
-end
-
--- The numbers in a stored text, as texts; none where it holds anything else.
-local function numbers_in(stored)
-  local numbers = {}
-  if string.find(stored, '^[%d ]+$') then
-    for digits in string.gmatch(stored, '%d+') do
-      numbers[#numbers + 1] = digits
-    end
-  end
-  return #numbers % 2 == 1 and numbers or {}
 end
 
 -- When the units of a bucket have returned: a window after the last of its moments.
@@ -53,6 +41,9 @@ local function used(numbers)
 end
 
 local steps, grant = need('tally')({
+  base = 1,
+  group = 2,
+
   is_after = function(numbers, quota)
     return numbers[#numbers - 1] > quota.current
   end,
@@ -89,7 +80,7 @@ local steps, grant = need('tally')({
   end,
 
   receipt = function(_, quota)
-    return quota.current, 0
+    return quota.current
   end,
 
   take = function(numbers, _, charge, units)
@@ -123,6 +114,6 @@ local steps, grant = need('tally')({
     end
     return left
   end,
-}, numbers_in)
+})
 
 return steps, grant, prepare

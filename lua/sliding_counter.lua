@@ -82,7 +82,7 @@ local steps, grant = need('tally')({
   end,
 
   receipt = function(numbers)
-    return numbers[1], 0
+    return numbers[1]
   end,
 
   take = function(numbers, _, charge, units)

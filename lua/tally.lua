@@ -11,8 +11,9 @@ server  Redis 5.0
 
 A kind of tally is a table of functions of its numbers, which are a list, and a quota: `is_after`, `at`,
 `used`, `until_at_most`, `add`, `take` and `give` mean what `Tally` says in src/algorithm/tally.rs;
-`give` returns the numbers, and `add` also tells whether the charge begins another tally, and `receipt` is its `mark` and `back`. With it come the
-pattern and the format of its text, or in their place what reads any number of them.
+`give` returns the numbers, `add` also tells whether the charge begins another tally, and `receipt` is its
+`mark`. With it come the pattern and the format of its text. Where the text may be longer, `base` says of
+how many numbers the shortest consists, and `group` how many follow at a time.
 ]]
 
 return function(kind, pattern, format)
@@ -20,12 +21,27 @@ return function(kind, pattern, format)
   local is_long = string.format('%d', now) == present
 
   local function store(key, quota, numbers, born)
-    local shape = format or '%s' .. string.rep(' %d', #numbers)
+    local shape = format
+    if not shape or kind.group and #numbers >= kind.base then
+      shape = '%s' .. string.rep(' %d', #numbers)
+    end
     if not is_long then
       -- The integers of a 32-bit server are too short, and this takes three times as long.
       shape = string.gsub(shape, '%%d', '%%.0f')
     end
     call('SET', key, string.format(shape, born, (table.unpack or unpack)(numbers)), 'PX', quota.life)
+  end
+
+  -- The numbers of a text that may be long, as texts; none where it holds anything else.
+  local function numbers_in(stored)
+    local numbers = {}
+    if string.find(stored, '^[%d ]+$') then
+      for digits in string.gmatch(stored, '%d+') do
+        numbers[#numbers + 1] = digits
+      end
+    end
+    local more = #numbers - kind.base
+    return more >= 0 and more % kind.group == 0 and numbers or {}
   end
 
   -- The numbers, and when the tally began, as text: one that was empty in between is another, whose
@@ -35,7 +51,10 @@ return function(kind, pattern, format)
     if not stored then
       return {}, '0'
     end
-    local numbers = format and { string.match(stored, pattern) } or pattern(stored)
+    local numbers = pattern and { string.match(stored, pattern) } or {}
+    if kind.group and not numbers[1] then
+      numbers = numbers_in(stored)
+    end
     local born, last = numbers[1], #numbers
     if not born then
       -- A text that somebody else has put there is no count.
@@ -79,9 +98,8 @@ return function(kind, pattern, format)
       end
       used, granted = kind.used(numbers, quota), granted + 1
       reply[size + 1], reply[size + 2] = used, kind.until_at_most(numbers, quota, used - 1)
-      reply[size + 3] = born + 0
-      reply[size + 4], reply[size + 5] = kind.receipt(numbers, quota)
-      size = size + 5
+      reply[size + 3], reply[size + 4] = born + 0, kind.receipt(numbers, quota)
+      size = size + 4
     end
     if granted > 0 then
       store(key, quota, numbers, born)

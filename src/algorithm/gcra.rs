@@ -1,44 +1,62 @@
-//! The generic cell rate algorithm, as a meter that drains: units flow out evenly, a limit of them
-//! in a window, and up to the limit may stand in it at once.
+//! The generic cell rate algorithm, as a meter: units flow in when they are charged and drain evenly,
+//! a limit of them in a window. Up to the limit may stand in the meter at once.
 //!
 //! The limit per window after a burst of at most the limit, so below twice the limit in any span as
-//! long as the window. Counts in whole parts of a unit, so that nothing drifts where the limit does
-//! not divide the window. Twin of `lua/gcra.lua`.
+//! long as the window. Where the limits of one key differ between callers, that is the largest limit
+//! that charged within the span. Counts in whole parts of a unit, so that nothing drifts where the
+//! limit does not divide the window. Twin of `lua/gcra.lua`.
+//!
+//! The meter keeps its level when a lower limit asks: it drains by the limit of the caller, or by a
+//! level in a window if that is more, so that nobody waits longer than a window.
+//!
+//! Units leave in the order in which they came. A charge is found again by its position: how many
+//! units had flowed in after it. Of those that flowed in later, the ones that were given back are
+//! listed as [`Holes`], so that a refund of one charge takes nothing from another.
+
+mod holes;
 
 use std::borrow::Cow;
 
 use super::arithmetic::{tick, ticks, ticks_up};
 use super::tally::Tally;
 use super::{Charge, Question, saturate};
+use holes::Holes;
 
-/// How full the meter was at a time.
+/// The level of a meter at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gcra {
     time: u64,
-    /// Whole units: no more than a limit.
+    /// Whole units that stood in the meter.
     units: u32,
-    /// What is left of one more, in units × microseconds: a whole unit is a window of them.
+    /// How many units drain in a window: the limit of the last charge. Of a level that was brought up to
+    /// a question, the limit of the question, or the whole units if they were more.
+    rate: u32,
+    /// What stood of one more unit, in units × microseconds: a whole unit is a window of them.
     part: u64,
-    /// The units that were given back since it was empty or its limit changed, parts as whole ones.
-    back: u64,
-    /// The limit by which it was charged last: how fast it drains.
-    limit: u32,
+    /// How many units have flowed in since the meter was empty or this was full.
+    poured: u32,
+    /// Never true. Its other values are where `State` keeps its discriminant, which would take 8 bytes
+    /// more of every key.
+    _room: bool,
+    /// Boxed, since most meters never have one.
+    holes: Option<Box<Holes>>,
 }
 
-/// In which parts of a unit the meter is read: a unit is `whole` of them, and a limit of them flows
-/// out each tick.
+/// In which parts of a unit the meter is read: a unit is `whole` of them, and `rate` of them drain
+/// each tick.
 #[derive(Clone, Copy)]
 struct Scale {
     tick: u64,
     whole: u64,
+    rate: u32,
 }
 
 impl Scale {
     #[inline(always)]
-    fn of(question: &Question) -> Self {
-        let tick = tick(question.limit.into(), question.window);
-        let whole = ticks_up(question.window, tick);
-        Self { tick, whole }
+    fn new(rate: u32, window: u64) -> Self {
+        let tick = tick(rate.into(), window);
+        let whole = ticks_up(window, tick);
+        Self { tick, whole, rate }
     }
 
     /// A level as whole units, and what is left of one more.
@@ -50,22 +68,40 @@ impl Scale {
 }
 
 impl Gcra {
-    /// What stands in the meter: no more than the limit, so that none waits longer than a window
-    /// where the limit was lowered.
+    /// The scale of a meter as it is stored. It drains under a limit of 0 too.
     #[inline(always)]
-    fn level(&self, question: &Question, scale: Scale) -> u64 {
-        let most = u64::from(question.limit) * scale.whole;
-        if self.units >= question.limit {
-            return most;
-        }
-        most.min(u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick))
+    fn scale(&self, question: &Question) -> Scale {
+        let rate = question.limit.max(self.units).max(1);
+        Scale::new(rate, question.window)
     }
 
-    /// Lowers the level as it is stored, by what is given back.
-    fn lower(&mut self, question: &Question, scale: Scale, taken: u64) {
-        let level = self.level(question, scale).saturating_sub(taken);
+    #[inline(always)]
+    fn level(&self, scale: Scale) -> u64 {
+        u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick)
+    }
+
+    /// What is left of the level at the time of a question.
+    #[inline(always)]
+    fn level_at(&self, question: &Question, scale: Scale) -> u64 {
+        let passed = ticks(question.now.saturating_sub(self.time), scale.tick);
+        self.level(scale)
+            .saturating_sub(passed.saturating_mul(scale.rate.into()))
+    }
+
+    /// Brings the meter up to now if it drains by its own level: a lower one would have drained slower
+    /// since.
+    fn keep_pace(&mut self, question: &Question) {
+        if self.units > question.limit {
+            let rate = self.rate;
+            self.settle(question);
+            self.rate = rate;
+        }
+    }
+
+    /// Lowers the level as it is stored.
+    fn lower(&mut self, scale: Scale, taken: u64) {
+        let level = self.level(scale).saturating_sub(taken);
         (self.units, self.part) = scale.split(level);
-        self.back += taken.div_ceil(scale.whole);
     }
 }
 
@@ -74,16 +110,18 @@ impl Tally for Gcra {
         self.time > question.now
     }
 
+    /// Without the holes, which time does not change.
     #[inline(always)]
     fn at(&self, question: &Question) -> Cow<'_, Self> {
-        let scale = Scale::of(question);
-        let level = self.level(question, scale);
+        let scale = self.scale(question);
+        let level = self.level(scale);
         let time = self.time.min(question.now);
         let passed = ticks(question.now - time, scale.tick);
-        let drained = passed.saturating_mul(question.limit.into());
+        let drained = passed.saturating_mul(scale.rate.into());
         Cow::Owned(if drained >= level {
             Self {
                 time: question.now,
+                rate: question.limit,
                 ..Self::default()
             }
         } else {
@@ -92,10 +130,19 @@ impl Tally for Gcra {
                 // Not now: the rest of a tick goes on counting.
                 time: time + passed * scale.tick,
                 units,
+                rate: scale.rate,
                 part,
-                ..*self
+                poured: self.poured,
+                holes: None,
+                _room: false,
             }
         })
+    }
+
+    #[inline(always)]
+    fn become_now(&mut self, now: Self) {
+        let holes = self.holes.take().filter(|_| now.poured > 0);
+        *self = Self { holes, ..now };
     }
 
     fn used(&self, _: &Question) -> u64 {
@@ -104,69 +151,66 @@ impl Tally for Gcra {
 
     #[inline(always)]
     fn until(&self, question: &Question, target: u64) -> u64 {
-        let scale = Scale::of(question);
-        let over = self.level(question, scale) - target * scale.whole;
-        let ticks = over.div_ceil(question.limit.into());
-        ticks * scale.tick - (question.now - self.time)
+        let scale = Scale::new(self.rate, question.window);
+        let over = self.level(scale).saturating_sub(target * scale.whole);
+        let ticks = over.div_ceil(scale.rate.into());
+        (ticks * scale.tick).saturating_sub(question.now - self.time)
     }
 
     fn is_idle(&self, question: &Question) -> bool {
-        let limit = self.limit;
+        let limit = self.rate;
         let question = Question { limit, ..*question };
         self.at(&question).used(&question) == 0
     }
 
     fn add(&mut self, question: &Question, cost: u64) {
-        if !self.is_of(question) {
-            self.limit = question.limit;
-            self.back = 0;
+        if !self.goes_on(question) {
+            self.poured = 0;
+            self.holes = None;
         }
-        self.units = self.units.saturating_add(saturate(cost));
+        let cost = saturate(cost);
+        self.units = self.units.saturating_add(cost);
+        self.rate = question.limit;
+        self.poured = self.poured.saturating_add(cost);
     }
 
+    /// The position of the end of the charge.
     fn mark(&self, _: &Question) -> u64 {
-        self.part
+        self.poured.into()
     }
 
-    fn back(&self) -> u64 {
-        self.back
+    fn goes_on(&self, question: &Question) -> bool {
+        self.poured.checked_add(question.cost).is_some()
     }
 
-    fn is_of(&self, question: &Question) -> bool {
-        self.limit == question.limit
-    }
-
-    /// What stood in the meter before a charge drains before it. So of a charge is left at most what
-    /// of all that stood there has neither drained nor been given back since, whoever gave it.
+    /// Of a charge stands at most what is left when all that flowed in after it is set aside.
     fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool {
-        let scale = Scale::of(question);
-        let part = charge.receipt.mark;
-        let then = Self {
-            units: charge.used.saturating_sub(u32::from(part > 0)),
-            part,
-            ..Self::default()
-        };
-        let ticks = question
-            .now
-            .saturating_sub(charge.time)
-            .div_ceil(scale.tick);
-        let drained = ticks.saturating_mul(question.limit.into());
-        let back = self.back.saturating_sub(charge.receipt.back) * scale.whole;
-        let left = then
-            .level(question, scale)
-            .saturating_sub(drained)
-            .saturating_sub(back)
-            .min(self.at(question).level(question, scale));
+        let scale = self.scale(question);
+        let end = charge.receipt.mark;
+        let given_back = self.holes.as_deref().map_or(0, |holes| holes.after(end));
+        let poured = u64::from(self.poured);
+        let after = poured.saturating_sub(end).saturating_sub(given_back);
+        let level = self.level_at(question, scale);
+        let left = level.saturating_sub(after * scale.whole);
         let taken = left.min(units * scale.whole);
         if taken == 0 {
             return false;
         }
-        self.lower(question, scale, taken);
+        self.keep_pace(question);
+        self.lower(scale, taken);
+        let (taken, standing) = (taken / scale.whole, (level - taken) / scale.whole);
+        if taken > 0 {
+            let holes = self.holes.get_or_insert_default();
+            holes.add(end.saturating_sub(charge.cost.into()), end, taken);
+            holes.forget_drained(poured, standing);
+        }
         true
     }
 
+    /// The oldest units go, which would drain next.
     fn give(&mut self, question: &Question, units: u64) {
-        let scale = Scale::of(question);
-        self.lower(question, scale, units * scale.whole);
+        self.keep_pace(question);
+        let scale = self.scale(question);
+        self.lower(scale, units * scale.whole);
     }
 }

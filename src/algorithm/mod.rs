@@ -149,8 +149,8 @@ impl Question {
 pub(crate) struct Charge {
     pub(crate) time: u64,
     pub(crate) receipt: Receipt,
-    /// The units used after it.
-    pub(crate) used: u32,
+    /// How many units it was.
+    pub(crate) cost: u32,
 }
 
 /// What a quota says of a check.

@@ -19,10 +19,15 @@ pub(crate) trait Tally: Clone + Default {
     #[must_use]
     fn at(&self, question: &Question) -> Cow<'_, Self>;
 
+    /// Becomes what [`at`](Self::at) has told.
+    fn become_now(&mut self, now: Self) {
+        *self = now;
+    }
+
     /// Becomes what time has made of it.
     fn settle(&mut self, question: &Question) {
         let now = self.at(question).into_owned();
-        *self = now;
+        self.become_now(now);
     }
 
     /// The units that count, of a tally as it is now.
@@ -42,13 +47,9 @@ pub(crate) trait Tally: Clone + Default {
     /// Where in a tally the units are that were charged just now.
     fn mark(&self, question: &Question) -> u64;
 
-    /// How many units were given back to it.
-    fn back(&self) -> u64 {
-        0
-    }
-
-    /// Whether charges by this quota go on with the tally; else it begins anew with what it holds.
-    fn is_of(&self, _: &Question) -> bool {
+    /// Whether the charge goes on with the tally. Otherwise another one begins with what it holds, in
+    /// which charges before are not found again.
+    fn goes_on(&self, _: &Question) -> bool {
         true
     }
 
@@ -82,11 +83,11 @@ impl<T: Tally> Kept<T> {
             let asked = judge(&*now, used, self.born, question);
             return Asked { renewed, ..asked };
         }
-        if used == 0 || !self.tally.is_of(&question) {
+        if used == 0 || !self.tally.goes_on(&question) {
             self.born = question.now;
         }
         match now {
-            Cow::Owned(now) => self.tally = now,
+            Cow::Owned(now) => self.tally.become_now(now),
             Cow::Borrowed(_) => self.tally.settle(&question),
         }
         self.tally.add(&question, cost);
@@ -120,9 +121,9 @@ impl<T: Tally> Kept<T> {
 
     /// Renews the time to live.
     pub(super) fn charge(&mut self, question: Question) -> bool {
-        let is_of = self.tally.is_of(&question);
+        let goes_on = self.tally.goes_on(&question);
         self.tally.settle(&question);
-        if self.tally.used(&question) == 0 || !is_of {
+        if self.tally.used(&question) == 0 || !goes_on {
             self.born = question.now;
         }
         self.tally.add(&question, question.cost.into());
@@ -184,7 +185,6 @@ fn judge<T: Tally>(now: &T, used: u64, born: u64, question: Question) -> Asked {
         receipt: Receipt {
             stamp: born,
             mark: now.mark(&question),
-            back: now.back(),
         },
     }
 }

@@ -165,8 +165,6 @@ pub(crate) struct Receipt {
     pub(crate) stamp: u64,
     /// Where in the count.
     pub(crate) mark: u64,
-    /// How many units had been given back to the count before, where that matters.
-    pub(crate) back: u64,
 }
 
 /// How long until a cost passes.

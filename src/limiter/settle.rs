@@ -55,6 +55,7 @@ impl RateLimiter {
         let refund = Refund {
             subject,
             units,
+            cost: decision.cost(),
             answer,
         };
         match answer.source() {

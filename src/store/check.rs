@@ -111,6 +111,8 @@ impl<'a> Block<'a> {
 pub struct Refund<'a> {
     pub(crate) subject: Subject<'a>,
     pub(crate) units: u32,
+    /// The units that were charged.
+    pub(crate) cost: u32,
     pub(crate) answer: &'a Answer,
 }
 

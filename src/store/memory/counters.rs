@@ -125,7 +125,7 @@ impl Counters {
             let charge = Charge {
                 time: refund.answer().time(),
                 receipt: answer.receipt(),
-                used: answer.used(),
+                cost: refund.cost,
             };
             if let Some(counter) = self.find(quota.counted_by(), question.window) {
                 counter.refund(question, charge, refund.units());

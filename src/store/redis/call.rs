@@ -39,12 +39,12 @@ pub(super) const ENTRY_REPLY_FIELDS: [&str; 1] = ["admitted"];
 #[cfg(test)]
 pub(super) const ADMITTED_FIELDS: [&str; 2] = ["used", "reset"];
 #[cfg(test)]
-pub(super) const RECEIPT_FIELDS: [&str; 3] = ["stamp", "mark", "back"];
+pub(super) const RECEIPT_FIELDS: [&str; 2] = ["stamp", "mark"];
 #[cfg(test)]
 pub(super) const REFUSED_FIELDS: [&str; 3] = ["used", "wait", "reset"];
 
 /// The arguments of a refund, for each stored count.
-pub(super) const REFUND_FIELDS: [&str; 11] = [
+pub(super) const REFUND_FIELDS: [&str; 10] = [
     "algorithm",
     "parts",
     "limit",
@@ -54,8 +54,7 @@ pub(super) const REFUND_FIELDS: [&str; 11] = [
     "time",
     "stamp",
     "mark",
-    "back",
-    "used",
+    "cost",
 ];
 
 /// The arguments of a gift: for all, and for each stored count.
@@ -197,8 +196,7 @@ pub(super) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd
         call.arg(quota.limit()).arg(quota.window_micros());
         call.arg(life_of(quota));
         call.arg(refund.units()).arg(refund.answer().time());
-        call.arg(receipt.stamp).arg(receipt.mark).arg(receipt.back);
-        call.arg(answer.used());
+        call.arg(receipt.stamp).arg(receipt.mark).arg(refund.cost);
     }
     call
 }
@@ -338,7 +336,6 @@ impl Reply<'_> {
             Receipt {
                 stamp: self.number()?,
                 mark: self.number()?,
-                back: self.number()?,
             }
         } else {
             Receipt::default()
@@ -533,7 +530,7 @@ mod tests {
             // Two of three are admitted.
             numbers(&[2, 3, 17, 4, 18, 4, 9, 19]),
             vec![Field::Text("WRONGTYPE Operation against a key")],
-            numbers(&[1, 3, 17, 6, 7, 8, 2, 1]),
+            numbers(&[1, 3, 17, 6, 7, 8, 2]),
             numbers(&[0, 5, -1, 9, 1, 0, 0]),
             // Looks are told once.
             numbers(&[7, 3, 17]),
@@ -558,11 +555,7 @@ mod tests {
             })
             .collect();
         let said = QuotaAnswer::from_micros;
-        let receipt = Receipt {
-            stamp: 8,
-            mark: 2,
-            back: 1,
-        };
+        let receipt = Receipt { stamp: 8, mark: 2 };
         let metered = said(6, Wait::Zero, 7).with_receipt(receipt);
         assert_eq!(
             answers,

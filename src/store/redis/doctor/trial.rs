@@ -72,6 +72,7 @@ async fn charge_and_give_back(asking: &Asking, scratch: &Scratch) -> Result<Opti
     let refund = Refund {
         subject: scratch.subject(),
         units: UNITS,
+        cost: UNITS,
         answer: &charged,
     };
     asking.within(asking.client.refund(&refund)).await?;

@@ -1,0 +1,83 @@
+--[[
+holes: the units of a gcra that were given back, by their position among all that flowed in. Twin of
+src/algorithm/gcra/holes.rs, which says what they are for.
+
+KEYS    none
+ARGV    none; is given the numbers of a gcra
+reply   a table of functions of the numbers
+calls   none
+server  any
+
+A hole is three numbers behind the four of the meter, oldest first: the position of the start of its first
+charge, that of the end of its last charge, and how many of their units were given back.
+]]
+
+-- Where the first hole is, and how many holes a meter remembers, in numbers.
+local FIRST, MAX = 5, 3 * 32
+
+-- How many units were given back of what flowed in after a position.
+local function after(numbers, position)
+  local sum = 0
+  for at = #numbers - 2, FIRST, -3 do
+    if numbers[at] < position then
+      break
+    end
+    sum = sum + numbers[at + 2]
+  end
+  return sum
+end
+
+-- Makes a hole and the next one into one.
+local function merge(numbers, at)
+  if at >= FIRST and numbers[at + 3] then
+    numbers[at + 1], numbers[at + 2] = numbers[at + 4], numbers[at + 2] + numbers[at + 5]
+    for _ = 1, 3 do
+      table.remove(numbers, at + 3)
+    end
+  end
+end
+
+-- The same, if no charge is between them.
+local function join(numbers, at)
+  if at >= FIRST and numbers[at + 1] == numbers[at + 3] then
+    merge(numbers, at)
+  end
+end
+
+-- Notes that units of one charge were given back.
+local function add(numbers, first, last, units)
+  local at = FIRST
+  while numbers[at] and numbers[at + 1] <= first do
+    at = at + 3
+  end
+  if numbers[at] and numbers[at] < last then
+    -- Part of it was given back before.
+    numbers[at + 2] = numbers[at + 2] + units
+  else
+    table.insert(numbers, at, units)
+    table.insert(numbers, at, last)
+    table.insert(numbers, at, first)
+  end
+  join(numbers, at)
+  join(numbers, at - 3)
+  if #numbers >= FIRST + MAX then
+    merge(numbers, FIRST)
+  end
+end
+
+-- Forgets holes before which no unit stands any more, of so many whole ones that stand.
+local function forget_drained(numbers, standing)
+  local at, given_back = #numbers - 2, 0
+  while at >= FIRST do
+    given_back = given_back + numbers[at + 2]
+    if standing < numbers[4] - numbers[at] - given_back then
+      break
+    end
+    at = at - 3
+  end
+  for _ = FIRST, at + 2 do
+    table.remove(numbers, FIRST)
+  end
+end
+
+return { after = after, add = add, forget_drained = forget_drained }

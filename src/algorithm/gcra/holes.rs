@@ -1,0 +1,134 @@
+//! The units of a meter that were given back, by their position among all that flowed in. Twin of
+//! `lua/holes.lua`.
+
+/// How many holes a meter remembers. Charges in a row that gave back units are one hole, so as many
+/// charges in between may be open before the two oldest holes become one. A charge between those two
+/// then gets fewer units back, never more.
+const MAX_HOLES: usize = 32;
+
+/// Ranges of positions in which units were given back, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holes(Vec<Hole>);
+
+/// Charges in a row, from the start of the first to the end of the last.
+#[derive(Clone, Copy, Debug)]
+struct Hole {
+    start: u64,
+    end: u64,
+    /// How many of their units were given back.
+    units: u64,
+}
+
+impl Holes {
+    /// How many units were given back of what flowed in after a position.
+    pub(super) fn after(&self, position: u64) -> u64 {
+        let after = self.0.iter().rev();
+        let after = after.take_while(|hole| hole.start >= position);
+        after.map(|hole| hole.units).sum()
+    }
+
+    /// Notes that units of one charge were given back.
+    pub(super) fn add(&mut self, start: u64, end: u64, units: u64) {
+        let index = self.0.partition_point(|hole| hole.end <= start);
+        match self.0.get_mut(index) {
+            // Part of it was given back before.
+            Some(hole) if hole.start < end => hole.units += units,
+            _ => self.0.insert(index, Hole { start, end, units }),
+        }
+        self.join(index);
+        self.join(index.saturating_sub(1));
+        if self.0.len() > MAX_HOLES {
+            self.merge(0);
+        }
+    }
+
+    /// Makes a hole and the next one into one, if no charge is between them.
+    fn join(&mut self, index: usize) {
+        if let Some([one, next]) = self.0.get(index..).and_then(|holes| holes.first_chunk())
+            && one.end == next.start
+        {
+            self.merge(index);
+        }
+    }
+
+    fn merge(&mut self, index: usize) {
+        if index + 1 < self.0.len() {
+            let next = self.0.remove(index + 1);
+            if let Some(hole) = self.0.get_mut(index) {
+                hole.end = next.end;
+                hole.units += next.units;
+            }
+        }
+    }
+
+    /// Forgets holes before which no unit stands any more, of so many that have flowed in and so many
+    /// whole ones that stand.
+    pub(super) fn forget_drained(&mut self, poured: u64, standing: u64) {
+        let mut given_back = 0;
+        let kept = self.0.iter().rev().take_while(|hole| {
+            given_back += hole.units;
+            standing >= (poured - hole.start).saturating_sub(given_back)
+        });
+        let drained = self.0.len() - kept.count();
+        self.0.drain(..drained);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(holes: &Holes) -> Vec<(u64, u64, u64)> {
+        let holes = holes.0.iter();
+        holes
+            .map(|hole| (hole.start, hole.end, hole.units))
+            .collect()
+    }
+
+    #[test]
+    fn charges_in_a_row_are_one_hole_in_whatever_order_they_are_given_back() {
+        for order in [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 2, 0]] {
+            let mut holes = Holes::default();
+            for charge in order {
+                holes.add(5 * charge, 5 * charge + 5, 3);
+            }
+            assert_eq!(shown(&holes), [(0, 15, 9)]);
+        }
+    }
+
+    #[test]
+    fn an_open_charge_counts_the_holes_behind_it_alone() {
+        let mut holes = Holes::default();
+        holes.add(0, 5, 5);
+        holes.add(10, 15, 2);
+        holes.add(10, 15, 1);
+        assert_eq!(shown(&holes), [(0, 5, 5), (10, 15, 3)]);
+        assert_eq!([5, 10].map(|end| holes.after(end)), [3, 3]);
+        assert_eq!([0, 15, 20].map(|end| holes.after(end)), [8, 0, 0]);
+    }
+
+    #[test]
+    fn where_there_are_too_many_the_two_oldest_become_one_and_no_charge_gets_more() {
+        let mut holes = Holes::default();
+        for charge in 0..=MAX_HOLES as u64 {
+            holes.add(10 * charge, 10 * charge + 5, 1);
+        }
+        assert_eq!(holes.0.len(), MAX_HOLES);
+        assert_eq!(shown(&holes)[0], (0, 15, 2));
+        assert_eq!(holes.after(0), MAX_HOLES as u64 + 1);
+        // The second hole is behind the charge at 5 to 10, and is not counted there any more.
+        assert_eq!(holes.after(10), MAX_HOLES as u64 - 1);
+    }
+
+    #[test]
+    fn a_hole_is_forgotten_once_nothing_stands_before_it() {
+        let mut holes = Holes::default();
+        holes.add(5, 10, 5);
+        holes.add(15, 20, 5);
+        // 5 to 20 of 0 to 20: of the first five one stands, and of the middle five all.
+        holes.forget_drained(20, 6);
+        assert_eq!(shown(&holes).len(), 2);
+        holes.forget_drained(20, 4);
+        assert_eq!(shown(&holes), [(15, 20, 5)]);
+    }
+}
