@@ -24,10 +24,23 @@ impl Clock {
         Self::Monotonic { clock, start }
     }
 
-    /// What the clock shows, in microseconds.
+    /// Returns what the clock shows, in microseconds.
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::Monotonic { clock, start } => clock.delta_as_nanos(*start, clock.raw()) / 1_000,
+            #[cfg(feature = "test-util")]
+            Self::Test(clock) => clock.now_micros(),
+        }
+    }
+}
+
+impl Clock {
+    /// Returns the time after `latest`, which the caller read last. The counters of two cores may differ,
+    /// so the real clock is not let run backwards. A test clock may step back, as that of a server does.
+    #[inline]
+    pub(crate) fn now_after(&self, latest: u64) -> u64 {
+        match self {
+            Self::Monotonic { .. } => self.now().max(latest),
             #[cfg(feature = "test-util")]
             Self::Test(clock) => clock.now_micros(),
         }

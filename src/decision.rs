@@ -11,7 +11,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 pub use answer::{Answer, QuotaAnswer, Source};
-pub(crate) use answer::{Receipt, Wait};
+pub(crate) use answer::{Counted, Receipt, Wait};
 use spare::Spared;
 
 use crate::identity::Fingerprint;

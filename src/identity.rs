@@ -6,6 +6,8 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::fmt::Write;
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use arrayvec::ArrayString;
@@ -60,6 +62,33 @@ pub struct Key {
     text: ArrayString<MAX_LENGTH>,
     /// Of the text. Made once with the key, and not again by each check.
     fingerprint: Fingerprint,
+    network: Option<Network>,
+}
+
+/// The part of an address that it shares with its neighbours: the first 24 bits of an IPv4 address, the
+/// first 48 of an IPv6 address.
+///
+/// Providers give no customer more than one of these by default, so a client that changes its address
+/// mostly stays in its network. [RFC 6177](https://www.rfc-editor.org/rfc/rfc6177) names a /48 for a
+/// site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network(NonZeroU64);
+
+impl Network {
+    /// Where the first address of a version is, above all networks of the other one.
+    const V4: u64 = 4 << 48;
+    const V6: u64 = 6 << 48;
+
+    pub(crate) fn of(address: IpAddr) -> Option<Self> {
+        let number = match address {
+            IpAddr::V4(address) => Self::V4 | u64::from(u32::from(address) >> 8),
+            IpAddr::V6(address) => {
+                let first = u64::try_from(u128::from(address) >> 80);
+                Self::V6 | first.unwrap_or_default()
+            }
+        };
+        NonZeroU64::new(number).map(Self)
+    }
 }
 
 impl Key {
@@ -88,8 +117,7 @@ impl Key {
             return None;
         }
         let text = ArrayString::from(text).ok()?;
-        let fingerprint = Fingerprint::of(&text);
-        Some(Self { text, fingerprint })
+        Some(Self::of_text(text))
     }
 
     /// The one key under which everybody is counted together.
@@ -107,6 +135,17 @@ impl Key {
     /// What stands for this key in the memory of this process.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// What stands for the network of the address in this key, if it has one.
+    pub(crate) fn network(&self) -> Option<Fingerprint> {
+        let Network(number) = self.network?;
+        Some(Fingerprint::of_number(number.get()))
+    }
+
+    /// The key of an address in a network.
+    pub(crate) fn in_network(self, network: Option<Network>) -> Self {
+        Self { network, ..self }
     }
 
     /// A value found in a certain place, which `tag` names: a kind of place, and for one of many its
@@ -136,6 +175,7 @@ impl Key {
             text.write_str(",")?;
             text.write_str(other.as_str())
         })
+        .in_network(self.network.or(other.network))
     }
 
     /// A text that is written encoded, twice if it turns out to be long.
@@ -149,8 +189,15 @@ impl Key {
             text.push('#');
             text.push_str(&digits_of(&long.0.finalize()));
         }
-        let fingerprint = Fingerprint::of(&text);
-        Self { text, fingerprint }
+        Self::of_text(text)
+    }
+
+    fn of_text(text: ArrayString<MAX_LENGTH>) -> Self {
+        Self {
+            fingerprint: Fingerprint::of(&text),
+            text,
+            network: None,
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::{Asked, Charge, Question};
-use crate::decision::{Receipt, Wait};
+use crate::decision::{Counted, Receipt, Wait};
 
 /// A few numbers that stand for the units charged.
 pub(crate) trait Tally: Clone + Default {
@@ -185,6 +185,7 @@ fn judge<T: Tally>(now: &T, used: u64, born: u64, question: Question) -> Asked {
         receipt: Receipt {
             stamp: born,
             mark: now.mark(&question),
+            counted: Counted::Own,
         },
     }
 }

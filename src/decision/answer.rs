@@ -61,6 +61,19 @@ impl Answer {
         self.quotas.push(answer);
     }
 
+    /// Says in which count the key was counted.
+    pub(crate) fn counted_in(&mut self, counted: Counted) {
+        for answer in &mut self.quotas {
+            answer.receipt.counted = counted;
+        }
+    }
+
+    /// In which count the key was counted.
+    pub(crate) fn counted(&self) -> Counted {
+        let first = self.quotas.first();
+        first.map_or(Counted::Own, |answer| answer.receipt.counted)
+    }
+
     pub(crate) fn time(&self) -> u64 {
         self.time
     }
@@ -165,6 +178,19 @@ pub(crate) struct Receipt {
     pub(crate) stamp: u64,
     /// Where in the count.
     pub(crate) mark: u64,
+    pub(crate) counted: Counted,
+}
+
+/// In which count of a memory store a key was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Its own.
+    #[default]
+    Own,
+    /// The one of its network, since the store was full.
+    Network,
+    /// One that it shares with other keys, since there was no room for its network either.
+    Shared,
 }
 
 /// How long until a cost passes.

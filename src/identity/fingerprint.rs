@@ -1,9 +1,9 @@
 //! What stands for a text where comparing and keeping the text itself would cost too much.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 
-use siphasher::sip128::SipHasher13;
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// 128 bits that stand for a text within this process.
 ///
@@ -26,6 +26,16 @@ const APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 impl Fingerprint {
     pub(super) fn of(text: &str) -> Self {
         let hash = HASHER.hash(text.as_bytes());
+        Self([hash.h1, hash.h2])
+    }
+
+    /// Of a number, other than those of all texts.
+    pub(crate) fn of_number(number: u64) -> Self {
+        let mut hasher = HASHER.clone();
+        // No text of a key has such a byte.
+        hasher.write_u8(0xff);
+        hasher.write_u64(number);
+        let hash = hasher.finish128();
         Self([hash.h1, hash.h2])
     }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use arrayvec::ArrayString;
 
 use crate::Key;
-use crate::identity::Tag;
+use crate::identity::{Network, Tag};
 
 /// The part of an IPv6 address that is one client, in bits.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,8 @@ impl Ipv6Prefix {
     /// is one client of IPv4, and all of them share the prefix.
     pub(super) fn key_of(self, address: IpAddr) -> Key {
         // Unmapped before it is masked: else all of IPv4 would be one client.
-        let text = match address.to_canonical() {
+        let address = address.to_canonical();
+        let text = match address {
             IpAddr::V4(address) => Text::from(format_args!("{address}")),
             IpAddr::V6(address) if self.0 >= 128 || is_nat64(address) => {
                 Text::from(format_args!("{address}"))
@@ -40,7 +41,18 @@ impl Ipv6Prefix {
                 Text::from(format_args!("{network}/{}", self.0))
             }
         };
-        Key::tagged(Tag::Ip, text.0.as_bytes())
+        Key::tagged(Tag::Ip, text.0.as_bytes()).in_network(Network::of(client_of(address)))
+    }
+}
+
+/// The IPv4 address of a client whose packets NAT64 translates, otherwise the address itself.
+fn client_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(address) if is_nat64(address) => {
+            let [.., a, b, c, d] = address.octets();
+            IpAddr::from([a, b, c, d])
+        }
+        address => address,
     }
 }
 

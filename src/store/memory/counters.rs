@@ -161,6 +161,11 @@ impl Counters {
         self.list.is_empty()
     }
 
+    /// Whether no unit counts any more.
+    pub(super) fn is_idle(&self, now: u64) -> bool {
+        self.list.iter().all(|counter| counter.is_idle(now))
+    }
+
     /// How much is lost by dropping this key now: the largest part used of any limit, in 1/1024;
     /// nothing once all units are returned.
     pub(super) fn part_used(&self, now: u64) -> u16 {

@@ -2,7 +2,10 @@
 
 mod counters;
 mod entries;
+mod locked;
+mod overflow;
 mod shard;
+mod table;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,19 +15,18 @@ use super::{Answer, Block, Blocks, Check, Give, Guard, Refund, Reset, Source, St
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
+use crate::decision::Counted;
 use crate::identity::Fingerprint;
 use crate::telemetry::StoreMeter;
 use crate::{Error, ErrorKind};
+use counters::DROPPABLE_PART;
+use overflow::Overflow;
 use shard::Shard;
+use table::Table;
 
-/// How many keys a store holds unless told otherwise: with a quota of 100 units, about 100 MB when
-/// every key is at its limit, and a tenth of that in common traffic.
+/// How many keys a store holds by default: with a quota of 100 units, about 100 MB when every key is at
+/// its limit, and a tenth of that in common traffic.
 pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
-
-/// A shard below this size would fill up long before its neighbours.
-const MIN_KEYS_PER_SHARD: usize = 1_024;
-
-const MAX_SHARDS: usize = 64;
 
 /// Counts in the memory of this process.
 ///
@@ -43,12 +45,32 @@ const MAX_SHARDS: usize = 64;
 /// 2. else the key that has used the smallest part of its limits is dropped, if that is **at most
 ///    half**: it gets a fresh quota when it comes back. A key that is over or near its limit is
 ///    never dropped to make room, so nobody frees himself by making up keys;
-/// 3. else the check is answered by an [`Error`] of kind [`ErrorKind::Full`], which the
-///    middleware treats as a store that does not answer, and logs.
+/// 3. else the new key shares a count with others, as the next section says. A line in the log says so,
+///    once a minute at most.
 ///
 /// To keep a check short, 64 keys are looked at for a place, the next 64 at the next check. What one
 /// key takes is bounded by its limits: a log holds 8 bytes for each microsecond in which units were
 /// charged, and up to half more while it grows.
+///
+/// # A flood of new keys does not shut out the others
+///
+/// While the store is full of keys near their limits, a new key shares one count, and so one limit, with
+/// other new keys:
+///
+/// - A key that holds an address ([`peer_ip`](crate::key::peer_ip), [`client_ip`](crate::key::client_ip),
+///   also as a part of a tuple) shares with the addresses of its network, which is an IPv4 /24 or an IPv6
+///   /48. There is room for one network for every eight keys, and for 64 at least.
+/// - Any other key shares one of 64 counts of its limiter, by its hash. So does a network for which there
+///   is no room, by 64 counts of their own.
+///
+/// So a flood from a few networks is refused by the limits of those networks, and clients elsewhere have
+/// theirs. While a shared count has units that count, all new keys that belong to it stay there, also
+/// when there is room again: a client that comes back has no second limit. No key is admitted more than
+/// its limit in this way, and all keys of a shared count together are not either. `reset` and `give` for
+/// such a key apply to the count that it shares.
+///
+/// If there are more than 4 096 shared counts, of more than 32 limiters, a check is answered by an
+/// [`Error`] of kind [`ErrorKind::Full`].
 ///
 /// # Examples
 ///
@@ -70,12 +92,9 @@ struct Inner {
     blocks: Blocks,
     clock: Clock,
     max_keys: usize,
-    shards: Box<[Locked]>,
+    keys: Table,
+    overflow: Overflow,
 }
-
-/// A shard on cache lines of its own: its neighbours are for other threads.
-#[repr(align(128))]
-struct Locked(Mutex<Shard>);
 
 impl MemoryStore {
     /// A store for 100 000 keys.
@@ -119,8 +138,6 @@ impl MemoryStore {
 
     pub(crate) fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
         let max_keys = max_keys.max(1);
-        let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
-        let shard = || Locked(Mutex::new(Shard::new(max_keys / shards)));
         Self {
             inner: Arc::new(Inner {
                 blocks: Blocks::with_clock(clock.clone()),
@@ -128,7 +145,8 @@ impl MemoryStore {
                 guard: Guard::new().in_process().metered(meter.clone()),
                 meter,
                 max_keys,
-                shards: std::iter::repeat_with(shard).take(shards).collect(),
+                keys: Table::new(max_keys, DROPPABLE_PART),
+                overflow: Overflow::new(max_keys),
             }),
         }
     }
@@ -136,11 +154,7 @@ impl MemoryStore {
     /// How many keys are held now, idle ones included that no check has come across yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.inner
-            .shards
-            .iter()
-            .map(|shard| lock(shard).len())
-            .sum()
+        self.inner.keys.len()
     }
 
     /// Whether no key is held.
@@ -155,32 +169,19 @@ impl MemoryStore {
     /// Checks do so by and by; this is for a store that is not asked any more, and
     /// whose memory is wanted.
     pub fn remove_dead(&self) {
-        let now = self.inner.clock.now();
-        for shard in &self.inner.shards {
-            let mut shard = lock(shard);
+        for shard in self.inner.keys.shards() {
+            let (mut shard, now) = shard.lock_now(&self.inner.clock);
             let held = shard.len();
             shard.remove_dead(now);
             self.tell_held(held, shard.len());
         }
+        self.inner.overflow.remove_dead(&self.inner.clock);
     }
 
     /// The most keys that are held.
     #[must_use]
     pub fn max_keys(&self) -> usize {
         self.inner.max_keys
-    }
-
-    /// The shard of a subject, which alone is locked, and the name there.
-    #[inline(always)]
-    fn shard_of(&self, subject: Subject<'_>) -> Option<(MutexGuard<'_, Shard>, Fingerprint)> {
-        let limiter = subject.limiter.fingerprint();
-        let name = subject.key.fingerprint().within(limiter);
-        // The map inside the shard uses the other half.
-        let [_, half] = name.halves();
-        let shards = &self.inner.shards;
-        let scaled = (u128::from(half) * u128::try_from(shards.len()).unwrap_or(1)) >> 64;
-        let shard = shards.get(usize::try_from(scaled).unwrap_or(0))?;
-        Some((lock(shard), name))
     }
 
     /// Tells how many keys are held, when a shard holds another number than before.
@@ -194,10 +195,9 @@ impl MemoryStore {
     /// Decides over a check, and puts the answer into its place; an error when there is no room.
     #[inline]
     fn decide(&self, check: Check<'_>, answer: &mut Answer) -> Result<(), Error> {
-        let now = self.inner.clock.now();
-        let Some((mut shard, name)) = self.shard_of(check.subject) else {
-            return Err(self.full());
-        };
+        let Inner { keys, clock, .. } = &*self.inner;
+        let name = check.subject.fingerprint();
+        let (mut shard, now) = keys.lock_now(name, clock);
         let held = shard.len();
         shard.sweep_now_and_then(now);
         answer.begin(now, Source::Memory);
@@ -206,10 +206,63 @@ impl MemoryStore {
                 counters.check(check, now, answer);
                 true
             }
-            None => shard.check_stranger(name, check, now, answer),
+            None => self.check_stranger(&mut shard, check, now, answer),
         };
         self.tell_held(held, shard.len());
         if has_room { Ok(()) } else { Err(self.full()) }
+    }
+
+    /// Decides over a check of a key that has no count of its own. Its shard stays locked, so that no
+    /// other check of the key finds a place meanwhile.
+    #[inline(never)]
+    fn check_stranger(
+        &self,
+        shard: &mut Shard,
+        check: Check<'_>,
+        now: u64,
+        answer: &mut Answer,
+    ) -> bool {
+        let Inner {
+            overflow, clock, ..
+        } = &*self.inner;
+        if overflow.check_live(check, clock, answer)
+            || shard.check_stranger(check.subject.fingerprint(), check, now, answer)
+        {
+            return true;
+        }
+        if overflow.warns(now) {
+            tracing::warn!(target: "tollgate::notice",
+                "the memory store holds {} keys, all near their limits: new keys share the count of their \
+                 network (IPv4 /24, IPv6 /48), or one of a few; raise `max_keys` if these are clients",
+                self.inner.max_keys
+            );
+        }
+        overflow.check(check, clock, answer)
+    }
+
+    /// Does something with the counts of a key: its own, or those that it shares with others now.
+    fn with_counts<T>(
+        &self,
+        subject: Subject<'_>,
+        act: impl FnOnce(&mut Shard, Fingerprint, u64) -> T,
+    ) -> T {
+        let Inner {
+            keys,
+            overflow,
+            clock,
+            ..
+        } = &*self.inner;
+        let name = subject.fingerprint();
+        let (mut shard, now) = keys.lock_now(name, clock);
+        if shard.known(name).is_none()
+            && let Some((mut shard, now, place)) = overflow.live(subject, clock)
+        {
+            return act(&mut shard, place.name, now);
+        }
+        let held = shard.len();
+        let done = act(&mut shard, name, now);
+        self.tell_held(held, shard.len());
+        done
     }
 
     #[cold]
@@ -217,16 +270,12 @@ impl MemoryStore {
         Error::new(
             ErrorKind::Full,
             format!(
-                "the memory store holds {} keys, all near their limits: raise max_keys",
+                "the memory store holds {} keys, all near their limits, and no shared count has room: \
+                 raise max_keys",
                 self.inner.max_keys
             ),
         )
     }
-}
-
-/// A shard is whole between any two of its steps, so that a panic elsewhere does not taint it.
-fn lock(shard: &Locked) -> MutexGuard<'_, Shard> {
-    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store for MemoryStore {
@@ -242,27 +291,40 @@ impl Store for MemoryStore {
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        if let Some((mut shard, name)) = self.shard_of(reset.subject) {
-            let held = shard.len();
+        self.with_counts(reset.subject, |shard, name, _| {
             shard.reset(name, reset.quotas());
-            self.tell_held(held, shard.len());
-        }
+        });
         StoreFuture::ready(Ok(()))
     }
 
+    /// The units are where they were charged, wherever the key is counted now.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let now = self.inner.clock.now();
-        if let Some((mut shard, name)) = self.shard_of(refund.subject) {
-            shard.refund(name, refund, now);
+        let Inner {
+            keys,
+            overflow,
+            clock,
+            ..
+        } = &*self.inner;
+        match refund.answer().counted() {
+            Counted::Own => {
+                let name = refund.subject.fingerprint();
+                let (mut shard, now) = keys.lock_now(name, clock);
+                shard.refund(name, refund, now);
+            }
+            counted => {
+                let place = overflow.lock_now(refund.subject, counted, clock);
+                if let Some((mut shard, now, name)) = place {
+                    shard.refund(name, refund, now);
+                }
+            }
         }
         StoreFuture::ready(Ok(()))
     }
 
     fn give(&self, give: Give<'_>) -> StoreFuture<()> {
-        let now = self.inner.clock.now();
-        if let Some((mut shard, name)) = self.shard_of(give.subject) {
+        self.with_counts(give.subject, |shard, name, now| {
             shard.give(name, give, now);
-        }
+        });
         StoreFuture::ready(Ok(()))
     }
 

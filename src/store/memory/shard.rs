@@ -1,6 +1,6 @@
 //! A bounded map of keys, and who must go when it is full.
 
-use super::counters::{Counters, DROPPABLE_PART};
+use super::counters::Counters;
 use super::entries::Entries;
 use super::{Answer, Check, Give, Refund};
 use crate::Quotas;
@@ -22,6 +22,8 @@ const SEEN_FOR_ROOM: usize = 64;
 pub(super) struct Shard {
     entries: Entries,
     max_keys: usize,
+    /// A key that has used at most this part of its limits may be dropped, in 1/1024.
+    droppable: u16,
     /// The next key to look at: it goes round like the hand of a clock.
     hand: usize,
     /// The checks since a key was looked at.
@@ -29,10 +31,11 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(max_keys: usize) -> Self {
+    pub(super) fn new(max_keys: usize, droppable: u16) -> Self {
         Self {
             entries: Entries::default(),
             max_keys,
+            droppable,
             hand: 0,
             unswept: 0,
         }
@@ -56,6 +59,28 @@ impl Shard {
     #[inline]
     pub(super) fn known(&mut self, name: Fingerprint) -> Option<&mut Counters> {
         self.entries.get_mut(name)
+    }
+
+    /// The counts of a key that is there and has units that count.
+    pub(super) fn live(&mut self, name: Fingerprint, now: u64) -> Option<&mut Counters> {
+        self.known(name).filter(|counters| !counters.is_idle(now))
+    }
+
+    /// Decides over a check; false when it would need a place and there is none.
+    pub(super) fn check(
+        &mut self,
+        name: Fingerprint,
+        check: Check<'_>,
+        now: u64,
+        answer: &mut Answer,
+    ) -> bool {
+        match self.known(name) {
+            Some(counters) => {
+                counters.check(check, now, answer);
+                true
+            }
+            None => self.check_stranger(name, check, now, answer),
+        }
     }
 
     /// Decides over a check of a key that is not there; false when it would need a place and there
@@ -145,7 +170,7 @@ impl Shard {
             }
         }
         match candidate {
-            Some((part_used, index)) if part_used <= DROPPABLE_PART => {
+            Some((part_used, index)) if part_used <= self.droppable => {
                 self.entries.swap_remove(index);
                 true
             }

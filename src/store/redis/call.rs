@@ -336,6 +336,7 @@ impl Reply<'_> {
             Receipt {
                 stamp: self.number()?,
                 mark: self.number()?,
+                ..Receipt::default()
             }
         } else {
             Receipt::default()
@@ -555,7 +556,11 @@ mod tests {
             })
             .collect();
         let said = QuotaAnswer::from_micros;
-        let receipt = Receipt { stamp: 8, mark: 2 };
+        let receipt = Receipt {
+            stamp: 8,
+            mark: 2,
+            ..Receipt::default()
+        };
         let metered = said(6, Wait::Zero, 7).with_receipt(receipt);
         assert_eq!(
             answers,

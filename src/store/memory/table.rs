@@ -1,0 +1,60 @@
+//! Counts by name, divided into shards that are locked one by one.
+
+use super::locked::{Locked, Timed};
+use super::shard::Shard;
+use super::{Clock, MutexGuard};
+use crate::identity::Fingerprint;
+
+/// A shard below this size would fill up long before its neighbours.
+const MIN_KEYS_PER_SHARD: usize = 1_024;
+
+const MAX_SHARDS: usize = 64;
+
+/// A locked shard.
+pub(super) type Guard<'a> = MutexGuard<'a, Timed<Shard>>;
+
+/// Up to so many counts.
+#[derive(Debug)]
+pub(super) struct Table {
+    first: Locked<Shard>,
+    others: Box<[Locked<Shard>]>,
+}
+
+impl Table {
+    /// A table for at most `max_keys` counts, which drops one to make room if it has used at most so much
+    /// of its limits, in 1/1024.
+    pub(super) fn new(max_keys: usize, droppable: u16) -> Self {
+        let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
+        let shard = || Locked::new(Shard::new(max_keys / shards, droppable));
+        Self {
+            first: shard(),
+            others: std::iter::repeat_with(shard).take(shards - 1).collect(),
+        }
+    }
+
+    pub(super) fn shards(&self) -> impl Iterator<Item = &Locked<Shard>> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shards().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Locks the shard of a name, and tells its time.
+    #[inline]
+    pub(super) fn lock_now(&self, name: Fingerprint, clock: &Clock) -> (Guard<'_>, u64) {
+        self.shard(name).lock_now(clock)
+    }
+
+    #[inline]
+    fn shard(&self, name: Fingerprint) -> &Locked<Shard> {
+        // The map inside the shard uses the other half.
+        let [_, half] = name.halves();
+        let shards = u128::try_from(self.others.len() + 1).unwrap_or(1);
+        let index = usize::try_from((u128::from(half) * shards) >> 64).unwrap_or(0);
+        match index.checked_sub(1) {
+            Some(index) => self.others.get(index).unwrap_or(&self.first),
+            None => &self.first,
+        }
+    }
+}

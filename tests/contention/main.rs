@@ -1,0 +1,229 @@
+//! The promise under contention: many threads ask about one key at once, and in no span as long as the
+//! window is more admitted than the algorithm promises.
+//!
+//! Every thread notes when it asked and when it had its answer. An admission counts in a span only if
+//! all of that time lies inside, so what is counted was admitted there for certain.
+
+mod adversary;
+mod spans;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate::{Algorithm, MemoryStore};
+
+use adversary::{Outcome, Traffic, Wait};
+use support::redis_server::RedisServer;
+use support::store_on;
+
+/// A store in memory answers at once.
+struct AtOnce;
+
+impl Wait for AtOnce {
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => output,
+            Poll::Pending => panic!("a store in memory answers at once"),
+        }
+    }
+}
+
+/// A runtime for each thread, and so a connection for each.
+struct Runtime(tokio::runtime::Runtime);
+
+impl Runtime {
+    fn new() -> Self {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        Self(runtime.enable_all().build().expect("a runtime"))
+    }
+}
+
+impl Wait for Runtime {
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.0.block_on(future)
+    }
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+const TRAFFIC: Traffic = Traffic {
+    threads: 8,
+    limits: &[50],
+    window: millis(20),
+    duration: millis(1_000),
+    work: Duration::ZERO,
+    refunds: false,
+};
+
+/// More threads than cores; limits of 10 to 100, windows of 10 ms to 1 s, with and without work between
+/// checks, with refunds, and with callers whose limits differ.
+const IN_MEMORY: [Traffic; 6] = [
+    TRAFFIC,
+    Traffic {
+        threads: 16,
+        limits: &[100],
+        window: millis(500),
+        duration: millis(2_000),
+        work: Duration::from_micros(20),
+        ..TRAFFIC
+    },
+    Traffic {
+        threads: 4,
+        limits: &[10],
+        window: millis(1_000),
+        duration: millis(2_500),
+        ..TRAFFIC
+    },
+    Traffic {
+        limits: &[100],
+        window: millis(10),
+        refunds: true,
+        ..TRAFFIC
+    },
+    Traffic {
+        threads: 16,
+        limits: &[20],
+        window: millis(100),
+        work: Duration::from_micros(20),
+        refunds: true,
+        ..TRAFFIC
+    },
+    Traffic {
+        limits: &[100, 10],
+        window: millis(100),
+        refunds: true,
+        ..TRAFFIC
+    },
+];
+
+const IN_REDIS: [Traffic; 3] = [
+    Traffic {
+        limits: &[100],
+        window: millis(100),
+        ..TRAFFIC
+    },
+    Traffic {
+        window: millis(50),
+        work: Duration::from_micros(20),
+        refunds: true,
+        ..TRAFFIC
+    },
+    Traffic {
+        limits: &[100, 10],
+        window: millis(500),
+        duration: millis(1_500),
+        ..TRAFFIC
+    },
+];
+
+/// What is promised of a span as long as the window, and of one that is some windows long.
+struct Promise {
+    in_window: u64,
+    in_windows: fn(windows: u64) -> u64,
+}
+
+/// By the table of `Algorithm`. What is about the limit for steady traffic is the limit of each aligned
+/// window too.
+fn promise(algorithm: Algorithm, limit: u32) -> Promise {
+    let limit = u64::from(limit);
+    match algorithm {
+        Algorithm::SlidingLog | Algorithm::SortedSetLog | Algorithm::SlidingBuckets(_) => Promise {
+            in_window: limit,
+            in_windows: |windows| windows,
+        },
+        Algorithm::SlidingCounter | Algorithm::Gcra => Promise {
+            in_window: 2 * limit - 1,
+            in_windows: |windows| windows + 1,
+        },
+        Algorithm::FixedWindow => Promise {
+            in_window: 2 * limit,
+            in_windows: |windows| windows + 1,
+        },
+        other => panic!("{other} has no promise here"),
+    }
+}
+
+fn is_kept(algorithm: Algorithm, traffic: &Traffic, outcome: &Outcome) -> Result<(), String> {
+    let Outcome {
+        admissions,
+        refused,
+    } = outcome;
+    let Promise {
+        in_window,
+        in_windows,
+    } = promise(algorithm, traffic.limit());
+    // The clocks of the store and of this test differ by some millionths, and the store's is one of
+    // whole microseconds.
+    let window = traffic.window - traffic.window / 2_000 - Duration::from_micros(2);
+    let most = admissions.most_within(window);
+    let passed = admissions.lasted().as_micros();
+    let windows = u64::try_from(passed.div_ceil(traffic.window.as_micros())).expect("few");
+    let (total, most_in_all) = (
+        admissions.total(),
+        in_windows(windows) * u64::from(traffic.limit()),
+    );
+    let said = format!(
+        "{algorithm}: at most {most} in a window ({in_window} promised), {total} in {windows} windows \
+         ({most_in_all}), {refused} refused; {traffic:?}"
+    );
+    println!("{said}");
+    let is_tried = *refused > 0 && total >= u64::from(traffic.limit());
+    if is_tried && most <= in_window && total <= most_in_all {
+        Ok(())
+    } else {
+        Err(said)
+    }
+}
+
+fn holds_in_memory(algorithm: Algorithm) {
+    let broken = IN_MEMORY.iter().filter_map(|traffic| {
+        let outcome = traffic.run(algorithm, &MemoryStore::new(), || AtOnce);
+        is_kept(algorithm, traffic, &outcome).err()
+    });
+    let broken: Vec<_> = broken.collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+fn holds_in_redis(algorithm: Algorithm) {
+    let server = RedisServer::start();
+    // With refunds, what this process remembers of refusals has to be forgotten.
+    let store_for = |traffic: &Traffic| match traffic.refunds {
+        false => store_on(&server).local_denials(Duration::ZERO),
+        true => store_on(&server),
+    };
+    let broken = IN_REDIS.iter().enumerate().filter_map(|(index, traffic)| {
+        let store = store_for(traffic).prefix(&index.to_string());
+        let outcome = traffic.run(algorithm, &store, Runtime::new);
+        is_kept(algorithm, traffic, &outcome).err()
+    });
+    let broken: Vec<_> = broken.collect();
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+macro_rules! holds {
+    ($($name:ident: $algorithm:expr;)*) => {
+        mod in_memory {
+            use super::*;
+            $(#[test] fn $name() { holds_in_memory($algorithm); })*
+        }
+
+        mod in_redis {
+            use super::*;
+            $(#[test] fn $name() { holds_in_redis($algorithm); })*
+        }
+    };
+}
+
+holds! {
+    sliding_log_admits_the_limit_in_any_window: Algorithm::SlidingLog;
+    sorted_set_log_admits_the_limit_in_any_window: Algorithm::SortedSetLog;
+    sliding_buckets_admit_the_limit_in_any_window: Algorithm::SlidingBuckets(10);
+    sliding_counter_admits_below_twice_the_limit_in_any_window: Algorithm::SlidingCounter;
+    fixed_window_admits_twice_the_limit_in_any_window: Algorithm::FixedWindow;
+    gcra_admits_below_twice_the_limit_in_any_window: Algorithm::Gcra;
+}
