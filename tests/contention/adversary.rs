@@ -20,6 +20,8 @@ pub(crate) struct Traffic {
     pub(crate) duration: Duration,
     /// How long a thread works between two checks.
     pub(crate) work: Duration,
+    /// How long a thread with the largest limit rests after a refusal: so a lower limit gets its turn.
+    pub(crate) rest: Duration,
     /// Whether a part of the units is given back.
     pub(crate) refunds: bool,
 }
@@ -57,6 +59,7 @@ impl Traffic {
                         wait: wait(),
                         random: random(thread),
                         most_cost: limit.min(3),
+                        rests: limit == self.limit(),
                     };
                     let barrier = &barrier;
                     scope.spawn(move || {
@@ -97,6 +100,7 @@ struct Asking<'a, W> {
     wait: W,
     random: TestRng,
     most_cost: u32,
+    rests: bool,
 }
 
 impl<W: Wait> Asking<'_, W> {
@@ -120,6 +124,9 @@ impl<W: Wait> Asking<'_, W> {
                 admissions.push(Admission { start, end, units });
             } else {
                 refused += 1;
+                if self.rests {
+                    std::thread::sleep(self.traffic.rest);
+                }
             }
             if self.traffic.refunds && !open.is_empty() && self.random.random_bool(0.3) {
                 let (mut decision, index) =

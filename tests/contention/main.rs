@@ -57,6 +57,7 @@ const TRAFFIC: Traffic = Traffic {
     window: millis(20),
     duration: millis(1_000),
     work: Duration::ZERO,
+    rest: Duration::ZERO,
     refunds: false,
 };
 
@@ -96,6 +97,7 @@ const IN_MEMORY: [Traffic; 6] = [
     Traffic {
         limits: &[100, 10],
         window: millis(100),
+        rest: millis(30),
         refunds: true,
         ..TRAFFIC
     },
@@ -117,6 +119,7 @@ const IN_REDIS: [Traffic; 3] = [
         limits: &[100, 10],
         window: millis(500),
         duration: millis(1_500),
+        rest: millis(150),
         ..TRAFFIC
     },
 ];
