@@ -28,11 +28,15 @@ impl<T> Locked<T> {
     }
 
     /// Locks the value, and then reads the clock. A thread that read it before would, after waiting for
-    /// the lock, look like a clock that stepped back.
+    /// the lock, look like a clock that stepped back. So would a core whose counter lags behind: its time
+    /// is the latest that was seen here.
     #[inline]
     pub(super) fn lock_now(&self, clock: &Clock) -> (MutexGuard<'_, Timed<T>>, u64) {
         let mut guard = self.lock();
-        let now = clock.now_after(guard.latest);
+        let mut now = clock.now();
+        if now < guard.latest && !clock.steps_back() {
+            now = guard.latest;
+        }
         guard.latest = now;
         (guard, now)
     }
