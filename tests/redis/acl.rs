@@ -181,6 +181,25 @@ async fn a_log_is_whole_where_a_right_is_missing_when_the_clock_has_stepped_back
     }
 }
 
+#[tokio::test]
+async fn a_full_server_refuses_by_a_log_when_its_clock_has_stepped_back() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    run(&mut connection, &documented());
+    let store = store(&server);
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        let quota = Quota::per_hour(2).algorithm(algorithm);
+        let at = |millis| RateLimiter::new(later(&store, millis), quota.clone());
+        let key = format!("{algorithm:?}");
+        let _ = at(60_000).check_n(key.as_str(), 2).await.unwrap();
+        run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
+        let refused = at(30_000).check(key.as_str()).await;
+        run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
+        let refused = refused.unwrap_or_else(|error| panic!("{key}: {error}"));
+        assert_eq!((refused.is_allowed(), refused.used()), (false, 2), "{key}");
+    }
+}
+
 #[cfg(feature = "cluster")]
 #[tokio::test]
 async fn a_cluster_needs_one_right_more() {
