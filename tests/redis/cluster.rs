@@ -68,6 +68,104 @@ async fn checks_of_one_key_share_calls_on_a_cluster_too() {
 }
 
 #[cfg(feature = "cluster")]
+mod that_loses_replies {
+    //! One master. The connection to it is cut in place of a reply.
+
+    use std::time::Duration;
+
+    use tollgate::{Algorithm, Error, ErrorKind, RedisStore};
+
+    use crate::proxy::Proxy;
+    use crate::store_on;
+    use crate::support::costs::{ALGORITHMS, calls, forget_calls, limiter};
+    use crate::support::redis_server::{RedisServer, run};
+
+    /// A cluster that tells clients the port of the proxy, and a store that is behind it.
+    async fn start() -> (RedisServer, Proxy, RedisStore) {
+        let server = RedisServer::start_cluster();
+        let proxy = Proxy::before(server.port()).await;
+        let port = proxy.port().to_string();
+        let announce = ["CONFIG", "SET", "cluster-announce-port", &port];
+        run(&mut server.connect(), &announce);
+        let url = proxy.url().replace("redis://", "redis+cluster://");
+        let store = RedisStore::open(&url).unwrap();
+        let store = store
+            .deadline(Duration::from_secs(5))
+            .blocks_every(Duration::ZERO);
+        (server, proxy, store)
+    }
+
+    /// What a test does while the next reply is lost.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Check,
+        Refund,
+        Settle,
+        Give,
+        Reset,
+    }
+
+    /// Charges 64 units, does a step whose reply is lost, and returns the outcome, how often the server
+    /// was called, and the units that count then.
+    async fn lose_the_reply(
+        (server, proxy, store): &(RedisServer, Proxy, RedisStore),
+        algorithm: Algorithm,
+        step: Step,
+    ) -> (Result<(), Error>, u64, u32) {
+        let key = format!("{step:?}");
+        let behind = limiter(store.clone(), algorithm, 1_000).await;
+        let direct = limiter(store_on(server), algorithm, 1_000).await;
+        let mut decision = behind.check_n(key.as_str(), 64).await.unwrap();
+        let mut connection = server.connect();
+        // The scripts are known: one call each.
+        behind.refund(&mut decision, 0).await.unwrap();
+        let _ = behind.admin().give("nobody", 1).await;
+        let mut of_nobody = behind.check("nobody").await.unwrap();
+        behind.refund(&mut of_nobody, 1).await.unwrap();
+        forget_calls(&mut connection);
+        proxy.cut_next_reply();
+        let outcome = match step {
+            Step::Check => behind.check_n(key.as_str(), 4).await.map(drop),
+            Step::Refund => behind.refund(&mut decision, 4).await,
+            Step::Settle => behind.settle(decision, 60).await,
+            Step::Give => behind.admin().give(key.as_str(), 4).await,
+            Step::Reset => behind.reset(key.as_str()).await,
+        };
+        let calls = calls(&mut connection);
+        let called = ["evalsha", "eval"].map(|name| calls.get(name).copied().unwrap_or(0));
+        let called: u64 = match step {
+            Step::Reset => calls.get("unlink").copied().unwrap_or(0),
+            _ => called.iter().sum(),
+        };
+        let used = direct.peek(key.as_str()).await.unwrap().used();
+        (outcome, called, used)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_again_that_was_executed() {
+        let cluster = start().await;
+        let mut wrong = Vec::new();
+        for (name, algorithm) in ALGORITHMS {
+            for (step, expected) in [
+                (Step::Check, 68),
+                (Step::Refund, 60),
+                (Step::Settle, 60),
+                (Step::Give, 60),
+                (Step::Reset, 0),
+            ] {
+                let (outcome, called, used) = lose_the_reply(&cluster, algorithm, step).await;
+                let kind = outcome.err().map(|error| error.kind());
+                let expected = (Some(ErrorKind::Unavailable), 1, expected);
+                if (kind, called, used) != expected {
+                    wrong.push(format!("{name} {step:?}: {kind:?}, {called} calls, {used} used"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}
+
+#[cfg(feature = "cluster")]
 mod of_six {
     //! Three masters, a replica each.
 

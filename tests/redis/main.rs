@@ -1,5 +1,9 @@
 //! What only a real Redis shows.
 
+#[cfg(feature = "cluster")]
+#[path = "../support/proxy.rs"]
+#[expect(dead_code, reason = "the tests of failures use the rest")]
+mod proxy;
 #[path = "../support/mod.rs"]
 mod support;
 
