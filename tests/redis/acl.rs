@@ -8,8 +8,12 @@ use tollgate::{Algorithm, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 use crate::support::costs::ALGORITHMS;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 
+/// The rights that a cluster needs as well.
+#[cfg(feature = "cluster")]
+pub(crate) const OF_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
+
 /// The line in the documentation of the store, in words.
-fn documented() -> Vec<&'static str> {
+pub(crate) fn documented() -> Vec<&'static str> {
     let docs = include_str!("../../src/store/redis/mod.rs");
     let (_, line) = docs.split_once("/// ACL SETUSER ").unwrap();
     let (line, _) = line.split_once("/// ```").unwrap();

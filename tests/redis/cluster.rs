@@ -157,7 +157,9 @@ mod that_loses_replies {
                 let kind = outcome.err().map(|error| error.kind());
                 let expected = (Some(ErrorKind::Unavailable), 1, expected);
                 if (kind, called, used) != expected {
-                    wrong.push(format!("{name} {step:?}: {kind:?}, {called} calls, {used} used"));
+                    wrong.push(format!(
+                        "{name} {step:?}: {kind:?}, {called} calls, {used} used"
+                    ));
                 }
             }
         }
@@ -175,7 +177,7 @@ mod of_six {
 
     use crate::support::cluster::Cluster;
     use crate::support::decided;
-    use crate::support::node::Node;
+    use crate::support::node::{Node, wait_until};
     use crate::support::redis_server::{DeadPort, RedisServer};
 
     /// Patient with a machine that runs other tests.
@@ -349,6 +351,60 @@ mod of_six {
         for used in 4..=9 {
             assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), used);
         }
+    }
+
+    /// A master more, without slots and unknown to clients.
+    fn join_empty(cluster: &Cluster) -> Node {
+        let node = Node::start(&["--cluster-enabled", "yes"]);
+        let port = cluster.nodes[0].port().to_string();
+        let () = node.ask(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        for known in cluster.nodes.iter().chain([&node]) {
+            wait_until("all nodes know each other", || {
+                let info: String = known.ask(&["CLUSTER", "INFO"]);
+                info.contains("cluster_known_nodes:7\r\n") && info.contains("cluster_state:ok")
+            });
+        }
+        node
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_follows_a_slot_that_moves_to_a_new_master() {
+        let cluster = Cluster::start();
+        let new = join_empty(&cluster);
+        let rights = [&crate::acl::documented()[..], &crate::acl::OF_CLUSTER].concat();
+        for node in cluster.nodes.iter().chain([&new]) {
+            let () = node.ask(&rights);
+        }
+        let url = cluster.url().replace("://", "://limiter:password@");
+        let limiter = limiter(&url);
+        let key = key_on(&cluster, 0);
+        let used = async || limiter.peek(key.as_str()).await.unwrap().used();
+        let mut decision = limiter.check_n(key.as_str(), 64).await.unwrap();
+        let from = &cluster.nodes[0];
+        let tag = format!("{{default,{key}}}");
+        let slot: u16 = from.ask(&["CLUSTER", "KEYSLOT", &tag]);
+        let slot = slot.to_string();
+        let ids: Vec<String> = [from, &new]
+            .map(|node| node.ask(&["CLUSTER", "MYID"]))
+            .into();
+        let () = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[0]]);
+        let () = from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]]);
+        let keys: Vec<String> = from.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+        let port = new.port().to_string();
+        let () = from.ask(&["MIGRATE", "127.0.0.1", &port, &keys[0], "0", "1000"]);
+        // The old master answers ASK, and the new one is in no slot map.
+        limiter.refund(&mut decision, 4).await.unwrap();
+        assert_eq!(used().await, 60);
+        limiter.admin().give(key.as_str(), 10).await.unwrap();
+        assert_eq!(used().await, 50);
+        for node in [&new, from] {
+            let () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
+        }
+        // The old master answers MOVED.
+        limiter.refund(&mut decision, 10).await.unwrap();
+        assert_eq!(used().await, 40);
+        limiter.reset(key.as_str()).await.unwrap();
+        assert_eq!(used().await, 0);
     }
 
     #[tokio::test]

@@ -29,13 +29,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer than a call the client waits for a node.
 const BEYOND_DEADLINE: Duration = Duration::from_millis(100);
 
-/// The pauses before each resend of a command to a cluster that asks for some time. A redirect is
-/// followed at once, as often.
-const PAUSES: [Duration; 3] = [
-    Duration::from_millis(5),
-    Duration::from_millis(15),
-    Duration::from_millis(45),
-];
+/// How often a command is sent again that a node has not run: a slot that moves is found by asking.
+const RETRIES: u32 = 3;
+
+/// The pause before a resend where the cluster asks for time. A redirect is followed at once.
+const PAUSE: Duration = Duration::from_millis(15);
 
 /// How many calls are on their way to one node, over one connection. While the client looks for the
 /// masters it reads no answers, and a node that it owes many does not tell it where they are: with 40 some
@@ -154,7 +152,7 @@ impl Nodes {
     /// Sends a command to the node that has its key. Nothing is sent again that a node may have run.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let mut reply = self.send_by_slot(command).await;
-        for pause in PAUSES {
+        for _ in 0..RETRIES {
             let redirect = reply.as_ref().err().and_then(Redirect::of);
             reply = match redirect {
                 None => break,
@@ -169,7 +167,7 @@ impl Nodes {
                 }
                 Some(Redirect::Reroute) => self.send_by_slot(command).await,
                 Some(Redirect::Wait) => {
-                    time::sleep(pause).await;
+                    time::sleep(PAUSE).await;
                     self.send_by_slot(command).await
                 }
             };

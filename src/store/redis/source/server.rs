@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use redis::ConnectionAddr;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-use redis::ConnectionAddr;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
     RedisResult,
