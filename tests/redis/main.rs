@@ -2,7 +2,6 @@
 
 #[cfg(feature = "cluster")]
 #[path = "../support/proxy.rs"]
-#[expect(dead_code, reason = "the tests of failures use the rest")]
 mod proxy;
 #[path = "../support/mod.rs"]
 mod support;

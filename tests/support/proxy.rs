@@ -1,4 +1,5 @@
 //! A wire between a store and its server that can be disturbed.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
