@@ -4,8 +4,8 @@ list: how sliding_log keeps its units. A kind of log, as log has it.
 KEYS    none; is given one
 ARGV    none
 reply   a kind of log
-calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM or UNLINK; to charge those of push; to
-calls   refund LLEN, LINDEX, LREM
+calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM; to charge those of push; to undo that LTRIM;
+calls   to refund LLEN, LINDEX, LREM
 server  Redis 5.0
 ]]
 
@@ -53,18 +53,21 @@ local function first_later(key, length, time)
   return high, later
 end
 
--- The only loop over stored units.
+-- The only loop over stored units. Pushes before it forgets: without the right to RPUSH the log stays as
+-- it was.
 local function rewind(key, length)
   local kept = 0
   if entry_at(key, 0) <= now then
     kept = first_later(key, length, now)
   end
   if kept == 0 then
-    call('UNLINK', key)
+    push(key, length)
+    call('LTRIM', key, text(length), '-1')
   else
+    push(key, 1)
     call('LTRIM', key, '0', text(kept - 1))
+    push(key, length - kept)
   end
-  push(key, length - kept)
 end
 
 local function trim(key, expired)
@@ -74,6 +77,10 @@ end
 
 local function drop(key, expired, units)
   trim(key, expired + units)
+end
+
+local function pop(key, count)
+  call('LTRIM', key, '0', text(-count - 1))
 end
 
 local function take(key, time, units)
@@ -111,4 +118,5 @@ return {
   push = push,
   take = take,
   drop = drop,
+  pop = pop,
 }

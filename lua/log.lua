@@ -14,7 +14,8 @@ an index was charged; `expired` how many were charged up to a time, which is les
 than none, and where it is known when the next one was; `trim` forgets up to so many of the oldest,
 and tells how many; `rewind` has those after now be charged now; `push` charges units now; `take`
 takes back up to so many that were charged at a time, and tells whether there were any; `drop` forgets
-so many expired ones, as far as `trim` would, and so many of those behind them.
+so many expired ones, as far as `trim` would, and so many of those behind them; `pop` forgets so many of
+the newest.
 ]]
 
 return function(kind)
@@ -65,6 +66,11 @@ return function(kind)
     end
   end
 
+  -- Takes back what a write charged. A log that was empty before is gone then.
+  local function undo(log)
+    kind.pop(log.key, log.used - log.held)
+  end
+
   -- The units of a charge are those of its time: units of one microsecond are all alike.
   local function refund(log, made, units)
     if made.time + log.window <= now then
@@ -90,6 +96,7 @@ return function(kind)
     judge = judge,
     charge = charge,
     write = write,
+    undo = undo,
     refund = refund,
     give = give,
   }

@@ -25,9 +25,10 @@ return function(kind)
       return 0, nil, 0
     end
     if newest > present and cost > 0 then
-      -- A clock that stepped back: so none counts for longer than a window. Once for each step.
-      kind.rewind(key, length)
+      -- A clock that stepped back: so none counts for longer than a window. Once for each step. PEXPIRE comes
+      -- first: a full server grants it, and then the rest of the script.
       renew(log)
+      kind.rewind(key, length)
     end
     if oldest + window > now then
       return length, oldest, 0, member

@@ -44,6 +44,21 @@ local function judge(quotas, cost)
   return admitted
 end
 
+-- Writes all counts or none. A write that fails leaves nothing behind, as for want of a right; those before
+-- it are undone.
+local function write(counts)
+  for index = 1, #counts do
+    local written, problem = pcall(counts[index].steps.write, counts[index])
+    if not written then
+      for before = 1, index - 1 do
+        -- Where one cannot be undone, the others are.
+        pcall(counts[before].steps.undo, counts[before])
+      end
+      error(problem, 0)
+    end
+  end
+end
+
 -- Charges as many of so many checks as are admitted, and tells how many.
 local function grant(plan, cost, count, reply, size)
   local quotas, counts = plan.quotas, plan.counts
@@ -58,9 +73,7 @@ local function grant(plan, cost, count, reply, size)
     size = append_admitted(quotas, reply, size)
   end
   if granted > 0 then
-    for index = 1, #counts do
-      counts[index].steps.write(counts[index])
-    end
+    write(counts)
   end
   return granted, size
 end

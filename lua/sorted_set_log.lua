@@ -6,8 +6,8 @@ KEYS    none; is given one
 ARGV    none; is given a quota
 reply   steps
 calls   ZCARD, ZRANGE twice; then for a trim ZCOUNT, ZREMRANGEBYRANK; to look ZCOUNT; to
-calls   charge ZADD; after a step back of the clock ZRANGEBYSCORE, ZADD; to refund ZCOUNT twice,
-calls   ZREMRANGEBYRANK
+calls   charge ZADD; to undo that ZREMRANGEBYRANK; after a step back of the clock ZRANGEBYSCORE, ZADD; to
+calls   refund ZCOUNT twice, ZREMRANGEBYRANK
 server  Redis 5.0
 
 Members are numbers that go on from the newest one, all of 16 digits: so each is unique, and those of
@@ -102,6 +102,10 @@ local function drop(key, expired, units)
   call('ZREMRANGEBYRANK', key, text(first), text(expired + units - 1))
 end
 
+local function pop(key, count)
+  call('ZREMRANGEBYRANK', key, text(-count), '-1')
+end
+
 local kind = {
   survey = survey,
   entry_at = entry_at,
@@ -111,6 +115,7 @@ local kind = {
   push = push,
   take = take,
   drop = drop,
+  pop = pop,
 }
 
 return function()

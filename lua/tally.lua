@@ -44,8 +44,8 @@ return function(kind, pattern, format)
     return more >= 0 and more % kind.group == 0 and numbers or {}
   end
 
-  -- The numbers, and when the tally began, as text: one that was empty in between is another, whose
-  -- units are not those of charges before. A cost of 0 only looks.
+  -- Returns the numbers, when the tally began, as text, and the stored text. A tally that was empty in
+  -- between is another one, whose units are not those of charges before. A cost of 0 only looks.
   local function read(key, quota, cost)
     local stored = call('GET', key)
     if not stored then
@@ -68,7 +68,7 @@ return function(kind, pattern, format)
       numbers, born = kind.at(numbers, quota), present
       store(key, quota, numbers, born)
     end
-    return numbers, born
+    return numbers, born, stored
   end
 
   -- What a quota says of a cost: what is used, how long to wait, and how long until more is left.

@@ -4,14 +4,14 @@ tally_steps: the steps of the algorithms that keep a few numbers.
 KEYS    none; is given one
 ARGV    none; is given a count and its quotas
 reply   steps of a kind
-calls   those of tally; where a gift leaves nothing, UNLINK
+calls   those of tally; where a gift leaves nothing, UNLINK; to undo a write SET or UNLINK
 server  Redis 5.0
 ]]
 
 return function(kind, read, store, verdict)
   return {
     read = function(count, cost)
-      count.numbers, count.born = read(count.key, count.quota, cost)
+      count.numbers, count.born, count.stored = read(count.key, count.quota, cost)
     end,
 
     judge = function(count, quota, cost)
@@ -30,6 +30,15 @@ return function(kind, read, store, verdict)
 
     write = function(count)
       store(count.key, count.quota, count.numbers, count.born)
+    end,
+
+    -- Puts the text from before the write back. It lives as long as after any write.
+    undo = function(count)
+      if count.stored then
+        redis.call('SET', count.key, count.stored, 'PX', count.life)
+      else
+        redis.call('UNLINK', count.key)
+      end
     end,
 
     receipt = function(count, quota)

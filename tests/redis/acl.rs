@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use tollgate::store::TestClock;
-use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
+use tollgate::{Algorithm, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::costs::ALGORITHMS;
-use crate::support::redis_server::{RedisServer, run};
+use crate::support::redis_server::{RedisServer, run, times_to_live};
+
+/// The rights that a cluster needs as well.
+#[cfg(feature = "cluster")]
+pub(crate) const OF_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
 
 /// The line in the documentation of the store, in words.
-fn documented() -> Vec<&'static str> {
+pub(crate) fn documented() -> Vec<&'static str> {
     let docs = include_str!("../../src/store/redis/mod.rs");
     let (_, line) = docs.split_once("/// ACL SETUSER ").unwrap();
     let (line, _) = line.split_once("/// ```").unwrap();
@@ -87,6 +91,116 @@ async fn each_right_is_needed_and_that_one_is_missing_is_said() {
         // Redis 7.0 does not name a command of a script.
         let says_why = |text: &str| text.contains(&right[1..]) || text.contains("can't run this");
         assert!(says_why(&text), "{right}: {text}");
+    }
+}
+
+/// Two quotas of these algorithms, each with a count of its own. No window ends meanwhile.
+fn pair(first: Algorithm, second: Algorithm) -> [Quota; 2] {
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    [(first, 300), (second, 310)]
+        .map(|(algorithm, window)| Quota::new(1_000, days(window)).algorithm(algorithm))
+}
+
+/// Units that each quota counts.
+async fn used(limiter: &RateLimiter, key: &str) -> Vec<u32> {
+    let decision = limiter.peek(key).await.unwrap();
+    decision.quotas().map(|quota| quota.used()).collect()
+}
+
+#[tokio::test]
+async fn a_check_that_fails_for_want_of_a_right_is_charged_to_none_of_its_quotas() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let store = store(&server);
+    let writes = documented().into_iter().filter(|word| {
+        let reads = "+eval +evalsha +time +ping +exists +get +llen +lindex +zcard +zcount +zrange \
+            +zrangebyscore";
+        word.starts_with('+') && reads.split_whitespace().all(|read| read != *word)
+    });
+    let mut wrong = Vec::new();
+    for right in writes {
+        for (first, second) in ALGORITHMS
+            .iter()
+            .flat_map(|first| ALGORITHMS.iter().map(move |second| (first, second)))
+        {
+            let limiter = RateLimiter::new(store.clone(), pair(first.1, second.1));
+            for before in [0, 3] {
+                let key = format!("{right} {} {} {before}", first.0, second.0);
+                run(&mut connection, &documented());
+                if before > 0 {
+                    let _ = limiter.check_n(key.as_str(), before).await.unwrap();
+                }
+                let without = right.replace('+', "-");
+                run(&mut connection, &["ACL", "SETUSER", "limiter", &without]);
+                let mut charged = before;
+                for _ in 0..10 {
+                    charged += u32::from(limiter.check(key.as_str()).await.is_ok());
+                }
+                run(&mut connection, &documented());
+                let used = used(&limiter, &key).await;
+                if used != [charged; 2] {
+                    wrong.push(format!("{key}: {used:?} used, {charged} charged"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}: {wrong:#?}", wrong.len());
+    let immortal = times_to_live(&mut connection)
+        .into_iter()
+        .filter(|(_, millis)| *millis < 0);
+    assert_eq!(immortal.collect::<Vec<_>>(), []);
+}
+
+#[tokio::test]
+async fn a_log_is_whole_where_a_right_is_missing_when_the_clock_has_stepped_back() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let store = store(&server);
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        for right in ["+rpush", "+ltrim", "+unlink", "+pexpire", "+zadd"] {
+            // All units are after now, or only the last two.
+            for kept in [0, 3] {
+                let quota = Quota::per_hour(100).algorithm(algorithm);
+                let key = format!("{algorithm:?} {right} {kept}");
+                let at = |millis| RateLimiter::new(later(&store, millis), quota.clone());
+                run(&mut connection, &documented());
+                if kept > 0 {
+                    let _ = at(0).check_n(key.as_str(), kept).await.unwrap();
+                }
+                let _ = at(60_000).check_n(key.as_str(), 2).await.unwrap();
+                let without = right.replace('+', "-");
+                run(&mut connection, &["ACL", "SETUSER", "limiter", &without]);
+                let mut charged = kept + 2;
+                for _ in 0..3 {
+                    charged += u32::from(at(30_000).check(key.as_str()).await.is_ok());
+                }
+                run(&mut connection, &documented());
+                let used = at(30_000).peek(key.as_str()).await.unwrap().used();
+                assert!(used >= charged, "{key}: {used} used, {charged} charged");
+            }
+        }
+    }
+    for (key, millis) in times_to_live(&mut connection) {
+        assert!(millis > 0, "{key} lives for {millis} ms");
+    }
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_by_a_log_when_its_clock_has_stepped_back() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    run(&mut connection, &documented());
+    let store = store(&server);
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        let quota = Quota::per_hour(2).algorithm(algorithm);
+        let at = |millis| RateLimiter::new(later(&store, millis), quota.clone());
+        let key = format!("{algorithm:?}");
+        let _ = at(60_000).check_n(key.as_str(), 2).await.unwrap();
+        run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
+        let refused = at(30_000).check(key.as_str()).await;
+        run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
+        let refused = refused.unwrap_or_else(|error| panic!("{key}: {error}"));
+        assert_eq!((refused.is_allowed(), refused.used()), (false, 2), "{key}");
     }
 }
 

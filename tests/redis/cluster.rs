@@ -68,6 +68,106 @@ async fn checks_of_one_key_share_calls_on_a_cluster_too() {
 }
 
 #[cfg(feature = "cluster")]
+mod that_loses_replies {
+    //! One master. The connection to it is cut in place of a reply.
+
+    use std::time::Duration;
+
+    use tollgate::{Algorithm, Error, ErrorKind, RedisStore};
+
+    use crate::proxy::Proxy;
+    use crate::store_on;
+    use crate::support::costs::{ALGORITHMS, calls, forget_calls, limiter};
+    use crate::support::redis_server::{RedisServer, run};
+
+    /// A cluster that tells clients the port of the proxy, and a store that is behind it.
+    async fn start() -> (RedisServer, Proxy, RedisStore) {
+        let server = RedisServer::start_cluster();
+        let proxy = Proxy::before(server.port()).await;
+        let port = proxy.port().to_string();
+        let announce = ["CONFIG", "SET", "cluster-announce-port", &port];
+        run(&mut server.connect(), &announce);
+        let url = proxy.url().replace("redis://", "redis+cluster://");
+        let store = RedisStore::open(&url).unwrap();
+        let store = store
+            .deadline(Duration::from_secs(5))
+            .blocks_every(Duration::ZERO);
+        (server, proxy, store)
+    }
+
+    /// What a test does while the next reply is lost.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Check,
+        Refund,
+        Settle,
+        Give,
+        Reset,
+    }
+
+    /// Charges 64 units, does a step whose reply is lost, and returns the outcome, how often the server
+    /// was called, and the units that count then.
+    async fn lose_the_reply(
+        (server, proxy, store): &(RedisServer, Proxy, RedisStore),
+        algorithm: Algorithm,
+        step: Step,
+    ) -> (Result<(), Error>, u64, u32) {
+        let key = format!("{step:?}");
+        let behind = limiter(store.clone(), algorithm, 1_000).await;
+        let direct = limiter(store_on(server), algorithm, 1_000).await;
+        let mut decision = behind.check_n(key.as_str(), 64).await.unwrap();
+        let mut connection = server.connect();
+        // The scripts are known: one call each.
+        behind.refund(&mut decision, 0).await.unwrap();
+        let _ = behind.admin().give("nobody", 1).await;
+        let mut of_nobody = behind.check("nobody").await.unwrap();
+        behind.refund(&mut of_nobody, 1).await.unwrap();
+        forget_calls(&mut connection);
+        proxy.cut_next_reply();
+        let outcome = match step {
+            Step::Check => behind.check_n(key.as_str(), 4).await.map(drop),
+            Step::Refund => behind.refund(&mut decision, 4).await,
+            Step::Settle => behind.settle(decision, 60).await,
+            Step::Give => behind.admin().give(key.as_str(), 4).await,
+            Step::Reset => behind.reset(key.as_str()).await,
+        };
+        let calls = calls(&mut connection);
+        let called = ["evalsha", "eval"].map(|name| calls.get(name).copied().unwrap_or(0));
+        let called: u64 = match step {
+            Step::Reset => calls.get("unlink").copied().unwrap_or(0),
+            _ => called.iter().sum(),
+        };
+        let used = direct.peek(key.as_str()).await.unwrap().used();
+        (outcome, called, used)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_again_that_was_executed() {
+        let cluster = start().await;
+        let mut wrong = Vec::new();
+        for (name, algorithm) in ALGORITHMS {
+            for (step, expected) in [
+                (Step::Check, 68),
+                (Step::Refund, 60),
+                (Step::Settle, 60),
+                (Step::Give, 60),
+                (Step::Reset, 0),
+            ] {
+                let (outcome, called, used) = lose_the_reply(&cluster, algorithm, step).await;
+                let kind = outcome.err().map(|error| error.kind());
+                let expected = (Some(ErrorKind::Unavailable), 1, expected);
+                if (kind, called, used) != expected {
+                    wrong.push(format!(
+                        "{name} {step:?}: {kind:?}, {called} calls, {used} used"
+                    ));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}
+
+#[cfg(feature = "cluster")]
 mod of_six {
     //! Three masters, a replica each.
 
@@ -77,7 +177,7 @@ mod of_six {
 
     use crate::support::cluster::Cluster;
     use crate::support::decided;
-    use crate::support::node::Node;
+    use crate::support::node::{Node, wait_until};
     use crate::support::redis_server::{DeadPort, RedisServer};
 
     /// Patient with a machine that runs other tests.
@@ -251,6 +351,60 @@ mod of_six {
         for used in 4..=9 {
             assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), used);
         }
+    }
+
+    /// A master more, without slots and unknown to clients.
+    fn join_empty(cluster: &Cluster) -> Node {
+        let node = Node::start(&["--cluster-enabled", "yes"]);
+        let port = cluster.nodes[0].port().to_string();
+        let () = node.ask(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        for known in cluster.nodes.iter().chain([&node]) {
+            wait_until("all nodes know each other", || {
+                let info: String = known.ask(&["CLUSTER", "INFO"]);
+                info.contains("cluster_known_nodes:7\r\n") && info.contains("cluster_state:ok")
+            });
+        }
+        node
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_follows_a_slot_that_moves_to_a_new_master() {
+        let cluster = Cluster::start();
+        let new = join_empty(&cluster);
+        let rights = [&crate::acl::documented()[..], &crate::acl::OF_CLUSTER].concat();
+        for node in cluster.nodes.iter().chain([&new]) {
+            let () = node.ask(&rights);
+        }
+        let url = cluster.url().replace("://", "://limiter:password@");
+        let limiter = limiter(&url);
+        let key = key_on(&cluster, 0);
+        let used = async || limiter.peek(key.as_str()).await.unwrap().used();
+        let mut decision = limiter.check_n(key.as_str(), 64).await.unwrap();
+        let from = &cluster.nodes[0];
+        let tag = format!("{{default,{key}}}");
+        let slot: u16 = from.ask(&["CLUSTER", "KEYSLOT", &tag]);
+        let slot = slot.to_string();
+        let ids: Vec<String> = [from, &new]
+            .map(|node| node.ask(&["CLUSTER", "MYID"]))
+            .into();
+        let () = new.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[0]]);
+        let () = from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[1]]);
+        let keys: Vec<String> = from.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]);
+        let port = new.port().to_string();
+        let () = from.ask(&["MIGRATE", "127.0.0.1", &port, &keys[0], "0", "1000"]);
+        // The old master answers ASK, and the new one is in no slot map.
+        limiter.refund(&mut decision, 4).await.unwrap();
+        assert_eq!(used().await, 60);
+        limiter.admin().give(key.as_str(), 10).await.unwrap();
+        assert_eq!(used().await, 50);
+        for node in [&new, from] {
+            let () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
+        }
+        // The old master answers MOVED.
+        limiter.refund(&mut decision, 10).await.unwrap();
+        assert_eq!(used().await, 40);
+        limiter.reset(key.as_str()).await.unwrap();
+        assert_eq!(used().await, 0);
     }
 
     #[tokio::test]

@@ -47,6 +47,26 @@ async fn a_refusal_is_asked_for_again_when_it_is_too_old() {
 }
 
 #[tokio::test]
+async fn a_client_that_asks_each_millisecond_reaches_redis_a_few_times_in_each_wait() {
+    const WAITS: u32 = 10;
+    // Redis is asked after 0, 1, 801, 961, 993 and 999 ms; and in a window of 125 ms after 0, 1, 101 and 121.
+    for (window, asked_in_each) in [(SECOND, 6), (SECOND / 8, 4)] {
+        let server = RedisServer::start();
+        let mut time = TestTime::new(&server);
+        let limiter = RateLimiter::new(time.redis.clone(), Quota::new(1, window));
+        let (mut admitted, mut asked) = (0, 0);
+        for _ in 0..WAITS * u32::try_from(window.as_millis()).unwrap() {
+            let (is_allowed, source) = source(&limiter, 1).await;
+            admitted += u32::from(is_allowed);
+            asked += u32::from(source == Source::Redis);
+            time.advance(Duration::from_millis(1));
+        }
+        assert_eq!(admitted, WAITS);
+        assert_eq!(asked, asked_in_each * WAITS, "{window:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_remembered_refusal_tells_what_is_left_of_the_wait() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);

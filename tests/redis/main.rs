@@ -1,5 +1,8 @@
 //! What only a real Redis shows.
 
+#[cfg(feature = "cluster")]
+#[path = "../support/proxy.rs"]
+mod proxy;
 #[path = "../support/mod.rs"]
 mod support;
 

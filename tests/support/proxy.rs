@@ -1,7 +1,8 @@
 //! A wire between a store and its server that can be disturbed.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,6 +50,7 @@ struct Shared {
     old: AtomicU64,
     replies: AtomicU64,
     cuts: AtomicU64,
+    cuts_next: AtomicBool,
 }
 
 impl Proxy {
@@ -62,6 +64,7 @@ impl Proxy {
             old: AtomicU64::new(0),
             replies: AtomicU64::new(0),
             cuts: AtomicU64::new(0),
+            cuts_next: AtomicBool::new(false),
         });
         let (watched, of_all) = (wire.subscribe(), Arc::clone(&shared));
         let accepting = tokio::spawn(async move {
@@ -77,6 +80,10 @@ impl Proxy {
         }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -85,6 +92,11 @@ impl Proxy {
         let so_far = self.shared.connections.load(Ordering::SeqCst);
         self.shared.old.store(so_far, Ordering::SeqCst);
         self.wire.send_replace(wire);
+    }
+
+    /// Closes both ends in place of the next reply, once. The server has got the request.
+    pub(crate) fn cut_next_reply(&self) {
+        self.shared.cuts_next.store(true, Ordering::SeqCst);
     }
 
     /// How many connections were cut.
@@ -185,6 +197,7 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut view: View
         };
         let nth = shared.replies.fetch_add(1, Ordering::Relaxed) + 1;
         let passed = match view.now().await {
+            _ if shared.cuts_next.swap(false, Ordering::SeqCst) => 0,
             Wire::CutBeforeReply(every) if nth.is_multiple_of(every) => 0,
             Wire::Truncate { every, bytes } if nth.is_multiple_of(every) => bytes.min(length),
             Wire::Slow(delay) => {

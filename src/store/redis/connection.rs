@@ -62,8 +62,8 @@ impl Connection {
         }
     }
 
-    /// Connections that suit calls that take so long at most. One to a cluster sends again what takes
-    /// longer than those for which it was made; any other one leaves it to the callers.
+    /// Connections that suit calls that take so long at most. One to a cluster fails what takes longer
+    /// than the calls for which it was made; any other one leaves it to the callers.
     pub(super) fn with_deadline(self: &Arc<Self>, deadline: Duration) -> Arc<Self> {
         match &**self {
             Self::Made(pool) if pool.source().is_cluster() && pool.deadline() != deadline => {

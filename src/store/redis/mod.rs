@@ -84,10 +84,11 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// - **One entry for checks that are alike.** Those of one key, quotas and cost that wait together are
 ///   decided in one go, in order of their arrival, each with its own numbers. So a busy key costs
 ///   Redis not much more than a quiet one.
-/// - **Refusals are remembered.** What Redis refused is refused here, without asking, for 0.999 of the
+/// - **Refusals are remembered.** What Redis refused is refused here, without asking, for 0.8 of the
 ///   wait that it told, and [a second at most](Self::local_denials): the same check, of the same cost,
 ///   under the same limits. [`Source::LocalDenial`](crate::Source::LocalDenial) tells. A reset, a
-///   refund or an admission by this store ends it at once.
+///   refund or an admission by this store ends it at once. A client that asks each millisecond reaches
+///   Redis six times in a wait of a second.
 ///
 /// # Connections
 ///
@@ -109,9 +110,10 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// [batches](Self::batches) are calls of their own, of which at most 256 are on their way at once; a
 /// caller that gives up before half of the deadline leaves one call behind.)
 ///
-/// What may have been executed is never asked again, so that nothing is charged twice. Only the
-/// redirects of a cluster may count a check up to four times, if a connection is lost while it is
-/// executed; they never admit one more.
+/// What may have been executed is never sent again, neither to one server nor to a cluster: nothing is
+/// charged twice, and nothing is given back twice. A check whose reply was lost may have been charged. A
+/// refund, a gift, a settlement or a reset whose reply was lost may not have happened; units that were
+/// not given back count until they leave their window.
 ///
 /// # Sentinel, Cluster, TLS
 ///
@@ -144,7 +146,7 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 ///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
 /// ```
 ///
-/// In a cluster `+cluster|slots` as well, and for a database other than 0 `+select`; with Sentinel
+/// In a cluster `+cluster|slots` as well, and `+asking` for slots that move; for a database other than 0 `+select`; with Sentinel
 /// `+role`, and its own user `+sentinel|get-master-addr-by-name`. A right that is missing is an error of
 /// kind [`ErrorKind::Misconfigured`], which names it from Redis 7.2 on.
 ///
@@ -213,6 +215,12 @@ impl RedisStore {
     ///
     /// It is cloned for each call. Its settings stay as they are, and whether it connects again
     /// when it is lost is its own business; the deadline holds all the same.
+    ///
+    /// A connection that sends a command again on its own may run it twice. A
+    /// `redis::cluster_async::ClusterConnection` does so when a node is lost, unless it was built with
+    /// `retries(0)`, and then it follows no redirect. A check that runs twice is charged twice; a refund, a
+    /// gift or a settlement that runs twice frees units that are used. So open a cluster by its
+    /// [URL](Self::open).
     #[cfg(feature = "redis-1")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-1")))]
     pub fn with_connection<C>(connection: C) -> Self
@@ -329,7 +337,9 @@ impl RedisStore {
     ///
     /// It never holds longer than Redis itself would refuse, but that a reset, a refund, a gift or a raised
     /// limit by **another** store, in this process or elsewhere, and a jump of the server's clock, are
-    /// seen when it has passed. Clones are one store; one that is told something else, like another
+    /// seen when it has passed. A refusal is answered for 0.8 of its wait, by the clock of this process: so
+    /// it ends in time where chrony slews that clock and the server's by 8.3 %, its greatest rate, in
+    /// opposite directions. Clones are one store; one that is told something else, like another
     /// deadline, is another.
     #[must_use]
     pub fn local_denials(self, at_most: Duration) -> Self {

@@ -42,7 +42,7 @@ pub(super) enum Link {
     ),
     /// To all nodes of a cluster.
     #[cfg(feature = "cluster")]
-    Cluster(redis::cluster_async::ClusterConnection),
+    Cluster(cluster::Nodes),
 }
 
 impl Source {
@@ -78,7 +78,7 @@ impl Link {
             #[cfg(feature = "sentinel")]
             Self::Master(connection, _) => connection.clone().send_packed_command(command).await,
             #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => cluster::send(connection, command).await,
+            Self::Cluster(nodes) => nodes.send(command).await,
         };
         match reply? {
             Value::ServerError(error) => Err(error.into()),

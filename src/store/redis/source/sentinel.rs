@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value,
-};
+use redis::{ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{self, Instant};
 
 use super::OnLoss;
-use super::server::{Server, timed_out};
+use super::server::{Server, at, timed_out};
 
 /// How long the sentinels have to say who is master. One that hangs takes no longer, and is not waited
 /// for where most of them agree.
@@ -133,20 +131,7 @@ impl Sentinel {
         on_loss: OnLoss,
     ) -> RedisResult<MultiplexedConnection> {
         let (host, port) = address.clone();
-        let addr = match self.master.addr().clone() {
-            ConnectionAddr::TcpTls {
-                insecure,
-                tls_params,
-                ..
-            } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params,
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let server = Server::new(&self.master.clone().set_addr(addr), self.protocol)?;
+        let server = Server::new(&at(&self.master, host, port), self.protocol)?;
         let connection = server.connect(on_loss).await?;
         let mut asked = connection.clone();
         let role = redis::cmd("ROLE");

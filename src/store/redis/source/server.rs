@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use redis::ConnectionAddr;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
@@ -90,6 +92,25 @@ async fn open(client: &Client, on_loss: OnLoss) -> RedisResult<MultiplexedConnec
     client
         .get_multiplexed_async_connection_with_config(&config)
         .await
+}
+
+/// Returns the same settings for another host and port.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+pub(super) fn at(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls {
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure,
+            tls_params,
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
 }
 
 pub(super) fn timed_out() -> RedisError {
