@@ -58,15 +58,15 @@ use crate::{
 ///
 /// let store = MemoryStore::new();
 ///
-/// let search = get(|| async { "found" }).layer(
-///     RateLimitLayer::new(store.clone(), [Quota::per_second(5), Quota::per_day(2_000)])
-///         .name("search")
-///         .key(key::header("x-api-key"))
-///         .cost(|parts: &http::request::Parts| if parts.uri.path().ends_with("/export") { 10 } else { 1 }),
-/// );
+/// // Two routes share one limit. An export costs ten times as much as a search.
+/// let search = RateLimitLayer::new(store.clone(), [Quota::per_second(20), Quota::per_day(2_000)])
+///     .name("search")
+///     .key(key::header("x-api-key"));
+/// let export = search.clone().cost(|_| 10);
 ///
 /// let app: Router = Router::new()
-///     .route("/search", search)
+///     .route("/search", get(|| async { "found" }).layer(search))
+///     .route("/search/{format}", get(|| async { "exported" }).layer(export))
 ///     .layer(RateLimitLayer::new(store, Quota::per_minute(100)));
 /// ```
 #[derive(Clone)]
@@ -102,6 +102,42 @@ impl RateLimitLayer {
     ///
     /// A cost of 0 goes on without being charged. One above a limit is refused without a
     /// `Retry-After`, since waiting would not help. A log takes at most 100 000 at once.
+    ///
+    /// Decide the cost by the route, not by the text of the path. The closure sees the path as the client
+    /// spelled it. A handler on `/search/{format}` gets `export` from `/search/export` and from
+    /// `/search/%65xport`, and `ends_with("/export")` is false for the second. Give expensive handlers a
+    /// route and a layer of their own, or look at axum's `MatchedPath` in the extensions. The same holds for
+    /// a query.
+    ///
+    /// # Examples
+    ///
+    /// One limit for two routes, of which one costs ten units:
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let search = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)).name("search");
+    /// let export = search.clone().cost(|_| 10);
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("/search", get(|| async { "found" }).layer(search))
+    ///     .route("/search/{format}", get(|| async { "exported" }).layer(export));
+    /// ```
+    ///
+    /// One layer for a whole router, by matched path:
+    ///
+    /// ```
+    /// use axum::extract::MatchedPath;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let site = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)).cost(|parts| {
+    ///     match parts.extensions.get::<MatchedPath>() {
+    ///         Some(route) if route.as_str() == "/search/{format}" => 10,
+    ///         _ => 1,
+    ///     }
+    /// });
+    /// ```
     pub fn cost<F>(self, cost: F) -> Self
     where
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,

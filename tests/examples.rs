@@ -55,6 +55,15 @@ async fn the_router_counts_in_memory_by_itself() {
         response.text().await.expect("text"),
         "found, with 4 of 5 units left\n"
     );
+    for path in ["csv", "%63sv"] {
+        let request = Client::new().get(format!("{url}/{path}"));
+        let request = request.header("x-api-key", path);
+        let response = request.send().await.expect("an answer");
+        assert_eq!(
+            response.text().await.expect("text"),
+            "found, with 1 of 5 units left\n"
+        );
+    }
 }
 
 #[tokio::test]
