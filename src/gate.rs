@@ -21,6 +21,7 @@ use crate::limiter::{Begun, nap_after};
 use crate::notice::Notices;
 use crate::plan::PlanFn;
 use crate::rejection::grpc::Grpc;
+use crate::rejection::unread_body;
 use crate::telemetry::Outcome;
 use crate::{
     Decision, DecisionView, Error, ErrorKind, Headers, RateLimiter, Rejection, RejectionReason,
@@ -49,6 +50,8 @@ pub(crate) struct Gate {
     pub(crate) wording: Arc<Wording>,
     pub(crate) status: StatusCode,
     pub(crate) responder: Arc<ResponderFn>,
+    /// Whether a refusal that leaves a body unread announces the end of the connection.
+    pub(crate) close_refused_uploads: bool,
     pub(crate) dry_run: Option<DryRun>,
     pub(crate) notices: Arc<Notices>,
 }
@@ -211,6 +214,9 @@ impl Gate {
             Some(grpc) => grpc.refuse(&rejection),
         };
         rejection.complete(&self.wording, &mut response);
+        if self.close_refused_uploads && unread_body::is_announced(parts) {
+            unread_body::announce_close(response.headers_mut());
+        }
         if parts.method == Method::HEAD {
             empty(&mut response);
         }
@@ -310,6 +316,7 @@ impl fmt::Debug for Gate {
             wording: _,
             status,
             responder: _,
+            close_refused_uploads,
             dry_run,
             notices: _,
         } = self;
@@ -320,6 +327,7 @@ impl fmt::Debug for Gate {
             .field("reserves", reserves)
             .field("headers", headers)
             .field("status", status)
+            .field("close_refused_uploads", close_refused_uploads)
             .field("dry_run", dry_run)
             .finish_non_exhaustive()
     }

@@ -333,6 +333,30 @@ impl RateLimitLayer {
         self.with(|gate| gate.responder = Arc::new(responder))
     }
 
+    /// Announces the end of a connection on which a rejected request still sends its body: on by default.
+    ///
+    /// A rejection does not read the request body. A server of HTTP/1 then closes the connection, and hyper
+    /// does so without a word: the client's next request on the kept connection fails with a broken pipe.
+    /// So the rejection of an HTTP/1 request with a `Content-Length` above 0 or a `Transfer-Encoding` gets
+    /// `Connection: close`. Requests of HTTP/2 and 3 never do, as only their stream ends.
+    ///
+    /// Switch it off where it costs more than it saves: behind a proxy that sends each request in one
+    /// piece, it makes the proxy connect anew after each rejected upload, and inside of a layer that has
+    /// read the body, nothing is left unread. Figures for nginx are in the guide:
+    /// [where the layer goes](crate::guide::where_the_layer_goes#refused-uploads).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let behind_nginx = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .close_refused_uploads(false);
+    /// ```
+    pub fn close_refused_uploads(self, close: bool) -> Self {
+        self.with(|gate| gate.close_refused_uploads = close)
+    }
+
     /// Refuses nothing, but counts and tells all that would be refused: to see what a limit would do
     /// before it does it.
     ///
@@ -399,6 +423,7 @@ impl From<RateLimiter> for RateLimitLayer {
                 headers,
                 status: StatusCode::TOO_MANY_REQUESTS,
                 responder: Arc::new(rejection::text),
+                close_refused_uploads: true,
                 dry_run: None,
                 notices: Arc::default(),
             }),
