@@ -50,6 +50,8 @@ pub(crate) struct Gate {
     pub(crate) wording: Arc<Wording>,
     pub(crate) status: StatusCode,
     pub(crate) responder: Arc<ResponderFn>,
+    /// Whether calls of gRPC are refused in the way of gRPC.
+    pub(crate) grpc: bool,
     /// Whether a refusal that leaves a body unread announces the end of the connection.
     pub(crate) close_refused_uploads: bool,
     pub(crate) dry_run: Option<DryRun>,
@@ -209,7 +211,9 @@ impl Gate {
 
     /// What a rejected request is answered.
     pub(crate) fn refuse(&self, rejection: Rejection, parts: &Parts) -> Response<Bytes> {
-        let mut response = match Grpc::of(parts) {
+        // The content type alone proves nothing: any client can send it.
+        let grpc = if self.grpc { Grpc::of(parts) } else { None };
+        let mut response = match grpc {
             None => (self.responder)(&rejection),
             Some(grpc) => grpc.refuse(&rejection),
         };
@@ -316,6 +320,7 @@ impl fmt::Debug for Gate {
             wording: _,
             status,
             responder: _,
+            grpc,
             close_refused_uploads,
             dry_run,
             notices: _,
@@ -327,6 +332,7 @@ impl fmt::Debug for Gate {
             .field("reserves", reserves)
             .field("headers", headers)
             .field("status", status)
+            .field("grpc", grpc)
             .field("close_refused_uploads", close_refused_uploads)
             .field("dry_run", dry_run)
             .finish_non_exhaustive()

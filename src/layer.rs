@@ -310,7 +310,7 @@ impl RateLimitLayer {
     ///
     /// The answer gets what it does not have of `Retry-After` and `Cache-Control: no-store`, and the
     /// [headers](Self::headers) of the limit. It should have the [status](Rejection::status) of the
-    /// rejection. A call of gRPC is answered by its own rules whatever the responder.
+    /// rejection. It is not asked for calls that [`grpc`](Self::grpc) answers.
     ///
     /// # Examples
     ///
@@ -331,6 +331,33 @@ impl RateLimitLayer {
     {
         let responder = move |rejection: &Rejection| responder(rejection).map(B::into);
         self.with(|gate| gate.responder = Arc::new(responder))
+    }
+
+    /// Rejects calls of gRPC as gRPC has it: HTTP status 200, no body, and `grpc-status` in the headers.
+    ///
+    /// For routes that serve nothing but gRPC, such as those of a tonic server. A client of gRPC takes a
+    /// bare 429 for `UNAVAILABLE`, which many retry at once. Off by default: any client can send
+    /// `content-type: application/grpc`, and on a REST route it would turn its 429 into a 200, which logs,
+    /// metrics and layers outside take for a success.
+    ///
+    /// A call is a POST of content type `application/grpc`, `application/grpc-web` or
+    /// `application/grpc-web-text`. It is answered in its own content type, whatever the
+    /// [responder](Self::responder) and the [status](Self::status). Other requests get the ordinary
+    /// rejection, since gRPC asks servers not to answer them with a 200. What a client sees is in the
+    /// guide: [gRPC and clients](crate::guide::grpc_and_clients).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let limit = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .key(key::header("x-api-key"))
+    ///     .grpc();
+    /// let server = tonic::transport::Server::builder().layer(limit);
+    /// ```
+    pub fn grpc(self) -> Self {
+        self.with(|gate| gate.grpc = true)
     }
 
     /// Announces the end of a connection on which a rejected request still sends its body: on by default.
@@ -423,6 +450,7 @@ impl From<RateLimiter> for RateLimitLayer {
                 headers,
                 status: StatusCode::TOO_MANY_REQUESTS,
                 responder: Arc::new(rejection::text),
+                grpc: false,
                 close_refused_uploads: true,
                 dry_run: None,
                 notices: Arc::default(),

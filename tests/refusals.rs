@@ -95,6 +95,7 @@ async fn the_status_of_problem_details_is_that_of_the_answer() {
 #[tokio::test]
 async fn a_call_of_grpc_is_answered_in_headers_whatever_the_responder_and_the_status() {
     let layer = layer()
+        .grpc()
         .status(StatusCode::FORBIDDEN)
         .responder(problem_json());
     let (status, headers, body) = refused(layer, Method::POST, "application/grpc+proto").await;
@@ -108,13 +109,23 @@ async fn a_call_of_grpc_is_answered_in_headers_whatever_the_responder_and_the_st
 }
 
 #[tokio::test]
+async fn a_client_cannot_choose_to_be_refused_in_the_way_of_grpc() {
+    for content_type in ["application/grpc", "application/grpc-web+proto"] {
+        let (status, headers, body) = refused(layer(), Method::POST, content_type).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{content_type}");
+        assert!(!headers.contains_key("grpc-status"));
+        assert_eq!(body, "rate limit exceeded\n");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_posted_is_no_call_of_grpc() {
     for (method, content_type) in [
         (Method::GET, "application/grpc"),
         (Method::PUT, "application/grpc+proto"),
         (Method::POST, "application/grpcish"),
     ] {
-        let (status, headers, _) = refused(layer(), method, content_type).await;
+        let (status, headers, _) = refused(layer().grpc(), method, content_type).await;
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
         assert!(!headers.contains_key("grpc-status"));
     }
@@ -178,6 +189,11 @@ async fn a_refusal_that_leaves_a_body_unread_announces_the_end_of_the_connection
     assert_eq!(connection_of(off, Version::HTTP_11, &length).await, "-");
     // Whatever the reason, and however it is answered.
     let keyless = layer().key(key::header("x-api-key"));
+    let grpc_web = [length[0], ("content-type", "application/grpc-web")];
+    assert_eq!(
+        connection_of(layer().grpc(), Version::HTTP_11, &grpc_web).await,
+        "close"
+    );
     let service = keyless.layer(service_fn(async |_: Request<()>| {
         Ok::<_, std::convert::Infallible>(Response::new(String::new()))
     }));

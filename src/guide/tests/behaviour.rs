@@ -64,6 +64,7 @@ pub(super) fn of(name: &str) -> String {
         {
             "as it is"
         }
+        "grpc" if grpc_call_on(&layer(used_up())).status() == 429 => "an HTTP status",
         "refused upload" => return format!("`Connection: {}`", closes_refused_upload()),
         "status" => return status(&layer(used_up())).to_string(),
         "body" => return format!("`{}`", body().trim_end()),
@@ -148,15 +149,19 @@ pub(super) fn refused() -> Response<ResponseBody<String>> {
     answer(&layer(used_up()))
 }
 
-/// What comes of a call of gRPC for which there is room in three seconds.
+/// The response to a call of gRPC for which there is room in three seconds.
 pub(super) fn refused_grpc() -> Response<ResponseBody<String>> {
     let store = TestStore::new();
     store.refuse_all(Duration::from_secs(3));
+    grpc_call_on(&layer(store).grpc())
+}
+
+fn grpc_call_on(layer: &RateLimitLayer) -> Response<ResponseBody<String>> {
     let mut request = request();
     *request.method_mut() = http::Method::POST;
     let grpc = http::HeaderValue::from_static("application/grpc");
     request.headers_mut().insert(CONTENT_TYPE, grpc);
-    answer_to(&layer(store), request)
+    answer_to(layer, request)
 }
 
 /// `Connection` of the response to a refused upload.
