@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderName, Method, Request, Response, StatusCode, response};
+use http_body::SizeHint;
 
 use crate::headers::Wording;
 use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
@@ -60,7 +61,7 @@ pub(crate) struct Gate {
 
 pub(crate) type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(crate) type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
-pub(crate) type SettleFn = dyn Fn(&DecisionView, &response::Parts) -> u32 + Send + Sync;
+pub(crate) type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
 pub(crate) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
 /// How a layer that refuses nothing tells whom it would have refused.
@@ -235,6 +236,7 @@ impl Gate {
         body: B,
         pass: Pass,
     ) -> (Request<B>, Option<Telling>) {
+        let is_head = parts.method == Method::HEAD;
         let tell = match pass {
             Pass::Exempt => {
                 self.reserve_nothing(&mut parts, None);
@@ -247,7 +249,7 @@ impl Gate {
                 Some(Tell::Spared(rejection))
             }
         };
-        let telling = tell.map(|tell| Telling::new(Arc::clone(self), tell));
+        let telling = tell.map(|tell| Telling::new(Arc::clone(self), tell, is_head));
         (Request::from_parts(parts, body), telling)
     }
 

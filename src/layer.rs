@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, Response, StatusCode, response};
+use http_body::SizeHint;
 use tower_layer::Layer;
 
 use crate::gate::{Gate, MissingKey};
@@ -242,42 +243,61 @@ impl RateLimitLayer {
         self.with(|gate| gate.patience = patience)
     }
 
-    /// Makes of the charge, when the answer is there, what `settle` says the request has cost: 0 gives
-    /// all units back, more than was charged charges more, as far as there is room.
+    /// Adjusts the charge to the actual cost that `settle` computes from the response: 0 refunds the
+    /// request, more than was charged charges the rest, as far as there is room.
     ///
-    /// It is asked with the decision and the head of the answer, headers of the limit included, which
-    /// tell how things stood before. The answer does not wait for the store: what is settled there is
-    /// settled in the background, and if that fails, the charge stays. An answer that never comes,
-    /// since the service fails or the client is gone, keeps its charge. What only the body tells is
-    /// for the [handler](Self::reserve) to settle; where both do, the first counts.
+    /// The closure gets the decision, the head of the response and the size of its body. The head includes
+    /// the headers of the limit, which tell how things stood before. The response does not wait for the
+    /// store: a settlement there happens in the background, and if it fails, the charge stays. A response
+    /// that never comes, since the service fails or the client is gone, keeps its charge. A cost that only
+    /// the content tells is for the [handler](Self::reserve) to settle; where both settle, the first counts.
+    ///
+    /// **Recognize a refusal by its [`Rejection`], not by its status.** A layer further in leaves one in the
+    /// extensions of every refusal. Its status says less: [`status`](Self::status), a
+    /// [`responder`](Self::responder) or [`grpc`](Self::grpc) may make it any, 200 included, and a closure
+    /// that takes it for a success refunds every refused attempt.
+    ///
+    /// **Charge by the size, not by `Content-Length`.** hyper and axum add that header outside of all
+    /// layers, so it is missing here. The size is the body's
+    /// [`size_hint`](http_body::Body::size_hint) at this layer, and 0 for a HEAD request. It is exact for a
+    /// `String` or `Bytes`, and unknown for a stream. A compression layer inside leaves it unknown; one
+    /// outside compresses after this layer has charged for the whole.
     ///
     /// A request of [cost](Self::cost) 0 passes any limit, and has nothing to settle: let it cost a unit at
     /// least before.
     ///
     /// # Examples
     ///
-    /// A login that only failures count against, and answers that are paid by the kilobyte:
+    /// A login that only failures count against:
     ///
     /// ```
-    /// use http::header::CONTENT_LENGTH;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, Rejection};
+    ///
+    /// let login = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(5))
+    ///     .name("login")
+    ///     .settle(|_, head, _| {
+    ///         let is_rejected = head.extensions.get::<Rejection>().is_some();
+    ///         u32::from(is_rejected || !head.status.is_success())
+    ///     });
+    /// ```
+    ///
+    /// Downloads that are paid by the kilobyte. 64 are reserved, which is also the charge for a body of
+    /// unknown size:
+    ///
+    /// ```
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
     ///
-    /// let store = MemoryStore::new();
-    /// let login = RateLimitLayer::new(store.clone(), Quota::per_hour(5))
-    ///     .name("login")
-    ///     .settle(|_, response| if response.status.is_success() { 0 } else { 1 });
-    ///
-    /// let downloads = RateLimitLayer::new(store, Quota::per_hour(100_000))
+    /// let downloads = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(100_000))
     ///     .name("kilobytes")
-    ///     .settle(|_, response| {
-    ///         let length = response.headers.get(CONTENT_LENGTH);
-    ///         let length = length.and_then(|length| length.to_str().ok()?.parse::<u32>().ok());
-    ///         length.unwrap_or_default().div_ceil(1_024)
+    ///     .cost(|_| 64)
+    ///     .settle(|decision, _, size| match size.exact() {
+    ///         Some(bytes) => u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX),
+    ///         None => decision.cost(),
     ///     });
     /// ```
     pub fn settle<F>(self, settle: F) -> Self
     where
-        F: Fn(&DecisionView, &response::Parts) -> u32 + Send + Sync + 'static,
+        F: Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync + 'static,
     {
         self.with(|gate| gate.settle = Some(Arc::new(settle)))
     }
