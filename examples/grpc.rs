@@ -54,10 +54,12 @@ async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
     let in_two_seconds = |limit| Quota::new(limit, Duration::from_secs(2));
     let by_address = RateLimitLayer::new(store.clone(), in_two_seconds(100))
         .name("callers")
-        .key(key::from_fn(caller));
+        .key(key::from_fn(caller))
+        .grpc();
     let by_api_key = RateLimitLayer::new(store, in_two_seconds(3))
         .name("health")
-        .key(key::header("x-api-key").or(key::from_fn(caller)));
+        .key(key::header("x-api-key").or(key::from_fn(caller)))
+        .grpc(); // a bare 429 would be `UNAVAILABLE` to the client
     let (_, health) = tonic_health::server::health_reporter();
     Server::builder()
         // The one that is added first is outside.

@@ -17,7 +17,8 @@ use axum::http::{StatusCode, response};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router, routing::post};
-use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, key};
+use http_body::SizeHint;
+use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, Rejection, key};
 use tower::ServiceBuilder;
 
 #[tokio::main]
@@ -56,8 +57,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// What an attempt costs in the end: nothing where it succeeded, nor where it failed by our own fault.
-fn failures(_: &DecisionView, answer: &response::Parts) -> u32 {
-    u32::from(answer.status.is_client_error())
+fn failures(_: &DecisionView, head: &response::Parts, _: SizeHint) -> u32 {
+    // A refusal of the limit inside is a failure, whatever its status.
+    let is_rejected = head.extensions.get::<Rejection>().is_some();
+    u32::from(is_rejected || head.status.is_client_error())
 }
 
 async fn login(

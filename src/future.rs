@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -65,6 +66,7 @@ impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
 impl<S, B, ResBody> Future for ResponseFuture<S, B>
 where
     S: Service<Request<B>, Response = Response<ResBody>>,
+    ResBody: Body,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderName, Method, Request, Response, StatusCode, response};
+use http_body::SizeHint;
 
 use crate::headers::Wording;
 use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
@@ -21,6 +22,7 @@ use crate::limiter::{Begun, nap_after};
 use crate::notice::Notices;
 use crate::plan::PlanFn;
 use crate::rejection::grpc::Grpc;
+use crate::rejection::unread_body;
 use crate::telemetry::Outcome;
 use crate::{
     Decision, DecisionView, Error, ErrorKind, Headers, RateLimiter, Rejection, RejectionReason,
@@ -49,13 +51,17 @@ pub(crate) struct Gate {
     pub(crate) wording: Arc<Wording>,
     pub(crate) status: StatusCode,
     pub(crate) responder: Arc<ResponderFn>,
+    /// Whether calls of gRPC are refused in the way of gRPC.
+    pub(crate) grpc: bool,
+    /// Whether a refusal that leaves a body unread announces the end of the connection.
+    pub(crate) close_refused_uploads: bool,
     pub(crate) dry_run: Option<DryRun>,
     pub(crate) notices: Arc<Notices>,
 }
 
 pub(crate) type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
 pub(crate) type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
-pub(crate) type SettleFn = dyn Fn(&DecisionView, &response::Parts) -> u32 + Send + Sync;
+pub(crate) type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
 pub(crate) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
 /// How a layer that refuses nothing tells whom it would have refused.
@@ -206,11 +212,16 @@ impl Gate {
 
     /// What a rejected request is answered.
     pub(crate) fn refuse(&self, rejection: Rejection, parts: &Parts) -> Response<Bytes> {
-        let mut response = match Grpc::of(parts) {
+        // The content type alone proves nothing: any client can send it.
+        let grpc = if self.grpc { Grpc::of(parts) } else { None };
+        let mut response = match grpc {
             None => (self.responder)(&rejection),
             Some(grpc) => grpc.refuse(&rejection),
         };
         rejection.complete(&self.wording, &mut response);
+        if self.close_refused_uploads && unread_body::is_announced(parts) {
+            unread_body::announce_close(response.headers_mut());
+        }
         if parts.method == Method::HEAD {
             empty(&mut response);
         }
@@ -225,6 +236,7 @@ impl Gate {
         body: B,
         pass: Pass,
     ) -> (Request<B>, Option<Telling>) {
+        let is_head = parts.method == Method::HEAD;
         let tell = match pass {
             Pass::Exempt => {
                 self.reserve_nothing(&mut parts, None);
@@ -237,7 +249,7 @@ impl Gate {
                 Some(Tell::Spared(rejection))
             }
         };
-        let telling = tell.map(|tell| Telling::new(Arc::clone(self), tell));
+        let telling = tell.map(|tell| Telling::new(Arc::clone(self), tell, is_head));
         (Request::from_parts(parts, body), telling)
     }
 
@@ -310,6 +322,8 @@ impl fmt::Debug for Gate {
             wording: _,
             status,
             responder: _,
+            grpc,
+            close_refused_uploads,
             dry_run,
             notices: _,
         } = self;
@@ -320,6 +334,8 @@ impl fmt::Debug for Gate {
             .field("reserves", reserves)
             .field("headers", headers)
             .field("status", status)
+            .field("grpc", grpc)
+            .field("close_refused_uploads", close_refused_uploads)
             .field("dry_run", dry_run)
             .finish_non_exhaustive()
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, Response, StatusCode, response};
+use http_body::SizeHint;
 use tower_layer::Layer;
 
 use crate::gate::{Gate, MissingKey};
@@ -58,15 +59,15 @@ use crate::{
 ///
 /// let store = MemoryStore::new();
 ///
-/// let search = get(|| async { "found" }).layer(
-///     RateLimitLayer::new(store.clone(), [Quota::per_second(5), Quota::per_day(2_000)])
-///         .name("search")
-///         .key(key::header("x-api-key"))
-///         .cost(|parts: &http::request::Parts| if parts.uri.path().ends_with("/export") { 10 } else { 1 }),
-/// );
+/// // Two routes share one limit. An export costs ten times as much as a search.
+/// let search = RateLimitLayer::new(store.clone(), [Quota::per_second(20), Quota::per_day(2_000)])
+///     .name("search")
+///     .key(key::header("x-api-key"));
+/// let export = search.clone().cost(|_| 10);
 ///
 /// let app: Router = Router::new()
-///     .route("/search", search)
+///     .route("/search", get(|| async { "found" }).layer(search))
+///     .route("/search/{format}", get(|| async { "exported" }).layer(export))
 ///     .layer(RateLimitLayer::new(store, Quota::per_minute(100)));
 /// ```
 #[derive(Clone)]
@@ -102,6 +103,42 @@ impl RateLimitLayer {
     ///
     /// A cost of 0 goes on without being charged. One above a limit is refused without a
     /// `Retry-After`, since waiting would not help. A log takes at most 100 000 at once.
+    ///
+    /// Decide the cost by the route, not by the text of the path. The closure sees the path as the client
+    /// spelled it. A handler on `/search/{format}` gets `export` from `/search/export` and from
+    /// `/search/%65xport`, and `ends_with("/export")` is false for the second. Give expensive handlers a
+    /// route and a layer of their own, or look at axum's `MatchedPath` in the extensions. The same holds for
+    /// a query.
+    ///
+    /// # Examples
+    ///
+    /// One limit for two routes, of which one costs ten units:
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let search = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)).name("search");
+    /// let export = search.clone().cost(|_| 10);
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("/search", get(|| async { "found" }).layer(search))
+    ///     .route("/search/{format}", get(|| async { "exported" }).layer(export));
+    /// ```
+    ///
+    /// One layer for a whole router, by matched path:
+    ///
+    /// ```
+    /// use axum::extract::MatchedPath;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let site = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)).cost(|parts| {
+    ///     match parts.extensions.get::<MatchedPath>() {
+    ///         Some(route) if route.as_str() == "/search/{format}" => 10,
+    ///         _ => 1,
+    ///     }
+    /// });
+    /// ```
     pub fn cost<F>(self, cost: F) -> Self
     where
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
@@ -206,42 +243,61 @@ impl RateLimitLayer {
         self.with(|gate| gate.patience = patience)
     }
 
-    /// Makes of the charge, when the answer is there, what `settle` says the request has cost: 0 gives
-    /// all units back, more than was charged charges more, as far as there is room.
+    /// Adjusts the charge to the actual cost that `settle` computes from the response: 0 refunds the
+    /// request, more than was charged charges the rest, as far as there is room.
     ///
-    /// It is asked with the decision and the head of the answer, headers of the limit included, which
-    /// tell how things stood before. The answer does not wait for the store: what is settled there is
-    /// settled in the background, and if that fails, the charge stays. An answer that never comes,
-    /// since the service fails or the client is gone, keeps its charge. What only the body tells is
-    /// for the [handler](Self::reserve) to settle; where both do, the first counts.
+    /// The closure gets the decision, the head of the response and the size of its body. The head includes
+    /// the headers of the limit, which tell how things stood before. The response does not wait for the
+    /// store: a settlement there happens in the background, and if it fails, the charge stays. A response
+    /// that never comes, since the service fails or the client is gone, keeps its charge. A cost that only
+    /// the content tells is for the [handler](Self::reserve) to settle; where both settle, the first counts.
+    ///
+    /// **Recognize a refusal by its [`Rejection`], not by its status.** A layer further in leaves one in the
+    /// extensions of every refusal. Its status says less: [`status`](Self::status), a
+    /// [`responder`](Self::responder) or [`grpc`](Self::grpc) may make it any, 200 included, and a closure
+    /// that takes it for a success refunds every refused attempt.
+    ///
+    /// **Charge by the size, not by `Content-Length`.** hyper and axum add that header outside of all
+    /// layers, so it is missing here. The size is the body's
+    /// [`size_hint`](http_body::Body::size_hint) at this layer, and 0 for a HEAD request. It is exact for a
+    /// `String` or `Bytes`, and unknown for a stream. A compression layer inside leaves it unknown; one
+    /// outside compresses after this layer has charged for the whole.
     ///
     /// A request of [cost](Self::cost) 0 passes any limit, and has nothing to settle: let it cost a unit at
     /// least before.
     ///
     /// # Examples
     ///
-    /// A login that only failures count against, and answers that are paid by the kilobyte:
+    /// A login that only failures count against:
     ///
     /// ```
-    /// use http::header::CONTENT_LENGTH;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, Rejection};
+    ///
+    /// let login = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(5))
+    ///     .name("login")
+    ///     .settle(|_, head, _| {
+    ///         let is_rejected = head.extensions.get::<Rejection>().is_some();
+    ///         u32::from(is_rejected || !head.status.is_success())
+    ///     });
+    /// ```
+    ///
+    /// Downloads that are paid by the kilobyte. 64 are reserved, which is also the charge for a body of
+    /// unknown size:
+    ///
+    /// ```
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
     ///
-    /// let store = MemoryStore::new();
-    /// let login = RateLimitLayer::new(store.clone(), Quota::per_hour(5))
-    ///     .name("login")
-    ///     .settle(|_, response| if response.status.is_success() { 0 } else { 1 });
-    ///
-    /// let downloads = RateLimitLayer::new(store, Quota::per_hour(100_000))
+    /// let downloads = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(100_000))
     ///     .name("kilobytes")
-    ///     .settle(|_, response| {
-    ///         let length = response.headers.get(CONTENT_LENGTH);
-    ///         let length = length.and_then(|length| length.to_str().ok()?.parse::<u32>().ok());
-    ///         length.unwrap_or_default().div_ceil(1_024)
+    ///     .cost(|_| 64)
+    ///     .settle(|decision, _, size| match size.exact() {
+    ///         Some(bytes) => u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX),
+    ///         None => decision.cost(),
     ///     });
     /// ```
     pub fn settle<F>(self, settle: F) -> Self
     where
-        F: Fn(&DecisionView, &response::Parts) -> u32 + Send + Sync + 'static,
+        F: Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync + 'static,
     {
         self.with(|gate| gate.settle = Some(Arc::new(settle)))
     }
@@ -274,7 +330,7 @@ impl RateLimitLayer {
     ///
     /// The answer gets what it does not have of `Retry-After` and `Cache-Control: no-store`, and the
     /// [headers](Self::headers) of the limit. It should have the [status](Rejection::status) of the
-    /// rejection. A call of gRPC is answered by its own rules whatever the responder.
+    /// rejection. It is not asked for calls that [`grpc`](Self::grpc) answers.
     ///
     /// # Examples
     ///
@@ -295,6 +351,57 @@ impl RateLimitLayer {
     {
         let responder = move |rejection: &Rejection| responder(rejection).map(B::into);
         self.with(|gate| gate.responder = Arc::new(responder))
+    }
+
+    /// Rejects calls of gRPC as gRPC has it: HTTP status 200, no body, and `grpc-status` in the headers.
+    ///
+    /// For routes that serve nothing but gRPC, such as those of a tonic server. A client of gRPC takes a
+    /// bare 429 for `UNAVAILABLE`, which many retry at once. Off by default: any client can send
+    /// `content-type: application/grpc`, and on a REST route it would turn its 429 into a 200, which logs,
+    /// metrics and layers outside take for a success.
+    ///
+    /// A call is a POST of content type `application/grpc`, `application/grpc-web` or
+    /// `application/grpc-web-text`. It is answered in its own content type, whatever the
+    /// [responder](Self::responder) and the [status](Self::status). Other requests get the ordinary
+    /// rejection, since gRPC asks servers not to answer them with a 200. What a client sees is in the
+    /// guide: [gRPC and clients](crate::guide::grpc_and_clients).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let limit = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .key(key::header("x-api-key"))
+    ///     .grpc();
+    /// let server = tonic::transport::Server::builder().layer(limit);
+    /// ```
+    pub fn grpc(self) -> Self {
+        self.with(|gate| gate.grpc = true)
+    }
+
+    /// Announces the end of a connection on which a rejected request still sends its body: on by default.
+    ///
+    /// A rejection does not read the request body. A server of HTTP/1 then closes the connection, and hyper
+    /// does so without a word: the client's next request on the kept connection fails with a broken pipe.
+    /// So the rejection of an HTTP/1 request with a `Content-Length` above 0 or a `Transfer-Encoding` gets
+    /// `Connection: close`. Requests of HTTP/2 and 3 never do, as only their stream ends.
+    ///
+    /// Switch it off where it costs more than it saves: behind a proxy that sends each request in one
+    /// piece, it makes the proxy connect anew after each rejected upload, and inside of a layer that has
+    /// read the body, nothing is left unread. Figures for nginx are in the guide:
+    /// [where the layer goes](crate::guide::where_the_layer_goes#refused-uploads).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let behind_nginx = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .close_refused_uploads(false);
+    /// ```
+    pub fn close_refused_uploads(self, close: bool) -> Self {
+        self.with(|gate| gate.close_refused_uploads = close)
     }
 
     /// Refuses nothing, but counts and tells all that would be refused: to see what a limit would do
@@ -363,6 +470,8 @@ impl From<RateLimiter> for RateLimitLayer {
                 headers,
                 status: StatusCode::TOO_MANY_REQUESTS,
                 responder: Arc::new(rejection::text),
+                grpc: false,
+                close_refused_uploads: true,
                 dry_run: None,
                 notices: Arc::default(),
             }),

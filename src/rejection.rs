@@ -2,6 +2,7 @@
 
 pub(crate) mod grpc;
 mod problem;
+pub(crate) mod unread_body;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
+use http_body::Body;
 use tower_service::Service;
 
 use crate::body::ResponseBody;
@@ -16,6 +17,9 @@ use crate::gate::{Asked, Gate, Judged};
 /// It is ready when the service inside is, and never waits for a quota there: a request that is
 /// refused is answered, by its future. While that asks the store, it holds what the service inside
 /// has set aside for the call.
+///
+/// The request body may be of any type. The response body has to implement [`http_body::Body`], as those
+/// of axum, hyper, tonic and tower-http do: [`settle`](crate::RateLimitLayer::settle) asks for its size.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
@@ -49,6 +53,7 @@ impl<S> RateLimit<S> {
 impl<S, B, ResBody> Service<Request<B>> for RateLimit<S>
 where
     S: Service<Request<B>, Response = Response<ResBody>> + Clone,
+    ResBody: Body,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;

@@ -1,12 +1,15 @@
-//! What a check of a known key allocates in this process: nothing. And what a key takes.
+//! Allocations of a check of a known key in this process (none) and of a refusal, and the memory of a key.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use http::{Request, Response};
 use tollgate::store::TestClock;
-use tollgate::{Algorithm, Key, MemoryStore, Quota, Quotas, RateLimiter};
+use tollgate::{Algorithm, Key, MemoryStore, Quota, Quotas, RateLimitLayer, RateLimiter, key};
+use tower::{Layer, Service, service_fn};
 
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingLog,
@@ -36,6 +39,37 @@ fn checks(limiter: &RateLimiter, clock: &TestClock, count: usize) -> (usize, u64
         }
     });
     (admitted, counted.count_total)
+}
+
+/// How often memory is asked for to refuse this request.
+fn allocations_of_a_refusal(layer: &RateLimitLayer, request: Request<()>) -> u64 {
+    let mut service = layer.layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let (mut request, mut response) = (Some(request), None);
+    let counted = allocation_counter::measure(|| {
+        let answer = pin!(service.call(request.take().unwrap()));
+        response = match answer.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(response) => Some(response.unwrap()),
+            Poll::Pending => panic!("a store in memory answers at once"),
+        };
+    });
+    assert_eq!(response.unwrap().status(), 429);
+    counted.count_total
+}
+
+#[test]
+fn a_refused_upload_allocates_no_more_than_any_refusal() {
+    let closes = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(key::global());
+    let keeps = closes.clone().close_refused_uploads(false);
+    let request = |name: &str| Request::post("/").header(name, "1024").body(()).unwrap();
+    for layer in [&closes, &keeps] {
+        // The first refusal of a layer also makes what the layer keeps.
+        allocations_of_a_refusal(layer, request("x-length"));
+        let upload = allocations_of_a_refusal(layer, request("content-length"));
+        let without_body = allocations_of_a_refusal(layer, request("x-length"));
+        assert_eq!(upload, without_body);
+    }
 }
 
 #[test]

@@ -55,6 +55,15 @@ async fn the_router_counts_in_memory_by_itself() {
         response.text().await.expect("text"),
         "found, with 4 of 5 units left\n"
     );
+    for path in ["csv", "%63sv"] {
+        let request = Client::new().get(format!("{url}/{path}"));
+        let request = request.header("x-api-key", path);
+        let response = request.send().await.expect("an answer");
+        assert_eq!(
+            response.text().await.expect("text"),
+            "found, with 1 of 5 units left\n"
+        );
+    }
 }
 
 #[tokio::test]
@@ -412,6 +421,28 @@ async fn of_logins_only_failures_count_by_address_and_by_account() {
         assert_eq!(headers["x-ratelimit-limit"], "5");
         assert_eq!(headers["x-ratelimit-remaining"], "4");
     }
+}
+
+#[tokio::test]
+async fn a_login_that_claims_to_be_grpc_is_refused_and_counted_like_any_other() {
+    let mut example = Example::start("login", "memory:");
+    let url = format!("http://{}/login", example.address());
+    let guess = |at: u8| {
+        let request = client_at([127, 0, 0, at]).post(&url);
+        request.body("account=ada&password=guess")
+    };
+    // Ten failures from two addresses: the limit of the account refuses from now on.
+    for at in [1, 2] {
+        assert_eq!(statuses_of(guess(at), 5).await, [401; 5]);
+    }
+    let disguised = guess(3).header("content-type", "application/grpc");
+    assert_eq!(statuses_of(disguised, 60).await, [429; 60]);
+    // Five of them were charged to the address, which is refused by its own limit since.
+    let refused = guess(3).send().await.expect("an answer");
+    assert_eq!(refused.headers()["x-ratelimit-remaining"], "0");
+    let elsewhere = client_at([127, 0, 0, 3]).post(&url);
+    let elsewhere = elsewhere.body("account=grace&password=guess");
+    assert_eq!(statuses_of(elsewhere, 1).await, [429]);
 }
 
 // The client must be able to leave while the test reads what the example says.

@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use axum::extract::{MatchedPath, Path};
 use axum::{Extension, Router, routing::get};
 use reqwest::StatusCode;
 use support::redis_server::RedisServer;
@@ -139,6 +140,53 @@ async fn each_route_has_its_own_count_by_its_pattern() {
     assert_eq!(status("/users/2").await, 429);
     assert_eq!(status("/teams/1").await, 200);
     assert_eq!(status("/elsewhere").await, 400);
+}
+
+/// Serves `/search` and exports under it, in both forms that the docs of `cost` have.
+fn searches(search: RateLimitLayer) -> [Router; 2] {
+    let find = async || "found";
+    let export = async |Path(format): Path<String>| format;
+    let layer_each = Router::new()
+        .route("/search", get(find).layer(search.clone()))
+        .route(
+            "/search/{format}",
+            get(export).layer(search.clone().cost(|_| 10)),
+        );
+    let by_matched_path = Router::new()
+        .route("/search", get(find))
+        .route("/search/{format}", get(export))
+        .layer(
+            search.cost(|parts| match parts.extensions.get::<MatchedPath>() {
+                Some(route) if route.as_str() == "/search/{format}" => 10,
+                _ => 1,
+            }),
+        );
+    [layer_each, by_matched_path]
+}
+
+#[tokio::test]
+async fn an_export_costs_ten_units_however_its_path_is_spelled() {
+    let search = RateLimitLayer::new(
+        MemoryStore::new(),
+        [Quota::per_second(20), Quota::per_day(2_000)],
+    );
+    let mut keys = 0..;
+    for app in searches(search.key(key::header("x-api-key"))) {
+        let url = serve(app).await;
+        for (path, answer, cost) in [
+            ("/search", "found", 1),
+            ("/search/export", "export", 10),
+            ("/search/%65xport", "export", 10),
+            ("/search/%65%78%70%6F%72%74", "export", 10),
+        ] {
+            let key = keys.next().unwrap().to_string();
+            let response = fetch(&format!("{url}{path}"), &[("x-api-key", &key)]).await;
+            assert_eq!(response.status(), StatusCode::OK, "{path}");
+            let charged = 20 - number(response.headers(), "x-ratelimit-remaining");
+            assert_eq!(response.text().await.unwrap(), answer, "{path}");
+            assert_eq!(charged, cost, "{path}");
+        }
+    }
 }
 
 #[tokio::test]

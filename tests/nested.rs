@@ -160,7 +160,8 @@ async fn where_a_store_inside_has_failed_the_longer_wait_is_told_too() {
 #[tokio::test]
 async fn a_call_of_grpc_is_told_the_longer_wait_in_each_header() {
     for (inner, outer, seconds) in [(50, 600, 600), (600, 50, 600)] {
-        let inner = layer("inner", per(1, inner)).layer(answering(200, &[]));
+        let inner = layer("inner", per(1, inner)).grpc();
+        let inner = inner.layer(answering(200, &[]));
         let service = layer("outer", per(2, outer)).layer(inner);
         let (_, admitted) = told(&service, call()).await;
         assert!(!admitted.contains_key("grpc-status"));
@@ -185,7 +186,8 @@ async fn a_call_of_grpc_is_told_the_longer_wait_in_each_header() {
 
 #[tokio::test]
 async fn a_call_of_grpc_that_no_wait_helps_is_told_none() {
-    let inner = layer("inner", per(0, 50)).layer(answering(200, &[]));
+    let inner = layer("inner", per(0, 50)).grpc();
+    let inner = inner.layer(answering(200, &[]));
     let service = layer("outer", per(1, 600)).layer(inner);
     let (_, headers) = told(&service, call()).await;
     assert_eq!(lines(&headers, "grpc-retry-pushback-ms"), ["-1"]);

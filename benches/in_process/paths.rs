@@ -4,8 +4,10 @@
 use std::convert::Infallible;
 use std::future::ready;
 
+use bytes::Bytes;
 use divan::{Bencher, black_box};
 use http::{Request, Response};
+use http_body_util::Empty;
 use tollgate::{Algorithm, MemoryStore, Quota, RateLimitLayer, key};
 use tower::{Layer, Service, service_fn};
 
@@ -42,8 +44,8 @@ fn refused(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     );
 }
 
-async fn answer(_: Request<()>) -> Result<Response<()>, Infallible> {
-    ready(Ok(Response::new(()))).await
+async fn answer(_: Request<()>) -> Result<Response<Empty<Bytes>>, Infallible> {
+    ready(Ok(Response::new(Empty::new()))).await
 }
 
 #[divan::bench]

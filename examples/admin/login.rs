@@ -10,7 +10,8 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderValue, StatusCode, response};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer};
+use http_body::SizeHint;
+use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, Rejection};
 
 /// Lets in who sends `Authorization: Bearer` with the token. From one address, 10 attempts a minute may
 /// fail, then none is heard: each is charged before the token is looked at, and given back if it was right.
@@ -37,8 +38,10 @@ pub(crate) fn protect(router: Router, token: &str, host: Option<&str>) -> Router
         .layer(from_fn_with_state(host.map(Arc::from), known_host))
 }
 
-fn failures(_: &DecisionView, answer: &response::Parts) -> u32 {
-    u32::from(answer.status == StatusCode::UNAUTHORIZED)
+fn failures(_: &DecisionView, head: &response::Parts, _: SizeHint) -> u32 {
+    // Nothing inside refuses today. A limit that somebody adds there must not make its refusals free.
+    let is_rejected = head.extensions.get::<Rejection>().is_some();
+    u32::from(is_rejected || head.status == StatusCode::UNAUTHORIZED)
 }
 
 async fn authorize(State(token): State<blake3::Hash>, request: Request, next: Next) -> Response {

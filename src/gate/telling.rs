@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::header::LOCATION;
 use http::{HeaderValue, Response};
+use http_body::{Body, SizeHint};
 
 use super::Gate;
 use crate::headers::{Place, drain_time, encoded, remaining_told};
@@ -15,6 +16,8 @@ use crate::{Decision, DecisionView, QuotaDecision, Rejection, Reservation, Would
 pub(crate) struct Telling {
     gate: Arc<Gate>,
     tell: Tell,
+    /// Whether the request is a HEAD.
+    is_head: bool,
 }
 
 pub(super) enum Tell {
@@ -30,13 +33,21 @@ pub(super) enum Held {
 }
 
 impl Telling {
-    pub(super) fn new(gate: Arc<Gate>, tell: Tell) -> Self {
-        Self { gate, tell }
+    pub(super) fn new(gate: Arc<Gate>, tell: Tell, is_head: bool) -> Self {
+        Self {
+            gate,
+            tell,
+            is_head,
+        }
     }
 
     /// Writes the headers, and settles the charge by the answer.
-    pub(crate) fn on_answer<B>(self, mut response: Response<B>) -> Response<B> {
-        let Self { gate, tell } = self;
+    pub(crate) fn on_answer<B: Body>(self, mut response: Response<B>) -> Response<B> {
+        let Self {
+            gate,
+            tell,
+            is_head,
+        } = self;
         match tell {
             Tell::Admitted(held) => {
                 gate.write_headers(held.view(), &mut response);
@@ -44,7 +55,13 @@ impl Telling {
                     None => response,
                     Some(settle) => {
                         let (parts, body) = response.into_parts();
-                        let used = settle(held.view(), &parts);
+                        // A router outside may drop the content of a HEAD response only later.
+                        let size = if is_head {
+                            SizeHint::with_exact(0)
+                        } else {
+                            body.size_hint()
+                        };
+                        let used = settle(held.view(), &parts, size);
                         held.settle(&gate, used);
                         Response::from_parts(parts, body)
                     }

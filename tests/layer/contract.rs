@@ -156,7 +156,7 @@ async fn dropped_before_the_decision_the_service_is_not_called_and_at_most_one_c
 async fn dropped_after_the_decision_the_charge_stays_though_it_would_be_settled() {
     let server = RedisServer::start();
     for store in stores(&server) {
-        let mut mocked = mocked(store, LIMIT, |layer| layer.settle(|_, _| 0).reserve());
+        let mut mocked = mocked(store, LIMIT, |layer| layer.settle(|_, _, _| 0).reserve());
         mocked.inner.allow(1);
         mocked.ready().await;
         let response = tokio::spawn(mocked.service.call(to("/ada")));

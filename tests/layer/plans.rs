@@ -216,7 +216,7 @@ async fn in_memory_while_plans_fail_the_store_counts_by_the_quotas_of_the_layer(
     let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(3));
     let failing = RateLimitLayer::from(limiter.clone())
         .key(by_path())
-        .settle(|_, _| 0);
+        .settle(|_, _, _| 0);
     let failing = failing.quotas_for(|_, _| async { Err::<Quota, _>("no database") });
     assert_eq!(status(&failing, "/ada").await, 200);
     assert_eq!(used(&limiter, "/ada").await, 0);

@@ -7,20 +7,22 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
 use tollgate::store::{Check, Guard, StoreFuture, TestClock};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
-    Reservation, Store,
+    Rejection, Reservation, Store,
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower_http::compression::CompressionLayer;
 
-use crate::support::calls::stores;
+use crate::support::calls::{ok, stores};
 use crate::support::log;
 use crate::support::moody::{Mood, Moody};
 use crate::support::redis_server::RedisServer;
+use crate::support::served::serve;
 use crate::support::store_on;
 use crate::support::test_time::TestTime;
 use crate::{ALGORITHMS, by_path, to, told, used};
@@ -37,6 +39,19 @@ fn layer(store: impl Store) -> (RateLimitLayer, RateLimiter) {
     let limiter = limiter(store);
     let layer = RateLimitLayer::from(limiter.clone());
     (layer.key(by_path()).cost(|_| COST), limiter)
+}
+
+/// `downloads` of the docs of `settle`: 64 kB reserved, which stay charged where the size is unknown.
+fn by_the_kilobyte() -> (RateLimitLayer, RateLimiter) {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(100_000));
+    let layer = RateLimitLayer::from(limiter.clone())
+        .key(by_path())
+        .cost(|_| 64)
+        .settle(|decision, _, size| match size.exact() {
+            Some(bytes) => u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX),
+            None => decision.cost(),
+        });
+    (layer, limiter)
 }
 
 /// Waits until so many units count: what is settled in the background is so soon.
@@ -77,7 +92,7 @@ async fn the_answer_decides_what_a_request_has_cost() {
     let server = RedisServer::start();
     for store in stores(&server) {
         let (layer, limiter) = layer(store);
-        let layer = layer.settle(|decision, response| {
+        let layer = layer.settle(|decision, response, _| {
             assert_eq!((decision.cost(), decision.limit()), (COST, LIMIT));
             match response.status {
                 StatusCode::NOT_MODIFIED => 0,
@@ -98,7 +113,7 @@ async fn the_answer_decides_what_a_request_has_cost() {
 async fn a_successful_login_costs_nothing_and_failures_lock() {
     let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(3));
     let login = RateLimitLayer::from(limiter).key(by_path());
-    let login = login.settle(|_, response| u32::from(!response.status.is_success()));
+    let login = login.settle(|_, response, _| u32::from(!response.status.is_success()));
     for _ in 0..9 {
         assert_eq!(answered(&login, 200).await.status(), 200);
     }
@@ -113,7 +128,7 @@ async fn more_is_charged_as_far_as_there_is_room() {
     let server = RedisServer::start();
     for store in stores(&server) {
         let (layer, limiter) = layer(store);
-        let layer = layer.settle(|_, _| u32::MAX);
+        let layer = layer.settle(|_, _, _| u32::MAX);
         assert_eq!(answered(&layer, 200).await.status(), 200);
         counts(&limiter, "/ada", LIMIT).await;
         assert_eq!(answered(&layer, 200).await.status(), 429);
@@ -125,7 +140,7 @@ async fn the_closure_sees_the_headers_of_the_limit_as_they_were_before() {
     let (layer, _) = layer(MemoryStore::new());
     let seen = Arc::new(Mutex::new(String::new()));
     let saw = Arc::clone(&seen);
-    let layer = layer.settle(move |_, response| {
+    let layer = layer.settle(move |_, response, _| {
         let left = response.headers["x-ratelimit-remaining"].to_str().unwrap();
         left.clone_into(&mut saw.lock().unwrap());
         0
@@ -135,10 +150,88 @@ async fn the_closure_sees_the_headers_of_the_limit_as_they_were_before() {
     assert_eq!(told(&response, "x-ratelimit-remaining"), "90");
 }
 
+/// A million bytes in units of 1 024, rounded up.
+const KILOBYTES: u32 = 977;
+
+async fn megabyte() -> String {
+    "x".repeat(1_000_000)
+}
+
+async fn streamed() -> Body {
+    let chunks = (0..4).map(|_| Ok::<_, Infallible>(Bytes::from_static(b"chunk")));
+    Body::from_stream(futures_util::stream::iter(chunks))
+}
+
+#[tokio::test]
+async fn on_axum_an_answer_is_charged_by_the_size_of_its_body() {
+    let (layer, limiter) = by_the_kilobyte();
+    let inside = ServiceBuilder::new()
+        .layer(layer.clone())
+        .layer(CompressionLayer::new());
+    let outside = ServiceBuilder::new()
+        .layer(CompressionLayer::new())
+        .layer(layer.clone());
+    let app = Router::new()
+        .route("/compressed-inside", get(megabyte).layer(inside))
+        .route("/compressed-outside", get(megabyte).layer(outside))
+        .merge(
+            Router::new()
+                .route("/string", get(megabyte))
+                .route("/head", get(megabyte))
+                .route("/empty", get(|| async {}))
+                .route("/stream", get(streamed))
+                .layer(layer),
+        );
+    let url = serve(app).await;
+    for (method, path, encoding, charged) in [
+        (Method::GET, "/string", None, KILOBYTES),
+        (Method::GET, "/empty", None, 0),
+        // What a GET would send is not sent.
+        (Method::HEAD, "/head", None, 0),
+        // Of unknown size: what was reserved.
+        (Method::GET, "/stream", None, 64),
+        (Method::GET, "/compressed-inside", Some("gzip"), 64),
+        // The layer sees the whole.
+        (Method::GET, "/compressed-outside", Some("gzip"), KILOBYTES),
+    ] {
+        let request = reqwest::Client::new().request(method, format!("{url}{path}"));
+        let request = request.header("accept-encoding", "gzip");
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 200, "{path}");
+        let encoded = response.headers().get("content-encoding");
+        let encoded = encoded.map(|encoding| encoding.to_str().unwrap());
+        assert_eq!(encoded, encoding, "{path}");
+        assert_eq!(used(&limiter, path).await, charged, "{path}");
+    }
+}
+
+/// A login behind which another limit refuses, in a way that its status does not tell.
+#[tokio::test]
+async fn a_refusal_inside_is_no_success_whatever_its_status() {
+    let login = RateLimiter::new(MemoryStore::new(), Quota::per_hour(3));
+    let outer = RateLimitLayer::from(login.clone()).key(by_path());
+    let outer = outer.settle(|_, head, _| {
+        let is_rejected = head.extensions.get::<Rejection>().is_some();
+        u32::from(is_rejected || !head.status.is_success())
+    });
+    let inner = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(by_path());
+    let polite = inner.clone().status(StatusCode::OK);
+    let of_grpc = inner.grpc();
+    for (inner, charged) in [(polite, 1), (of_grpc, 2)] {
+        let service = outer.layer(inner.layer(service_fn(ok::<()>)));
+        let mut call = to("/ada");
+        *call.method_mut() = Method::POST;
+        let content_type = "application/grpc".parse().unwrap();
+        call.headers_mut().insert("content-type", content_type);
+        assert_eq!(service.oneshot(call).await.unwrap().status(), 200);
+        assert_eq!(used(&login, "/ada").await, charged);
+    }
+}
+
 #[tokio::test]
 async fn a_refused_request_and_a_failed_service_settle_nothing() {
     let (layer, limiter) = layer(MemoryStore::new());
-    let layer = layer.settle(|_, _| 0);
+    let layer = layer.settle(|_, _, _| 0);
     let fails = layer.layer(service_fn(async |_: Request<()>| {
         Err::<Response<Full<Bytes>>, _>("the service fails")
     }));
@@ -180,7 +273,7 @@ async fn who_settles_first_counts_whichever_clone_it_has() {
     .await;
     assert_eq!(used(&limiter, "/ada").await, 3);
     // The handler is before the answer.
-    let layer = layer.settle(|_, _| 9);
+    let layer = layer.settle(|_, _, _| 9);
     handled(&layer, |reservation| reservation.settle(2)).await;
     assert_eq!(used(&limiter, "/ada").await, 3 + 2);
     handled(&layer, drop).await;
@@ -303,7 +396,7 @@ async fn a_body_settles_when_it_has_been_sent() {
 async fn answered_while(mood: Mood) -> (Response<()>, Duration, Vec<String>) {
     let store = Moody::new(Mood::Fine);
     let (layer, _) = layer(store.clone());
-    let layer = layer.name("search").settle(|_, _| 0);
+    let layer = layer.name("search").settle(|_, _, _| 0);
     log::keep();
     let mut response = None;
     let begin = Instant::now();
@@ -420,7 +513,7 @@ async fn what_a_failing_store_does_not_charge_in_addition_is_an_error_and_charge
 async fn what_costs_nothing_passes_a_full_limit_and_has_nothing_to_settle() {
     let (layer, limiter) = layer(MemoryStore::new());
     let _ = limiter.check_n("/ada", LIMIT).await.unwrap();
-    let free = layer.cost(|_| 0).settle(|_, _| 3);
+    let free = layer.cost(|_| 0).settle(|_, _, _| 3);
     log::keep();
     for _ in 0..5 {
         assert_eq!(answered(&free, 200).await.status(), 200);
@@ -539,7 +632,7 @@ async fn settling_after_the_window_has_rolled_changes_nothing_in_redis() {
 async fn what_was_charged_while_the_store_failed_is_given_back_there() {
     let store = Moody::unavailable();
     let (layer, _) = layer(store.clone());
-    let layer = layer.settle(|_, response| if response.status == 206 { 50 } else { 0 });
+    let layer = layer.settle(|_, response, _| if response.status == 206 { 50 } else { 0 });
     // All of it is given back.
     assert_eq!(
         told(&answered(&layer, 200).await, "x-ratelimit-remaining"),

@@ -191,7 +191,7 @@ async fn redis_holds_exactly_what_was_charged() {
     let store = store_on(&server);
     let site = layer(&store, "site", "x-tenant")
         .cost(|_| SITE_COST)
-        .settle(|_, response| site_cost(response.status));
+        .settle(|_, response, _| site_cost(response.status));
     let model = layer(&store, "model", "x-user")
         .cost(|_| MODEL_COST)
         .reserve();

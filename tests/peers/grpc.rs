@@ -19,7 +19,9 @@ use tonic_types::StatusExt as _;
 /// The way to a service, which tells whether it is well, behind a limit of calls by everybody; and
 /// what decides whether it is.
 async fn limited_to(quota: Quota) -> (Channel, HealthReporter) {
-    let limit = RateLimitLayer::new(MemoryStore::new(), quota).key(key::global());
+    let limit = RateLimitLayer::new(MemoryStore::new(), quota)
+        .key(key::global())
+        .grpc();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (reporter, service) = tonic_health::server::health_reporter();

@@ -12,6 +12,8 @@ mod grpc;
 mod nginx;
 mod playground;
 mod prometheus;
+mod python;
+mod uploads;
 mod urllib3;
 mod webdriver;
 

@@ -78,10 +78,15 @@ fn settings(listen: &str, upstream: SocketAddr, from: &str, directives: &str) ->
             fastcgi_temp_path fastcgi;
             uwsgi_temp_path uwsgi;
             scgi_temp_path scgi;
+            # Connections are kept where `directives` ask for HTTP/1.1.
+            upstream app {{
+                server {upstream};
+                keepalive 16;
+            }}
             server {{
                 listen {listen} {dual};
                 location / {{
-                    proxy_pass http://{upstream};
+                    proxy_pass http://app;
                     proxy_bind {from};
                     {directives}
                 }}

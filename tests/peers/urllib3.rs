@@ -1,6 +1,5 @@
 //! urllib3's `Retry` waits what `Retry-After` says, and is then admitted.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -8,15 +7,10 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Router, routing::get};
-use serde_json::{Value, json};
-use tokio::process::Command;
-use tokio::time::timeout;
+use serde_json::json;
 use tollgate::{MemoryStore, Quota, RateLimitLayer};
 
-use crate::serve;
-
-/// Several times what the script takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::{python, serve};
 
 /// What the server saw of a request.
 #[derive(Clone, Debug)]
@@ -40,26 +34,6 @@ async fn note(State(log): State<Log>, request: Request, next: Next) -> Response 
     response
 }
 
-/// The Python that has urllib3.
-fn python() -> PathBuf {
-    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../peers-venv/bin/python");
-    let hint = "is not there: `tests/run peers` makes it";
-    assert!(python.exists(), "{} {hint}", python.display());
-    python
-}
-
-/// What the script reports of a URL.
-async fn ask(url: &str) -> Value {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/retry.py");
-    let mut python = Command::new(python());
-    let run = python.arg(script).arg(url).kill_on_drop(true).output();
-    let output = timeout(PATIENCE, run).await.expect("it ends in time");
-    let output = output.expect("Python runs");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
 #[tokio::test]
 async fn urllib3_waits_as_long_as_told_and_is_then_admitted() {
     // One request in any 2.5 seconds: whole seconds are told, rounded up.
@@ -71,7 +45,7 @@ async fn urllib3_waits_as_long_as_told_and_is_then_admitted() {
         .layer(middleware::from_fn_with_state(Arc::clone(&log), note));
     let address = serve(app).await;
 
-    let report = ask(&format!("http://{address}/")).await;
+    let report = python::run("retry.py", &[&format!("http://{address}/")]).await;
 
     let seen = log.lock().unwrap().clone();
     let statuses: Vec<u16> = seen.iter().map(|seen| seen.status).collect();

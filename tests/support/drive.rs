@@ -77,8 +77,8 @@ pub(crate) async fn ask(layer: &RateLimitLayer, path: &str) -> Response<()> {
 }
 
 /// The service behind the middleware: it tells who admitted the request.
-async fn handle(request: Request<()>) -> Result<Response<()>, Infallible> {
-    let mut response = Response::new(());
+async fn handle(request: Request<()>) -> Result<Response<String>, Infallible> {
+    let mut response = Response::new(String::new());
     if let Some(decision) = request.extensions().get::<DecisionView>() {
         response.extensions_mut().insert(decision.clone());
     }

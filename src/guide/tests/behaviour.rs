@@ -5,7 +5,8 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use http::{HeaderMap, Request, Response, header::CONTENT_TYPE, header::RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::key::{self, KeyExtractor, PeerAddr};
@@ -63,6 +64,8 @@ pub(super) fn of(name: &str) -> String {
         {
             "as it is"
         }
+        "grpc" if grpc_call_on(&layer(used_up())).status() == 429 => "an HTTP status",
+        "refused upload" => return format!("`Connection: {}`", closes_refused_upload()),
         "status" => return status(&layer(used_up())).to_string(),
         "body" => return format!("`{}`", body().trim_end()),
         "headers" => return dialects(),
@@ -146,15 +149,31 @@ pub(super) fn refused() -> Response<ResponseBody<String>> {
     answer(&layer(used_up()))
 }
 
-/// What comes of a call of gRPC for which there is room in three seconds.
+/// The response to a call of gRPC for which there is room in three seconds.
 pub(super) fn refused_grpc() -> Response<ResponseBody<String>> {
     let store = TestStore::new();
     store.refuse_all(Duration::from_secs(3));
+    grpc_call_on(&layer(store).grpc())
+}
+
+fn grpc_call_on(layer: &RateLimitLayer) -> Response<ResponseBody<String>> {
     let mut request = request();
     *request.method_mut() = http::Method::POST;
     let grpc = http::HeaderValue::from_static("application/grpc");
     request.headers_mut().insert(CONTENT_TYPE, grpc);
-    answer_to(&layer(store), request)
+    answer_to(layer, request)
+}
+
+/// `Connection` of the response to a refused upload.
+fn closes_refused_upload() -> String {
+    let mut request = request();
+    request
+        .headers_mut()
+        .insert(CONTENT_LENGTH, http::HeaderValue::from_static("9"));
+    let refused = answer_to(&layer(used_up()), request);
+    let connection = refused.headers().get(http::header::CONNECTION);
+    let connection = connection.map_or("-", |value| value.to_str().expect("text"));
+    connection.to_owned()
 }
 
 fn answer(layer: &RateLimitLayer) -> Response<ResponseBody<String>> {
