@@ -37,11 +37,23 @@ local function merge(numbers, at)
   end
 end
 
--- The same, if no charge is between them.
+-- The same, if all between the start of the first and the start of the second was given back.
 local function join(numbers, at)
-  if at >= FIRST and numbers[at + 1] == numbers[at + 3] then
+  if at >= FIRST and numbers[at] + numbers[at + 2] == numbers[at + 3] then
     merge(numbers, at)
   end
+end
+
+-- The first of the two neighbours with the fewest units.
+local function smallest_pair(numbers)
+  local smallest, fewest = FIRST, nil
+  for at = FIRST, #numbers - 5, 3 do
+    local units = numbers[at + 2] + numbers[at + 5]
+    if not fewest or units < fewest then
+      smallest, fewest = at, units
+    end
+  end
+  return smallest
 end
 
 -- Notes that units of one charge were given back.
@@ -61,7 +73,7 @@ local function add(numbers, first, last, units)
   join(numbers, at)
   join(numbers, at - 3)
   if #numbers >= FIRST + MAX then
-    merge(numbers, FIRST)
+    merge(numbers, smallest_pair(numbers))
   end
 end
 

@@ -61,7 +61,10 @@ fn check(log: &Locked<Vec<u64>>, clock: &Clock) -> Checked {
     let start = clock.time.pass();
     let admitted = {
         let (mut times, now) = log.lock_now(clock);
-        assert!(times.last().is_none_or(|last| *last <= now), "time ran back");
+        assert!(
+            times.last().is_none_or(|last| *last <= now),
+            "time ran back"
+        );
         let counting = times.iter().filter(|time| now < *time + WINDOW).count();
         if counting < LIMIT {
             times.push(now);
@@ -101,7 +104,10 @@ fn most_in_a_window(checked: &[Checked]) -> usize {
         let inside = admitted().filter(|check| start <= check.start && check.end < start + WINDOW);
         inside.count()
     };
-    admitted().map(|first| within(first.start)).max().unwrap_or(0)
+    admitted()
+        .map(|first| within(first.start))
+        .max()
+        .unwrap_or(0)
 }
 
 /// Runs a model in every order with at most three switches of threads that neither waits for.

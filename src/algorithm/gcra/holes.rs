@@ -1,16 +1,16 @@
 //! The units of a meter that were given back, by their position among all that flowed in. Twin of
 //! `lua/holes.lua`.
 
-/// How many holes a meter remembers. Charges in a row that gave back units are one hole, so as many
-/// charges in between may be open before the two oldest holes become one. A charge between those two
-/// then gets fewer units back, never more.
+/// How many holes a meter remembers. Where there are more, the two neighbours with the fewest units
+/// become one. A charge between them then gets up to so many units less back, never more.
 const MAX_HOLES: usize = 32;
 
 /// Ranges of positions in which units were given back, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holes(Vec<Hole>);
 
-/// Charges in a row, from the start of the first to the end of the last.
+/// Charges in a row, from the start of the first to the end of the last. All but the last were given back
+/// whole: the last may give back more, and counts the holes behind it.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     start: u64,
@@ -36,19 +36,30 @@ impl Holes {
             _ => self.0.insert(index, Hole { start, end, units }),
         }
         self.join(index);
-        self.join(index.saturating_sub(1));
+        if let Some(before) = index.checked_sub(1) {
+            self.join(before);
+        }
         if self.0.len() > MAX_HOLES {
-            self.merge(0);
+            self.merge(self.smallest_pair());
         }
     }
 
-    /// Makes a hole and the next one into one, if no charge is between them.
+    /// Makes a hole and the next one into one, if all between the start of the first and the start of the
+    /// second was given back.
     fn join(&mut self, index: usize) {
         if let Some([one, next]) = self.0.get(index..).and_then(|holes| holes.first_chunk())
-            && one.end == next.start
+            && one.start + one.units == next.start
         {
             self.merge(index);
         }
+    }
+
+    /// Returns the first of the two neighbours with the fewest units.
+    fn smallest_pair(&self) -> usize {
+        let pairs = self.0.iter().zip(self.0.iter().skip(1));
+        let units = pairs.map(|(one, next)| one.units + next.units);
+        let smallest = units.enumerate().min_by_key(|(_, units)| *units);
+        smallest.map_or(0, |(index, _)| index)
     }
 
     fn merge(&mut self, index: usize) {
@@ -90,10 +101,21 @@ mod tests {
         for order in [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 2, 0]] {
             let mut holes = Holes::default();
             for charge in order {
-                holes.add(5 * charge, 5 * charge + 5, 3);
+                holes.add(5 * charge, 5 * charge + 5, 5);
             }
-            assert_eq!(shown(&holes), [(0, 15, 9)]);
+            assert_eq!(shown(&holes), [(0, 15, 15)]);
         }
+    }
+
+    #[test]
+    fn a_charge_that_may_give_back_more_counts_the_hole_behind_it() {
+        let mut holes = Holes::default();
+        holes.add(0, 5, 2);
+        holes.add(5, 10, 5);
+        assert_eq!(shown(&holes), [(0, 5, 2), (5, 10, 5)]);
+        assert_eq!(holes.after(5), 5);
+        holes.add(0, 5, 3);
+        assert_eq!(shown(&holes), [(0, 10, 10)]);
     }
 
     #[test]
@@ -108,16 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_too_many_the_two_oldest_become_one_and_no_charge_gets_more() {
+    fn where_there_are_too_many_the_two_smallest_become_one_and_no_charge_gets_more() {
         let mut holes = Holes::default();
         for charge in 0..=MAX_HOLES as u64 {
-            holes.add(10 * charge, 10 * charge + 5, 1);
+            let units = if charge < 7 { 3 } else { 1 };
+            holes.add(10 * charge, 10 * charge + 5, units);
         }
         assert_eq!(holes.0.len(), MAX_HOLES);
-        assert_eq!(shown(&holes)[0], (0, 15, 2));
-        assert_eq!(holes.after(0), MAX_HOLES as u64 + 1);
-        // The second hole is behind the charge at 5 to 10, and is not counted there any more.
-        assert_eq!(holes.after(10), MAX_HOLES as u64 - 1);
+        assert_eq!(shown(&holes)[7], (70, 85, 2));
+        assert_eq!(holes.after(0), MAX_HOLES as u64 + 1 + 7 * 2);
+        // The hole at 80 is behind the charge at 75 to 80, and is not counted there any more.
+        assert_eq!(holes.after(80), MAX_HOLES as u64 - 8);
+        assert_eq!(holes.after(90), MAX_HOLES as u64 - 8);
     }
 
     #[test]
