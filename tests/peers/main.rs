@@ -10,6 +10,7 @@ mod browser;
 mod clients_behind_nginx;
 mod grpc;
 mod nginx;
+mod npm_clients;
 mod playground;
 mod prometheus;
 mod urllib3;
