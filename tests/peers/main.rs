@@ -9,10 +9,12 @@ mod admin;
 mod browser;
 mod clients_behind_nginx;
 mod grpc;
+mod grpcio;
 mod nginx;
 mod npm_clients;
 mod playground;
 mod prometheus;
+mod python;
 mod urllib3;
 mod webdriver;
 

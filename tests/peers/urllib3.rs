@@ -1,6 +1,6 @@
 //! urllib3's `Retry` waits what `Retry-After` says, and is then admitted.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use tollgate::{MemoryStore, Quota, RateLimitLayer};
 
-use crate::serve;
+use crate::{python, serve};
 
 /// Several times what the script takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,18 +40,10 @@ async fn note(State(log): State<Log>, request: Request, next: Next) -> Response 
     response
 }
 
-/// The Python that has urllib3.
-fn python() -> PathBuf {
-    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../peers-venv/bin/python");
-    let hint = "is not there: `tests/run peers` makes it";
-    assert!(python.exists(), "{} {hint}", python.display());
-    python
-}
-
 /// What the script reports of a URL.
 async fn ask(url: &str) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/retry.py");
-    let mut python = Command::new(python());
+    let mut python = Command::new(python::with_packages());
     let run = python.arg(script).arg(url).kill_on_drop(true).output();
     let output = timeout(PATIENCE, run).await.expect("it ends in time");
     let output = output.expect("Python runs");
