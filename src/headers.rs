@@ -25,14 +25,17 @@ use x_ratelimit::Reset;
 
 /// Which headers tell clients of their limit.
 ///
-/// There is no standard. Most clients know the `X-RateLimit-*` headers, which nobody has specified and
-/// every API means otherwise. The IETF has a draft, of which every second version has changed the
-/// names and the syntax; the newest, 11, is about to be changed again. So a dialect is chosen by its
-/// name, and said with its version. The default is `X-RateLimit-*` and draft 11 together.
+/// There is no standard. Most clients that wait read `Retry-After`, which every 429 has. The default adds
+/// the `X-RateLimit-*` headers in the form of GitHub's API, with a reset in Unix time: the
+/// [clients that read them](crate::guide::grpc_and_clients#clients-of-your-service) expect that form.
+/// The IETF has a draft whose versions differ in names and syntax; the newest, 11, is about to change
+/// again, no retrying client is known to read it, and one parser of the older versions fails on it. Choose
+/// a draft by its version.
 ///
 /// | dialect | what is written |
 /// |---|---|
-/// | [`x_ratelimit()`](Self::x_ratelimit) | `X-RateLimit-Limit: 100`<br>`X-RateLimit-Remaining: 42`<br>`X-RateLimit-Reset: 17` |
+/// | [`x_ratelimit()`](Self::x_ratelimit), the default | `X-RateLimit-Limit: 100`<br>`X-RateLimit-Remaining: 42`<br>`X-RateLimit-Reset: 1793750417` |
+/// | [`x_ratelimit().delta_reset()`](Self::delta_reset) | `X-RateLimit-Limit: 100`<br>`X-RateLimit-Remaining: 42`<br>`X-RateLimit-Reset: 17` |
 /// | [`ietf(Draft::Draft11)`](Self::ietf) | `RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400`<br>`RateLimit: "burst";r=42;t=17, "daily";r=913;t=36000` |
 /// | [`ietf(Draft::Draft07)`](Self::ietf) | `RateLimit-Policy: 100;w=60`<br>`RateLimit: limit=100, remaining=42, reset=17` |
 /// | [`ietf(Draft::Draft06)`](Self::ietf) | `RateLimit-Limit: 100`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17`<br>`RateLimit-Policy: 10;w=1, 100;w=60` |
@@ -50,7 +53,8 @@ use x_ratelimit::Reset;
 ///   every refusal all the same, since clients wait only then; `r` of draft 11 and `remaining` of the
 ///   others are what is left. In the drafts before 11, the limit is the one of the quota with the
 ///   fewest units left, as they demand.
-/// - **reset** and **`t`** are whole seconds from now, rounded up, until more units are left; with
+/// - **reset** and **`t`** are whole seconds from now, rounded up, until more units are left;
+///   `X-RateLimit-Reset` is the Unix time of that second, by this machine's clock. With
 ///   [`Gcra`](crate::Algorithm::Gcra), whose units come back one by one, `t` is the time until all are.
 ///   On a 429 they are the wait until this request is admitted, like `Retry-After`. Where no wait
 ///   helps, `X-RateLimit-Reset` and `t` are left out, and drafts 3 to 7, which demand a reset, tell the
@@ -91,12 +95,12 @@ use x_ratelimit::Reset;
 /// ```
 /// use tollgate::{Draft, Headers, MemoryStore, Quota, RateLimitLayer};
 ///
-/// // As GitHub's API tells it: the second in which units are back, as Unix time.
+/// // For clients that expect seconds from now.
 /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
-///     .headers(Headers::x_ratelimit().epoch_reset());
+///     .headers(Headers::x_ratelimit().delta_reset());
 ///
-/// // For clients that know draft 6, and those that know none.
-/// let layer = layer.headers(Headers::ietf(Draft::Draft06).and(Headers::x_ratelimit()));
+/// // The IETF's draft beside the default.
+/// let layer = layer.headers(Headers::default().and(Headers::ietf(Draft::Draft11)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
@@ -120,11 +124,11 @@ pub enum Draft {
 }
 
 impl Headers {
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the last as seconds from now.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the last as Unix time: the default.
     #[must_use]
     pub const fn x_ratelimit() -> Self {
         Self {
-            x_ratelimit: Some(Reset::Delta),
+            x_ratelimit: Some(Reset::Epoch),
             ..Self::none()
         }
     }
@@ -167,13 +171,26 @@ impl Headers {
         }
     }
 
-    /// Writes `X-RateLimit-Reset`, if it is written, as the Unix time of that second, by this machine's
-    /// clock, rather than as seconds from now. Clients whose clocks differ will wait too long or too
-    /// short.
+    /// Writes `X-RateLimit-Reset`, if it is written, as Unix time: the default.
+    ///
+    /// The time is read from this machine's clock. A client whose clock is ahead of it asks too early, and
+    /// one whose clock is behind waits too long. `Retry-After` needs no clock.
     #[must_use]
     pub const fn epoch_reset(mut self) -> Self {
         if self.x_ratelimit.is_some() {
             self.x_ratelimit = Some(Reset::Epoch);
+        }
+        self
+    }
+
+    /// Writes `X-RateLimit-Reset`, if it is written, as seconds from now.
+    ///
+    /// For clients that were written for this form. Clients of GitHub's API take a few seconds for a time
+    /// in 1970, and ask again at once.
+    #[must_use]
+    pub const fn delta_reset(mut self) -> Self {
+        if self.x_ratelimit.is_some() {
+            self.x_ratelimit = Some(Reset::Delta);
         }
         self
     }
@@ -195,7 +212,7 @@ impl Headers {
 
 impl Default for Headers {
     fn default() -> Self {
-        Self::x_ratelimit().and(Self::ietf(Draft::Draft11))
+        Self::x_ratelimit()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an operator has to know: one line in the log for each change, never one for each request.
 
 mod dry_run;
+mod forwarded_values;
 mod suspicion;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +65,10 @@ impl Notices {
     /// The server cannot know keys as it is set up: said once, it will not pass.
     pub(crate) fn key_unknown(&self, limiter: &str, error: &KeyError) {
         if self.key_unknown.is_first() {
-            tracing::error!(target: "tollgate::notice", limiter, "no key is known of requests (500): {error}");
+            tracing::error!(target: "tollgate::notice",
+                limiter,
+                "cannot extract a rate limit key, answering 500: {error}"
+            );
         }
     }
 
@@ -170,7 +174,8 @@ mod tests {
             log[0].contains("ERROR") && log[0].contains("search"),
             "{log:?}"
         );
-        assert!(log[0].contains("call the_method()"), "{log:?}");
+        let line = "cannot extract a rate limit key, answering 500: call the_method()";
+        assert!(log[0].contains(line), "{log:?}");
     }
 
     #[test]

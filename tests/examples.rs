@@ -413,11 +413,7 @@ async fn of_logins_only_failures_count_by_address_and_by_account() {
     let first = attempt(5, "grace", "guess").send();
     for answer in [tenth, first.await.expect("an answer")] {
         let headers = answer.headers();
-        let policies = headers.get_all("ratelimit-policy").iter();
-        assert_eq!(
-            policies.collect::<Vec<_>>(),
-            [r#""login-address";q=5;w=60"#]
-        );
+        assert!(!headers.contains_key("ratelimit-policy"));
         assert_eq!(headers["x-ratelimit-limit"], "5");
         assert_eq!(headers["x-ratelimit-remaining"], "4");
     }

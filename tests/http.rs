@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::extract::{MatchedPath, Path};
 use axum::{Extension, Router, routing::get};
@@ -18,7 +18,9 @@ fn index() -> Router {
 }
 
 async fn sixty_of_a_hundred_pass(store: impl Store) {
-    let url = serve(index().layer(RateLimitLayer::new(store, Quota::per_minute(60)))).await;
+    let layer = RateLimitLayer::new(store, Quota::per_minute(60));
+    let layer = layer.headers(Headers::x_ratelimit().delta_reset());
+    let url = serve(index().layer(layer)).await;
     let client = reqwest::Client::new();
     for request in 1..=100 {
         let response = client.get(&url).send().await.unwrap();
@@ -53,6 +55,43 @@ async fn sixty_of_a_hundred_requests_pass_a_limit_of_sixty_in_redis() {
     let server = RedisServer::start();
     let store = RedisStore::open(&server.url()).unwrap();
     sixty_of_a_hundred_pass(store.deadline(Duration::from_secs(10))).await;
+}
+
+/// The Unix time, in whole seconds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a client compares it with its clock"
+)]
+fn unix_time() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap().as_secs()
+}
+
+#[tokio::test]
+async fn the_reset_is_the_unix_time_at_which_the_wait_of_retry_after_ends() {
+    let app = index().layer(RateLimitLayer::new(
+        MemoryStore::new(),
+        Quota::per_minute(1),
+    ));
+    let url = serve(app).await;
+    fetch(&url, &[]).await;
+    let before = unix_time();
+    let refused = fetch(&url, &[]).await;
+    let after = unix_time();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let wait = number(refused.headers(), "retry-after");
+    let reset = number(refused.headers(), "x-ratelimit-reset");
+    // Both are rounded up.
+    assert!(
+        (before + wait..=after + wait + 1).contains(&reset),
+        "{before}, {after}, {wait}: {reset}"
+    );
+    let drafts = ["ratelimit", "ratelimit-policy"];
+    assert!(
+        drafts
+            .iter()
+            .all(|name| !refused.headers().contains_key(*name))
+    );
 }
 
 #[tokio::test]

@@ -19,8 +19,8 @@ use support::log;
 use support::redis_server::{DeadPort, RedisServer};
 use tollgate::key;
 use tollgate::{
-    DecisionView, ErrorKind, FailurePolicy, Key, MemoryStore, MissingKey, Quota, RateLimitLayer,
-    RateLimiter, RedisStore, Rejection, RejectionReason,
+    DecisionView, ErrorKind, FailurePolicy, Headers, Key, MemoryStore, MissingKey, Quota,
+    RateLimitLayer, RateLimiter, RedisStore, Rejection, RejectionReason,
 };
 use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -257,6 +257,7 @@ async fn headers_of_these_names_that_a_service_sets_are_replaced_where_they_are_
         Ok::<_, Infallible>(response.body(Empty::<Bytes>::new()).unwrap())
     };
     let response = layer(9)
+        .headers(Headers::x_ratelimit().delta_reset())
         .layer(service_fn(upstream))
         .oneshot(request(()))
         .await

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use axum::{Router, routing::any};
 use support::served::serve;
-use tollgate::{MemoryStore, Quota, RateLimitLayer, key, problem_json};
+use tollgate::{Draft, Headers, MemoryStore, Quota, RateLimitLayer, key, problem_json};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// One request is admitted; of the next, the first quota has no room and the second has.
@@ -15,7 +15,9 @@ fn layer() -> RateLimitLayer {
         Quota::per_minute(1).named("burst"),
         Quota::per_day(1_000).named("daily"),
     ];
-    RateLimitLayer::new(MemoryStore::new(), quotas).key(key::global())
+    RateLimitLayer::new(MemoryStore::new(), quotas)
+        .key(key::global())
+        .headers(Headers::default().and(Headers::ietf(Draft::Draft11)))
 }
 
 /// Asks twice, and returns what the second request is answered.

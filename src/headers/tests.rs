@@ -67,6 +67,13 @@ fn refused() -> DecisionView {
     ])
 }
 
+/// Both families, without the clock of this machine.
+fn both(draft: Draft) -> Headers {
+    Headers::x_ratelimit()
+        .delta_reset()
+        .and(Headers::ietf(draft))
+}
+
 fn write(headers: &Headers, decision: &DecisionView, place: Place, to: &mut HeaderMap) {
     let quotas = decision.asked_quotas().iter().cloned().collect();
     Wording::new(headers, &"search".into(), &quotas).write(decision, place, to);
@@ -167,7 +174,7 @@ fn draft_3_has_the_policies_after_the_limit() {
 
 #[test]
 fn x_ratelimit_tells_limit_remaining_and_reset() {
-    let headers = Headers::x_ratelimit();
+    let headers = Headers::x_ratelimit().delta_reset();
     assert_eq!(
         written(&headers, &admitted()),
         [
@@ -199,12 +206,26 @@ fn an_epoch_reset_names_the_second() {
 }
 
 #[test]
-fn by_default_x_ratelimit_and_draft_11_are_written() {
-    let x_ratelimit = written(&Headers::x_ratelimit(), &admitted());
-    let draft_11 = written(&Headers::ietf(Draft::Draft11), &admitted());
+fn by_default_x_ratelimit_with_an_epoch_is_written() {
+    assert_eq!(Headers::default(), Headers::x_ratelimit());
+    assert_eq!(Headers::default(), Headers::x_ratelimit().epoch_reset());
+    let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}"));
+    let told = written(&Headers::default(), &admitted());
+    let told = told.iter().map(|line| line.split(':').next().unwrap());
+    assert_eq!(told.collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn two_dialects_are_written_one_after_the_other() {
+    let x_ratelimit = Headers::x_ratelimit().delta_reset();
+    let draft_11 = Headers::ietf(Draft::Draft11);
     assert_eq!(
-        written(&Headers::default(), &admitted()),
-        [x_ratelimit, draft_11].concat()
+        written(&x_ratelimit.clone().and(draft_11.clone()), &admitted()),
+        [
+            written(&x_ratelimit, &admitted()),
+            written(&draft_11, &admitted())
+        ]
+        .concat()
     );
 }
 
@@ -213,9 +234,12 @@ fn of_two_dialects_of_the_same_names_the_later_is_written() {
     let drafts = [Draft::Draft03, Draft::Draft07].map(Headers::ietf);
     assert_eq!(drafts[0].clone().and(drafts[1].clone()), drafts[1]);
     let x = Headers::x_ratelimit;
-    assert_eq!(x().and(x().epoch_reset()), x().epoch_reset());
+    assert_eq!(x().and(x().delta_reset()), x().delta_reset());
+    assert_eq!(x().delta_reset().and(x().epoch_reset()), x());
+    assert_eq!(x().delta_reset().epoch_reset(), x());
     assert_eq!(x().and(Headers::none()), x());
     assert_eq!(Headers::none().epoch_reset(), Headers::none());
+    assert_eq!(Headers::none().delta_reset(), Headers::none());
 }
 
 #[test]
@@ -230,7 +254,7 @@ fn where_nobody_counts_nothing_is_told() {
     let uncounted = Decision::new(&quotas, 1, answer).unwrap();
     for decision in [decide([]), uncounted.into_view()] {
         for draft in DRAFTS {
-            let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
+            let headers = both(draft);
             assert!(written(&headers, &decision).is_empty(), "{decision:?}");
         }
     }
@@ -249,7 +273,7 @@ fn no_wait_is_told_where_none_helps() {
     );
     // There is no reset to be told; drafts 3 to 7 demand one, and get the window.
     assert_eq!(
-        written(&Headers::x_ratelimit(), &decision),
+        written(&Headers::x_ratelimit().delta_reset(), &decision),
         ["x-ratelimit-limit: 0", "x-ratelimit-remaining: 0"]
     );
     let epoch = Headers::x_ratelimit().epoch_reset();
@@ -326,7 +350,7 @@ fn of_a_refusal_x_ratelimit_says_that_nothing_remains() {
     let refused = QuotaAnswer::refused(97, Some(SECOND), SECOND);
     let decision = decide([(quota, refused)]);
     assert_eq!(
-        written(&Headers::default(), &decision),
+        written(&both(Draft::Draft11), &decision),
         [
             "x-ratelimit-limit: 100",
             "x-ratelimit-remaining: 0",
@@ -433,7 +457,7 @@ fn written_inside(headers: &Headers) -> HeaderMap {
 #[test]
 fn a_tighter_layer_replaces_single_values_and_adds_to_lists() {
     for draft in DRAFTS {
-        let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
+        let headers = both(draft);
         let mut map = written_inside(&headers);
         let inside = map.clone();
         write(&headers, &refused(), Place::Tightest, &mut map);
@@ -465,7 +489,7 @@ fn a_tighter_layer_replaces_single_values_and_adds_to_lists() {
 #[test]
 fn a_layer_behind_a_tighter_one_adds_to_lists_only() {
     for draft in DRAFTS {
-        let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
+        let headers = both(draft);
         let mut map = written_inside(&headers);
         let inside = map.clone();
         write(&headers, &admitted(), Place::Behind, &mut map);

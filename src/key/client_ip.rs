@@ -11,15 +11,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::HeaderValue;
+use http::header::FORWARDED;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use self::list::{Entries, List};
-use self::single::Single;
+use self::single::{Read, Single};
 use self::walk::{Proxies, Walk};
 use super::address::Ipv6Prefix;
 use super::peer_ip::{peer_of, unknown_peer};
-use super::{KeyError, KeyErrorKind, KeyExtractor};
+use super::{KeyError, KeyErrorKind, KeyExtractor, Reads};
 use crate::{ConfigError, Key};
 
 /// Counts by the address of the client, as proxies tell it that are trusted.
@@ -43,10 +44,12 @@ use crate::{ConfigError, Key};
 ///    written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address, here and in the networks.
 /// 7. An entry that is not an address, like `unknown`, `_hidden` or an empty one, ends the walk at
 ///    the hop that supplied it: what is further left, a client may have written. By number alone,
-///    one that is on the way is counted and not read.
+///    one that is on the way is counted and not read. If the hop that is counted then is a proxy, the
+///    log says so once.
 /// 8. The same happens after 32 hops in trusted networks, and after 8 KiB from the end of the list.
 /// 9. A [header with a single address](ClientIp::header) is refused with 400 where it is sent twice
-///    or lists several. Where it is absent or cannot be read, the peer is the client.
+///    or lists several. Where it is absent or cannot be read, the peer is the client. The log says
+///    once that a header cannot be read.
 /// 10. Of an IPv6 address the first 64 bits count, see [`ipv6_prefix`](ClientIp::ipv6_prefix); of one
 ///     that NAT64 made of an IPv4 address, all.
 ///
@@ -94,7 +97,7 @@ pub fn client_ip() -> ClientIp {
         source: Source::List(List::XForwardedFor),
         ipv6_prefix: Ipv6Prefix::default(),
         fault: None,
-        told_too_short: Arc::default(),
+        reported: Arc::default(),
     }
 }
 
@@ -106,13 +109,45 @@ pub struct ClientIp {
     ipv6_prefix: Ipv6Prefix,
     /// The first thing that was told and cannot be.
     fault: Option<KeyError>,
-    told_too_short: Arc<AtomicBool>,
+    reported: Arc<Reported>,
 }
 
 #[derive(Clone, Debug)]
 enum Source {
     List(List),
     Single(Single),
+}
+
+impl Source {
+    fn header(&self) -> &str {
+        match self {
+            Self::List(list) => list.header(),
+            Self::Single(single) => single.header(),
+        }
+    }
+}
+
+/// The warnings that were logged.
+#[derive(Debug, Default)]
+struct Reported {
+    too_short: AtomicBool,
+    unreadable: AtomicBool,
+}
+
+/// Sets a flag. Returns whether it was not set before.
+fn is_first(flag: &AtomicBool) -> bool {
+    !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
+}
+
+/// The client that a forwarding header names, trusted or not: the first address that can be read.
+pub(crate) fn claimed_client(header: &HeaderName, headers: &HeaderMap) -> Option<IpAddr> {
+    let list = if *header == FORWARDED {
+        List::Forwarded
+    } else {
+        List::XForwardedFor
+    };
+    let lines = headers.get_all(header).iter().map(HeaderValue::as_bytes);
+    Entries::new(list, lines).flatten().last()
 }
 
 impl ClientIp {
@@ -256,7 +291,11 @@ impl ClientIp {
         let peer = peer_of(parts).map(|peer| peer.to_canonical());
         match &self.source {
             Source::Single(single) if self.proxies.trust_peer(peer) => {
-                Ok(single.read(&parts.headers)?.or(peer))
+                Ok(match single.read(&parts.headers)? {
+                    Read::Address(client) => Some(client),
+                    Read::Absent => peer,
+                    Read::Unreadable => self.proxy_instead(peer),
+                })
             }
             Source::Single(_) => Ok(peer),
             Source::List(list) => {
@@ -264,6 +303,7 @@ impl ClientIp {
                 let entries = Entries::new(*list, lines.map(HeaderValue::as_bytes));
                 Ok(match self.proxies.walk(peer, entries) {
                     Walk::Client(client) => client,
+                    Walk::Unreadable(proxy) => self.proxy_instead(proxy),
                     Walk::TooShort => {
                         self.tell_too_short(*list);
                         peer
@@ -273,9 +313,23 @@ impl ClientIp {
         }
     }
 
+    /// Warns that a proxy is counted, because the header that it sent cannot be read.
+    #[cold]
+    fn proxy_instead(&self, proxy: Option<IpAddr>) -> Option<IpAddr> {
+        if proxy.is_some() && is_first(&self.reported.unreadable) {
+            tracing::warn!(target: "tollgate::notice",
+                "cannot read an address in `{}` from a trusted proxy: the proxy is counted, and all its \
+                 clients share one limit; configure the proxy to write IP addresses, or choose another \
+                 header by `client_ip().header(name)` or `.forwarded()`",
+                self.source.header()
+            );
+        }
+        proxy
+    }
+
     #[cold]
     fn tell_too_short(&self, list: List) {
-        if !self.told_too_short.swap(true, Ordering::Relaxed) {
+        if is_first(&self.reported.too_short) {
             tracing::warn!(target: "tollgate::notice",
                 header = list.header(),
                 hops = self.proxies.hops,
@@ -294,6 +348,14 @@ impl KeyExtractor for ClientIp {
                 Some(client) => Ok(self.of(client)),
                 None => Err(unknown_peer()),
             },
+        }
+    }
+
+    fn reads(&self) -> Reads {
+        let reported = [&self.reported.too_short, &self.reported.unreadable];
+        Reads {
+            reported: reported.iter().any(|flag| flag.load(Ordering::Relaxed)),
+            ..Reads::default()
         }
     }
 }

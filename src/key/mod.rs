@@ -57,6 +57,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 pub use authorization::{Authorization, authorization};
+pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, client_ip};
 pub use compose::Or;
 pub use cookie::{Cookie, cookie};

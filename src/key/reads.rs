@@ -10,18 +10,22 @@ pub struct Reads {
     pub(crate) peer: bool,
     /// The route that was matched.
     pub(crate) path: bool,
+    /// The extractor has warned that it counts a proxy instead of the proxy's clients.
+    pub(crate) reported: bool,
 }
 
 impl Reads {
     pub(crate) const PEER: Self = Self {
         peer: true,
         path: false,
+        reported: false,
     };
 
     #[cfg(feature = "axum-08")]
     pub(crate) const PATH: Self = Self {
         peer: false,
         path: true,
+        reported: false,
     };
 
     /// What two keys are made of.
@@ -30,6 +34,7 @@ impl Reads {
         Self {
             peer: self.peer || other.peer,
             path: self.path || other.path,
+            reported: self.reported || other.reported,
         }
     }
 }

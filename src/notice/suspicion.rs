@@ -9,8 +9,9 @@ use http::header::{FORWARDED, HeaderName};
 use http::request::Parts;
 
 use super::Once;
+use super::forwarded_values::{ForwardedValues, VALUES, Value};
 use crate::Key;
-use crate::key::{KeyError, KeyExtractor, has_route, peer_of};
+use crate::key::{KeyError, KeyExtractor, claimed_client, has_route, peer_of};
 
 /// So many requests of a layer are looked at: what is set up wrongly shows in them, and those that come
 /// later are not held up.
@@ -20,7 +21,7 @@ const REQUESTS: u32 = 1_000;
 const LAYERS: u32 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What proxies write.
+/// The headers in which proxies forward the address of a client.
 const FORWARDING: [HeaderName; 3] = [
     FORWARDED,
     HeaderName::from_static("x-forwarded-for"),
@@ -32,6 +33,7 @@ const FORWARDING: [HeaderName; 3] = [
 pub(super) struct Suspicions {
     seen: AtomicU32,
     proxied: Once,
+    forwarded: ForwardedValues,
     /// The key of the first request, if it is a private address.
     first: OnceLock<Option<Key>>,
     is_shared: AtomicBool,
@@ -64,23 +66,46 @@ impl Suspicions {
             self.look_for_route(limiter, parts);
         }
         if let Ok(key) = found {
-            self.look_for_one_address(limiter, key, nth);
+            let is_reported = reads.reported || self.proxied.was_said();
+            self.look_for_one_address(limiter, key, nth, is_reported);
+        }
+        if nth == REQUESTS {
+            self.forwarded.clear();
         }
     }
 
     fn look_for_proxy(&self, limiter: &str, parts: &Parts) {
-        let is_private = peer_of(parts).is_some_and(is_private);
-        let header = FORWARDING
-            .into_iter()
-            .find(|name| is_private && parts.headers.contains_key(name));
-        let Some(header) = header.filter(|_| self.proxied.is_first()) else {
+        let mut names = FORWARDING.into_iter();
+        let header = names.find(|name| parts.headers.contains_key(name));
+        let Some((peer, header)) = peer_of(parts).zip(header) else {
             return;
         };
-        tracing::warn!(target: "tollgate::notice",
-            limiter,
-            "requests come from a private address and carry `{header}`, so from a proxy, as whose address \
-             all its clients are counted together: count by `key::client_ip`"
-        );
+        if is_private(peer) {
+            if self.proxied.is_first() {
+                tracing::warn!(target: "tollgate::notice",
+                    limiter,
+                    "requests arrive from a private address with `{header}`: a proxy is in front, and all \
+                     its clients share one limit; use `key::client_ip`"
+                );
+            }
+        } else if self.has_many_values(peer, &header, parts) && self.proxied.is_first() {
+            // The peer is not named: a client that makes up the header is no proxy.
+            tracing::warn!(target: "tollgate::notice",
+                limiter,
+                "one peer sent {VALUES} different values of `{header}`: if it is a proxy, all its clients \
+                 share one limit; use `key::client_ip`"
+            );
+        }
+    }
+
+    /// Whether a peer with a public address forwards like a proxy: clients have public addresses too.
+    fn has_many_values(&self, peer: IpAddr, header: &HeaderName, parts: &Parts) -> bool {
+        let headers = &parts.headers;
+        let raw = || headers.get(header).map(|value| value.as_bytes());
+        let value = claimed_client(header, headers)
+            .map(Value::Address)
+            .or_else(|| raw().map(Value::Unreadable));
+        value.is_some_and(|value| self.forwarded.add(peer.to_canonical(), &value))
     }
 
     fn look_for_route(&self, limiter: &str, parts: &Parts) {
@@ -100,13 +125,13 @@ impl Suspicions {
         }
     }
 
-    fn look_for_one_address(&self, limiter: &str, key: &Key, nth: u32) {
+    fn look_for_one_address(&self, limiter: &str, key: &Key, nth: u32, is_reported: bool) {
         let first = self
             .first
             .get_or_init(|| is_private_address(key).then(|| key.clone()));
         if first.as_ref() != Some(key) {
             self.is_shared.store(true, Ordering::Relaxed);
-        } else if nth == REQUESTS && !self.is_shared.load(Ordering::Relaxed) {
+        } else if nth == REQUESTS && !is_reported && !self.is_shared.load(Ordering::Relaxed) {
             tracing::warn!(target: "tollgate::notice",
                 limiter,
                 "all of the first {REQUESTS} requests are counted as {}, a private address: if it is a \

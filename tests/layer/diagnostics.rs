@@ -69,8 +69,12 @@ async fn a_proxy_before_peer_ip_is_said_once() {
         for peer in ["10.0.0.7", "127.0.0.1", "::ffff:192.168.0.1", "fd00::7"] {
             let requests = (0..50).map(|_| from(peer, &headers));
             let log = said_of(&layer(key::peer_ip()), requests).await;
-            is_one_line(&log, headers[0].0);
-            assert!(log[0].contains("key::client_ip"), "{log:?}");
+            let line = format!(
+                "requests arrive from a private address with `{}`: a proxy is in front, and all its \
+                 clients share one limit; use `key::client_ip`",
+                headers[0].0
+            );
+            is_one_line(&log, &line);
         }
     }
     // Also where the address is a part of the key.
@@ -78,6 +82,155 @@ async fn a_proxy_before_peer_ip_is_said_once() {
     let headers = [FORWARDED[0], ("x-api-key", "ada")];
     let log = said_of(&by_route, (0..50).map(|_| from("10.0.0.7", &headers))).await;
     is_one_line(&log, "x-forwarded-for");
+}
+
+/// Requests of 1 200 clients that arrive by these proxies in turn, each with the header of its client.
+fn behind<'a>(
+    proxies: &'a [&'a str],
+    header: &'a str,
+    value: impl Fn(usize) -> String + 'a,
+) -> impl Iterator<Item = Request<()>> + 'a {
+    let proxies = proxies.iter().cycle();
+    let clients = (0..1_200).zip(proxies);
+    clients.map(move |(client, proxy)| from(proxy, &[(header, &value(client))]))
+}
+
+/// The address of a client.
+fn address(client: usize) -> String {
+    format!("198.51.{}.{}", client / 250, client % 250)
+}
+
+#[tokio::test]
+async fn a_public_proxy_before_peer_ip_with_1_200_clients_is_one_line() {
+    type Value = fn(usize) -> String;
+    let values: [(&str, Value); 4] = [
+        ("x-forwarded-for", address),
+        // The proxy nearest to the client wrote the first entry, the next one appended its address.
+        ("x-forwarded-for", |client| {
+            format!("{}, 203.0.113.20", address(client))
+        }),
+        ("forwarded", |client| {
+            format!("for=\"{}:4711\"", address(client))
+        }),
+        ("x-real-ip", address),
+    ];
+    for (header, value) in values {
+        for proxies in [
+            &["203.0.113.9"] as &[&str],
+            &["2001:db8::9", "203.0.113.9", "203.0.113.10"],
+        ] {
+            let log = said_of(&layer(key::peer_ip()), behind(proxies, header, value)).await;
+            let line = format!(
+                "one peer sent 10 different values of `{header}`: if it is a proxy, all its clients \
+                 share one limit; use `key::client_ip`"
+            );
+            is_one_line(&log, &line);
+            assert!(
+                !log[0].contains("198.51") && !log[0].contains("203.0"),
+                "{log:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_private_proxy_with_1_200_clients_is_one_line() {
+    let requests = behind(&["10.0.0.7"], "x-forwarded-for", address);
+    let log = said_of(&layer(key::peer_ip()), requests).await;
+    is_one_line(&log, "arrive from a private address with `x-forwarded-for`");
+}
+
+#[tokio::test]
+async fn clients_without_a_proxy_are_no_line_whatever_header_each_of_them_sends() {
+    let direct = (0..1_200).map(|client| from(&address(client), &[]));
+    assert_eq!(said_of(&layer(key::peer_ip()), direct).await, [""; 0]);
+    // Each has one header: its own, which never changes.
+    let own = |client: usize| [("x-forwarded-for", format!("192.168.0.{}", client % 90))];
+    let own = (0..1_200).map(|client| {
+        let [(name, value)] = own(client);
+        from(&address(client % 90), &[(name, &value)])
+    });
+    assert_eq!(said_of(&layer(key::peer_ip()), own).await, [""; 0]);
+    // One proxy of an office, with few people behind it, who connect from many ports.
+    let few = |client: usize| format!("for=\"192.0.2.{}:{client}\"", client % 9);
+    let few = behind(&["203.0.113.9"], "forwarded", few);
+    assert_eq!(said_of(&layer(key::peer_ip()), few).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn only_the_first_1_000_requests_are_looked_at_for_a_proxy() {
+    let quiet = (0..1_000).map(|client| from(&address(client), &[]));
+    let later = behind(&["203.0.113.9"], "x-forwarded-for", address);
+    let log = said_of(&layer(key::peer_ip()), quiet.chain(later)).await;
+    assert_eq!(log, [""; 0]);
+}
+
+#[tokio::test]
+async fn peers_beyond_those_that_are_kept_are_left_out() {
+    // Each of 40 peers brings a value of its own first; the last of them is a proxy.
+    let strangers = (0..40).map(|peer| from(&address(peer), &[("x-real-ip", "192.0.2.1")]));
+    let last = address(39);
+    let last = [last.as_str()];
+    let late = behind(&last, "x-real-ip", address).take(900);
+    let log = said_of(&layer(key::peer_ip()), strangers.chain(late)).await;
+    assert_eq!(log, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_configured_header_that_cannot_be_read_with_1_200_clients_is_one_line() {
+    let trusted = || key::client_ip().behind(["203.0.113.9", "10.0.0.0/8"]);
+    for proxy in ["203.0.113.9", "10.0.0.7"] {
+        for (client, header, value) in [
+            (trusted(), "x-forwarded-for", "client-"),
+            (
+                trusted().forwarded(),
+                "forwarded",
+                "for=2001:db8::1;by=client-",
+            ),
+            (trusted().header("x-real-ip"), "x-real-ip", "client-"),
+            (key::client_ip().hops(1), "x-forwarded-for", "unknown-"),
+            (
+                key::client_ip().hops(1).header("x-real-ip"),
+                "x-real-ip",
+                "",
+            ),
+        ] {
+            let unreadable = |client: usize| format!("{value}{client:04}");
+            let proxies = [proxy];
+            let requests = behind(&proxies, header, unreadable);
+            let log = said_of(&layer(client), requests).await;
+            assert_eq!(log.len(), 1, "{header}: {log:?}");
+            let line = format!(
+                "cannot read an address in `{header}` from a trusted proxy: the proxy is counted, and \
+                 all its clients share one limit; configure the proxy to write IP addresses, or choose \
+                 another header by `client_ip().header(name)` or `.forwarded()`"
+            );
+            assert!(log[0].contains("WARN") && log[0].contains(&line), "{log:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_need_not_be_read_is_no_line() {
+    let trusted = || key::client_ip().behind(["203.0.113.9"]);
+    let from_proxy = |value: &str| from("203.0.113.9", &[("x-forwarded-for", value)]);
+    for (client, request) in [
+        // What is left of the client, the client may have written.
+        (trusted(), from_proxy("unknown, 198.51.100.1")),
+        (key::client_ip().hops(1), from_proxy("-, 198.51.100.1")),
+        (
+            key::client_ip().hops(2),
+            from_proxy("198.51.100.1, _hidden"),
+        ),
+        // A peer that is not trusted is the client.
+        (trusted(), from("198.51.100.1", &[("x-forwarded-for", "-")])),
+        // A check of the proxy's own has none.
+        (trusted(), from("203.0.113.9", &[])),
+        (trusted().header("x-real-ip"), from("203.0.113.9", &[])),
+    ] {
+        let log = said_of(&layer(client), [request].into_iter()).await;
+        assert_eq!(log, [""; 0]);
+    }
 }
 
 #[tokio::test]

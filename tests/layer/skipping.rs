@@ -226,7 +226,8 @@ async fn a_layer_that_tells_nothing_does_not_keep_those_outside_from_telling() {
 async fn a_layer_that_tells_in_lists_does_not_keep_those_outside_from_telling() {
     let listed = layer(2).name("listed");
     let listed = listed.headers(Headers::ietf(Draft::Draft11));
-    let service = layer(9).layer(listed.layer(service_fn(ok::<()>)));
+    let outer = layer(9).headers(Headers::default().and(Headers::ietf(Draft::Draft11)));
+    let service = outer.layer(listed.layer(service_fn(ok::<()>)));
     let response = service.oneshot(to("/")).await.unwrap();
     assert_eq!(told(&response, "x-ratelimit-limit"), "9");
     let lines = response.headers().get_all("ratelimit").iter();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 use tollgate::cors::{EXPOSED_HEADERS, is_preflight};
-use tollgate::{MemoryStore, Quota, RateLimitLayer};
+use tollgate::{Draft, Headers, MemoryStore, Quota, RateLimitLayer};
 use tower_http::cors::{Any, CorsLayer};
 
 use crate::serve;
@@ -45,6 +45,11 @@ fn limit() -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::new(), quota)
         .name("api")
         .key(tollgate::key::global())
+        .headers(
+            Headers::x_ratelimit()
+                .delta_reset()
+                .and(Headers::ietf(Draft::Draft11)),
+        )
 }
 
 fn api() -> Router {

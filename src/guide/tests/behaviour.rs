@@ -69,7 +69,8 @@ pub(super) fn of(name: &str) -> String {
         "status" => return status(&layer(used_up())).to_string(),
         "body" => return format!("`{}`", body().trim_end()),
         "headers" => return dialects(),
-        "reset" if header(refused().headers(), "x-ratelimit-reset") <= 60 => "seconds from now",
+        // A second of this century.
+        "reset" if header(refused().headers(), "x-ratelimit-reset") > 1_700_000_000 => "Unix time",
         "rounding" if header(refused().headers(), RETRY_AFTER.as_str()) == 2 => "rounded up",
         "policy of a layer" if fails_to(&layer(failing())) == Some(Source::Fallback) => {
             "`fall_back()`"
@@ -243,9 +244,8 @@ fn header(headers: &HeaderMap, name: &str) -> u64 {
 }
 
 fn dialects() -> String {
-    let draft = |draft| Headers::default() == Headers::x_ratelimit().and(Headers::ietf(draft));
-    assert!(draft(crate::Draft::Draft11));
-    "`X-RateLimit-*` and `RateLimit` of draft 11".to_owned()
+    assert_eq!(Headers::default(), Headers::x_ratelimit());
+    "`X-RateLimit-*`".to_owned()
 }
 
 fn fails_to(layer: &RateLimitLayer) -> Option<Source> {

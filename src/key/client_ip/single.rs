@@ -20,6 +20,14 @@ pub(super) struct Single {
     ambiguous: KeyError,
 }
 
+/// The content of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    Absent,
+    Unreadable,
+    Address(IpAddr),
+}
+
 impl Single {
     /// Fails with what is wrong about the name.
     pub(super) fn new(given: &str) -> Result<Self, String> {
@@ -39,18 +47,23 @@ impl Single {
         })
     }
 
-    /// The address, if there is one that can be read.
-    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<IpAddr>, KeyError> {
+    pub(super) fn header(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// The content of the header, unless it is ambiguous.
+    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Read, KeyError> {
         let mut lines = headers.get_all(&self.name).iter();
         let line = match (lines.next(), lines.next()) {
-            (None, _) => return Ok(None),
+            (None, _) => return Ok(Read::Absent),
             (Some(line), None) if !line.as_bytes().contains(&b',') => line.as_bytes(),
             (Some(_), _) => return Err(self.ambiguous.clone()),
         };
-        Ok(if self.name == WITH_PORT {
+        let address = if self.name == WITH_PORT {
             node::read_with_port(line)
         } else {
             node::read(line)
-        })
+        };
+        Ok(address.map_or(Read::Unreadable, Read::Address))
     }
 }

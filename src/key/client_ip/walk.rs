@@ -19,6 +19,8 @@ pub(super) struct Proxies {
 pub(super) enum Walk {
     /// Here the client is; `None` where even the peer is not known.
     Client(Option<IpAddr>),
+    /// The entry that names the client cannot be read: this is the trusted proxy that supplied it.
+    Unreadable(Option<IpAddr>),
     /// There are fewer entries than there are proxies.
     TooShort,
 }
@@ -47,19 +49,23 @@ impl Proxies {
         mut entries: impl Iterator<Item = Option<IpAddr>>,
     ) -> Walk {
         let mut believed = peer;
+        let mut is_read = true;
         for _ in 0..self.hops.unwrap_or(MAX_HOPS) {
             if !self.trust(believed) {
                 break;
             }
             match entries.next() {
-                Some(Some(address)) => believed = Some(address),
+                Some(Some(address)) => (believed, is_read) = (Some(address), true),
                 // By count alone, an entry on the way is counted and not read.
-                Some(None) if self.networks.is_none() => {}
-                Some(None) => break,
+                Some(None) if self.networks.is_none() => is_read = false,
+                Some(None) => return Walk::Unreadable(believed),
                 None if self.hops.is_some() => return Walk::TooShort,
                 None => break,
             }
         }
-        Walk::Client(believed)
+        match is_read {
+            true => Walk::Client(believed),
+            false => Walk::Unreadable(believed),
+        }
     }
 }

@@ -44,6 +44,7 @@ const MAKERS: &[(&str, Maker)] = &[
     // The guide.
     ("guide-tests", Maker::TrueOrText(prose::guide_tests)),
     ("metrics", Maker::True(prose::metrics)),
+    ("clients", Maker::True(prose::clients)),
     // Tables of words, which name items of the code.
     ("items", Maker::True(prose::items)),
 ];

@@ -118,3 +118,63 @@ pub(super) fn contestants(block: &Block) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Each client that is said to be run is installed for tests/peers, in the version that is named; and each
+/// that is installed is in one of the tables.
+pub(super) fn clients(block: &Block) -> Result<(), String> {
+    let installed = installed_clients();
+    let page = crate::project::read("src/guide/grpc_and_clients.md");
+    if let Some(client) = installed.iter().find(|client| !page.contains(*client)) {
+        return Err(format!("{client} is installed, and in no table"));
+    }
+    for row in block.rows() {
+        let [client, known_by, cells @ ..] = &row[..] else {
+            return Err(format!("{row:?} is no client"));
+        };
+        let is_installed = installed.iter().any(|name| client.starts_with(name));
+        // The tests of tonic are in Rust.
+        let is_run = known_by == "run" && !client.starts_with("`tonic`");
+        if is_run != is_installed {
+            return Err(format!(
+                "{client} is {known_by}, and installed: {is_installed}"
+            ));
+        }
+        if let Some(cell) = cells
+            .iter()
+            .find(|cell| !TAKES.contains(&cell.trim_matches('*')))
+        {
+            return Err(format!("{client}: {cell:?} is none of {TAKES:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// How a client takes a form of headers.
+const TAKES: [&str; 7] = [
+    "waits",
+    "too early",
+    "no wait",
+    "no retry",
+    "reads",
+    "fails",
+    "not read",
+];
+
+/// "`got` 14.6.6": the clients for tests/peers, without those that these need.
+fn installed_clients() -> Vec<String> {
+    let npm = crate::project::read("tests/peers/npm/package.json");
+    let npm: serde_json::Value = serde_json::from_str(&npm).expect("JSON");
+    let npm = npm["dependencies"].as_object().expect("packages");
+    let npm = npm
+        .iter()
+        // What the plugins and `axios-retry` are plugged into.
+        .filter(|(name, _)| !["@octokit/core", "axios"].contains(&name.as_str()))
+        .map(|(name, version)| format!("`{name}` {}", version.as_str().expect("text")));
+    let pypi = crate::project::read("tests/peers/requirements.txt");
+    let pypi = pypi
+        .lines()
+        .filter_map(|line| line.trim_end_matches(" \\").split_once("=="))
+        .filter(|(name, _)| *name != "typing-extensions")
+        .map(|(name, version)| format!("`{name}` {version}"));
+    npm.chain(pypi).collect()
+}
