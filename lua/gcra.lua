@@ -131,8 +131,9 @@ local steps, grant = need('tally')({
     keep_pace(numbers, quota)
     lower(numbers, tick, whole, taken)
     if taken >= whole then
-      holes.add(numbers, max(charge.mark - charge.cost, 0), charge.mark, floor(taken / whole))
-      holes.forget_drained(numbers, floor((level - taken) / whole))
+      local start = max(charge.mark - charge.cost, 0)
+      holes.add(numbers, start, charge.mark, floor(taken / whole), charge.held > 0)
+      holes.forget_drained(numbers, numbers[2])
     end
     return true
   end,

@@ -9,7 +9,8 @@ calls   none
 server  any
 
 A hole is three numbers behind the four of the meter, oldest first: the position of the start of its first
-charge, that of the end of its last charge, and how many of their units were given back.
+charge; that of the end of its last charge, or one less if more of that may be given back; how many of
+their units were given back.
 ]]
 
 -- Where the first hole is, and how many holes a meter remembers, in numbers.
@@ -37,9 +38,9 @@ local function merge(numbers, at)
   end
 end
 
--- The same, if all between the start of the first and the start of the second was given back.
+-- The same, if no charge between them is open.
 local function join(numbers, at)
-  if at >= FIRST and numbers[at] + numbers[at + 2] == numbers[at + 3] then
+  if at >= FIRST and numbers[at + 1] == numbers[at + 3] then
     merge(numbers, at)
   end
 end
@@ -56,18 +57,18 @@ local function smallest_pair(numbers)
   return smallest
 end
 
--- Notes that units of one charge were given back.
-local function add(numbers, first, last, units)
-  local at = FIRST
+-- Notes that units of one charge were given back, and whether more of them may be.
+local function add(numbers, first, last, units, is_open)
+  local at, till = FIRST, is_open and last - 1 or last
   while numbers[at] and numbers[at + 1] <= first do
     at = at + 3
   end
   if numbers[at] and numbers[at] < last then
     -- Part of it was given back before.
-    numbers[at + 2] = numbers[at + 2] + units
+    numbers[at + 1], numbers[at + 2] = math.max(numbers[at + 1], till), numbers[at + 2] + units
   else
     table.insert(numbers, at, units)
-    table.insert(numbers, at, last)
+    table.insert(numbers, at, till)
     table.insert(numbers, at, first)
   end
   join(numbers, at)

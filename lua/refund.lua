@@ -3,7 +3,7 @@ refund: takes back units that one check charged, from each of its counts, as far
 In place of decide behind the same files.
 
 KEYS    the stored counts of the check, each once
-ARGV    count: algorithm, parts, limit, window, life, units, time, stamp, mark, cost
+ARGV    count: algorithm, parts, limit, window, life, units, time, stamp, mark, cost, held
 reply   1
 calls   those of the algorithms
 server  Redis 5.0
@@ -30,8 +30,9 @@ for _, key in ipairs(KEYS) do
     stamp = ARGV[at + 7],
     mark = tonumber(ARGV[at + 8]),
     cost = tonumber(ARGV[at + 9]),
+    held = tonumber(ARGV[at + 10]),
   }
   steps().refund(quota, charge, units)
-  at = at + 10
+  at = at + 11
 end
 return 1

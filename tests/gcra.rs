@@ -63,18 +63,16 @@ impl Meter {
         }
     }
 
-    /// Whether the cost was charged.
-    fn check(&mut self, limit: u32, charge: usize, cost: u32, now: u64) -> bool {
-        let settled = self.at(limit, now);
-        let fits = settled.used() + cost <= limit;
-        if fits {
-            *self = settled;
-            self.standing.push_back(Standing {
-                charge,
-                parts: u64::from(cost) * WINDOW,
-            });
-        }
-        fits
+    fn admits(&self, limit: u32, cost: u32, now: u64) -> bool {
+        self.at(limit, now).used() + cost <= limit
+    }
+
+    fn charge(&mut self, limit: u32, charge: usize, cost: u32, now: u64) {
+        *self = self.at(limit, now);
+        self.standing.push_back(Standing {
+            charge,
+            parts: u64::from(cost) * WINDOW,
+        });
     }
 
     /// What drains by the level goes on from now: a lower one would have drained slower since.
@@ -84,26 +82,37 @@ impl Meter {
         }
     }
 
-    /// Takes back units of one charge that have not drained, and of no other.
-    fn refund(&mut self, limit: u32, charge: usize, units: u32, now: u64) {
+    /// Takes back units of one charge that have not drained, and of no other. Returns whether they were
+    /// whole ones.
+    fn refund(&mut self, limit: u32, charge: usize, units: u32, now: u64) -> bool {
         let of_charge = |standing: &&mut Standing| standing.charge == charge;
         let mut now_standing = self.at(limit, now).standing;
         let left = now_standing.iter_mut().find(of_charge);
         let left = left.map_or(0, |standing| standing.parts);
+        let taken = left.min(u64::from(units) * WINDOW);
+        if taken == 0 {
+            return true;
+        }
         self.keep_pace(limit, now);
         if let Some(standing) = self.standing.iter_mut().find(of_charge) {
-            standing.parts -= left.min(u64::from(units) * WINDOW);
+            standing.parts -= taken;
         }
         self.standing.retain(|standing| standing.parts > 0);
+        taken % WINDOW == 0
     }
 
-    /// Takes units of the oldest charges, whoever holds them.
-    fn give(&mut self, limit: u32, units: u32, now: u64) {
-        if units >= self.at(limit, now).used() {
-            self.standing.clear();
-            return;
+    /// Takes units of the oldest charges, whoever holds them; all if the limit is told of no more.
+    fn give(&mut self, limit: u32, units: u32, used: u32, now: u64) {
+        match used {
+            // All of it has drained for this limit, though not for a lower one.
+            0 => return,
+            _ if units == 0 => return,
+            used if units >= used => {
+                self.standing.clear();
+                return;
+            }
+            _ => self.keep_pace(limit, now),
         }
-        self.keep_pace(limit, now);
         let mut left = u64::from(units) * WINDOW;
         for standing in &mut self.standing {
             let of_this = standing.parts.min(left);
@@ -133,6 +142,10 @@ fn step(limits: &'static [u32], most_cost: u32) -> impl Strategy<Value = Step> {
 }
 
 /// Takes the steps in both, and compares what both say after each.
+///
+/// Where limits differ, a charge may have drained in part for one of them and not at all for another. The
+/// store then notes whole units only of what is taken back, so the comparison ends there: that no limit is
+/// exceeded is for the adversary to try.
 async fn agrees_with_the_meter(limits: &[u32], steps: Vec<Step>) -> Result<(), TestCaseError> {
     let clock = TestClock::new();
     let store = MemoryStore::with_clock(clock.clone());
@@ -149,9 +162,10 @@ async fn agrees_with_the_meter(limits: &[u32], steps: Vec<Step>) -> Result<(), T
                 let Ok(decision) = of_limit(limit).check_n("ada", cost).await else {
                     continue;
                 };
-                let charged = meter.check(limit, charges.len(), cost, now);
-                prop_assert_eq!(decision.is_allowed(), charged);
-                if charged {
+                let admits = meter.admits(limit, cost, now);
+                prop_assert_eq!(decision.is_allowed(), admits);
+                if admits {
+                    meter.charge(limit, charges.len(), cost, now);
                     charges.push((limit, decision));
                 }
             }
@@ -160,16 +174,22 @@ async fn agrees_with_the_meter(limits: &[u32], steps: Vec<Step>) -> Result<(), T
                 if let Some((limit, decision)) = charges.get_mut(charge) {
                     let units = units.min(decision.held());
                     of_limit(*limit).refund(decision, units).await.unwrap();
-                    meter.refund(*limit, charge, units, now);
+                    let is_whole = meter.refund(*limit, charge, units, now);
+                    if !is_whole && limits.len() > 1 {
+                        return Ok(());
+                    }
                 }
             }
             Step::Give { limit, units } => {
+                let used = of_limit(limit).peek("ada").await.unwrap().used();
                 of_limit(limit).admin().give("ada", units).await.unwrap();
-                meter.give(limit, units, now);
-                // As on a server, what comes next comes later.
-                clock.advance(Duration::from_micros(1));
+                meter.give(limit, units, used, now);
             }
             Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
+        }
+        if meter.standing.is_empty() {
+            // The next charge begins another meter, and as on a server it comes later.
+            clock.advance(Duration::from_micros(1));
         }
         for limit in limits {
             let looked = of_limit(*limit).peek("ada").await.unwrap();
@@ -181,7 +201,7 @@ async fn agrees_with_the_meter(limits: &[u32], steps: Vec<Step>) -> Result<(), T
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
     fn a_limit_admits_and_gets_back_what_the_meter_of_all_units_says(
@@ -203,25 +223,32 @@ proptest! {
         moves in prop::collection::vec(
             (prop::sample::select(&[1_u32, 2, 5, 8][..]), 1..9_u32, prop_oneof![
                 Just(0), Just(1), Just(WINDOW / 8), Just(WINDOW / 2), Just(WINDOW - 1), 0..WINDOW,
-            ]),
+            ], prop::option::weighted(0.3, (0..60_usize, 1..9_u32))),
             1..60,
         ),
     ) {
         block_on(async {
             let clock = TestClock::new();
             let store = MemoryStore::with_clock(clock.clone());
-            let mut admitted: Vec<(u64, u32, u32)> = Vec::new();
-            for (limit, most, wait) in moves {
+            let mut admitted: Vec<(u64, u32, Decision)> = Vec::new();
+            for (limit, most, wait, refund) in moves {
                 clock.advance(Duration::from_micros(wait));
                 let limiter = limiter(&store, limit, Duration::from_micros(WINDOW));
                 let units = limiter.peek("ada").await.unwrap().remaining().min(most);
-                let _ = limiter.check_n("ada", units).await.unwrap();
-                admitted.push((clock.now_micros(), limit, units));
+                let decision = limiter.check_n("ada", units).await.unwrap();
+                admitted.push((clock.now_micros(), limit, decision));
+                // What is given back is not admitted, whether it had drained or not.
+                if let Some((index, units)) = refund {
+                    let index = index % admitted.len();
+                    let (_, limit, decision) = &mut admitted[index];
+                    let limiter = self::limiter(&store, *limit, Duration::from_micros(WINDOW));
+                    limiter.refund(decision, units).await.unwrap();
+                }
             }
-            for (start, _, _) in &admitted {
+            for (start, ..) in &admitted {
                 let inside = admitted.iter().filter(|(at, ..)| (*start..start + WINDOW).contains(at));
                 let largest = inside.clone().map(|(_, limit, _)| *limit).max().unwrap();
-                let units: u32 = inside.map(|(.., units)| units).sum();
+                let units: u32 = inside.map(|(.., decision)| decision.held()).sum();
                 prop_assert!(units < 2 * largest, "{units} by a limit of {largest}");
             }
             Ok(())

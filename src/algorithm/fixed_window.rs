@@ -36,8 +36,9 @@ impl Tally for FixedWindow {
         aligned(question.now, question.window).1
     }
 
-    fn add(&mut self, _: &Question, cost: u64) {
+    fn add(&mut self, _: &Question, cost: u64) -> bool {
         self.count += cost;
+        false
     }
 
     fn mark(&self, _: &Question) -> u64 {

@@ -141,8 +141,11 @@ impl Tally for Gcra {
 
     #[inline(always)]
     fn become_now(&mut self, now: Self) {
-        let holes = self.holes.take().filter(|_| now.poured > 0);
-        *self = Self { holes, ..now };
+        if now.poured == 0 {
+            self.holes = None;
+        }
+        (self.time, self.units, self.part) = (now.time, now.units, now.part);
+        (self.rate, self.poured) = (now.rate, now.poured);
     }
 
     fn used(&self, _: &Question) -> u64 {
@@ -163,24 +166,22 @@ impl Tally for Gcra {
         self.at(&question).used(&question) == 0
     }
 
-    fn add(&mut self, question: &Question, cost: u64) {
-        if !self.goes_on(question) {
-            self.poured = 0;
-            self.holes = None;
-        }
+    #[inline(always)]
+    fn add(&mut self, question: &Question, cost: u64) -> bool {
         let cost = saturate(cost);
         self.units = self.units.saturating_add(cost);
         self.rate = question.limit;
-        self.poured = self.poured.saturating_add(cost);
+        let poured = self.poured.checked_add(cost);
+        if poured.is_none() {
+            self.holes = None;
+        }
+        self.poured = poured.unwrap_or(cost);
+        poured.is_none()
     }
 
     /// The position of the end of the charge.
     fn mark(&self, _: &Question) -> u64 {
         self.poured.into()
-    }
-
-    fn goes_on(&self, question: &Question) -> bool {
-        self.poured.checked_add(question.cost).is_some()
     }
 
     /// Of a charge stands at most what is left when all that flowed in after it is set aside.
@@ -198,11 +199,12 @@ impl Tally for Gcra {
         }
         self.keep_pace(question);
         self.lower(scale, taken);
-        let (taken, standing) = (taken / scale.whole, (level - taken) / scale.whole);
+        let taken = taken / scale.whole;
         if taken > 0 {
             let holes = self.holes.get_or_insert_default();
-            holes.add(end.saturating_sub(charge.cost.into()), end, taken);
-            holes.forget_drained(poured, standing);
+            let start = end.saturating_sub(charge.cost.into());
+            holes.add(start, end, taken, charge.is_open);
+            holes.forget_drained(poured, self.units.into());
         }
         true
     }

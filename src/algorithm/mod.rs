@@ -151,6 +151,8 @@ pub(crate) struct Charge {
     pub(crate) receipt: Receipt,
     /// How many units it was.
     pub(crate) cost: u32,
+    /// Whether more of them may be given back later.
+    pub(crate) is_open: bool,
 }
 
 /// What a quota says of a check.

@@ -71,8 +71,9 @@ impl Tally for SlidingBuckets {
         0
     }
 
-    fn add(&mut self, question: &Question, cost: u64) {
+    fn add(&mut self, question: &Question, cost: u64) -> bool {
         self.add_to(question.now / length(question), cost);
+        false
     }
 
     fn mark(&self, question: &Question) -> u64 {

@@ -92,8 +92,9 @@ impl Tally for SlidingCounter {
         }
     }
 
-    fn add(&mut self, _: &Question, cost: u64) {
+    fn add(&mut self, _: &Question, cost: u64) -> bool {
         self.current += cost;
+        false
     }
 
     fn mark(&self, _: &Question) -> u64 {

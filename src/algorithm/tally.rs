@@ -41,17 +41,12 @@ pub(crate) trait Tally: Clone + Default {
         self.at(question).used(question) == 0
     }
 
-    /// Charges units to a tally as it is now.
-    fn add(&mut self, question: &Question, cost: u64);
+    /// Charges units to a tally as it is now. Returns whether another tally begins with what it holds, in
+    /// which charges before are not found again.
+    fn add(&mut self, question: &Question, cost: u64) -> bool;
 
     /// Where in a tally the units are that were charged just now.
     fn mark(&self, question: &Question) -> u64;
-
-    /// Whether the charge goes on with the tally. Otherwise another one begins with what it holds, in
-    /// which charges before are not found again.
-    fn goes_on(&self, _: &Question) -> bool {
-        true
-    }
 
     /// Takes back up to so many of the units of a charge from a tally as it is stored, as far as
     /// they still count. What time makes of the rest stays as it is. False where none counts.
@@ -83,14 +78,13 @@ impl<T: Tally> Kept<T> {
             let asked = judge(&*now, used, self.born, question);
             return Asked { renewed, ..asked };
         }
-        if used == 0 || !self.tally.goes_on(&question) {
-            self.born = question.now;
-        }
         match now {
             Cow::Owned(now) => self.tally.become_now(now),
             Cow::Borrowed(_) => self.tally.settle(&question),
         }
-        self.tally.add(&question, cost);
+        if self.tally.add(&question, cost) || used == 0 {
+            self.born = question.now;
+        }
         let look = Question {
             cost: 0,
             ..question
@@ -121,12 +115,11 @@ impl<T: Tally> Kept<T> {
 
     /// Renews the time to live.
     pub(super) fn charge(&mut self, question: Question) -> bool {
-        let goes_on = self.tally.goes_on(&question);
         self.tally.settle(&question);
-        if self.tally.used(&question) == 0 || !goes_on {
+        let was_empty = self.tally.used(&question) == 0;
+        if self.tally.add(&question, question.cost.into()) || was_empty {
             self.born = question.now;
         }
-        self.tally.add(&question, question.cost.into());
         true
     }
 

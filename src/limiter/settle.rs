@@ -41,11 +41,19 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn refund(&self, decision: &mut Decision, units: u32) -> Result<(), Error> {
+        if self.where_charged(decision)?.is_none() {
+            return Ok(());
+        }
+        // Before the store is asked: it may take them back and its answer be lost.
+        let units = decision.take(units);
+        self.give_back(decision, units, decision.held()).await
+    }
+
+    /// Gives back units that a decision held, of which so many more may be given back later.
+    async fn give_back(&self, decision: &DecisionView, units: u32, held: u32) -> Result<(), Error> {
         let Some(charged_to) = self.where_charged(decision)? else {
             return Ok(());
         };
-        // Before the store is asked: it may take them back and its answer be lost.
-        let units = decision.take(units);
         let quotas = self.quotas_of(decision.asked_quotas());
         if units == 0 || quotas.is_empty() {
             return Ok(());
@@ -56,6 +64,7 @@ impl RateLimiter {
             subject,
             units,
             cost: decision.cost(),
+            held,
             answer,
         };
         match answer.source() {
@@ -102,10 +111,10 @@ impl RateLimiter {
     /// # Ok::<(), tollgate::Error>(())
     /// # }).unwrap();
     /// ```
-    pub async fn settle(&self, mut decision: Decision, used: u32) -> Result<(), Error> {
+    pub async fn settle(&self, decision: Decision, used: u32) -> Result<(), Error> {
         let held = decision.held();
         if used <= held {
-            self.refund(&mut decision, held - used).await
+            self.give_back(&decision, held - used, 0).await
         } else if decision.is_charged() && decision.source() != Source::Fallback {
             self.charge_more(&decision, used - held).await
         } else {

@@ -113,6 +113,8 @@ pub struct Refund<'a> {
     pub(crate) units: u32,
     /// The units that were charged.
     pub(crate) cost: u32,
+    /// How many of them may be given back later.
+    pub(crate) held: u32,
     pub(crate) answer: &'a Answer,
 }
 

@@ -9,11 +9,13 @@ const MAX_HOLES: usize = 32;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holes(Vec<Hole>);
 
-/// Charges in a row, from the start of the first to the end of the last. All but the last were given back
-/// whole: the last may give back more, and counts the holes behind it.
+/// Charges in a row that gave back units. All but the last are closed: nobody may give back more of them.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
+    /// The start of the first charge.
     start: u64,
+    /// The end of the last charge. If it is open, one less, so that no hole joins behind it: it will count
+    /// the holes behind itself.
     end: u64,
     /// How many of their units were given back.
     units: u64,
@@ -27,13 +29,24 @@ impl Holes {
         after.map(|hole| hole.units).sum()
     }
 
-    /// Notes that units of one charge were given back.
-    pub(super) fn add(&mut self, start: u64, end: u64, units: u64) {
+    /// Notes that units of one charge were given back, and whether more of them may be.
+    pub(super) fn add(&mut self, start: u64, end: u64, units: u64, is_open: bool) {
         let index = self.0.partition_point(|hole| hole.end <= start);
+        let until = end - u64::from(is_open);
         match self.0.get_mut(index) {
             // Part of it was given back before.
-            Some(hole) if hole.start < end => hole.units += units,
-            _ => self.0.insert(index, Hole { start, end, units }),
+            Some(hole) if hole.start < end => {
+                hole.units += units;
+                hole.end = hole.end.max(until);
+            }
+            _ => {
+                let hole = Hole {
+                    start,
+                    end: until,
+                    units,
+                };
+                self.0.insert(index, hole);
+            }
         }
         self.join(index);
         if let Some(before) = index.checked_sub(1) {
@@ -44,11 +57,10 @@ impl Holes {
         }
     }
 
-    /// Makes a hole and the next one into one, if all between the start of the first and the start of the
-    /// second was given back.
+    /// Makes a hole and the next one into one, if no charge between them is open.
     fn join(&mut self, index: usize) {
         if let Some([one, next]) = self.0.get(index..).and_then(|holes| holes.first_chunk())
-            && one.start + one.units == next.start
+            && one.end == next.start
         {
             self.merge(index);
         }
@@ -101,29 +113,29 @@ mod tests {
         for order in [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 2, 0]] {
             let mut holes = Holes::default();
             for charge in order {
-                holes.add(5 * charge, 5 * charge + 5, 5);
+                holes.add(5 * charge, 5 * charge + 5, 3, false);
             }
-            assert_eq!(shown(&holes), [(0, 15, 15)]);
+            assert_eq!(shown(&holes), [(0, 15, 9)]);
         }
     }
 
     #[test]
     fn a_charge_that_may_give_back_more_counts_the_hole_behind_it() {
         let mut holes = Holes::default();
-        holes.add(0, 5, 2);
-        holes.add(5, 10, 5);
-        assert_eq!(shown(&holes), [(0, 5, 2), (5, 10, 5)]);
+        holes.add(0, 5, 2, true);
+        holes.add(5, 10, 5, false);
+        assert_eq!(shown(&holes), [(0, 4, 2), (5, 10, 5)]);
         assert_eq!(holes.after(5), 5);
-        holes.add(0, 5, 3);
-        assert_eq!(shown(&holes), [(0, 10, 10)]);
+        holes.add(0, 5, 1, false);
+        assert_eq!(shown(&holes), [(0, 10, 8)]);
     }
 
     #[test]
     fn an_open_charge_counts_the_holes_behind_it_alone() {
         let mut holes = Holes::default();
-        holes.add(0, 5, 5);
-        holes.add(10, 15, 2);
-        holes.add(10, 15, 1);
+        holes.add(0, 5, 5, false);
+        holes.add(10, 15, 2, true);
+        holes.add(10, 15, 1, false);
         assert_eq!(shown(&holes), [(0, 5, 5), (10, 15, 3)]);
         assert_eq!([5, 10].map(|end| holes.after(end)), [3, 3]);
         assert_eq!([0, 15, 20].map(|end| holes.after(end)), [8, 0, 0]);
@@ -134,7 +146,7 @@ mod tests {
         let mut holes = Holes::default();
         for charge in 0..=MAX_HOLES as u64 {
             let units = if charge < 7 { 3 } else { 1 };
-            holes.add(10 * charge, 10 * charge + 5, units);
+            holes.add(10 * charge, 10 * charge + 5, units, false);
         }
         assert_eq!(holes.0.len(), MAX_HOLES);
         assert_eq!(shown(&holes)[7], (70, 85, 2));
@@ -147,8 +159,8 @@ mod tests {
     #[test]
     fn a_hole_is_forgotten_once_nothing_stands_before_it() {
         let mut holes = Holes::default();
-        holes.add(5, 10, 5);
-        holes.add(15, 20, 5);
+        holes.add(5, 10, 5, false);
+        holes.add(15, 20, 5, false);
         // 5 to 20 of 0 to 20: of the first five one stands, and of the middle five all.
         holes.forget_drained(20, 6);
         assert_eq!(shown(&holes).len(), 2);

@@ -126,6 +126,7 @@ impl Counters {
                 time: refund.answer().time(),
                 receipt: answer.receipt(),
                 cost: refund.cost,
+                is_open: refund.held > 0,
             };
             if let Some(counter) = self.find(quota.counted_by(), question.window) {
                 counter.refund(question, charge, refund.units());

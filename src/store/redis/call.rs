@@ -44,7 +44,7 @@ pub(super) const RECEIPT_FIELDS: [&str; 2] = ["stamp", "mark"];
 pub(super) const REFUSED_FIELDS: [&str; 3] = ["used", "wait", "reset"];
 
 /// The arguments of a refund, for each stored count.
-pub(super) const REFUND_FIELDS: [&str; 10] = [
+pub(super) const REFUND_FIELDS: [&str; 11] = [
     "algorithm",
     "parts",
     "limit",
@@ -55,6 +55,7 @@ pub(super) const REFUND_FIELDS: [&str; 10] = [
     "stamp",
     "mark",
     "cost",
+    "held",
 ];
 
 /// The arguments of a gift: for all, and for each stored count.
@@ -196,7 +197,8 @@ pub(super) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd
         call.arg(quota.limit()).arg(quota.window_micros());
         call.arg(life_of(quota));
         call.arg(refund.units()).arg(refund.answer().time());
-        call.arg(receipt.stamp).arg(receipt.mark).arg(refund.cost);
+        call.arg(receipt.stamp).arg(receipt.mark);
+        call.arg(refund.cost).arg(refund.held);
     }
     call
 }

@@ -73,6 +73,7 @@ async fn charge_and_give_back(asking: &Asking, scratch: &Scratch) -> Result<Opti
         subject: scratch.subject(),
         units: UNITS,
         cost: UNITS,
+        held: 0,
         answer: &charged,
     };
     asking.within(asking.client.refund(&refund)).await?;
