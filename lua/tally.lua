@@ -17,7 +17,7 @@ how many numbers the shortest consists, and `group` how many follow at a time.
 ]]
 
 return function(kind, pattern, format)
-  local call = redis.call
+  local call, numbers_in = redis.call, nil
   local is_long = string.format('%d', now) == present
 
   local function store(key, quota, numbers, born)
@@ -32,18 +32,6 @@ return function(kind, pattern, format)
     call('SET', key, string.format(shape, born, (table.unpack or unpack)(numbers)), 'PX', quota.life)
   end
 
-  -- The numbers of a text that may be long, as texts; none where it holds anything else.
-  local function numbers_in(stored)
-    local numbers = {}
-    if string.find(stored, '^[%d ]+$') then
-      for digits in string.gmatch(stored, '%d+') do
-        numbers[#numbers + 1] = digits
-      end
-    end
-    local more = #numbers - kind.base
-    return more >= 0 and more % kind.group == 0 and numbers or {}
-  end
-
   -- Returns the numbers, when the tally began, as text, and the stored text. A tally that was empty in
   -- between is another one, whose units are not those of charges before. A cost of 0 only looks.
   local function read(key, quota, cost)
@@ -53,7 +41,8 @@ return function(kind, pattern, format)
     end
     local numbers = pattern and { string.match(stored, pattern) } or {}
     if kind.group and not numbers[1] then
-      numbers = numbers_in(stored)
+      numbers_in = numbers_in or need('numbers')
+      numbers = numbers_in(stored, kind.base, kind.group)
     end
     local born, last = numbers[1], #numbers
     if not born then

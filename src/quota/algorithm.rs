@@ -37,6 +37,10 @@ pub enum Algorithm {
     FixedWindow,
     /// Lets units flow out evenly, a limit of them in a window, where up to a limit may wait. For
     /// traffic that should come smoothly rather than in bursts.
+    ///
+    /// Callers with different limits may share a key, as while a deployment changes a limit. Any span as
+    /// long as the window then holds less than twice the largest limit that charged within it. A caller
+    /// with a lower limit waits until the level is below that limit, a window at most.
     Gcra,
 }
 

@@ -44,7 +44,7 @@ macro_rules! files {
 files!(
     needed:
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
-        "holes" "tally" "tally_steps" "aligned" "tick" "settle" "log" "list" "push" "begin" "text" "several";
+        "holes" "numbers" "tally" "tally_steps" "aligned" "tick" "settle" "log" "list" "push" "begin" "text" "several";
     ends: "decide" "refund" "give";
     alone: "block" "blocked"
 );
