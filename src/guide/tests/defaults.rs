@@ -19,6 +19,7 @@ const UNTOLD: &[(&str, &[&str])] = &[
         ],
     ),
     ("error.rs", &["MOST"]),
+    ("identity.rs", &["V4", "V6"]),
     ("identity/fingerprint.rs", &["APART"]),
     ("key/authorization.rs", &["CHUNK"]),
     ("limiter/settle.rs", &["ROUNDS"]),
@@ -33,7 +34,14 @@ const UNTOLD: &[(&str, &[&str])] = &[
         "store/guard/breaker.rs",
         &["SECOND", "CALM", "WARY", "OPEN"],
     ),
-    ("store/memory/mod.rs", &["MIN_KEYS_PER_SHARD", "MAX_SHARDS"]),
+    (
+        "store/memory/table.rs",
+        &["MIN_KEYS_PER_SHARD", "MAX_SHARDS"],
+    ),
+    (
+        "store/memory/overflow.rs",
+        &["MIN_NETWORKS", "MAX_SHARED_COUNTS", "WARNING_INTERVAL"],
+    ),
     (
         "store/memory/shard.rs",
         &["SWEPT_PER_STRANGER", "CHECKS_PER_SWEPT"],
