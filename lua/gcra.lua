@@ -116,7 +116,8 @@ local steps, grant = need('tally')({
     return numbers[4]
   end,
 
-  -- Of a charge stands at most what is left when all that flowed in after it is set aside.
+  -- Units drain in the order in which they flowed in. So the level minus all that flowed in after a charge is
+  -- the most that can be left of it.
   take = function(numbers, quota, charge, units)
     local rate, tick, whole = scale_of(max(numbers[2], 1), quota)
     local holes = need('holes')

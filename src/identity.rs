@@ -137,7 +137,7 @@ impl Key {
         self.fingerprint
     }
 
-    /// What stands for the network of the address in this key, if it has one.
+    /// The fingerprint of the network of this key's address, if the key holds an address.
     pub(crate) fn network(&self) -> Option<Fingerprint> {
         let Network(number) = self.network?;
         Some(Fingerprint::of_number(number.get()))

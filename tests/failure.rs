@@ -178,7 +178,7 @@ async fn what_is_above_the_share_is_not_refused_for_good() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
-/// Of so many new keys, how many are admitted by a limit of 1; each is decided by `source`.
+/// Returns how many of 1 000 new keys a limit of 1 admits. Each is decided by `source`.
 async fn new_keys_admitted(limiter: &RateLimiter, source: Source) -> u32 {
     let mut admitted = 0;
     for key in 0..1_000 {

@@ -20,7 +20,7 @@ fn limiter(store: &MemoryStore, limit: u32, window: Duration) -> RateLimiter {
     RateLimiter::new(store.clone(), quota)
 }
 
-/// What is left of one charge, in parts of which a unit has as many as the window has microseconds.
+/// The rest of one charge, in parts of a unit: as many as the window has microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     charge: usize,
@@ -75,7 +75,7 @@ impl Meter {
         });
     }
 
-    /// What drains by the level goes on from now: a lower one would have drained slower since.
+    /// Brings the meter up to now if it drains by its level: a lower level would have drained slower since.
     fn keep_pace(&mut self, limit: u32, now: u64) {
         if self.parts() / WINDOW > limit.into() {
             *self = self.at(limit, now);
@@ -237,7 +237,7 @@ proptest! {
                 let units = limiter.peek("ada").await.unwrap().remaining().min(most);
                 let decision = limiter.check_n("ada", units).await.unwrap();
                 admitted.push((clock.now_micros(), limit, decision));
-                // What is given back is not admitted, whether it had drained or not.
+                // Units that are given back do not count as admitted, whether they had drained or not.
                 if let Some((index, units)) = refund {
                     let index = index % admitted.len();
                     let (_, limit, decision) = &mut admitted[index];

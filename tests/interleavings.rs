@@ -16,7 +16,7 @@ mod locked;
 
 use locked::Locked;
 
-/// What the threads share as time: it goes on with every look.
+/// The time that all threads share. It passes with every look.
 #[derive(Clone)]
 struct Time(Arc<AtomicU64>);
 

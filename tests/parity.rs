@@ -266,7 +266,7 @@ impl Pair {
             let (_, before, _) = before;
             let (_, after, _) = after;
             let expected = before.saturating_sub(units);
-            // What a laxer quota of the same meter sees drains by a limit of its own.
+            // A laxer quota of the same meter sees it drain by its own limit.
             let is_laxer = is_laxer_of_meter(quota, &quotas);
             assert!(
                 *after == expected || is_laxer && *after <= expected,

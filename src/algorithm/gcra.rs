@@ -7,7 +7,7 @@
 //! limit does not divide the window. Twin of `lua/gcra.lua`.
 //!
 //! The meter keeps its level when a lower limit asks: it drains by the limit of the caller, or by a
-//! level in a window if that is more, so that nobody waits longer than a window.
+//! level in a window if that is more, so no caller waits longer than a window.
 //!
 //! Units leave in the order in which they came. A charge is found again by its position: how many
 //! units had flowed in after it. Of those that flowed in later, the ones that were given back are
@@ -31,12 +31,12 @@ pub(crate) struct Gcra {
     /// How many units drain in a window: the limit of the last charge. Of a level that was brought up to
     /// a question, the limit of the question, or the whole units if they were more.
     rate: u32,
-    /// What stood of one more unit, in units × microseconds: a whole unit is a window of them.
+    /// The part of one more unit, in units × microseconds: a whole unit is a window of them.
     part: u64,
     /// How many units have flowed in since the meter was empty or this was full.
     poured: u32,
-    /// Never true. Its other values are where `State` keeps its discriminant, which would take 8 bytes
-    /// more of every key.
+    /// Always false. Its spare values hold the discriminant of `State`, which would take 8 bytes more of
+    /// every key.
     _room: bool,
     /// Boxed, since most meters never have one.
     holes: Option<Box<Holes>>,
@@ -80,7 +80,7 @@ impl Gcra {
         u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick)
     }
 
-    /// What is left of the level at the time of a question.
+    /// Returns the level that is left at the time of a question.
     #[inline(always)]
     fn level_at(&self, question: &Question, scale: Scale) -> u64 {
         let passed = ticks(question.now.saturating_sub(self.time), scale.tick);
@@ -184,7 +184,8 @@ impl Tally for Gcra {
         self.poured.into()
     }
 
-    /// Of a charge stands at most what is left when all that flowed in after it is set aside.
+    /// Units drain in the order in which they flowed in. So the level minus all that flowed in after a charge
+    /// is the most that can be left of it.
     fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool {
         let scale = self.scale(question);
         let end = charge.receipt.mark;

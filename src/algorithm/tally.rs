@@ -19,7 +19,7 @@ pub(crate) trait Tally: Clone + Default {
     #[must_use]
     fn at(&self, question: &Question) -> Cow<'_, Self>;
 
-    /// Becomes what [`at`](Self::at) has told.
+    /// Becomes the tally that [`at`](Self::at) returned.
     fn become_now(&mut self, now: Self) {
         *self = now;
     }

@@ -29,7 +29,7 @@ impl Fingerprint {
         Self([hash.h1, hash.h2])
     }
 
-    /// Of a number, other than those of all texts.
+    /// The fingerprint of a number. It differs from the fingerprints of all texts.
     pub(crate) fn of_number(number: u64) -> Self {
         let mut hasher = HASHER.clone();
         // No text of a key has such a byte.

@@ -26,7 +26,7 @@ pub(crate) struct Traffic {
     pub(crate) refunds: bool,
 }
 
-/// What came of it.
+/// The result of one run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) admissions: Admissions,
@@ -38,7 +38,7 @@ impl Traffic {
         *self.limits.iter().max().expect("a limit")
     }
 
-    /// Has all threads ask a store. `wait` waits for what it answers.
+    /// Runs all threads against a store. `wait` makes what waits for its answers.
     pub(crate) fn run<S, W>(&self, algorithm: Algorithm, store: &S, wait: fn() -> W) -> Outcome
     where
         S: Store + Clone,

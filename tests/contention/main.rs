@@ -124,7 +124,7 @@ const IN_REDIS: [Traffic; 3] = [
     },
 ];
 
-/// What is promised of a span as long as the window, and of one that is some windows long.
+/// The most units in a span as long as the window, and in windows' limits for a span of several.
 struct Promise {
     in_window: u64,
     in_windows: fn(windows: u64) -> u64,

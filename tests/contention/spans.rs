@@ -1,4 +1,4 @@
-//! What was admitted, and the most of it in any span of time.
+//! The admissions of a run, and the most units in any span of time.
 
 use std::time::Duration;
 

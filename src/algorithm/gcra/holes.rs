@@ -9,7 +9,8 @@ const MAX_HOLES: usize = 32;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holes(Vec<Hole>);
 
-/// Charges in a row that gave back units. All but the last are closed: nobody may give back more of them.
+/// Charges in a row that gave back units. All but the last are closed: their holders can give back no
+/// more.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     /// The start of the first charge.

@@ -38,7 +38,7 @@ fn a_store_full_of_keys_near_their_limit_drops_none_of_them() {
         for stranger in ["d", "e", "f"] {
             assert_eq!(charge(&limiter, stranger, 1).await, Ok(true));
         }
-        // What was there is still counted, and what writes nothing needs no place.
+        // The keys in the store are still counted, and a check that writes nothing needs no place.
         assert_eq!(charge(&limiter, "b", 1).await, Ok(false));
         assert_eq!(charge(&limiter, "a", 5).await, Ok(false));
         assert_eq!(charge(&limiter, "a", 4).await, Ok(true));

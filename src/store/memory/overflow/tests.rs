@@ -1,4 +1,4 @@
-//! What a flood of new keys does to the others, and what it does not.
+//! A flood of new keys, and the clients that it must not shut out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
