@@ -11,9 +11,8 @@ server  Redis 5.0
 
 Stored: a time; the whole units that stood in the meter then; what stood of one more, in units times
 microseconds, of which a whole unit is a window; how many units have flowed in since the meter was empty
-or this was full. Then the numbers of holes, three for each.
-
-A meter that was brought up to now has a `rate` too: how many units drain in a window.
+or this was full; the rate, which is the limit of the last charge. Then the numbers of holes, three for
+each. Where the level is above the limit of a quota, it drains by the rate, otherwise by that limit.
 ]]
 
 local tick_of = need('tick')
@@ -30,46 +29,37 @@ end
 -- In which parts of a unit a meter is read that drains at a rate: a unit is `whole` of them, and `rate`
 -- of them drain each tick.
 local function scale_of(rate, quota)
-  if rate <= quota.limit then
-    return quota.limit, quota.tick, quota.whole
+  if rate == quota.limit then
+    return rate, quota.tick, quota.whole
   end
   local tick = tick_of(rate, quota.window)
   return rate, tick, ceil(quota.window / tick)
 end
 
+-- The same of a meter as it is stored. It drains under a limit of 0 too.
+local function scale(numbers, quota)
+  return scale_of(max(numbers[2] > quota.limit and numbers[5] or quota.limit, 1), quota)
+end
+
 local function at(numbers, quota)
   if #numbers == 0 then
-    return { now, 0, 0, 0, rate = quota.limit }
+    return { now, 0, 0, 0, quota.limit }
   end
-  local rate, tick, whole = scale_of(max(numbers[2], 1), quota)
+  local rate, tick, whole = scale(numbers, quota)
   local level = numbers[2] * whole + ceil(numbers[3] / tick)
   local time = min(numbers[1], now)
   local passed = floor((now - time) / tick)
   if level == 0 or passed >= ceil(level / rate) then
-    return { now, 0, 0, 0, rate = quota.limit }
+    return { now, 0, 0, 0, quota.limit }
   end
   level = level - passed * rate
   local units = floor(level / whole)
   -- Not now: the rest of a tick goes on counting.
-  local settled = {
-    time + passed * tick,
-    units,
-    (level - units * whole) * tick,
-    numbers[4],
-    rate = rate,
-  }
-  for index = 5, #numbers do
+  local settled = { time + passed * tick, units, (level - units * whole) * tick, numbers[4], rate }
+  for index = 6, #numbers do
     settled[index] = numbers[index]
   end
   return settled
-end
-
--- Brings a meter up to now if it drains by its own level: a lower one would have drained slower since.
-local function keep_pace(numbers, quota)
-  if numbers[2] > quota.limit then
-    local settled = at(numbers, quota)
-    numbers[1], numbers[2], numbers[3] = settled[1], settled[2], settled[3]
-  end
 end
 
 -- Lowers the level as it is stored.
@@ -80,7 +70,7 @@ local function lower(numbers, tick, whole, taken)
 end
 
 local steps, grant = need('tally')({
-  base = 5,
+  base = 6,
   group = 3,
 
   is_after = function(numbers)
@@ -94,7 +84,7 @@ local steps, grant = need('tally')({
   end,
 
   until_at_most = function(numbers, quota, target)
-    local rate, tick, whole = scale_of(numbers.rate, quota)
+    local rate, tick, whole = scale_of(max(numbers[5], 1), quota)
     local over = numbers[2] * whole + ceil(numbers[3] / tick) - target * whole
     return ceil(over / rate) * tick - (now - numbers[1])
   end,
@@ -103,11 +93,11 @@ local steps, grant = need('tally')({
     local begins = numbers[4] + cost > MAX_POURED
     if begins then
       numbers[4] = 0
-      for index = #numbers, 5, -1 do
+      for index = #numbers, 6, -1 do
         numbers[index] = nil
       end
     end
-    numbers[2], numbers[4], numbers.rate = numbers[2] + cost, numbers[4] + cost, quota.limit
+    numbers[2], numbers[4], numbers[5] = numbers[2] + cost, numbers[4] + cost, quota.limit
     return begins
   end,
 
@@ -119,7 +109,7 @@ local steps, grant = need('tally')({
   -- Units drain in the order in which they flowed in. So the level minus all that flowed in after a charge is
   -- the most that can be left of it.
   take = function(numbers, quota, charge, units)
-    local rate, tick, whole = scale_of(max(numbers[2], 1), quota)
+    local rate, tick, whole = scale(numbers, quota)
     local holes = need('holes')
     local after = max(numbers[4] - charge.mark, 0) - holes.after(numbers, charge.mark)
     local level = numbers[2] * whole + ceil(numbers[3] / tick)
@@ -129,7 +119,6 @@ local steps, grant = need('tally')({
     if taken <= 0 then
       return false
     end
-    keep_pace(numbers, quota)
     lower(numbers, tick, whole, taken)
     if taken >= whole then
       local start = max(charge.mark - charge.cost, 0)
@@ -141,11 +130,15 @@ local steps, grant = need('tally')({
 
   -- The oldest units go, which would drain next.
   give = function(numbers, quota, units)
-    keep_pace(numbers, quota)
-    local _, tick, whole = scale_of(max(numbers[2], 1), quota)
+    local _, tick, whole = scale(numbers, quota)
+    if numbers[2] > quota.limit and numbers[2] - units <= quota.limit then
+      -- From here on it drains slower for this limit. What has drained until now stays so.
+      local settled = at(numbers, quota)
+      numbers[1], numbers[2], numbers[3] = now, settled[2], settled[3]
+    end
     lower(numbers, tick, whole, units * whole)
     return numbers
   end,
-}, '^(%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d')
+}, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d %d')
 
 return steps, grant, prepare

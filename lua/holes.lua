@@ -8,13 +8,13 @@ reply   a table of functions of the numbers
 calls   none
 server  any
 
-A hole is three numbers behind the four of the meter, oldest first: the position of the start of its first
+A hole is three numbers behind the five of the meter, oldest first: the position of the start of its first
 charge; that of the end of its last charge, or one less if more of that may be given back; how many of
 their units were given back.
 ]]
 
 -- Where the first hole is, and how many holes a meter remembers, in numbers.
-local FIRST, MAX = 5, 3 * 32
+local FIRST, MAX = 6, 3 * 32
 
 -- How many units were given back of what flowed in after a position.
 local function after(numbers, position)

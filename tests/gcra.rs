@@ -32,6 +32,8 @@ struct Standing {
 struct Meter {
     time: u64,
     standing: VecDeque<Standing>,
+    /// The limit of the last charge.
+    rate: u32,
 }
 
 impl Meter {
@@ -43,10 +45,12 @@ impl Meter {
         u32::try_from(self.parts().div_ceil(WINDOW)).unwrap()
     }
 
-    /// The meter at a time, as a limit sees it: it drains by the limit, or by its level if that is more.
+    /// The meter at a time, as a limit sees it: it drains by the limit, or by that of the last charge while
+    /// its level is above the limit.
     fn at(&self, limit: u32, now: u64) -> Self {
-        let level = self.parts() / WINDOW;
-        let mut drained = (now - self.time) * level.max(limit.into()).max(1);
+        let is_above = self.parts() / WINDOW > limit.into();
+        let rate = if is_above { self.rate } else { limit };
+        let mut drained = (now - self.time) * u64::from(rate.max(1));
         let mut standing = self.standing.clone();
         while let Some(first) = standing.front_mut() {
             let of_first = first.parts.min(drained);
@@ -60,6 +64,7 @@ impl Meter {
         Self {
             time: now,
             standing,
+            rate: self.rate,
         }
     }
 
@@ -69,17 +74,11 @@ impl Meter {
 
     fn charge(&mut self, limit: u32, charge: usize, cost: u32, now: u64) {
         *self = self.at(limit, now);
+        self.rate = limit;
         self.standing.push_back(Standing {
             charge,
             parts: u64::from(cost) * WINDOW,
         });
-    }
-
-    /// Brings the meter up to now if it drains by its level: a lower level would have drained slower since.
-    fn keep_pace(&mut self, limit: u32, now: u64) {
-        if self.parts() / WINDOW > limit.into() {
-            *self = self.at(limit, now);
-        }
     }
 
     /// Takes back units of one charge that have not drained, and of no other. Returns whether they were
@@ -93,7 +92,6 @@ impl Meter {
         if taken == 0 {
             return true;
         }
-        self.keep_pace(limit, now);
         if let Some(standing) = self.standing.iter_mut().find(of_charge) {
             standing.parts -= taken;
         }
@@ -103,6 +101,7 @@ impl Meter {
 
     /// Takes units of the oldest charges, whoever holds them; all if the limit is told of no more.
     fn give(&mut self, limit: u32, units: u32, used: u32, now: u64) {
+        let settled = self.at(limit, now);
         match used {
             // All of it has drained for this limit, though not for a lower one.
             0 => return,
@@ -111,7 +110,13 @@ impl Meter {
                 self.standing.clear();
                 return;
             }
-            _ => self.keep_pace(limit, now),
+            _ => {}
+        }
+        let level = self.parts() / WINDOW;
+        let limit = u64::from(limit);
+        if level > limit && level.saturating_sub(units.into()) <= limit {
+            // From here on it drains slower for this limit. What has drained until now stays so.
+            *self = settled;
         }
         let mut left = u64::from(units) * WINDOW;
         for standing in &mut self.standing {

@@ -6,8 +6,8 @@
 //! that charged within the span. Counts in whole parts of a unit, so that nothing drifts where the
 //! limit does not divide the window. Twin of `lua/gcra.lua`.
 //!
-//! The meter keeps its level when a lower limit asks: it drains by the limit of the caller, or by a
-//! level in a window if that is more, so no caller waits longer than a window.
+//! The meter keeps its level when a lower limit asks. While the level is above the limit of the caller, it
+//! drains by the limit of the last charge, so no caller waits longer than a window.
 //!
 //! Units leave in the order in which they came. A charge is found again by its position: how many
 //! units had flowed in after it. Of those that flowed in later, the ones that were given back are
@@ -28,8 +28,8 @@ pub(crate) struct Gcra {
     time: u64,
     /// Whole units that stood in the meter.
     units: u32,
-    /// How many units drain in a window: the limit of the last charge. Of a level that was brought up to
-    /// a question, the limit of the question, or the whole units if they were more.
+    /// How many units drain in a window, as the last charge had it: its limit. Of a level that was brought
+    /// up to a question, as the question has it.
     rate: u32,
     /// The part of one more unit, in units × microseconds: a whole unit is a window of them.
     part: u64,
@@ -71,8 +71,12 @@ impl Gcra {
     /// The scale of a meter as it is stored. It drains under a limit of 0 too.
     #[inline(always)]
     fn scale(&self, question: &Question) -> Scale {
-        let rate = question.limit.max(self.units).max(1);
-        Scale::new(rate, question.window)
+        let rate = if self.units > question.limit {
+            self.rate
+        } else {
+            question.limit
+        };
+        Scale::new(rate.max(1), question.window)
     }
 
     #[inline(always)]
@@ -86,16 +90,6 @@ impl Gcra {
         let passed = ticks(question.now.saturating_sub(self.time), scale.tick);
         self.level(scale)
             .saturating_sub(passed.saturating_mul(scale.rate.into()))
-    }
-
-    /// Brings the meter up to now if it drains by its own level: a lower one would have drained slower
-    /// since.
-    fn keep_pace(&mut self, question: &Question) {
-        if self.units > question.limit {
-            let rate = self.rate;
-            self.settle(question);
-            self.rate = rate;
-        }
     }
 
     /// Lowers the level as it is stored.
@@ -198,7 +192,6 @@ impl Tally for Gcra {
         if taken == 0 {
             return false;
         }
-        self.keep_pace(question);
         self.lower(scale, taken);
         let taken = taken / scale.whole;
         if taken > 0 {
@@ -212,8 +205,14 @@ impl Tally for Gcra {
 
     /// The oldest units go, which would drain next.
     fn give(&mut self, question: &Question, units: u64) {
-        self.keep_pace(question);
         let scale = self.scale(question);
+        let left = u64::from(self.units).saturating_sub(units);
+        if self.units > question.limit && left <= question.limit.into() {
+            // From here on it drains slower for this limit. What has drained until now stays so.
+            let rate = self.rate;
+            self.settle(question);
+            (self.time, self.rate) = (question.now, rate);
+        }
         self.lower(scale, units * scale.whole);
     }
 }
