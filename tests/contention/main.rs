@@ -164,8 +164,9 @@ fn is_kept(algorithm: Algorithm, traffic: &Traffic, outcome: &Outcome) -> Result
     // whole microseconds.
     let window = traffic.window - traffic.window / 2_000 - Duration::from_micros(2);
     let most = admissions.most_within(window);
-    let passed = admissions.lasted().as_micros();
-    let windows = u64::try_from(passed.div_ceil(traffic.window.as_micros())).expect("few");
+    // So many windows cover all that was admitted, the last one included.
+    let windows = admissions.lasted().as_micros() / window.as_micros() + 1;
+    let windows = u64::try_from(windows).expect("few");
     let (total, most_in_all) = (
         admissions.total(),
         in_windows(windows) * u64::from(traffic.limit()),
