@@ -109,9 +109,13 @@ local steps, grant = need('tally')({
   -- Units drain in the order in which they flowed in. So the level minus all that flowed in after a charge is
   -- the most that can be left of it.
   take = function(numbers, quota, charge, units)
+    if charge.mark > numbers[4] then
+      -- It flowed into another meter, which began in the same microsecond.
+      return false
+    end
     local rate, tick, whole = scale(numbers, quota)
     local holes = need('holes')
-    local after = max(numbers[4] - charge.mark, 0) - holes.after(numbers, charge.mark)
+    local after = numbers[4] - charge.mark - holes.after(numbers, charge.mark)
     local level = numbers[2] * whole + ceil(numbers[3] / tick)
     local passed = floor(max(now - numbers[1], 0) / tick)
     level = passed >= ceil(level / rate) and 0 or level - passed * rate

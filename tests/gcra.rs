@@ -369,3 +369,18 @@ async fn many_open_reservations_settle_to_what_they_used() {
     }
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 30_000);
 }
+
+/// Operators and refunds may empty a meter and begin another one within one microsecond.
+#[tokio::test]
+async fn a_charge_of_a_meter_that_was_emptied_gets_nothing_back_from_the_next_one() {
+    let limiter = limiter(
+        &MemoryStore::with_clock(TestClock::new()),
+        10,
+        Duration::from_secs(1),
+    );
+    let mut earlier = limiter.check_n("ada", 5).await.unwrap();
+    limiter.admin().give("ada", 5).await.unwrap();
+    let _ = limiter.check_n("ada", 2).await.unwrap();
+    limiter.refund(&mut earlier, 5).await.unwrap();
+    assert_eq!(limiter.peek("ada").await.unwrap().used(), 2);
+}

@@ -182,10 +182,13 @@ impl Tally for Gcra {
     /// is the most that can be left of it.
     fn take(&mut self, question: &Question, charge: Charge, units: u64) -> bool {
         let scale = self.scale(question);
-        let end = charge.receipt.mark;
+        let (end, poured) = (charge.receipt.mark, u64::from(self.poured));
+        if end > poured {
+            // It flowed into another meter, which began in the same microsecond.
+            return false;
+        }
         let given_back = self.holes.as_deref().map_or(0, |holes| holes.after(end));
-        let poured = u64::from(self.poured);
-        let after = poured.saturating_sub(end).saturating_sub(given_back);
+        let after = (poured - end).saturating_sub(given_back);
         let level = self.level_at(question, scale);
         let left = level.saturating_sub(after * scale.whole);
         let taken = left.min(units * scale.whole);

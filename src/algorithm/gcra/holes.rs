@@ -33,7 +33,7 @@ impl Holes {
     /// Notes that units of one charge were given back, and whether more of them may be.
     pub(super) fn add(&mut self, start: u64, end: u64, units: u64, is_open: bool) {
         let index = self.0.partition_point(|hole| hole.end <= start);
-        let until = end - u64::from(is_open);
+        let until = end.saturating_sub(is_open.into());
         match self.0.get_mut(index) {
             // Part of it was given back before.
             Some(hole) if hole.start < end => {
@@ -91,7 +91,7 @@ impl Holes {
         let mut given_back = 0;
         let kept = self.0.iter().rev().take_while(|hole| {
             given_back += hole.units;
-            standing >= (poured - hole.start).saturating_sub(given_back)
+            standing >= poured.saturating_sub(hole.start + given_back)
         });
         let drained = self.0.len() - kept.count();
         self.0.drain(..drained);
