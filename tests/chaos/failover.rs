@@ -25,7 +25,9 @@ fn a_failover_is_followed_within_two_seconds_and_gives_at_most_one_quota() {
         servers.servers[0].kill();
         let patience = Instant::now() + Duration::from_secs(30);
         let promoted = loop {
-            let role: Vec<redis::Value> = servers.servers[1].ask(&["ROLE"]);
+            // A replica that is promoted hangs up on its clients.
+            let role = servers.servers[1].try_ask::<Vec<redis::Value>>(&["ROLE"]);
+            let role = role.unwrap_or_default();
             if role.first() == Some(&redis::Value::BulkString(b"master".to_vec())) {
                 break drive.now();
             }
