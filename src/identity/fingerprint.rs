@@ -31,7 +31,7 @@ impl Fingerprint {
 
     /// The fingerprint of a number. It differs from the fingerprints of all texts.
     pub(crate) fn of_number(number: u64) -> Self {
-        let mut hasher = HASHER.clone();
+        let mut hasher = *HASHER;
         // No text of a key has such a byte.
         hasher.write_u8(0xff);
         hasher.write_u64(number);
