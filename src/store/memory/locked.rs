@@ -38,7 +38,7 @@ impl<T> Locked<T> {
     pub(super) fn lock_now(&self, clock: &Clock) -> (MutexGuard<'_, Timed<T>>, u64) {
         let mut now = clock.now();
         let mut guard = self.lock();
-        if false {
+        if now < guard.latest && !clock.steps_back() {
             now = guard.latest;
         }
         guard.latest = now;
