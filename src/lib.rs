@@ -73,60 +73,30 @@
     )
 )]
 
-// To read first.
-pub mod guide;
-
-// The core: what is allowed, who is counted, what came of it.
-mod decision;
-mod error;
-mod failure;
-mod identity;
-mod limiter;
-mod quota;
-
-// What operators see and do.
-mod admin;
-mod telemetry;
-
-// How it is counted, by what clock, and where.
+// From the outside in; a room knows only rooms below it.
 mod algorithm;
 mod clock;
-pub mod store;
-
-// HTTP.
-mod body;
-pub mod cors;
-mod future;
-mod gate;
-mod headers;
+mod decision;
+mod error;
+pub mod guide;
 pub mod key;
-mod layer;
-mod notice;
-mod plan;
-mod rejection;
-mod reservation;
-mod service;
+mod limiter;
+mod middleware;
+mod quota;
+pub mod store;
+mod telemetry;
 
-pub use admin::{Admin, Standing};
-pub use body::ResponseBody;
 pub use decision::{Decision, DecisionView, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
-pub use failure::FailurePolicy;
-pub use future::ResponseFuture;
-pub use gate::MissingKey;
-pub use headers::{Draft, Headers};
-pub use identity::Key;
-pub use key::KeyExtractor;
-pub use layer::RateLimitLayer;
-pub use limiter::RateLimiter;
-pub use plan::{IntoPlan, Plan};
-pub use quota::{Algorithm, Quota, Quotas};
-pub use rejection::{Rejection, RejectionReason, WouldReject, problem_json, problem_json_typed};
-pub use reservation::Reservation;
-pub use service::RateLimit;
-pub use store::Store;
-pub use store::memory::MemoryStore;
-pub use store::redis::{RedisStore, doctor};
+pub use key::{Key, KeyExtractor};
+pub use limiter::{Admin, FailurePolicy, RateLimiter, Standing};
+pub use middleware::{
+    Draft, Headers, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason, Reservation,
+    ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
+};
+pub use quota::{Algorithm, IntoPlan, Plan, Quota, Quotas};
+pub use store::redis::doctor;
+pub use store::{MemoryStore, RedisStore, Store};
 pub use telemetry::RefusedKey;
 
 /// The examples of the README, as tests.

@@ -44,6 +44,17 @@ pub(super) fn aligned(now: u64, window: u64) -> (u64, u64) {
     (index, window - past)
 }
 
+pub(super) fn saturate(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+/// How long a stored count is kept after it was last renewed, in milliseconds: two windows, since a log
+/// without a trim may grow for one window and then counts for another, and a second, which keeps brief
+/// windows from depending on a millisecond.
+pub(crate) fn time_to_live_millis(window: u64) -> u64 {
+    (2 * window).div_ceil(1_000) + 1_000
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 
 use super::arithmetic::aligned;
-use super::tally::Tally;
-use super::{Charge, Question};
+use super::counter_state::Tally;
+use super::quota_check::{Charge, QuotaCheck};
 
 /// The count of one window.
 #[derive(Clone, Debug, Default)]
@@ -18,34 +18,34 @@ pub(crate) struct FixedWindow {
 }
 
 impl Tally for FixedWindow {
-    fn is_after(&self, question: &Question) -> bool {
+    fn is_after(&self, question: &QuotaCheck) -> bool {
         self.window > aligned(question.now, question.window).0
     }
 
-    fn at(&self, question: &Question) -> Cow<'_, Self> {
+    fn at(&self, question: &QuotaCheck) -> Cow<'_, Self> {
         let (window, _) = aligned(question.now, question.window);
         let count = if self.window >= window { self.count } else { 0 };
         Cow::Owned(Self { window, count })
     }
 
-    fn used(&self, _: &Question) -> u64 {
+    fn used(&self, _: &QuotaCheck) -> u64 {
         self.count
     }
 
-    fn until(&self, question: &Question, _: u64) -> u64 {
+    fn until(&self, question: &QuotaCheck, _: u64) -> u64 {
         aligned(question.now, question.window).1
     }
 
-    fn add(&mut self, _: &Question, cost: u64) -> bool {
+    fn add(&mut self, _: &QuotaCheck, cost: u64) -> bool {
         self.count += cost;
         false
     }
 
-    fn mark(&self, _: &Question) -> u64 {
+    fn mark(&self, _: &QuotaCheck) -> u64 {
         self.window
     }
 
-    fn take(&mut self, _: &Question, charge: Charge, units: u64) -> bool {
+    fn take(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let counts = self.window == charge.receipt.mark;
         if counts {
             self.count = self.count.saturating_sub(units);
@@ -53,7 +53,7 @@ impl Tally for FixedWindow {
         counts
     }
 
-    fn give(&mut self, _: &Question, units: u64) {
+    fn give(&mut self, _: &QuotaCheck, units: u64) {
         self.count = self.count.saturating_sub(units);
     }
 }

@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use super::tally::Tally;
-use super::{Charge, Question};
+use super::counter_state::Tally;
+use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of the buckets that are not empty, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -23,26 +23,26 @@ struct Bucket {
 }
 
 /// How long a bucket is. Rounded up: so n + 1 of them cover all that counts.
-fn length(question: &Question) -> u64 {
+fn length(question: &QuotaCheck) -> u64 {
     question.window.div_ceil(question.parts)
 }
 
 /// When the units of a bucket have returned: a window after the last of its moments.
-fn returned_at(question: &Question, index: u64) -> u64 {
+fn returned_at(question: &QuotaCheck, index: u64) -> u64 {
     (index + 1) * length(question) - 1 + question.window
 }
 
 impl Tally for SlidingBuckets {
-    fn is_after(&self, question: &Question) -> bool {
+    fn is_after(&self, question: &QuotaCheck) -> bool {
         let current = question.now / length(question);
         self.buckets.last().is_some_and(|last| last.index > current)
     }
 
-    fn at(&self, _: &Question) -> Cow<'_, Self> {
+    fn at(&self, _: &QuotaCheck) -> Cow<'_, Self> {
         Cow::Borrowed(self)
     }
 
-    fn settle(&mut self, question: &Question) {
+    fn settle(&mut self, question: &QuotaCheck) {
         self.buckets
             .retain(|bucket| returned_at(question, bucket.index) > question.now);
         let current = question.now / length(question);
@@ -56,11 +56,11 @@ impl Tally for SlidingBuckets {
         }
     }
 
-    fn used(&self, question: &Question) -> u64 {
+    fn used(&self, question: &QuotaCheck) -> u64 {
         self.counting(question).map(|bucket| bucket.count).sum()
     }
 
-    fn until(&self, question: &Question, target: u64) -> u64 {
+    fn until(&self, question: &QuotaCheck, target: u64) -> u64 {
         let mut used = self.used(question);
         for bucket in self.counting(question) {
             used -= bucket.count;
@@ -71,16 +71,16 @@ impl Tally for SlidingBuckets {
         0
     }
 
-    fn add(&mut self, question: &Question, cost: u64) -> bool {
+    fn add(&mut self, question: &QuotaCheck, cost: u64) -> bool {
         self.add_to(question.now / length(question), cost);
         false
     }
 
-    fn mark(&self, question: &Question) -> u64 {
+    fn mark(&self, question: &QuotaCheck) -> u64 {
         question.now / length(question)
     }
 
-    fn take(&mut self, _: &Question, charge: Charge, units: u64) -> bool {
+    fn take(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let mut taken = false;
         self.buckets.retain_mut(|bucket| {
             if bucket.index == charge.receipt.mark {
@@ -94,7 +94,7 @@ impl Tally for SlidingBuckets {
 
     /// Of the oldest first: they would be back soon, and the youngest are those that recent charges
     /// find again.
-    fn give(&mut self, question: &Question, units: u64) {
+    fn give(&mut self, question: &QuotaCheck, units: u64) {
         let mut left = units;
         self.buckets.retain_mut(|bucket| {
             if returned_at(question, bucket.index) > question.now {
@@ -109,7 +109,7 @@ impl Tally for SlidingBuckets {
 
 impl SlidingBuckets {
     /// The buckets that count now, those after now as this one.
-    fn counting(&self, question: &Question) -> impl Iterator<Item = Bucket> {
+    fn counting(&self, question: &QuotaCheck) -> impl Iterator<Item = Bucket> {
         let (now, length) = (question.now, length(question));
         let returned = (now + 1).saturating_sub(question.window) / length;
         let current = now / length;
@@ -144,7 +144,7 @@ mod tests {
             steps in prop::collection::vec(0..300_u64, 1..400),
         ) {
             let mut buckets = SlidingBuckets::default();
-            let mut question = Question { limit: 1, window, parts, cost: 1, now: 1_000_000 };
+            let mut question = QuotaCheck { limit: 1, window, parts, cost: 1, now: 1_000_000 };
             for step in steps {
                 question.now += step;
                 buckets.settle(&question);

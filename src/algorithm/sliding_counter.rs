@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 
 use super::arithmetic::{aligned, tick, ticks, ticks_up};
-use super::tally::Tally;
-use super::{Charge, Question};
+use super::counter_state::Tally;
+use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of two windows.
 #[derive(Clone, Debug, Default)]
@@ -19,13 +19,13 @@ pub(crate) struct SlidingCounter {
 }
 
 impl SlidingCounter {
-    fn tick(&self, question: &Question) -> u64 {
+    fn tick(&self, question: &QuotaCheck) -> u64 {
         let most = self.previous.max(self.current).max(question.limit.into());
         tick(most, question.window)
     }
 
     /// The longest overlap at which the window before counts as at most `target`.
-    fn overlap_for(&self, question: &Question, target: u64) -> u64 {
+    fn overlap_for(&self, question: &QuotaCheck, target: u64) -> u64 {
         if target >= self.previous {
             return question.window;
         }
@@ -34,7 +34,7 @@ impl SlidingCounter {
     }
 
     /// The most units of the window before that count as at most `target` now.
-    fn previous_for(&self, question: &Question, target: u64) -> u64 {
+    fn previous_for(&self, question: &QuotaCheck, target: u64) -> u64 {
         let (_, overlap) = aligned(question.now, question.window);
         let tick = self.tick(question);
         let most = target * ticks(question.window, tick) / ticks_up(overlap, tick);
@@ -52,11 +52,11 @@ impl SlidingCounter {
 }
 
 impl Tally for SlidingCounter {
-    fn is_after(&self, question: &Question) -> bool {
+    fn is_after(&self, question: &QuotaCheck) -> bool {
         self.window > aligned(question.now, question.window).0
     }
 
-    fn at(&self, question: &Question) -> Cow<'_, Self> {
+    fn at(&self, question: &QuotaCheck) -> Cow<'_, Self> {
         let (window, _) = aligned(question.now, question.window);
         let (previous, current) = match window.saturating_sub(self.window) {
             0 => (self.previous, self.current),
@@ -70,7 +70,7 @@ impl Tally for SlidingCounter {
         })
     }
 
-    fn used(&self, question: &Question) -> u64 {
+    fn used(&self, question: &QuotaCheck) -> u64 {
         if self.previous == 0 {
             return self.current;
         }
@@ -81,7 +81,7 @@ impl Tally for SlidingCounter {
         self.current + part.min(self.previous)
     }
 
-    fn until(&self, question: &Question, target: u64) -> u64 {
+    fn until(&self, question: &QuotaCheck, target: u64) -> u64 {
         let (_, overlap) = aligned(question.now, question.window);
         if let Some(left) = target.checked_sub(self.current) {
             // The window before has to slide on.
@@ -92,16 +92,16 @@ impl Tally for SlidingCounter {
         }
     }
 
-    fn add(&mut self, _: &Question, cost: u64) -> bool {
+    fn add(&mut self, _: &QuotaCheck, cost: u64) -> bool {
         self.current += cost;
         false
     }
 
-    fn mark(&self, _: &Question) -> u64 {
+    fn mark(&self, _: &QuotaCheck) -> u64 {
         self.window
     }
 
-    fn take(&mut self, _: &Question, charge: Charge, units: u64) -> bool {
+    fn take(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let count = match self.window.checked_sub(charge.receipt.mark) {
             Some(0) => &mut self.current,
             Some(1) => &mut self.previous,
@@ -114,7 +114,7 @@ impl Tally for SlidingCounter {
     /// Of this window first, whose units would count longest. Then of the one before as few as it takes:
     /// with each, the part of them that counts falls by one or not at all. Only where more counts than a
     /// limit that was lowered since may it fall by more: what is left is counted in a finer tick.
-    fn give(&mut self, question: &Question, units: u64) {
+    fn give(&mut self, question: &QuotaCheck, units: u64) {
         let now = self.at(question).into_owned();
         if units <= now.current {
             self.current -= units;

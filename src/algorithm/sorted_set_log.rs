@@ -4,4 +4,4 @@
 //! Redis keeps it, which other tools can read there; in memory the two are one. The twin in Lua is
 //! `lua/sorted_set_log.lua`.
 
-pub(crate) use super::sliding_log::SlidingLog as SortedSetLog;
+pub(super) use super::sliding_log::SlidingLog as SortedSetLog;

@@ -1,11 +1,2 @@
 //! What the pages tell is what the code does, and what was measured. Tables that are checked here have
 //! `<!-- from: guide-tests -->` before them.
-
-mod algorithms;
-mod behaviour;
-mod defaults;
-mod failures;
-mod moving;
-mod page;
-mod source;
-mod speed;

@@ -1,12 +1,13 @@
 //! The key of an address, however it was found.
 
-use std::fmt::{self, Write};
+use std::fmt;
+use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
 use arrayvec::ArrayString;
 
-use crate::Key;
-use crate::identity::{Network, Tag};
+use super::key::Key;
+use super::key::{Network, Tag};
 
 /// The part of an IPv6 address that is one client, in bits.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,12 @@ use arrayvec::ArrayVec;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
-use super::once::Once;
+use super::error::KeyError;
+use super::extractor::KeyExtractor;
+use super::key::Key;
+use super::key::Tag;
 use super::secret::{AUTHORIZATION as PLACE, HashKey};
-use super::{KeyError, KeyExtractor};
-use crate::Key;
-use crate::identity::Tag;
+use super::single_value::Once;
 
 /// Counts by the credentials of the `Authorization` header: a bearer token, a user and password.
 ///
@@ -115,8 +116,8 @@ impl KeyExtractor for Authorization {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::KeyErrorKind;
-    use crate::key::test_request::parts;
+    use crate::key::error::KeyErrorKind;
+    use crate::key::extractor::test_request::parts;
 
     fn of(values: &[&str]) -> Result<Key, KeyErrorKind> {
         let headers: Vec<_> = values

@@ -10,11 +10,12 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
-use super::once::Once;
+use super::error::{KeyError, KeyErrorKind};
+use super::extractor::KeyExtractor;
+use super::key::Key;
+use super::key::{NamedTag, Tag};
 use super::secret::{COOKIE as PLACE, HashKey};
-use super::{KeyError, KeyErrorKind, KeyExtractor};
-use crate::Key;
-use crate::identity::{NamedTag, Tag};
+use super::single_value::Once;
 
 /// Counts by the value of a cookie: a session.
 ///
@@ -149,7 +150,7 @@ impl fmt::Debug for Cookie {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::test_request::{get, parts};
+    use crate::key::extractor::test_request::{get, parts};
 
     fn of(lines: &[&str]) -> Result<Key, KeyErrorKind> {
         let headers: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();

@@ -1,17 +1,20 @@
 //! What another layer has put into the request.
 
 use std::any::type_name;
-use std::fmt::{self, Display, Write};
+use std::fmt;
+use std::fmt::{Display, Write};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use super::secret::{self, HashKey};
-use super::{KeyError, KeyErrorKind, KeyExtractor};
-use crate::Key;
-use crate::identity::Tag;
+use super::error::{KeyError, KeyErrorKind};
+use super::extractor::KeyExtractor;
+use super::key::Key;
+use super::key::Tag;
+use super::secret::HashKey;
+use crate::key::secret;
 
 /// Counts by an extension of the request, in the form in which it displays: a user or a tenant that
 /// a layer outside of this one has found out.
@@ -147,7 +150,7 @@ impl<T> fmt::Debug for Extension<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::test_request::get;
+    use crate::key::extractor::test_request::get;
 
     struct Id<T>(u64, PhantomData<fn() -> T>);
 

@@ -5,11 +5,12 @@ use std::fmt;
 use http::HeaderName;
 use http::request::Parts;
 
-use super::once::Once;
+use super::error::{KeyError, KeyErrorKind};
+use super::extractor::KeyExtractor;
+use super::key::Key;
+use super::key::{NamedTag, Tag};
 use super::secret::{HEADER, HashKey};
-use super::{KeyError, KeyErrorKind, KeyExtractor};
-use crate::Key;
-use crate::identity::{NamedTag, Tag};
+use super::single_value::Once;
 
 /// Counts by the value of a header: an API key, a tenant.
 ///
@@ -136,7 +137,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::key::test_request::{get, parts};
+    use crate::key::extractor::test_request::{get, parts};
 
     fn stored(key: &Header, value: &str) -> String {
         let key = key.extract(&parts(&[("x-api-key", value)])).unwrap();

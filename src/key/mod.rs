@@ -39,32 +39,34 @@
 mod address;
 mod authorization;
 mod client_ip;
-mod compose;
+mod combine;
 mod cookie;
-mod custom;
 mod error;
 mod extension;
+mod extractor;
+mod fingerprint;
+mod from_fn;
 mod header;
-mod once;
+mod key;
 #[cfg(feature = "axum-08")]
 mod path;
 mod peer_ip;
 mod reads;
 mod secret;
-
-use std::sync::Arc;
-
-use http::request::Parts;
+mod single_value;
 
 pub use authorization::{Authorization, authorization};
 pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, client_ip};
-pub use compose::Or;
+pub use combine::Or;
 pub use cookie::{Cookie, cookie};
-pub use custom::{FromFn, Global, from_fn, global};
 pub use error::{KeyError, KeyErrorKind};
 pub use extension::{Extension, extension};
+pub use extractor::KeyExtractor;
+pub(crate) use fingerprint::Fingerprint;
+pub use from_fn::{FromFn, Global, from_fn, global};
 pub use header::{Header, header};
+pub use key::Key;
 #[cfg(feature = "axum-08")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 pub use path::{Path, path};
@@ -72,79 +74,3 @@ pub(crate) use peer_ip::peer_of;
 pub use peer_ip::{PeerAddr, PeerIp, peer_ip};
 pub use reads::Reads;
 pub(crate) use reads::has_route;
-
-use crate::Key;
-
-/// Finds in a request the key under which it is counted.
-///
-/// For a rule of one's own, [`from_fn`] is shorter than an implementation.
-pub trait KeyExtractor: Send + Sync + 'static {
-    /// The key of a request.
-    ///
-    /// # Errors
-    ///
-    /// When the request has no key, or one that cannot be used, or when the server is not set up to
-    /// know it. The [kind](KeyErrorKind) decides how the request is answered.
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
-
-    /// From what keys are taken, so that a layer can tell in the log when it seems not to be set up
-    /// well. One that wraps another passes on what that says.
-    fn reads(&self) -> Reads {
-        Reads::default()
-    }
-
-    /// Tries `second` where a request does not have this key.
-    ///
-    /// What is there but cannot be used is refused all the same: a client must not be able to choose
-    /// how it is counted. After [`global`], which every request has, and [`peer_ip`] and
-    /// [`client_ip`](client_ip()), which the server and not the request must know, nothing else is
-    /// tried.
-    #[must_use]
-    fn or<Second: KeyExtractor>(self, second: Second) -> Or<Self, Second>
-    where
-        Self: Sized,
-    {
-        Or::new(self, second)
-    }
-}
-
-impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        (**self).extract(parts)
-    }
-
-    fn reads(&self) -> Reads {
-        (**self).reads()
-    }
-}
-
-impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        (**self).extract(parts)
-    }
-
-    fn reads(&self) -> Reads {
-        (**self).reads()
-    }
-}
-
-#[cfg(test)]
-mod test_request {
-    //! The head of a request, for the tests of extractors.
-
-    use http::Request;
-    use http::request::Parts;
-
-    pub(super) fn get() -> Parts {
-        parts(&[])
-    }
-
-    pub(super) fn parts(headers: &[(&str, &str)]) -> Parts {
-        let request = headers
-            .iter()
-            .fold(Request::get("/"), |request, (name, value)| {
-                request.header(*name, *value)
-            });
-        request.body(()).unwrap().into_parts().0
-    }
-}

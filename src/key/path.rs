@@ -3,9 +3,11 @@
 use axum::extract::MatchedPath;
 use http::request::Parts;
 
-use super::{KeyError, KeyErrorKind, KeyExtractor, Reads};
-use crate::Key;
-use crate::identity::Tag;
+use super::error::{KeyError, KeyErrorKind};
+use super::extractor::KeyExtractor;
+use super::key::Key;
+use super::key::Tag;
+use super::reads::Reads;
 
 /// Counts by the route that axum matched, as it was written: `/users/{id}`, not `/users/7`.
 ///

@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use http::request::Parts;
 
 use super::address::Ipv6Prefix;
-use super::{KeyError, KeyErrorKind, KeyExtractor, Reads};
-use crate::Key;
+use super::error::{KeyError, KeyErrorKind};
+use super::extractor::KeyExtractor;
+use super::key::Key;
+use super::reads::Reads;
 
 /// Counts by the address of the connection's other end; the default of a layer.
 ///
@@ -120,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::key::test_request::get;
+    use crate::key::extractor::test_request::get;
 
     fn of(key: PeerIp, address: &str) -> String {
         key.of(address.parse().unwrap()).as_str().to_owned()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{KeyError, KeyErrorKind};
+use super::error::{KeyError, KeyErrorKind};
 
 /// Where a value is found. It has contexts of its own, which separate its hashes from all others that
 /// anybody makes with BLAKE3: one value in two places is not to be known by its hash.

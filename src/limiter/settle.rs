@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::RateLimiter;
+use super::limiter::RateLimiter;
 use crate::decision::ChargedTo;
+use crate::decision::{Decision, DecisionView, Source};
+use crate::error::{Error, ErrorKind};
 use crate::store::{Refund, Store};
-use crate::{Decision, DecisionView, Error, ErrorKind, Source};
 
 /// How often others may be faster, and take what was left, until no more is asked for.
 const ROUNDS: u32 = 8;

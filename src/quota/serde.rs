@@ -8,8 +8,10 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::algorithm::Algorithm;
+use super::quota::Quota;
+use super::quotas::Quotas;
 use super::text::{read_window, window_text};
-use super::{Algorithm, Quota, Quotas};
 
 /// A quota as a map. The window and the algorithm are text, as they are in the text of a quota.
 #[derive(Deserialize, Serialize)]

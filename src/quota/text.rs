@@ -4,8 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Algorithm, Quota, Quotas};
-use crate::ConfigError;
+use super::algorithm::Algorithm;
+use super::quota::Quota;
+use super::quotas::Quotas;
+use crate::error::ConfigError;
 
 /// The units of a window, longest first: microseconds, the word that stands for one of it, the
 /// letters that follow a number.

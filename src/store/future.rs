@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
-use super::Answer;
-use crate::{Error, ErrorKind};
+use crate::decision::Answer;
+use crate::error::{Error, ErrorKind};
 
 /// The future of a store's answer.
 ///

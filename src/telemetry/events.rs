@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tracing::{Level, debug, enabled, info};
 
-use super::Outcome;
-use crate::DecisionView;
+use super::checks::Outcome;
 use crate::clock::Clock;
+use crate::decision::DecisionView;
 
 /// So many refusals a second are told at info, for each limiter: enough to see who and why, and not
 /// for a client to fill a disk with. All others are told at debug.

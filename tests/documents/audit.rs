@@ -74,7 +74,7 @@ fn rust(language: &str, tested: bool) -> Result<(), String> {
     if !tested {
         return Err(
             "Rust in a document that rustdoc does not read: name the language, or include the \
-                    document in src/lib.rs or src/guide.rs"
+                    document in src/lib.rs or src/guide/mod.rs"
                 .into(),
         );
     }

@@ -49,9 +49,9 @@ fn documents() -> Vec<Document> {
 
 /// Whether rustdoc takes the Rust in it for tests.
 fn is_tested(path: &Path) -> bool {
-    let includes = [read("src/lib.rs"), read("src/guide.rs")].join("\n");
+    let includes = [read("src/lib.rs"), read("src/guide/mod.rs")].join("\n");
     let from_src = path
-        .strip_prefix("src")
+        .strip_prefix("src/guide")
         .map_or_else(|_| Path::new("..").join(path), Path::to_owned);
     includes.contains(&format!("include_str!(\"{}\")", from_src.display()))
 }
@@ -112,7 +112,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn what_the_documents_name_of_the_guide_is_a_page_of_it() {
-    let guide = read("src/guide.rs");
+    let guide = read("src/guide/mod.rs");
     for document in documents() {
         for page in document.text.split("guide::").skip(1) {
             let end = page.find(|each: char| !(each.is_ascii_alphanumeric() || each == '_'));

@@ -14,7 +14,7 @@ pub(crate) const OF_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
 
 /// The line in the documentation of the store, in words.
 pub(crate) fn documented() -> Vec<&'static str> {
-    let docs = include_str!("../../src/store/redis/mod.rs");
+    let docs = include_str!("../../src/store/redis/redis_store.rs");
     let (_, line) = docs.split_once("/// ACL SETUSER ").unwrap();
     let (line, _) = line.split_once("/// ```").unwrap();
     let words = line.split_whitespace().filter(|word| *word != "///");

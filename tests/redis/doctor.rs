@@ -15,7 +15,7 @@ use crate::support::redis_server::{DeadPort, RedisServer, run, signal, times_to_
 
 /// The rules that the documentation gives a user.
 fn least_rights() -> String {
-    let documentation = include_str!("../../src/store/redis/mod.rs");
+    let documentation = include_str!("../../src/store/redis/redis_store.rs");
     let (_, rules) = documentation.split_once(">password ").unwrap();
     let (rules, _) = rules.split_once("/// ```").unwrap();
     rules.replace("///", "")

@@ -4,7 +4,7 @@
 //! units at ten times are 80 bytes, a hundred thousand at one time are eight. What has no place in a
 //! run goes into another of the same time.
 
-use crate::algorithm::saturate;
+use super::super::arithmetic::saturate;
 
 /// The bits of a run that count its units; the others are its time. 2^45 microseconds are 407 days,
 /// and no window is longer than 366.

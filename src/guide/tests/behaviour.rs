@@ -9,12 +9,14 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::key::{self, KeyExtractor, PeerAddr};
+use crate::key::{KeyExtractor, PeerAddr, extractor as key};
 use crate::store::{Checked, TestStore};
-use crate::{
-    DecisionView, ErrorKind, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer,
-    RateLimiter, RedisStore, Rejection, ResponseBody, Source, WouldReject,
-};
+use crate::decision::{DecisionView, Source};
+use crate::error::ErrorKind;
+use crate::limiter::{FailurePolicy, RateLimiter};
+use crate::middleware::{Headers, RateLimitLayer, Rejection, ResponseBody, WouldReject};
+use crate::store::{MemoryStore, RedisStore};
+use crate::quota::Quota;
 
 /// What is done about this.
 pub(super) fn of(name: &str) -> String {

@@ -1,6 +1,6 @@
 //! The page of defaults: each value is that of the code, and none is left out.
 
-use super::behaviour;
+use crate::guide::tests::behaviour;
 use super::page::{numbers, read, tables_of};
 use super::source::{constants, source_of, told};
 
@@ -63,14 +63,14 @@ const UNTOLD: &[(&str, &[&str])] = &[
 
 /// What is chosen by the methods that take and return a whole, by the file in which they are.
 const BUILDERS: &[(&str, &str)] = &[
-    ("failure.rs", "crate::FailurePolicy"),
-    ("headers.rs", "crate::Headers"),
-    ("layer.rs", "crate::RateLimitLayer"),
-    ("limiter.rs", "crate::RateLimiter"),
-    ("quota.rs", "crate::Quota"),
+    ("failure.rs", "crate::limiter::FailurePolicy"),
+    ("headers.rs", "crate::middleware::Headers"),
+    ("layer.rs", "crate::middleware::RateLimitLayer"),
+    ("limiter.rs", "crate::limiter::RateLimiter"),
+    ("quota.rs", "crate::quota::Quota"),
     ("store/guard/mod.rs", "crate::store::Guard"),
-    ("store/memory/mod.rs", "crate::MemoryStore"),
-    ("store/redis/mod.rs", "crate::RedisStore"),
+    ("store/memory/mod.rs", "crate::store::MemoryStore"),
+    ("store/redis/mod.rs", "crate::store::RedisStore"),
     ("key/client_ip.rs", "crate::key::ClientIp"),
     ("key/peer_ip.rs", "crate::key::PeerIp"),
 ];

@@ -1,6 +1,6 @@
 //! What the pages tell of failures is what the tests of chaos printed and hold, and what is answered.
 
-use super::behaviour;
+use crate::guide::tests::behaviour;
 use super::page::{first_table, numbers, read, tables_of};
 
 #[test]

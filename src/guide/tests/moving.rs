@@ -1,6 +1,6 @@
 //! What the page on moving says of other limits comes to the same here.
 
-use super::behaviour;
+use crate::guide::tests::behaviour;
 use super::page::{numbers, read, tables_of};
 
 /// Milliseconds of a time as the page writes it.

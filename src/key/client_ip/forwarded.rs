@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
-use super::node;
+use crate::key::client_ip::node;
 
 /// Where `wanted` last occurs in a text that ends outside of quotes.
 pub(super) fn last_outside_quotes(text: &[u8], wanted: u8) -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{forwarded, node};
+use crate::key::client_ip::{forwarded, node};
 
 /// The most bytes that are looked at, from the end: 32 hops are half of it in the longest notation
 /// that occurs.

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
 
-use super::node;
-use crate::key::{KeyError, KeyErrorKind};
+use crate::key::client_ip::node;
+use crate::key::error::{KeyError, KeyErrorKind};
 
 /// Writes IPv6 without brackets and always a port, which only its name tells.
 const WITH_PORT: &str = "cloudfront-viewer-address";

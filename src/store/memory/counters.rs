@@ -2,11 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::{Answer, Check, Give, Refund};
-use crate::Quota;
-use crate::algorithm::{Asked, Charge, Question, State, time_to_live_millis};
+use crate::algorithm::{Charge, QuotaCheck, State, Verdict, time_to_live_millis};
+use crate::decision::Answer;
 use crate::decision::{QuotaAnswer, Wait};
+use crate::quota::Quota;
 use crate::quota::{Algorithm, Quotas};
+use crate::store::requests::{Check, Give, Refund};
 
 /// What is stored for one key: a count for each algorithm and window.
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ impl Counters {
     /// Most limiters have one quota: its count is found once, and brought up to now once.
     #[inline(always)]
     fn check_one(&mut self, quota: &Quota, cost: u32, now: u64, answer: &mut Answer) {
-        let question = Question::new(quota, cost, now);
+        let question = QuotaCheck::new(quota, cost, now);
         let algorithm = quota.counted_by();
         if let Some(counter) = self.find(algorithm, question.window) {
             counter.check(question, answer);
@@ -59,17 +60,17 @@ impl Counters {
 
     #[inline(never)]
     fn check_all(&mut self, quotas: &Quotas, cost: u32, now: u64, answer: &mut Answer) {
-        let asked: SmallVec<[Asked; 2]> = quotas
+        let asked: SmallVec<[Verdict; 2]> = quotas
             .iter()
-            .map(|quota| self.ask(Question::new(quota, cost, now), quota.counted_by()))
+            .map(|quota| self.ask(QuotaCheck::new(quota, cost, now), quota.counted_by()))
             .collect();
         let admitted = asked.iter().all(|asked| asked.wait == Wait::Zero);
         if admitted && cost > 0 {
             for quota in quotas.counters() {
-                self.charge(Question::new(quota, cost, now), quota.counted_by());
+                self.charge(QuotaCheck::new(quota, cost, now), quota.counted_by());
             }
             for quota in quotas.iter() {
-                let look = Question::new(quota, 0, now);
+                let look = QuotaCheck::new(quota, 0, now);
                 answer.push(self.ask(look, quota.counted_by()).into());
             }
         } else {
@@ -82,14 +83,14 @@ impl Counters {
         }
     }
 
-    fn ask(&mut self, question: Question, algorithm: Algorithm) -> Asked {
+    fn ask(&mut self, question: QuotaCheck, algorithm: Algorithm) -> Verdict {
         match self.find(algorithm, question.window) {
             Some(counter) => counter.ask(question),
             None => State::empty(algorithm).ask(question),
         }
     }
 
-    fn charge(&mut self, question: Question, algorithm: Algorithm) {
+    fn charge(&mut self, question: QuotaCheck, algorithm: Algorithm) {
         if self.find(algorithm, question.window).is_none() {
             self.list.push(Counter::new(algorithm, question.window));
         }
@@ -121,7 +122,7 @@ impl Counters {
     /// Takes back units from each count to which they were charged.
     pub(super) fn refund(&mut self, refund: Refund<'_>, now: u64) {
         for (quota, answer) in refund.charged() {
-            let question = Question::new(quota, 0, now);
+            let question = QuotaCheck::new(quota, 0, now);
             let charge = Charge {
                 time: refund.answer().time(),
                 receipt: answer.receipt(),
@@ -137,7 +138,7 @@ impl Counters {
     /// Has fewer units count, once in each count.
     pub(super) fn give(&mut self, give: Give<'_>, now: u64) {
         for quota in give.quotas().counters() {
-            let question = Question::new(quota, 0, now);
+            let question = QuotaCheck::new(quota, 0, now);
             if let Some(counter) = self.find(quota.counted_by(), question.window) {
                 counter.give(question, give.units());
             }
@@ -191,7 +192,7 @@ impl Counter {
     }
 
     #[inline(always)]
-    fn check(&mut self, question: Question, answer: &mut Answer) -> bool {
+    fn check(&mut self, question: QuotaCheck, answer: &mut Answer) -> bool {
         self.forget_if_dead(question.now);
         let checked = self.state.check(question, answer);
         if checked.renewed {
@@ -203,7 +204,7 @@ impl Counter {
         checked.admitted
     }
 
-    fn ask(&mut self, question: Question) -> Asked {
+    fn ask(&mut self, question: QuotaCheck) -> Verdict {
         self.forget_if_dead(question.now);
         let asked = self.state.ask(question);
         if asked.renewed {
@@ -212,20 +213,20 @@ impl Counter {
         asked
     }
 
-    fn charge(&mut self, question: Question) {
+    fn charge(&mut self, question: QuotaCheck) {
         if self.state.charge(question) {
             self.renew(question.now);
         }
     }
 
-    fn refund(&mut self, question: Question, charge: Charge, units: u32) {
+    fn refund(&mut self, question: QuotaCheck, charge: Charge, units: u32) {
         self.forget_if_dead(question.now);
         if self.state.refund(question, charge, units) {
             self.renew(question.now);
         }
     }
 
-    fn give(&mut self, question: Question, units: u32) {
+    fn give(&mut self, question: QuotaCheck, units: u32) {
         self.forget_if_dead(question.now);
         if self.state.give(question, units) {
             self.renew(question.now);
@@ -246,7 +247,7 @@ impl Counter {
 
     /// Whether all its units have returned.
     fn is_idle(&self, now: u64) -> bool {
-        self.state.is_idle(Question {
+        self.state.is_idle(QuotaCheck {
             limit: 0,
             window: self.window,
             parts: self.algorithm.parts(),

@@ -7,7 +7,7 @@
 use hashbrown::HashTable;
 
 use super::counters::Counters;
-use crate::identity::Fingerprint;
+use crate::key::Fingerprint;
 
 /// The counts of each key, by the fingerprint of its name.
 #[derive(Debug, Default)]

@@ -7,13 +7,13 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::Clock;
 use super::table::{Guard, Table};
-use crate::Key;
+use crate::clock::Clock;
 use crate::decision::{Answer, Counted, Source};
-use crate::identity::Fingerprint;
-use crate::store::Check;
-use crate::store::check::Subject;
+use crate::key::Fingerprint;
+use crate::key::Key;
+use crate::store::requests::Check;
+use crate::store::requests::Subject;
 
 /// One network is counted for so many keys, and at least for [`MIN_NETWORKS`].
 const KEYS_PER_NETWORK: usize = 8;
@@ -190,5 +190,5 @@ fn shared_name(key: &Key, network: Option<Fingerprint>) -> Fingerprint {
     Fingerprint::of_number(kind + hash % SHARED_COUNTS)
 }
 
-#[cfg(all(test, feature = "test-util"))]
+#[cfg(test)]
 mod tests;

@@ -2,9 +2,10 @@
 
 use super::counters::Counters;
 use super::entries::Entries;
-use super::{Answer, Check, Give, Refund};
-use crate::Quotas;
-use crate::identity::Fingerprint;
+use crate::decision::Answer;
+use crate::key::Fingerprint;
+use crate::quota::Quotas;
+use crate::store::requests::{Check, Give, Refund};
 
 /// How many keys a check of a key that is not there looks at, to drop those that are dead: enough
 /// that a shard is swept faster than it can be filled.

@@ -1,9 +1,10 @@
 //! Counts by name, divided into shards that are locked one by one.
 
+use super::MutexGuard;
 use super::locked::{Locked, Timed};
 use super::shard::Shard;
-use super::{Clock, MutexGuard};
-use crate::identity::Fingerprint;
+use crate::clock::Clock;
+use crate::key::Fingerprint;
 
 /// A shard below this size would fill up long before its neighbours.
 const MIN_KEYS_PER_SHARD: usize = 1_024;

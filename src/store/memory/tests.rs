@@ -3,8 +3,14 @@
 #[cfg(feature = "test-util")]
 use std::time::Duration;
 
-use super::*;
-use crate::{Quota, RateLimiter};
+use super::MemoryStore;
+use crate::clock::Clock;
+#[cfg(feature = "test-util")]
+use crate::clock::TestClock;
+use crate::decision::Counted;
+use crate::error::ErrorKind;
+use crate::limiter::RateLimiter;
+use crate::quota::Quota;
 
 const LIMIT: u32 = 10;
 
@@ -124,7 +130,7 @@ fn a_key_over_one_of_its_limits_is_kept_whatever_the_others_say() {
 #[cfg(feature = "test-util")]
 #[test]
 fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
-    use crate::Algorithm;
+    use crate::quota::Algorithm;
 
     for algorithm in [
         Algorithm::SlidingLog,

@@ -7,40 +7,41 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value};
 
-use super::call::{self, Entry, Granted};
 use super::connection::{Connection, Live, Way};
-use super::error;
-use super::names::Names;
+use super::protocol::Names;
+use super::protocol::{Entry, Granted};
 use super::script::{Script, Scripts};
-use crate::store::check::Subject;
-use crate::store::{Give, Refund, Reset};
+use crate::error::{Error, ErrorKind};
+use crate::store::redis::protocol::codec as call;
+use crate::store::redis::protocol::errors as error;
+use crate::store::requests::Subject;
+use crate::store::requests::{Give, Refund, Reset};
 use crate::telemetry::StoreMeter;
-use crate::{Error, ErrorKind};
 
 /// How a store calls Redis.
 #[derive(Clone)]
-pub(super) struct Client {
-    pub(super) connection: Arc<Connection>,
-    pub(super) scripts: Arc<Scripts>,
-    pub(super) names: Names,
-    pub(super) deadline: Duration,
-    pub(super) meter: StoreMeter,
+pub(crate) struct Client {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) scripts: Arc<Scripts>,
+    pub(crate) names: Names,
+    pub(crate) deadline: Duration,
+    pub(crate) meter: StoreMeter,
 }
 
 impl Client {
     /// The connection of a way, if it is there.
-    pub(super) fn get(&self, way: Way) -> Option<Live> {
+    pub(crate) fn get(&self, way: Way) -> Option<Live> {
         self.connection.get(way, self.deadline)
     }
 
     /// The connection of a way, as soon as it is there.
-    pub(super) async fn wait(&self, way: Way) -> Result<Live, Error> {
+    pub(crate) async fn wait(&self, way: Way) -> Result<Live, Error> {
         let live = self.connection.wait(way, self.deadline).await;
         live.map_err(error::from_redis)
     }
 
     /// The way of a subject's calls, which is always the same one: checks of one key share calls.
-    pub(super) fn way(&self, subject: Subject<'_>) -> Way {
+    pub(crate) fn way(&self, subject: Subject<'_>) -> Way {
         let connections = self.connection.count();
         if connections == 1 {
             return Way::default();
@@ -54,7 +55,7 @@ impl Client {
 
     /// Decides over the checks of one call: what each entry came to; outside that, what befell the
     /// whole call.
-    pub(super) async fn decide(
+    pub(crate) async fn decide(
         &self,
         live: &Live,
         entries: &[Entry<'_>],
@@ -76,7 +77,7 @@ impl Client {
     }
 
     /// Forgets what is charged to a key.
-    pub(super) fn reset(
+    pub(crate) fn reset(
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
@@ -87,7 +88,7 @@ impl Client {
     }
 
     /// Takes units back.
-    pub(super) fn refund(
+    pub(crate) fn refund(
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
@@ -100,7 +101,7 @@ impl Client {
     }
 
     /// Has fewer units count.
-    pub(super) fn give(&self, give: &Give<'_>) -> impl Future<Output = Result<(), Error>> + use<> {
+    pub(crate) fn give(&self, give: &Give<'_>) -> impl Future<Output = Result<(), Error>> + use<> {
         let call = call::give(&self.scripts.give, &self.names, give);
         let (client, way) = (self.clone(), self.way(give.subject));
         async move {
@@ -110,18 +111,18 @@ impl Client {
     }
 
     /// Runs a script whose keys are of no subject.
-    pub(super) async fn run_anywhere(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
+    pub(crate) async fn run_anywhere(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
         let live = self.wait(Way::default()).await?;
         run(&live, script, call).await
     }
 
-    pub(super) async fn query(&self, way: Way, command: &Cmd) -> Result<Value, Error> {
+    pub(crate) async fn query(&self, way: Way, command: &Cmd) -> Result<Value, Error> {
         let live = self.wait(way).await?;
         send(&live, command).await.map_err(error::from_redis)
     }
 
     /// What a call comes to that is not answered in time.
-    pub(super) fn late(&self) -> Error {
+    pub(crate) fn late(&self) -> Error {
         Error::new(
             ErrorKind::Timeout,
             format!("Redis did not answer within {:?}", self.deadline),

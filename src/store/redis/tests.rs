@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
-use ::redis::{Connection, ConnectionLike};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use redis::{Connection, ConnectionLike};
 
-use super::call::{Entry, Granted};
-use super::redis_server::{RedisServer, run};
-use super::*;
+use super::protocol::Names;
+use super::protocol::{Entry, Granted};
+use super::script::Scripts;
+use super::test_server::{RedisServer, run};
+use crate::decision::Answer;
 use crate::decision::QuotaAnswer;
-use crate::store::check::Subject;
-use crate::{Algorithm, Key, Quota, Quotas};
+use crate::error::ErrorKind;
+use crate::key::Key;
+use crate::quota::{Algorithm, Quota, Quotas};
+use crate::store::Check;
+use crate::store::requests::Subject;
 
 const CLOCK: &str = include_str!("../../../tests/support/clock.lua");
 
@@ -50,12 +55,12 @@ fn decided(
             }
         })
         .collect();
-    let call = call::decide(&scripts.decide, &Names::default(), &entries);
+    let call = super::protocol::decide(&scripts.decide, &Names::default(), &entries);
     let reply = connection.req_command(&scripts.decide.by_text(&call));
     let asked = asked
         .iter()
         .map(|&(_, quotas, cost, count)| (quotas, cost, count));
-    let granted = call::decode(reply.unwrap(), asked).unwrap();
+    let granted = super::protocol::decode(reply.unwrap(), asked).unwrap();
     let granted = granted.into_iter();
     granted
         .map(|granted| granted.map_err(|error| error.kind()))
@@ -313,7 +318,8 @@ fn several_checks_as_one_entry_are_the_same(algorithm: Algorithm) {
 }
 
 mod several_checks_as_one_entry {
-    use super::{Algorithm, several_checks_as_one_entry_are_the_same};
+    use super::several_checks_as_one_entry_are_the_same;
+    use crate::quota::Algorithm;
 
     #[test]
     fn sliding_log() {

@@ -3,10 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use super::*;
+use crate::clock::TestClock;
 use crate::key::peer_ip;
-use crate::store::TestClock;
-use crate::{Algorithm, MemoryStore, Quota, RateLimiter};
+use crate::limiter::RateLimiter;
+use crate::quota::{Algorithm, Quota};
+use crate::store::memory::memory_store::MemoryStore;
+use crate::store::memory::overflow::*;
 
 const LIMIT: u32 = 10;
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -8,17 +8,17 @@ use super::report::Finding;
 
 /// The fields of a reply to `INFO`, or those of `HELLO` under the names that `INFO` has for them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Info(HashMap<String, String>);
+pub(crate) struct Info(HashMap<String, String>);
 
 impl Info {
-    pub(super) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
         Self(fields.collect())
     }
 
     /// What `HELLO` tells, which needs fewer rights.
-    pub(super) fn from_hello(reply: Value) -> Self {
+    pub(crate) fn from_hello(reply: Value) -> Self {
         let fields = HashMap::<String, Value>::from_redis_value(reply).unwrap_or_default();
         let text = |name| String::from_redis_value_ref(fields.get(name)?).ok();
         let mut info = HashMap::new();
@@ -40,29 +40,29 @@ impl Info {
         Self(info)
     }
 
-    pub(super) fn text(&self, field: &str) -> Option<&str> {
+    pub(crate) fn text(&self, field: &str) -> Option<&str> {
         self.0.get(field).map(String::as_str)
     }
 
-    pub(super) fn number(&self, field: &str) -> Option<u64> {
+    pub(crate) fn number(&self, field: &str) -> Option<u64> {
         self.text(field)?.parse().ok()
     }
 
-    pub(super) fn is(&self, field: &str, value: &str) -> bool {
+    pub(crate) fn is(&self, field: &str, value: &str) -> bool {
         self.text(field) == Some(value)
     }
 }
 
 /// A server, and where it is if there are several.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) address: Option<String>,
-    pub(super) info: Info,
+pub(crate) struct Node {
+    pub(crate) address: Option<String>,
+    pub(crate) info: Info,
 }
 
 /// The servers that a reply to `INFO` is of: a connection to a cluster asks all masters, and names
 /// them.
-pub(super) fn nodes(reply: Value) -> Vec<Node> {
+pub(crate) fn nodes(reply: Value) -> Vec<Node> {
     let Value::Map(nodes) = reply else {
         let info = String::from_redis_value(reply).unwrap_or_default();
         let info = Info::parse(&info);
@@ -81,7 +81,7 @@ pub(super) fn nodes(reply: Value) -> Vec<Node> {
 }
 
 /// What is found of all servers, as one finding where it is the same everywhere.
-pub(super) fn of_each(nodes: &[Node], judge: impl Fn(&Info) -> Finding) -> Vec<Finding> {
+pub(crate) fn of_each(nodes: &[Node], judge: impl Fn(&Info) -> Finding) -> Vec<Finding> {
     let mut found: Vec<_> = nodes
         .iter()
         .map(|node| (node.address.as_deref(), judge(&node.info)))

@@ -6,7 +6,7 @@ use super::report::Finding;
 /// From which part of `maxmemory` on it is nearly full, in percent.
 const NEARLY_FULL: u64 = 80;
 
-pub(super) fn room(info: &Info) -> Finding {
+pub(crate) fn room(info: &Info) -> Finding {
     const TOPIC: &str = "memory";
     const REMEDY: &str = "raise maxmemory, or give tollgate a server of its own";
     let (Some(used), Some(most)) = (info.number("used_memory"), info.number("maxmemory")) else {
@@ -32,7 +32,7 @@ pub(super) fn room(info: &Info) -> Finding {
 }
 
 /// Whether keys are thrown away before their time.
-pub(super) fn eviction(info: &Info) -> Finding {
+pub(crate) fn eviction(info: &Info) -> Finding {
     const TOPIC: &str = "eviction";
     let Some(policy) = info.text("maxmemory_policy") else {
         return Finding::unknown(TOPIC, "the server does not tell its maxmemory-policy");
@@ -86,8 +86,8 @@ fn mebibytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::store::redis::doctor::report::Severity;
 
     fn info(used: u64, most: u64, policy: &str, evicted: u64) -> Info {
         Info::parse(&format!(

@@ -5,15 +5,15 @@ use super::report::Finding;
 
 /// The settings of a master that have it refuse writes which no replica would see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MinReplicas {
+pub(crate) struct MinReplicas {
     /// `min-replicas-to-write`, 0 where the settings are off.
-    pub(super) to_write: u64,
+    pub(crate) to_write: u64,
     /// `min-replicas-max-lag`, in seconds.
-    pub(super) max_lag: u64,
+    pub(crate) max_lag: u64,
 }
 
 /// Whether a failover forgets counts; `least` are the settings, if they may be read.
-pub(super) fn replicas(info: &Info, least: Option<MinReplicas>) -> Finding {
+pub(crate) fn replicas(info: &Info, least: Option<MinReplicas>) -> Finding {
     const TOPIC: &str = "replicas";
     let Some(connected) = info.number("connected_slaves") else {
         return Finding::unknown(TOPIC, "the server does not tell its replicas");
@@ -60,7 +60,7 @@ pub(super) fn replicas(info: &Info, least: Option<MinReplicas>) -> Finding {
 
 /// Whether writes are refused because the server cannot save, and what a restart forgets. `saves` is
 /// the setting `save`, if it may be read.
-pub(super) fn persistence(info: &Info, saves: Option<&str>) -> Finding {
+pub(crate) fn persistence(info: &Info, saves: Option<&str>) -> Finding {
     const TOPIC: &str = "persistence";
     if info.text("rdb_last_bgsave_status").is_none() {
         return Finding::unknown(TOPIC, "the server does not tell whether it saves");
@@ -95,8 +95,8 @@ pub(super) fn persistence(info: &Info, saves: Option<&str>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::store::redis::doctor::report::Severity;
 
     const ALONE: &str = include_str!("../../../../tests/support/info/redis-7.0.15.txt");
     const MASTER: &str = include_str!("../../../../tests/support/info/redis-7.0.15-master.txt");

@@ -39,19 +39,19 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn ok(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn ok(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Ok, topic, text)
     }
 
-    pub(super) fn unknown(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn unknown(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Unknown, topic, text)
     }
 
-    pub(super) fn warning(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn warning(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Warning, topic, text)
     }
 
-    pub(super) fn problem(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn problem(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Problem, topic, text)
     }
 
@@ -65,13 +65,13 @@ impl Finding {
     }
 
     /// Says what to do.
-    pub(super) fn with_remedy(self, remedy: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn with_remedy(self, remedy: impl Into<Cow<'static, str>>) -> Self {
         let remedy = Some(remedy.into());
         Self { remedy, ..self }
     }
 
     /// Says of which server of several this is found.
-    pub(super) fn at(self, server: &str) -> Self {
+    pub(crate) fn at(self, server: &str) -> Self {
         let text = format!("{server}: {}", self.text).into();
         Self { text, ..self }
     }
@@ -108,7 +108,7 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn push(&mut self, finding: Finding) {
+    pub(crate) fn push(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 

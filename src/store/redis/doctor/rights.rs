@@ -5,11 +5,12 @@
 
 use redis::FromRedisValue;
 
-use super::Asking;
+use super::doctor::Asking;
 use super::report::Finding;
 use super::scratch::Scratch;
 use super::trouble::{Denied, denied};
-use crate::{Algorithm, Error, Quota};
+use crate::error::Error;
+use crate::quota::{Algorithm, Quota};
 
 const TOPIC: &str = "rights";
 
@@ -66,7 +67,7 @@ impl Missing {
 
 /// Whether the scripts may be tried, which make keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trial {
+pub(crate) enum Trial {
     May,
     /// What they make would stay: the user may neither remove it nor have it end.
     KeepsKeys,
@@ -75,7 +76,7 @@ pub(super) enum Trial {
 }
 
 /// Whether the user has all rights that the scripts need, and whether these may be tried.
-pub(super) async fn rights(asking: &Asking) -> (Finding, Trial) {
+pub(crate) async fn rights(asking: &Asking) -> (Finding, Trial) {
     match missing(asking).await {
         Ok(missing) if missing.keeps_keys() => (told(asking, &missing).await, Trial::KeepsKeys),
         Ok(missing) => (told(asking, &missing).await, Trial::May),
@@ -163,7 +164,7 @@ fn note(
     match denied(&error) {
         Some(Denied::Command) => missing.commands.push(command),
         Some(Denied::Keys) => missing.keys = true,
-        None if super::is_gone(&error) => return Err(error),
+        None if super::doctor::is_gone(&error) => return Err(error),
         None => {}
     }
     Ok(())

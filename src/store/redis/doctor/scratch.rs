@@ -5,24 +5,25 @@ use std::hash::{BuildHasher, Hasher};
 
 use redis::Cmd;
 
-use super::super::names::Names;
-use crate::store::check::Subject;
-use crate::store::{Check, Reset};
-use crate::{Key, Quotas};
+use crate::key::Key;
+use crate::quota::Quotas;
+use crate::store::redis::protocol::Names;
+use crate::store::requests::Subject;
+use crate::store::requests::{Check, Reset};
 
 /// The limiter under whose name the doctor counts.
 const LIMITER: &str = "doctor";
 
 /// A subject that nobody else counts.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     limiter: Key,
     key: Key,
     quotas: Quotas,
 }
 
 impl Scratch {
-    pub(super) fn new(quotas: impl Into<Quotas>) -> Self {
+    pub(crate) fn new(quotas: impl Into<Quotas>) -> Self {
         // Random, by the only source that std has.
         let random = RandomState::new().build_hasher().finish();
         Self {
@@ -32,7 +33,7 @@ impl Scratch {
         }
     }
 
-    pub(super) fn subject(&self) -> Subject<'_> {
+    pub(crate) fn subject(&self) -> Subject<'_> {
         Subject {
             limiter: &self.limiter,
             key: &self.key,
@@ -40,18 +41,18 @@ impl Scratch {
         }
     }
 
-    pub(super) fn check(&self, cost: u32) -> Check<'_> {
+    pub(crate) fn check(&self, cost: u32) -> Check<'_> {
         let subject = self.subject();
         Check { subject, cost }
     }
 
-    pub(super) fn reset(&self) -> Reset<'_> {
+    pub(crate) fn reset(&self) -> Reset<'_> {
         let subject = self.subject();
         Reset { subject }
     }
 
     /// A command on the stored keys of this subject.
-    pub(super) fn command(&self, names: &Names, command: &str, arguments: &[&str]) -> Cmd {
+    pub(crate) fn command(&self, names: &Names, command: &str, arguments: &[&str]) -> Cmd {
         let mut packed = redis::cmd(command);
         names.write(self.subject(), &mut packed);
         packed.arg(arguments);

@@ -6,7 +6,7 @@ use super::report::Finding;
 /// The oldest version that the script runs on.
 const OLDEST: (u32, u32) = (6, 0);
 
-pub(super) fn version(info: &Info) -> Finding {
+pub(crate) fn version(info: &Info) -> Finding {
     const TOPIC: &str = "server";
     if let Some(version) = info.text("valkey_version") {
         return Finding::ok(TOPIC, format!("Valkey {version}"));
@@ -30,7 +30,7 @@ fn number(version: &str) -> Option<(u32, u32)> {
 }
 
 /// Whether it is a master.
-pub(super) fn role(info: &Info) -> Finding {
+pub(crate) fn role(info: &Info) -> Finding {
     const TOPIC: &str = "role";
     match info.text("role") {
         Some("master") => Finding::ok(TOPIC, "a master"),
@@ -48,14 +48,14 @@ fn of_replica(info: &Info) -> String {
     format!("a replica{master}: it counts nothing, as only a master takes writes")
 }
 
-pub(super) fn is_of_cluster(info: &Info) -> bool {
+pub(crate) fn is_of_cluster(info: &Info) -> bool {
     info.is("cluster_enabled", "1")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::store::redis::doctor::report::Severity;
 
     fn found(judge: fn(&Info) -> Finding, text: &str) -> (Severity, String) {
         let finding = judge(&Info::parse(text));

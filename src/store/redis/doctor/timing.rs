@@ -4,11 +4,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use redis::FromRedisValue;
 
-use super::Asking;
+use super::doctor::Asking;
 use super::report::Finding;
 use super::scratch::Scratch;
-use super::trial;
-use crate::{Error, Quota};
+use crate::error::Error;
+use crate::quota::Quota;
+use crate::store::redis::doctor::trial;
 
 /// How many looks are timed: enough for a 99th percentile that is more than the longest but one.
 const SAMPLES: usize = 200;
@@ -24,7 +25,7 @@ const FAR_OFF: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(50);
 
 /// Times looks by the script, which are what a check is to Redis but for the writing.
-pub(super) async fn round_trips(asking: &Asking) -> Finding {
+pub(crate) async fn round_trips(asking: &Asking) -> Finding {
     const TOPIC: &str = "round trip";
     let deadline = asking.deadline;
     let scratch = Scratch::new(Quota::per_minute(100));
@@ -73,7 +74,7 @@ fn millis(duration: Duration) -> String {
 
 /// What the server's clock said, and ours meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     server: Duration,
     /// Ours since 1970.
     ours: Duration,
@@ -84,13 +85,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) async fn take(asking: &Asking) -> Result<Self, Error> {
+    pub(crate) async fn take(asking: &Asking) -> Result<Self, Error> {
         let sent = Instant::now();
         let ours = since_epoch();
         let reply = asking.ask(&redis::cmd("TIME")).await?;
         let unsure = sent.elapsed();
         let (seconds, micros) = <(u64, u64)>::from_redis_value(reply)
-            .map_err(|_| super::super::call::unexpected("no time"))?;
+            .map_err(|_| crate::store::redis::protocol::unexpected("no time"))?;
         Ok(Self {
             server: Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)),
             ours: ours + unsure / 2,
@@ -110,7 +111,7 @@ fn since_epoch() -> Duration {
 }
 
 /// What two readings say of the server's clock; `is_one` where both are of one server.
-pub(super) fn clock(first: Reading, last: Reading, is_one: bool) -> Finding {
+pub(crate) fn clock(first: Reading, last: Reading, is_one: bool) -> Finding {
     const TOPIC: &str = "clock";
     const REMEDY: &str =
         "have the servers keep time by NTP: a clock that is set moves the ends of windows";
@@ -147,8 +148,8 @@ pub(super) fn clock(first: Reading, last: Reading, is_one: bool) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Severity;
     use super::*;
+    use crate::store::redis::doctor::report::Severity;
 
     const DEADLINE: Duration = Duration::from_millis(100);
 

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use super::super::call::{Entry, Granted, unexpected};
-use super::super::connection::Way;
+use super::doctor::Asking;
 use super::info::Node;
 use super::report::Finding;
 use super::scratch::Scratch;
 use super::trouble::{advice, code_of};
-use super::{Asking, server};
 use crate::decision::Answer;
-use crate::store::Refund;
-use crate::{Algorithm, Error, Quota, Quotas};
+use crate::error::Error;
+use crate::quota::{Algorithm, Quota, Quotas};
+use crate::store::redis::connection::Way;
+use crate::store::redis::doctor::server;
+use crate::store::redis::protocol::{Entry, Granted, unexpected};
+use crate::store::requests::Refund;
 
 /// What is charged and given back.
 const UNITS: u32 = 2;
@@ -23,7 +25,7 @@ const SLOTS_TRIED: u32 = 24;
 const TOPIC: &str = "script";
 
 /// For a user who could not remove what the script charges.
-pub(super) fn would_leave_keys() -> Finding {
+pub(crate) fn would_leave_keys() -> Finding {
     Finding::problem(
         TOPIC,
         "not tried: the user may neither remove a key nor have it end",
@@ -31,7 +33,7 @@ pub(super) fn would_leave_keys() -> Finding {
 }
 
 /// For one of whom it is not known.
-pub(super) fn not_tried() -> Finding {
+pub(crate) fn not_tried() -> Finding {
     Finding::unknown(
         TOPIC,
         "not tried: whether its keys could be removed is not known",
@@ -39,7 +41,7 @@ pub(super) fn not_tried() -> Finding {
 }
 
 /// Checks, gives back, looks and resets, by all algorithms at once.
-pub(super) async fn script(asking: &Asking) -> Finding {
+pub(crate) async fn script(asking: &Asking) -> Finding {
     match try_it(asking).await {
         Ok(None) => Finding::ok(
             TOPIC,
@@ -96,7 +98,7 @@ fn quotas() -> Quotas {
 }
 
 /// Asks for one check, past what the store does to spare Redis calls.
-pub(super) async fn check(asking: &Asking, scratch: &Scratch, cost: u32) -> Result<Answer, Error> {
+pub(crate) async fn check(asking: &Asking, scratch: &Scratch, cost: u32) -> Result<Answer, Error> {
     let entries = [Entry {
         check: scratch.check(cost),
         count: 1,
@@ -121,7 +123,7 @@ fn expect_used(answer: &Answer, units: u32, after: &str) -> Option<String> {
 }
 
 /// Whether keys of all slots can be reached, where the server is one of a cluster.
-pub(super) async fn slots(asking: &Asking, nodes: &[Node]) -> Option<Finding> {
+pub(crate) async fn slots(asking: &Asking, nodes: &[Node]) -> Option<Finding> {
     const TOPIC: &str = "cluster";
     if !nodes.iter().any(|node| server::is_of_cluster(&node.info)) {
         return None;

@@ -4,11 +4,11 @@ use std::error::Error as _;
 
 use redis::RedisError;
 
-use crate::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// What a user may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Denied {
+pub(crate) enum Denied {
     /// The command, or it does not exist under this name.
     Command,
     /// Keys of this name.
@@ -16,7 +16,7 @@ pub(super) enum Denied {
 }
 
 /// What a right is missing for, if that is why a command failed.
-pub(super) fn denied(error: &Error) -> Option<Denied> {
+pub(crate) fn denied(error: &Error) -> Option<Denied> {
     let text = error.to_string().to_lowercase();
     if text.contains("unknown command") || text.contains("unknown subcommand") {
         return Some(Denied::Command);
@@ -81,7 +81,7 @@ const ADVICE: [(&str, &str); 13] = [
 ];
 
 /// What to do about an error.
-pub(super) fn advice(error: &Error) -> &'static str {
+pub(crate) fn advice(error: &Error) -> &'static str {
     let of_code = code_of(error).and_then(|code| {
         let known = ADVICE.iter().find(|(known, _)| *known == code);
         known.map(|(_, advice)| *advice)
@@ -105,7 +105,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
 }
 
 /// The code of an error of Redis; that of one that a script has caught stands in its text.
-pub(super) fn code_of(error: &Error) -> Option<String> {
+pub(crate) fn code_of(error: &Error) -> Option<String> {
     let source = error
         .source()
         .and_then(|source| source.downcast_ref::<RedisError>());
@@ -122,8 +122,8 @@ pub(super) fn code_of(error: &Error) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::error;
     use super::*;
+    use crate::store::redis::protocol::errors as error;
 
     fn replied(code: &str, detail: &str) -> Error {
         let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));

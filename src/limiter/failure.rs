@@ -1,0 +1,101 @@
+//! What a limiter says where its store does not: what its policy does, and the counts of this process.
+
+use std::time::Duration;
+
+use super::failure_policy::{OnFailure, Then, is_of_store};
+use super::limiter::{RateLimiter, blocked, limit_below, mismatch};
+use crate::decision::Decision;
+use crate::decision::{Answer, Draft, QuotaAnswer, Source};
+use crate::error::Error;
+use crate::key::Key;
+use crate::quota::Quotas;
+use crate::store::{Check, Store};
+
+impl RateLimiter {
+    /// What becomes of a check whose quotas could not be found: what the policy says, by its own.
+    pub(crate) fn without_quotas(
+        &self,
+        key: Key,
+        cost: u32,
+        error: Error,
+    ) -> Result<Decision, Error> {
+        let mut draft = Draft::begin();
+        let shown = draft.open();
+        let (key, answer) = shown.ask_of(&self.quotas, cost, self.charger(), key);
+        match self.blocks.left_of(self.subject(&self.quotas, key)) {
+            None => self.without_store(draft, error),
+            Some(left) => {
+                *answer = blocked(&self.quotas, cost, left);
+                self.conclude(draft)
+            }
+        }
+    }
+
+    /// Quotas were found: said where they could not be before.
+    pub(crate) fn quotas_found(&self) {
+        if let Some(on_failure) = &self.on_failure {
+            on_failure.quotas_notices.back(&self.name);
+        }
+    }
+
+    /// What the policy says of a check that the store did not decide.
+    #[cold]
+    pub(super) fn without_store(&self, mut draft: Draft, error: Error) -> Result<Decision, Error> {
+        let on_failure = self.on_failure.as_deref().filter(|_| is_of_store(&error));
+        let (Some(on_failure), Some((key, cost))) = (on_failure, draft.asked()) else {
+            return Err(error);
+        };
+        let quotas = self.quotas_of(draft.asked_quotas());
+        let answered = match on_failure.policy.then {
+            Then::Closed => None,
+            Then::Open => {
+                let unused = QuotaAnswer::admitted(0, Duration::ZERO);
+                let answers = quotas.iter().map(|_| unused);
+                let answer = Answer::new(Source::None, answers);
+                Some((quotas, answer))
+            }
+            Then::FallBack => self.fall_back(on_failure, quotas, &key, cost),
+        };
+        let then = answered
+            .as_ref()
+            .map_or(Then::Closed, |_| on_failure.policy.then);
+        on_failure
+            .notices_of(&error)
+            .fails(&self.name, then.text(), &error);
+        let Some((quotas, answer)) = answered else {
+            return Err(error);
+        };
+        let shown = draft.open();
+        shown.ask_of(&quotas, cost, self.charger(), key);
+        shown.put(answer);
+        let of = quotas.len();
+        shown.decide().map_err(|answers| mismatch(answers, of))?;
+        Ok(draft.end())
+    }
+
+    /// What this process says by its own counts, and by which quotas; nothing where it cannot tell.
+    fn fall_back(
+        &self,
+        on_failure: &OnFailure,
+        quotas: Quotas,
+        key: &Key,
+        cost: u32,
+    ) -> Option<(Quotas, Answer)> {
+        if self.guard.is_in_process() {
+            // It has not failed, unless it is full.
+            let subject = self.subject(&quotas, key);
+            let answer = self.store.check(Check { subject, cost });
+            let answer = answer.try_ready().ok()?.ok()?;
+            return Some((quotas, answer));
+        }
+        let shares = on_failure.shares_of(&quotas, &self.quotas);
+        // To be refused for good is for the store to say.
+        if limit_below(&shares, cost).is_some() && limit_below(&quotas, cost).is_none() {
+            return None;
+        }
+        let subject = self.subject(&shares, key);
+        let answer = self.guard.fallback()?.check(Check { subject, cost });
+        let answer = answer.try_ready().ok()?.ok()?;
+        Some((shares, answer.of_fallback()))
+    }
+}

@@ -1,0 +1,192 @@
+//! A request whose turn is not decided at once.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::config::{Gate, Judged};
+use crate::decision::Decision;
+use crate::decision::Draft;
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::Begun;
+use crate::quota::Quotas;
+use crate::quota::{Plan, PlanFuture};
+use crate::store::Guarded;
+
+/// Looks for the quotas of a key, asks the store, and waits for its turn, as far as there is need.
+pub(crate) struct Inquiry {
+    gate: Arc<Gate>,
+    /// When patience began, where there is any.
+    since: Option<Instant>,
+    /// In place of the layer's own.
+    quotas: Option<Quotas>,
+    stage: Stage,
+}
+
+enum Stage {
+    Planning {
+        plan: PlanFuture,
+        key: Key,
+        cost: u32,
+    },
+    Checking {
+        draft: Draft,
+        answer: Guarded,
+    },
+    Decided(Result<Decision, Error>),
+    Napping {
+        nap: Pin<Box<Sleep>>,
+        key: Key,
+        cost: u32,
+    },
+    Over,
+}
+
+impl Inquiry {
+    pub(super) fn planning(gate: &Arc<Gate>, plan: PlanFuture, key: Key, cost: u32) -> Self {
+        Self::begin(gate, Stage::Planning { plan, key, cost })
+    }
+
+    pub(super) fn checking(gate: &Arc<Gate>, draft: Draft, answer: Guarded) -> Self {
+        Self::begin(gate, Stage::Checking { draft, answer })
+    }
+
+    /// For what was refused and can wait.
+    pub(super) fn decided(gate: &Arc<Gate>, decided: Result<Decision, Error>) -> Self {
+        Self::begin(gate, Stage::Decided(decided))
+    }
+
+    fn begin(gate: &Arc<Gate>, stage: Stage) -> Self {
+        Self {
+            gate: Arc::clone(gate),
+            since: (!gate.patience.is_zero()).then(Instant::now),
+            quotas: None,
+            stage,
+        }
+    }
+
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    fn planned(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Next {
+        let limiter = &self.gate.limiter;
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(error) => {
+                let decided = limiter.without_quotas(key, cost, error);
+                // The store is not to be asked about other quotas than the key's.
+                self.since = None;
+                return Next::Asked(Begun::Decided(decided));
+            }
+        };
+        limiter.quotas_found();
+        match plan {
+            Plan::Exempt => return Next::Exempt,
+            Plan::Default => {}
+            Plan::Quotas(quotas) => self.quotas = Some(quotas),
+        }
+        Next::Asked(self.ask(key, cost))
+    }
+
+    fn ask(&self, key: Key, cost: u32) -> Begun {
+        let limiter = &self.gate.limiter;
+        match &self.quotas {
+            None => limiter.begin(key, cost),
+            Some(quotas) => limiter.begin_by(quotas, key, cost),
+        }
+    }
+
+    /// Judges, unless there is time to ask again.
+    fn decide(&mut self, decided: Result<Decision, Error>) -> Option<Judged> {
+        match self.nap(&decided) {
+            None => Some(self.gate.judge(decided)),
+            Some(nap) => {
+                self.stage = nap;
+                None
+            }
+        }
+    }
+
+    /// Waits before what was refused is asked for again.
+    fn nap(&self, decided: &Result<Decision, Error>) -> Option<Stage> {
+        let left = self.gate.patience.saturating_sub(self.since?.elapsed());
+        let nap = self.gate.nap_after(decided, left)?;
+        let refused = decided.as_ref().ok()?;
+        Some(Stage::Napping {
+            nap: Box::pin(sleep(nap)),
+            key: refused.where_charged()?.key.clone(),
+            cost: refused.cost(),
+        })
+    }
+
+    /// Goes on to the next stage when this one is over.
+    fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        match &mut self.stage {
+            Stage::Planning { plan, .. } => {
+                let plan = ready!(plan.as_mut().poll(cx));
+                if let Stage::Planning { key, cost, .. } = self.stage.take() {
+                    return Poll::Ready(self.planned(plan, key, cost));
+                }
+            }
+            Stage::Checking { answer, .. } => {
+                let answer = ready!(Pin::new(answer).poll(cx));
+                if let Stage::Checking { draft, .. } = self.stage.take() {
+                    let decided = self.gate.limiter.finish(draft, answer);
+                    return Poll::Ready(Next::Asked(Begun::Decided(decided)));
+                }
+            }
+            Stage::Napping { nap, .. } => {
+                ready!(nap.as_mut().poll(cx));
+                if let Stage::Napping { key, cost, .. } = self.stage.take() {
+                    return Poll::Ready(Next::Asked(self.ask(key, cost)));
+                }
+            }
+            Stage::Decided(_) | Stage::Over => {
+                if let Stage::Decided(decided) = self.stage.take() {
+                    return Poll::Ready(Next::Asked(Begun::Decided(decided)));
+                }
+            }
+        }
+        // Polled again after its end, there is nothing left to say.
+        Poll::Pending
+    }
+}
+
+/// What a stage came to.
+enum Next {
+    Exempt,
+    Asked(Begun),
+}
+
+impl Future for Inquiry {
+    type Output = Judged;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Judged> {
+        let this = self.get_mut();
+        loop {
+            match ready!(this.poll_stage(cx)) {
+                Next::Exempt => return Poll::Ready(this.gate.exempt()),
+                Next::Asked(Begun::Waiting { draft, answer }) => {
+                    this.stage = Stage::Checking { draft, answer };
+                }
+                Next::Asked(Begun::Decided(decided)) => {
+                    if let Some(judged) = this.decide(decided) {
+                        return Poll::Ready(judged);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Stage {
+    fn take(&mut self) -> Self {
+        mem::replace(self, Self::Over)
+    }
+}

@@ -1,0 +1,232 @@
+//! What the drafts say of any decision, as another parser reads it.
+
+use http::HeaderValue;
+use proptest::prelude::*;
+use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
+
+use crate::decision::QuotaDecision;
+use crate::middleware::headers::policy_names::policy_names;
+use crate::middleware::headers::tests::*;
+
+/// Of any letters, control characters too.
+const ANY_TEXT: &str = "(?s).*";
+
+fn any_quota() -> impl Strategy<Value = (Quota, QuotaAnswer)> {
+    let name = proptest::option::of(prop_oneof![ANY_TEXT, "[aA]{1,2}(-2)?"]);
+    let micros = prop_oneof![
+        1_000..366 * 86_400_000_000_u64,
+        (1..1_000_000_u64).prop_map(|s| s * 1_000_000)
+    ];
+    let answer = (any::<u32>(), any::<Option<u64>>(), any::<u64>());
+    let limit = prop_oneof![any::<u32>(), 0..4_u32];
+    let algorithm = prop_oneof![Just(Algorithm::SlidingLog), Just(Algorithm::Gcra)];
+    let quota = (limit, micros, name, answer, any::<bool>(), algorithm);
+    quota.prop_map(
+        |(limit, micros, name, (used, wait, reset), is_admitted, algorithm)| {
+            let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
+            let quota = match name {
+                Some(name) => quota.named(name),
+                None => quota,
+            };
+            let reset = Duration::from_micros(reset);
+            let wait = wait.map(Duration::from_micros);
+            let answer = match is_admitted {
+                true => QuotaAnswer::admitted(used, reset),
+                false => QuotaAnswer::refused(used, wait, reset),
+            };
+            (quota, answer)
+        },
+    )
+}
+
+fn any_decision() -> impl Strategy<Value = DecisionView> {
+    let quotas = proptest::collection::vec(any_quota(), 1..5);
+    quotas.prop_map(|quotas| {
+        let (quotas, answers): (Vec<_>, _) = quotas.into_iter().unzip();
+        decided(&quotas.into(), answers)
+    })
+}
+
+fn fields(draft: Draft, limiter: &str, decision: &DecisionView) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    let quotas = decision.asked_quotas().iter().cloned().collect();
+    let wording = Wording::new(&Headers::ietf(draft), &limiter.into(), &quotas);
+    wording.write(decision, Place::Tightest, &mut map);
+    map
+}
+
+fn items(map: &HeaderMap, name: &str) -> Vec<Item> {
+    let mut list: Vec<ListEntry> = Vec::new();
+    for line in map.get_all(name) {
+        let parsed: List = Parser::new(line.as_bytes()).parse().unwrap();
+        assert_round_trip(line, parsed.serialize().as_deref());
+        list.extend(parsed);
+    }
+    let item = |entry| match entry {
+        ListEntry::Item(item) => item,
+        ListEntry::InnerList(list) => panic!("{list:?}"),
+    };
+    list.into_iter().map(item).collect()
+}
+
+/// What another serializer makes of what was parsed is the very line.
+fn assert_round_trip(line: &HeaderValue, serialized: Option<&str>) {
+    assert_eq!(serialized, line.to_str().ok());
+}
+
+fn integer(item: &BareItem) -> u64 {
+    let BareItem::Integer(integer) = item else {
+        panic!("not an integer: {item:?}");
+    };
+    u64::try_from(i64::from(*integer)).unwrap()
+}
+
+fn parameter(item: &Item, key: &str) -> Option<u64> {
+    item.params.get(key).map(integer)
+}
+
+fn name(item: &Item) -> String {
+    let BareItem::String(name) = &item.bare_item else {
+        panic!("not a string: {item:?}");
+    };
+    name.as_str().to_owned()
+}
+
+/// For how long no more than what is left can be used.
+fn quiet_after(quota: &QuotaDecision<'_>) -> Option<Duration> {
+    let limit = u128::from(quota.limit());
+    match quota.quota().counted_by() {
+        _ if !quota.is_allowed() => quota.retry_after(),
+        Algorithm::Gcra if limit > 0 => {
+            let all = quota.quota().window().as_micros() * u128::from(quota.used());
+            Some(Duration::from_micros(
+                all.div_ceil(limit).try_into().unwrap_or(u64::MAX),
+            ))
+        }
+        Algorithm::Gcra => None,
+        _ => Some(quota.reset_after()),
+    }
+}
+
+/// Seconds that a client may count on.
+fn covers(seconds: u64, exact: Duration) -> bool {
+    let seconds = Duration::from_secs(seconds);
+    seconds >= exact && seconds < exact + Duration::from_secs(1)
+}
+
+proptest! {
+    #[test]
+    fn draft_11_names_each_policy_and_its_numbers(
+        limiter in ANY_TEXT,
+        decision in any_decision(),
+    ) {
+        let fields = fields(Draft::Draft11, &limiter, &decision);
+        let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
+        let names = policy_names(&limiter, &quotas);
+
+        let policies = items(&fields, "ratelimit-policy");
+        prop_assert_eq!(policies.len(), quotas.len());
+        for ((policy, quota), expected) in policies.iter().zip(&quotas).zip(&names) {
+            prop_assert_eq!(&name(policy), expected);
+            prop_assert_eq!(parameter(policy, "q"), Some(quota.limit().into()));
+            match parameter(policy, "w") {
+                Some(window) => prop_assert_eq!(Duration::from_secs(window), quota.window()),
+                None => prop_assert!(quota.window().subsec_micros() > 0),
+            }
+        }
+
+        let limits = items(&fields, "ratelimit");
+        let told = decision.quotas().zip(&names);
+        let mut told = told.filter(|(quota, _)| decision.is_allowed() || !quota.is_allowed());
+        for limit in limits {
+            let (quota, expected) = told.next().unwrap();
+            prop_assert_eq!(&name(&limit), expected);
+            prop_assert_eq!(parameter(&limit, "r"), Some(quota.remaining().into()));
+            match parameter(&limit, "t") {
+                None => prop_assert!(quiet_after(&quota).is_none_or(|wait| wait.is_zero())),
+                Some(seconds) => {
+                    let wait = quiet_after(&quota).unwrap();
+                    prop_assert!(covers(seconds, wait), "{seconds} for {wait:?}");
+                    // What `Retry-After` says is never earlier.
+                    let longest = decision.retry_after();
+                    prop_assert!(longest.is_none_or(|longest| seconds <= whole_seconds(longest)));
+                }
+            }
+        }
+        prop_assert!(told.next().is_none());
+    }
+
+    #[test]
+    fn names_are_printable_and_differ(limiter in ANY_TEXT, decision in any_decision()) {
+        let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
+        let mut names = policy_names(&limiter, &quotas);
+        for name in &mut names {
+            prop_assert!(name.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+            prop_assert!(!name.is_empty());
+            name.make_ascii_lowercase();
+        }
+        names.sort_unstable();
+        names.dedup();
+        prop_assert_eq!(names.len(), quotas.len());
+    }
+
+    #[test]
+    fn earlier_drafts_list_each_limit_once_and_the_numbers_of_one(decision in any_decision()) {
+        for draft in [Draft::Draft03, Draft::Draft06, Draft::Draft07] {
+            let fields = fields(draft, "search", &decision);
+            let number = |name| {
+                let item: Item = Parser::new(fields[name].as_bytes()).parse().unwrap();
+                assert_round_trip(&fields[name], Some(&item.serialize()));
+                integer(&item.bare_item)
+            };
+            let (told, policies) = match draft {
+                Draft::Draft07 => {
+                    let told: Dictionary = Parser::new(fields["ratelimit"].as_bytes()).parse().unwrap();
+                    assert_round_trip(&fields["ratelimit"], told.serialize().as_deref());
+                    let keys = ["limit", "remaining", "reset"];
+                    prop_assert_eq!(told.len(), keys.len());
+                    let told = keys.map(|key| match &told[key] {
+                        ListEntry::Item(item) => integer(&item.bare_item),
+                        ListEntry::InnerList(list) => panic!("{list:?}"),
+                    });
+                    (told, items(&fields, "ratelimit-policy"))
+                }
+                Draft::Draft06 => {
+                    let names = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
+                    (names.map(number), items(&fields, "ratelimit-policy"))
+                }
+                _ => {
+                    let mut policies = items(&fields, "ratelimit-limit");
+                    let limit = policies.remove(0);
+                    prop_assert!(limit.params.is_empty());
+                    let limit = integer(&limit.bare_item);
+                    let [remaining, reset] = ["ratelimit-remaining", "ratelimit-reset"].map(number);
+                    ([limit, remaining, reset], policies)
+                }
+            };
+            let [limit, remaining, reset] = told;
+            let is_one = decision.quotas().any(|quota| {
+                (u64::from(quota.limit()), u64::from(quota.remaining())) == (limit, remaining)
+            });
+            prop_assert!(is_one, "{told:?}");
+            prop_assert_eq!(remaining, u64::from(decision.remaining()));
+            let window = || decision.reported().unwrap().quota().window();
+            let wait = match decision.is_allowed() {
+                true => decision.reset_after(),
+                false => decision.retry_after().unwrap_or_else(window),
+            };
+            prop_assert!(covers(reset, wait), "{reset} for {wait:?}");
+
+            let mut listed: Vec<_> = policies.iter().map(|policy| integer(&policy.bare_item)).collect();
+            for quota in decision.quotas() {
+                let of_limit = policies.iter().find(|policy| integer(&policy.bare_item) == u64::from(quota.limit()));
+                let window = parameter(of_limit.unwrap(), "w").unwrap();
+                prop_assert!(window > 0 && Duration::from_secs(window) >= quota.quota().window());
+            }
+            let count = listed.len();
+            listed.sort_unstable();
+            listed.dedup();
+            prop_assert_eq!(listed.len(), count);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Refusals as `application/problem+json`, RFC 9457.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+
+use super::rejection::{Rejection, RejectionReason};
+use crate::middleware::headers::{violated_policies, whole_seconds};
+
+const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+// As the IETF's draft of the `RateLimit` fields calls them, which has asked IANA for them.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+/// No more than what the status says.
+const BLANK: &str = "about:blank";
+
+/// Answers refusals as RFC 9457's problem details, for clients that are programs.
+///
+/// | refused because | status | `type` |
+/// |---|---|---|
+/// | a quota has no room | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
+/// | the store has failed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
+/// | the request has no key, or the server is not set up | 400, 500 | `about:blank` |
+/// | a quota has no room, and the layer was told of [another status](crate::RateLimitLayer::status) | that one | `about:blank` |
+///
+/// The types are those of the IETF's draft 11 of the `RateLimit` fields, and not registered yet: to use
+/// others, see [`problem_json_typed`]. `violated-policies` names the quotas that refuse, as the
+/// [headers](crate::Headers) do. Nothing is said of the key, nor of the store.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Rejection, problem_json};
+///
+/// // What the layer's own text is replaced by; a handler may answer the same way.
+/// fn respond(rejection: &Rejection) -> http::Response<bytes::Bytes> {
+///     problem_json()(rejection)
+/// }
+/// ```
+///
+/// ```text
+/// HTTP/1.1 429 Too Many Requests
+/// content-type: application/problem+json
+/// cache-control: no-store
+/// retry-after: 3
+///
+/// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
+///  "title":"Request cannot be satisfied as assigned quota has been exceeded",
+///  "status":429,"detail":"The same request can be satisfied in 3 s.","violated-policies":["burst"]}
+/// ```
+pub fn problem_json() -> impl Fn(&Rejection) -> Response<Bytes> + Clone + Send + Sync + 'static {
+    problem_json_typed(problem_type)
+}
+
+/// Does what [`problem_json`] does, with types of one's own: URIs under which clients find what the
+/// problem is.
+///
+/// # Examples
+///
+/// ```
+/// use http::StatusCode;
+/// use tollgate::problem_json_typed;
+///
+/// let respond = problem_json_typed(|rejection| match rejection.status() {
+///     StatusCode::TOO_MANY_REQUESTS => "https://api.example.com/problems/too-many-requests",
+///     _ => "about:blank",
+/// });
+/// ```
+pub fn problem_json_typed<F, U>(
+    type_of: F,
+) -> impl Fn(&Rejection) -> Response<Bytes> + Clone + Send + Sync + 'static
+where
+    F: Fn(&Rejection) -> U + Clone + Send + Sync + 'static,
+    U: AsRef<str>,
+{
+    move |rejection| {
+        let mut response = Response::new(document(rejection, type_of(rejection).as_ref()));
+        *response.status_mut() = rejection.status();
+        response.headers_mut().insert(CONTENT_TYPE, MEDIA_TYPE);
+        response
+    }
+}
+
+fn problem_type(rejection: &Rejection) -> &'static str {
+    match rejection.reason() {
+        // The draft defines it for this status only.
+        RejectionReason::Limited(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
+            QUOTA_EXCEEDED
+        }
+        RejectionReason::Failed(_) if is_temporary(rejection) => REDUCED_CAPACITY,
+        _ => BLANK,
+    }
+}
+
+/// Of a store that has failed: whether it will be back.
+fn is_temporary(rejection: &Rejection) -> bool {
+    rejection.retry_after().is_some()
+}
+
+fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
+    let mut json = String::with_capacity(256);
+    json.push_str(r#"{"type":"#);
+    push_string(problem_type, &mut json);
+    json.push_str(r#","title":"#);
+    push_string(title(rejection, problem_type), &mut json);
+    json.push_str(r#","status":"#);
+    json.push_str(rejection.status().as_str());
+    json.push_str(r#","detail":"#);
+    push_string(&detail(rejection), &mut json);
+    if let RejectionReason::Limited(decision) = rejection.reason() {
+        json.push_str(r#","violated-policies":["#);
+        for (index, name) in violated_policies(rejection.limiter(), decision).enumerate() {
+            if index > 0 {
+                json.push(',');
+            }
+            push_string(&name, &mut json);
+        }
+        json.push(']');
+    }
+    json.push('}');
+    json.into()
+}
+
+fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
+    let status = rejection.status();
+    match rejection.reason() {
+        // RFC 9457, section 4.2.1: where the type is blank, the title is the status's.
+        _ if problem_type == BLANK => status.canonical_reason().unwrap_or("Error"),
+        RejectionReason::Limited(_) => {
+            "Request cannot be satisfied as assigned quota has been exceeded"
+        }
+        RejectionReason::Failed(_) if is_temporary(rejection) => {
+            "Request cannot be satisfied due to temporary server capacity constraints"
+        }
+        RejectionReason::Failed(_) | RejectionReason::NoKey(_) => {
+            status.canonical_reason().unwrap_or("Error")
+        }
+    }
+}
+
+/// What may be told to anybody.
+fn detail(rejection: &Rejection) -> String {
+    match (rejection.reason(), rejection.retry_after()) {
+        (RejectionReason::Limited(_), Some(wait)) => {
+            let seconds = whole_seconds(wait).max(1);
+            format!("The same request can be satisfied in {seconds} s.")
+        }
+        (RejectionReason::Limited(_), None) => {
+            "The request asks for more than the quota ever allows: waiting does not help."
+                .to_owned()
+        }
+        (RejectionReason::Failed(_) | RejectionReason::NoKey(_), _) => {
+            String::from_utf8_lossy(rejection.body().trim_ascii_end()).into_owned()
+        }
+    }
+}
+
+/// Adds a text as JSON: one function of a serializer is all that a document of five members needs.
+fn push_string(text: &str, json: &mut String) {
+    json.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => {
+                json.push('\\');
+                json.push(letter);
+            }
+            '\0'..' ' => json.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            letter => json.push(letter),
+        }
+    }
+    json.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::decision::{Answer, QuotaAnswer};
+    use crate::decision::{Decision, Source};
+    use crate::error::{Error, ErrorKind};
+    use crate::key::{KeyError, KeyErrorKind};
+    use crate::quota::Quota;
+
+    fn limited(wait: Option<Duration>) -> Rejection {
+        let quotas = [
+            Quota::per_minute(100).named("burst"),
+            Quota::per_day(1_000).named("daily"),
+        ];
+        let answers = [
+            QuotaAnswer::refused(100, wait, Duration::ZERO),
+            QuotaAnswer::admitted(87, Duration::ZERO),
+        ];
+        let answer = Answer::new(Source::Memory, answers);
+        let decision = Decision::new(&quotas.into(), 1, answer).unwrap();
+        let reason = RejectionReason::Limited(decision.into_view());
+        Rejection::new(&"search".into(), reason)
+    }
+
+    fn failed(kind: ErrorKind) -> Rejection {
+        let error = Error::new(kind, "10.1.2.3:6379 is down");
+        Rejection::new(&"search".into(), RejectionReason::Failed(error))
+    }
+
+    fn no_key(kind: KeyErrorKind, text: &str) -> Rejection {
+        let error = KeyError::new(kind, text);
+        Rejection::new(&"search".into(), RejectionReason::NoKey(error))
+    }
+
+    fn read(response: &Response<Bytes>) -> Value {
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+        let document: Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!(document["status"], response.status().as_u16());
+        document
+    }
+
+    #[test]
+    fn a_refusal_names_the_policies_that_are_violated() {
+        let response = problem_json()(&limited(Some(Duration::from_millis(2_001))));
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(
+            read(&response),
+            json!({
+                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "title": "Request cannot be satisfied as assigned quota has been exceeded",
+                "status": 429,
+                "detail": "The same request can be satisfied in 3 s.",
+                "violated-policies": ["burst"],
+            })
+        );
+    }
+
+    #[test]
+    fn where_no_wait_helps_none_is_told() {
+        let detail = &read(&problem_json()(&limited(None)))["detail"];
+        assert!(detail.as_str().unwrap().contains("waiting does not help"));
+    }
+
+    #[test]
+    fn a_store_that_has_failed_is_reduced_capacity_and_not_shown() {
+        let response = problem_json()(&failed(ErrorKind::Unavailable));
+        assert_eq!(
+            read(&response),
+            json!({
+                "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "title": "Request cannot be satisfied due to temporary server capacity constraints",
+                "status": 503,
+                "detail": "the rate limiter cannot decide",
+            })
+        );
+    }
+
+    #[test]
+    fn what_only_the_status_says_has_no_type() {
+        for (rejection, status, title) in [
+            (no_key(KeyErrorKind::Missing, "no `x`"), 400, "Bad Request"),
+            (
+                no_key(KeyErrorKind::Misconfigured, "no `x`"),
+                500,
+                "Internal Server Error",
+            ),
+            (
+                failed(ErrorKind::CostTooLarge),
+                500,
+                "Internal Server Error",
+            ),
+        ] {
+            let document = read(&problem_json()(&rejection));
+            assert_eq!(document["type"], "about:blank");
+            assert_eq!(document["status"], status);
+            assert_eq!(document["title"], title);
+            assert_eq!(document.get("violated-policies"), None);
+        }
+    }
+
+    #[test]
+    fn a_type_of_ones_own_stands_for_that_of_the_draft() {
+        let typed = problem_json_typed(|rejection: &Rejection| match rejection.reason() {
+            RejectionReason::Limited(_) => "https://example.com/too-fast",
+            _ => BLANK,
+        });
+        let document = read(&typed(&limited(None)));
+        assert_eq!(document["type"], "https://example.com/too-fast");
+        assert_eq!(document["violated-policies"], json!(["burst"]));
+        let document = read(&typed(&failed(ErrorKind::Unavailable)));
+        assert_eq!(document["title"], "Service Unavailable");
+    }
+
+    /// Of any letters, control characters too.
+    const ANY_TEXT: &str = "(?s).*";
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_parses(
+            text in ANY_TEXT,
+            name in ANY_TEXT,
+            limiter in ANY_TEXT,
+        ) {
+            let problem_type = text.clone();
+            let typed = problem_json_typed(move |_| problem_type.clone());
+            let document = read(&typed(&no_key(KeyErrorKind::Missing, &text)));
+            prop_assert_eq!(document["type"].as_str(), Some(&*text));
+
+            let quotas = [Quota::per_second(1).named(name), Quota::per_day(1)];
+            let refused = QuotaAnswer::refused(1, None, Duration::ZERO);
+            let answer = Answer::new(Source::Memory, [refused; 2]);
+            let decision = Decision::new(&quotas.clone().into(), 1, answer).unwrap();
+            let reason = RejectionReason::Limited(decision.into_view());
+            let document = read(&typed(&Rejection::new(&(&*limiter).into(), reason)));
+            let names = crate::middleware::headers::policy_names(&limiter, &quotas.each_ref());
+            prop_assert_eq!(&document["violated-policies"], &json!(names));
+        }
+    }
+}

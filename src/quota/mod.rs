@@ -1,0 +1,17 @@
+//! What is allowed: a limit of units per window, and the algorithm that counts them.
+//!
+//! This room knows `error` and `std`.
+
+mod algorithm;
+pub(crate) mod plan;
+mod quota;
+mod quotas;
+#[cfg(feature = "serde")]
+mod serde;
+mod text;
+
+pub use algorithm::Algorithm;
+pub use plan::{IntoPlan, Plan};
+pub(crate) use plan::{PlanFn, PlanFuture};
+pub use quota::Quota;
+pub use quotas::Quotas;

@@ -1,0 +1,220 @@
+//! What is allowed: so many units in a window, counted by an algorithm.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::algorithm::Algorithm;
+
+use crate::error::ConfigError;
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+const MIN_WINDOW_MICROS: u64 = 1_000;
+const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
+
+/// A limit of units per window.
+///
+/// The window slides, unless another [algorithm](Algorithm) is asked for: a unit that was charged at
+/// *t* counts until *t* + window and not a microsecond longer. There is no separate burst: the whole
+/// limit may be used at once, and each unit is back one window after it was charged.
+///
+/// The constructors are `const`, so that a quota can be a constant of the program; one that comes
+/// from a configuration is parsed, see [`FromStr`](#impl-FromStr-for-Quota), or made by
+/// [`Quota::try_new`].
+///
+/// A limit of 0 is legal and refuses everything.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Quota;
+///
+/// const SEARCH: Quota = Quota::per_minute(30);
+/// assert_eq!(SEARCH.limit(), 30);
+/// assert_eq!(SEARCH.window(), Duration::from_secs(60));
+///
+/// let configured: Quota = "5/10s".parse()?;
+/// assert_eq!(configured, Quota::new(5, Duration::from_secs(10)));
+/// assert_eq!(configured.to_string(), "5/10s");
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u32,
+    window_micros: u64,
+    algorithm: Algorithm,
+    name: Option<Arc<str>>,
+}
+
+impl Quota {
+    /// So many units in any second.
+    #[must_use]
+    pub const fn per_second(limit: u32) -> Self {
+        Self::of(limit, MICROS_PER_SECOND)
+    }
+
+    /// So many units in any 60 seconds.
+    #[must_use]
+    pub const fn per_minute(limit: u32) -> Self {
+        Self::of(limit, 60 * MICROS_PER_SECOND)
+    }
+
+    /// So many units in any 3 600 seconds.
+    #[must_use]
+    pub const fn per_hour(limit: u32) -> Self {
+        Self::of(limit, 3_600 * MICROS_PER_SECOND)
+    }
+
+    /// So many units in any 86 400 seconds; not a calendar day, which would have an edge to burst
+    /// across.
+    #[must_use]
+    pub const fn per_day(limit: u32) -> Self {
+        Self::of(limit, 86_400 * MICROS_PER_SECOND)
+    }
+
+    /// So many units in any span of `window`, which is from 1 ms to 366 days; a part of a
+    /// microsecond counts as a whole one.
+    ///
+    /// # Panics
+    ///
+    /// When the window is out of range: at compile time in a `const`. For a window that comes from
+    /// outside the program, use [`Quota::try_new`].
+    #[must_use]
+    pub const fn new(limit: u32, window: Duration) -> Self {
+        let micros = micros_rounded_up(window);
+        assert!(
+            window_in_range(micros),
+            "the window of a quota is from 1 ms to 366 days"
+        );
+        Self::of(limit, micros)
+    }
+
+    /// Does what [`Quota::new`] does, for a window that comes from outside the program.
+    ///
+    /// # Errors
+    ///
+    /// When the window is shorter than 1 ms or longer than 366 days.
+    pub fn try_new(limit: u32, window: Duration) -> Result<Self, ConfigError> {
+        let micros = micros_rounded_up(window);
+        if window_in_range(micros) {
+            Ok(Self::of(limit, micros))
+        } else {
+            Err(ConfigError::window(window))
+        }
+    }
+
+    const fn of(limit: u32, window_micros: u64) -> Self {
+        Self {
+            limit,
+            window_micros,
+            algorithm: Algorithm::SlidingLog,
+            name: None,
+        }
+    }
+
+    /// Counts by `algorithm`; by [`Algorithm::SlidingLog`] unless said otherwise.
+    #[must_use]
+    pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm.in_range();
+        self
+    }
+
+    /// Gives the quota a name of its own, by which [`DecisionView::quotas`](crate::DecisionView::quotas)
+    /// and the [headers](crate::Headers) tell it from its neighbours. The stored count does not depend
+    /// on it.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    pub(crate) fn with_limit(self, limit: u32) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// The most units in a window.
+    #[must_use]
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// The span in which at most [`limit`](Self::limit) units are admitted.
+    #[must_use]
+    pub const fn window(&self) -> Duration {
+        Duration::from_micros(self.window_micros)
+    }
+
+    /// The algorithm that counts.
+    #[must_use]
+    pub const fn counted_by(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The name given by [`named`](Self::named).
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    pub(crate) const fn window_micros(&self) -> u64 {
+        self.window_micros
+    }
+
+    /// Whether both are of one stored count, where limiter and key are the same.
+    pub(crate) fn counts_as(&self, other: &Self) -> bool {
+        (self.algorithm, self.window_micros) == (other.algorithm, other.window_micros)
+    }
+}
+
+const fn window_in_range(micros: u64) -> bool {
+    micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
+}
+
+/// Saturates where a window would be out of range anyway.
+const fn micros_rounded_up(window: Duration) -> u64 {
+    let part: u64 = if window.subsec_nanos().is_multiple_of(1_000) {
+        0
+    } else {
+        1
+    };
+    window
+        .as_secs()
+        .saturating_mul(MICROS_PER_SECOND)
+        .saturating_add(window.subsec_micros() as u64 + part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn a_window_is_from_one_millisecond_to_366_days() {
+        for window in [Duration::from_millis(1), 366 * DAY] {
+            assert_eq!(Quota::try_new(1, window).unwrap().window(), window);
+        }
+        for window in [
+            Duration::ZERO,
+            Duration::from_micros(998),
+            366 * DAY + Duration::from_nanos(1),
+            Duration::MAX,
+        ] {
+            let text = Quota::try_new(1, window).unwrap_err().to_string();
+            assert!(text.contains(&format!("{window:?}")), "{text}");
+            assert!(text.contains("from 1 ms to 366 days"), "{text}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "from 1 ms to 366 days")]
+    fn new_panics_on_a_window_out_of_range() {
+        let _ = Quota::new(1, Duration::from_micros(999));
+    }
+
+    #[test]
+    fn a_part_of_a_microsecond_lengthens_the_window() {
+        let quota = Quota::new(1, Duration::from_nanos(1_000_001));
+        assert_eq!(quota.window(), Duration::from_micros(1_001));
+    }
+}

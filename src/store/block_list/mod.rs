@@ -1,0 +1,9 @@
+//! The keys that an operator has blocked, and how a process learns what others have blocked.
+
+mod block_list;
+mod filter;
+mod refresher;
+
+pub use block_list::Blocks;
+pub(super) use block_list::full;
+pub(super) use refresher::Look;

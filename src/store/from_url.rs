@@ -1,0 +1,163 @@
+//! A store by its URL, for configuration.
+
+use std::sync::Arc;
+
+use super::memory::MemoryStore;
+use super::redis::RedisStore;
+use super::store::Store;
+use crate::error::ConfigError;
+
+/// Makes the store that a URL names, without connecting.
+///
+/// | URL | store |
+/// |---|---|
+/// | `memory:` | [`MemoryStore::new`] |
+/// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`] |
+/// | `unix:///path/to/redis.sock` | [`RedisStore::open`] on a socket of this machine |
+/// | `rediss://…` | the same by TLS: feature `tls` |
+/// | `redis+sentinel://host[:port],…/master[/database]` | the master that Sentinel names: feature `sentinel` |
+/// | `redis+cluster://host[:port],…` | a cluster, some of whose nodes these are: feature `cluster` |
+///
+/// [`RedisStore::open`] tells more of them. `valkey` may stand for `redis` in each.
+///
+/// # Errors
+///
+/// When the URL names no store, or one that this build does not have. The error does not show what
+/// could be a password.
+///
+/// # Examples
+///
+/// ```
+/// let url = std::env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
+/// let store = tollgate::store::from_url(&url)?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+pub fn from_url(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
+    let (scheme, rest) = split(url)?;
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
+        "memory" => Err(ConfigError::url(
+            "memory:…",
+            "the memory store takes no address, its URL is memory:",
+        )),
+        _ => Ok(Arc::new(RedisStore::open(url)?)),
+    }
+}
+
+/// The scheme of a URL and what follows it.
+pub(super) fn split(url: &str) -> Result<(&str, &str), ConfigError> {
+    // The text may begin with a password for all we know: nothing of it is shown.
+    url.split_once(':').ok_or_else(|| {
+        ConfigError::url(
+            "…",
+            "a store URL begins with a scheme, like redis:// or memory:",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ConfigErrorKind;
+
+    #[test]
+    fn a_url_names_a_store() {
+        for url in [
+            "memory:",
+            "redis://127.0.0.1",
+            "redis://:secret@[::1]:7000/3",
+            "unix:///tmp/redis.sock",
+            "valkey://127.0.0.1",
+            #[cfg(feature = "tls")]
+            "rediss://127.0.0.1",
+            #[cfg(feature = "sentinel")]
+            "redis+sentinel://a,b,c/mymaster",
+            #[cfg(feature = "cluster")]
+            "redis+cluster://a,b:7001",
+        ] {
+            assert!(from_url(url).is_ok(), "{url}");
+        }
+        let debug = format!("{:?}", RedisStore::open("redis://:secret@[::1]:7000/3"));
+        assert!(
+            debug.contains("::1:7000") && !debug.contains("secret"),
+            "{debug}"
+        );
+    }
+
+    #[test]
+    fn a_malformed_url_is_an_error_that_shows_no_password() {
+        for (url, rule) in [
+            ("", "begins with a scheme"),
+            ("127.0.0.1", "begins with a scheme"),
+            ("memory:secret", "takes no address"),
+            ("secret@127.0.0.1:6379", "relative URL"),
+            ("secret:6379", "not a redis url"),
+            (":secret@127.0.0.1:6379", "relative URL"),
+            ("user:secret@127.0.0.1:6379", "not a redis url"),
+            ("http://user:secret@127.0.0.1", "not a redis url"),
+            ("redis://", "missing hostname"),
+            ("redis://user:secret@", "empty host"),
+            (
+                "redis://user:secret@127.0.0.1:notaport",
+                "invalid port number",
+            ),
+            ("redis://user:secret@127.0.0.1:70000", "invalid port number"),
+            ("redis://user:secret@[::1", "invalid IPv6 address"),
+            (
+                "redis://user:secret@127.0.0.1/x",
+                "\"redis://127.0.0.1/x\": invalid database number",
+            ),
+            (
+                "redis://user:secret@127.0.0.1/-1",
+                "a database is a number from 0",
+            ),
+            (
+                "redis://user:secret@127.0.0.1?protocol=9",
+                "invalid protocol version",
+            ),
+            ("redis://user:secret@0.0.0.0", "wildcard"),
+            #[cfg(not(feature = "tls"))]
+            ("rediss://user:secret@127.0.0.1", "enable the feature `tls`"),
+            #[cfg(feature = "tls")]
+            (
+                "rediss://user:secret@127.0.0.1#insecure",
+                "a certificate is always checked",
+            ),
+            #[cfg(feature = "tls")]
+            (
+                "rediss://user:secret@127.0.0.1?ca=/nowhere/ca.pem",
+                "`ca` cannot be read from /nowhere/ca.pem",
+            ),
+            #[cfg(not(feature = "sentinel"))]
+            (
+                "redis+sentinel://user:secret@a/m",
+                "enable the feature `sentinel`",
+            ),
+            #[cfg(not(feature = "cluster"))]
+            (
+                "redis+cluster://user:secret@a",
+                "enable the feature `cluster`",
+            ),
+            #[cfg(feature = "sentinel")]
+            ("redis+sentinel://user:secret@a,b", "/master[/database]"),
+            #[cfg(feature = "sentinel")]
+            (
+                "redis+sentinel://user:secret@a,b/m/x",
+                "invalid database number",
+            ),
+            #[cfg(feature = "cluster")]
+            ("redis+cluster://user:secret@a,,b", "percent-encoded"),
+            #[cfg(feature = "cluster")]
+            ("redis+cluster://user:/secret@a,b", "percent-encoded"),
+            #[cfg(feature = "cluster")]
+            ("redis+cluster://user:secret@a:x,b", "invalid port number"),
+            ("redis+http://user:secret@a", "not a redis url"),
+        ] {
+            let error = from_url(url).err().unwrap();
+            assert_eq!(error.kind(), ConfigErrorKind::Url);
+            let text = error.to_string();
+            assert!(text.contains(rule), "{url}: {text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+}

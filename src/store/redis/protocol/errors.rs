@@ -1,0 +1,342 @@
+//! What an error of Redis means for a check.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
+
+use crate::error::{Error, ErrorKind};
+
+/// What a replica answers that is asked to write.
+const READONLY: &str = "READONLY";
+
+/// What a server says to a client that is one too many.
+const CROWDED: &str = "max number of clients reached";
+
+/// The codes of errors that pass: the server cannot serve now, or is not the one to ask.
+const PASSING: [&str; 11] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOREPLICAS",
+    READONLY,
+    "TRYAGAIN",
+    "UNKILLABLE",
+];
+
+/// Whether the server has not run the script because it does not know it.
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Whether the server refuses us as we are set up, in the handshake.
+pub(crate) fn is_of_setup(error: &RedisError) -> bool {
+    kind_of_call(error) == ErrorKind::Misconfigured
+}
+
+/// Whether a handshake in RESP3 may have failed because the server speaks RESP2 only: it answers
+/// whatever it pleases to a HELLO that it does not know, or hangs up.
+pub(crate) fn may_be_of_protocol(error: &RedisError) -> bool {
+    match error.kind() {
+        RedisKind::RESP3NotSupported => true,
+        RedisKind::AuthenticationFailed => false,
+        RedisKind::Io => error.is_connection_dropped() && !error.is_connection_refusal(),
+        _ => matches!(error.code(), Some("ERR" | "NOPROTO" | "NOPERM")),
+    }
+}
+
+/// Why there is no connection any more, and will be none.
+pub(crate) fn runtime_has_ended() -> RedisError {
+    let text = "the tokio runtime of this connection has ended";
+    (RedisKind::Io, text).into()
+}
+
+/// Whether a replica says that it is one: somebody else is master now.
+pub(crate) fn is_replica(error: &RedisError) -> bool {
+    let code = error.code().unwrap_or_default();
+    means(code, error.detail().unwrap_or_default(), READONLY)
+}
+
+/// Whether a replica says so to one check.
+pub(crate) fn is_of_replica(error: &Error) -> bool {
+    StdError::source(error).is_some_and(|source| source.is::<Replica>())
+}
+
+/// What is underneath the error of a check that a replica could not decide.
+#[derive(Debug)]
+struct Replica;
+
+impl fmt::Display for Replica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the server is a replica")
+    }
+}
+
+impl StdError for Replica {}
+
+/// Whether a cluster has not run a call, because its keys are in several slots.
+pub(crate) fn is_cross_slot(error: &Error) -> bool {
+    let source = StdError::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
+    source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::CrossSlot))
+}
+
+/// Before the arguments in what a server says of a command that it does not know: those of HELLO and
+/// AUTH are the password.
+const BEFORE_ARGUMENTS: &str = ", with args beginning with";
+
+/// What stands before the arguments of an unknown command.
+fn without_arguments(text: &str) -> &str {
+    let cut = text.split_once(BEFORE_ARGUMENTS);
+    cut.map_or(text, |(before, _)| before)
+}
+
+/// The same error where it does not quote the arguments of a command; else its code, and the text before
+/// them.
+fn not_quoting(error: RedisError) -> RedisError {
+    if !error.to_string().contains(BEFORE_ARGUMENTS) {
+        return error;
+    }
+    let detail = without_arguments(error.detail().unwrap_or_default()).to_owned();
+    match error.code() {
+        Some(code) => redis::make_extension_error(code.to_owned(), Some(detail)),
+        None => (error.kind(), "the server refuses a command", detail).into(),
+    }
+}
+
+/// An error of a whole call.
+pub(crate) fn from_redis(error: RedisError) -> Error {
+    let error = not_quoting(error);
+    let kind = kind_of_call(&error);
+    let text = if error.kind() == RedisKind::Parse {
+        // On further lines stand the bytes that were met.
+        let text = error.to_string();
+        let place = text.lines().next().unwrap_or_default();
+        format!("what answers is not Redis, or its reply is not whole: {place}")
+    } else {
+        text_of(kind, &error.to_string())
+    };
+    Error::new(kind, text).with_source(error)
+}
+
+fn kind_of_call(error: &RedisError) -> ErrorKind {
+    if error.is_timeout() {
+        return ErrorKind::Timeout;
+    }
+    if let Some(code) = error.code() {
+        return kind_of(code, error.detail().unwrap_or_default());
+    }
+    match error.kind() {
+        RedisKind::AuthenticationFailed
+        | RedisKind::InvalidClientConfig
+        | RedisKind::RESP3NotSupported => ErrorKind::Misconfigured,
+        RedisKind::Io if is_of_tls(error) => ErrorKind::Misconfigured,
+        RedisKind::Parse | RedisKind::UnexpectedReturnType => ErrorKind::InvalidReply,
+        _ => ErrorKind::Unavailable,
+    }
+}
+
+/// Whether TLS failed, by a certificate that is not trusted, or a peer that speaks something else: what
+/// else reads and writes does not look at the data.
+fn is_of_tls(error: &RedisError) -> bool {
+    let source = StdError::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::InvalidData)
+}
+
+/// An error of one check, as the script caught it.
+pub(crate) fn from_script(text: &str) -> Error {
+    // Before Redis 7.0 the place in the script stands before the code.
+    let mut words = text
+        .split([' ', ':'])
+        .map(|word| word.trim_start_matches('-'));
+    let code = words.find(|word| is_code(word));
+    let code = code.unwrap_or_default();
+    let kind = kind_of(code, text);
+    let error = Error::new(kind, text_of(kind, text));
+    if means(code, text, READONLY) {
+        return error.with_source(Replica);
+    }
+    error
+}
+
+fn is_code(word: &str) -> bool {
+    word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
+fn kind_of(code: &str, detail: &str) -> ErrorKind {
+    let means = |wanted: &str| means(code, detail, wanted);
+    if means("OOM") {
+        ErrorKind::Full
+    } else if PASSING.contains(&code) || means(READONLY) || means("NOREPLICAS") || means(CROWDED) {
+        ErrorKind::Unavailable
+    } else {
+        ErrorKind::Misconfigured
+    }
+}
+
+/// Whether a code is this one. Before Redis 7.0 an error that ends a script is an ERR which quotes the
+/// real one.
+fn means(code: &str, detail: &str, wanted: &str) -> bool {
+    code == wanted || (code == "ERR" && detail.contains(wanted))
+}
+
+fn text_of(kind: ErrorKind, text: &str) -> String {
+    let what = match kind {
+        ErrorKind::Timeout => "Redis did not answer in time",
+        ErrorKind::Full => "Redis is out of memory",
+        ErrorKind::Misconfigured => "Redis refuses the script as things are set up",
+        ErrorKind::InvalidReply => "Redis did not answer as the script does",
+        _ => "Redis cannot be asked",
+    };
+    format!("{what}: {}", without_arguments(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_failed_in_the_script_says_what_kind_of_failure_it_was() {
+        for (text, kind) in [
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                ErrorKind::Misconfigured,
+            ),
+            (
+                "@user_script: 34: WRONGTYPE Operation against a key holding the wrong kind",
+                ErrorKind::Misconfigured,
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                ErrorKind::Full,
+            ),
+            (
+                "@user_script: 9: -OOM command not allowed when used memory > 'maxmemory'.",
+                ErrorKind::Full,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "ERR ACL failure in script: User limiter has no permissions to run the 'rpush' command",
+                ErrorKind::Misconfigured,
+            ),
+            (
+                "user_script:7: attempt to index a nil value",
+                ErrorKind::Misconfigured,
+            ),
+        ] {
+            assert_eq!(from_script(text).kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_failed_says_what_kind_of_failure_it_was() {
+        let error = |code: &str, detail: &str| {
+            redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+        };
+        let script = "Error running script (call to f_1): @user_script: 1: -";
+        for (error, kind) in [
+            (error("OOM", "command not allowed"), ErrorKind::Full),
+            (
+                error("ERR", &format!("{script}OOM command")),
+                ErrorKind::Full,
+            ),
+            (error("LOADING", "the dataset"), ErrorKind::Unavailable),
+            (
+                error("MISCONF", "unable to persist"),
+                ErrorKind::Unavailable,
+            ),
+            (error("READONLY", "replica"), ErrorKind::Unavailable),
+            (
+                error("ERR", &format!("{script}READONLY You")),
+                ErrorKind::Unavailable,
+            ),
+            (error("NOAUTH", "required"), ErrorKind::Misconfigured),
+            (error("CROSSSLOT", "keys"), ErrorKind::Misconfigured),
+            (
+                error("ERR", "unknown command EVALSHA"),
+                ErrorKind::Misconfigured,
+            ),
+            (
+                std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(),
+                ErrorKind::Unavailable,
+            ),
+            (
+                std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
+                ErrorKind::Timeout,
+            ),
+        ] {
+            let text = format!("{error:?}");
+            assert_eq!(from_redis(error).kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_known_by_what_it_says_of_a_call_or_of_one_check() {
+        let text = "You can't write against a read only replica.";
+        let old = format!("Error running script (call to f_1): @user_script: 9: -READONLY {text}");
+        for (code, detail, expected) in [
+            ("READONLY", text, true),
+            ("ERR", old.as_str(), true),
+            ("MOVED", "1 127.0.0.1:1", false),
+            ("ERR", "unknown command", false),
+        ] {
+            let of_call = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+            assert_eq!(is_replica(&of_call), expected, "{of_call}");
+            let of_check = from_script(&format!("{code} {detail}"));
+            assert_eq!(is_of_replica(&of_check), expected, "{of_check}");
+        }
+        assert!(is_of_replica(&from_script(&format!(
+            "@user_script: 9: -READONLY {text}"
+        ))));
+    }
+
+    #[test]
+    fn a_handshake_is_tried_in_resp2_where_the_protocol_may_be_what_fails() {
+        let error = |code: &str, detail: &str| {
+            redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
+        };
+        let io = |kind| RedisError::from(std::io::Error::from(kind));
+        for (error, expected) in [
+            (error("ERR", "unknown command 'HELLO', with args"), true),
+            (error("NOPROTO", "unsupported protocol version"), true),
+            (io(std::io::ErrorKind::ConnectionReset), true),
+            (io(std::io::ErrorKind::ConnectionRefused), false),
+            (io(std::io::ErrorKind::TimedOut), false),
+            (error("WRONGPASS", "invalid username-password pair"), false),
+            (error("LOADING", "the dataset"), false),
+        ] {
+            assert_eq!(may_be_of_protocol(&error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_of_an_unknown_command_are_not_shown() {
+        let quoting = "unknown command `AUTH`, with args beginning with: `default`, `s3cret`, ";
+        let of_server = redis::make_extension_error("ERR".into(), Some(quoting.into()));
+        let of_client = (RedisKind::Io, "no connections", format!("node: {quoting}"));
+        for error in [of_server, of_client.into()] {
+            let error = from_redis(error);
+            let shown = format!("{error} {error:?} {:?}", StdError::source(&error));
+            assert!(shown.contains("unknown command `AUTH`"), "{shown}");
+            assert!(!shown.contains("s3cret"), "{shown}");
+        }
+        let error = from_script(&format!("ERR {quoting}"));
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_has_too_many_clients_is_unavailable() {
+        let error = redis::make_extension_error("ERR".into(), Some(CROWDED.into()));
+        assert_eq!(from_redis(error).kind(), ErrorKind::Unavailable);
+    }
+}

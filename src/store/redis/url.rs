@@ -1,0 +1,306 @@
+//! What a URL of Redis says.
+
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+use url::Url;
+
+#[cfg(feature = "cluster")]
+use super::connection::Cluster;
+#[cfg(feature = "sentinel")]
+use super::connection::Sentinel;
+use super::connection::{Server, Source};
+use crate::error::ConfigError;
+#[cfg(feature = "tls")]
+use crate::store::redis::connection::tls;
+
+const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
+const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];
+
+/// Where sentinels listen unless told otherwise.
+#[cfg(feature = "sentinel")]
+const SENTINEL_PORT: u16 = 26_379;
+
+/// Where connections to a URL come from.
+pub(crate) fn source(url: &str) -> Result<Source, ConfigError> {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    match scheme.split_once('+') {
+        Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
+        Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
+        _ => {
+            let Endpoint { info, protocol, .. } = Endpoint::parse(url)?;
+            let server = Server::new(&info, protocol);
+            server
+                .map(|server| Source::Server(Box::new(server)))
+                .map_err(|error| malformed("…", &reason(&error)))
+        }
+    }
+}
+
+#[cfg(feature = "cluster")]
+fn cluster(base: &str, url: &str) -> Result<Source, ConfigError> {
+    let shown = format!("{base}+cluster…");
+    let several = Several::split(url).ok_or_else(|| Several::malformed(&shown))?;
+    let Several { path, query, .. } = several;
+    let nodes = several.hosts.split(',').map(|host| {
+        let userinfo = several.userinfo;
+        Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}"))
+    });
+    let nodes: Vec<Endpoint> = nodes.collect::<Result<_, _>>()?;
+    let protocol = nodes.first().and_then(|node| node.protocol);
+    #[cfg(feature = "tls")]
+    let certificates = nodes.first().and_then(|node| node.certificates.clone());
+    let cluster = Cluster::new(
+        &nodes.into_iter().map(|node| node.info).collect::<Vec<_>>(),
+        protocol,
+        #[cfg(feature = "tls")]
+        certificates.as_ref(),
+    );
+    cluster
+        .map(|cluster| Source::Cluster(Box::new(cluster)))
+        .map_err(|error| malformed(&shown, &reason(&error)))
+}
+
+#[cfg(not(feature = "cluster"))]
+fn cluster(base: &str, _: &str) -> Result<Source, ConfigError> {
+    let text = "this build knows no cluster: enable the feature `cluster`";
+    Err(ConfigError::url(&format!("{base}+cluster…"), text))
+}
+
+#[cfg(feature = "sentinel")]
+fn sentinel(base: &str, url: &str) -> Result<Source, ConfigError> {
+    let shown = format!("{base}+sentinel…");
+    let malformed = || Several::malformed(&shown);
+    let several = Several::split(url).ok_or_else(malformed)?;
+    let (name, database) = match several.path.trim_start_matches('/').split_once('/') {
+        Some((name, database)) => (name, format!("/{database}")),
+        None => (several.path.trim_start_matches('/'), String::new()),
+    };
+    let name = percent_encoding::percent_decode_str(name).decode_utf8();
+    let name = name
+        .ok()
+        .filter(|name| !name.is_empty())
+        .ok_or_else(malformed)?;
+    let (mut master, mut sentinels) = (None, Vec::new());
+    for host in several.hosts.split(',') {
+        let (userinfo, query) = (several.userinfo, several.query);
+        let host = with_port(host, SENTINEL_PORT);
+        let endpoint = Endpoint::parse(&format!("{base}://{userinfo}{host}{database}{query}"))?;
+        let Endpoint { info, protocol, .. } = endpoint;
+        let own = of_sentinel(&info, &endpoint.url);
+        let sentinel = Server::new(&own, protocol);
+        sentinels.push(sentinel.map_err(|_| malformed())?);
+        master.get_or_insert((info, protocol));
+    }
+    let (info, protocol) = master.ok_or_else(malformed)?;
+    let sentinel = Sentinel::new(sentinels, name.into_owned(), info, protocol);
+    Ok(Source::Sentinel(Box::new(sentinel)))
+}
+
+#[cfg(not(feature = "sentinel"))]
+fn sentinel(base: &str, _: &str) -> Result<Source, ConfigError> {
+    let text = "this build knows no Sentinel: enable the feature `sentinel`";
+    Err(ConfigError::url(&format!("{base}+sentinel…"), text))
+}
+
+/// How a sentinel is spoken to: what the URL says of users is for the servers, but for what is named
+/// after the sentinels.
+#[cfg(feature = "sentinel")]
+fn of_sentinel(info: &ConnectionInfo, url: &Url) -> ConnectionInfo {
+    let mut settings = redis::RedisConnectionInfo::default();
+    for (name, value) in url.query_pairs() {
+        settings = match &*name {
+            "sentinel_username" => settings.set_username(value),
+            "sentinel_password" => settings.set_password(value),
+            _ => settings,
+        };
+    }
+    info.clone().set_redis_settings(settings)
+}
+
+#[cfg(feature = "sentinel")]
+fn with_port(host: &str, port: u16) -> String {
+    let behind_address = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    if host.is_empty() || behind_address.contains(':') {
+        host.to_owned()
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// The parts of a URL that names several hosts.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+#[derive(Clone, Copy)]
+struct Several<'a> {
+    /// With its @, if there is any.
+    userinfo: &'a str,
+    hosts: &'a str,
+    path: &'a str,
+    /// With its ?, if there is any.
+    query: &'a str,
+}
+
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+impl<'a> Several<'a> {
+    fn split(url: &'a str) -> Option<Self> {
+        let (_, rest) = url.split_once("://")?;
+        let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
+        let (userinfo, hosts) = authority.split_at(hosts_at);
+        // A password that holds a slash would be shown in parts.
+        let is_whole = !path.contains('@') && hosts.split(',').all(|host| !host.is_empty());
+        is_whole.then_some(Self {
+            userinfo,
+            hosts,
+            path,
+            query,
+        })
+    }
+
+    fn malformed(shown: &str) -> ConfigError {
+        let rule = "it is redis+cluster://[user][:password@]host[:port],… or \
+            redis+sentinel://[user][:password@]host[:port],…/master[/database], where what is no letter \
+            or digit in a password is percent-encoded";
+        ConfigError::url(shown, rule)
+    }
+}
+
+/// One server of a URL.
+struct Endpoint {
+    info: ConnectionInfo,
+    /// The protocol to speak, if the URL names one.
+    protocol: Option<ProtocolVersion>,
+    #[cfg(feature = "tls")]
+    #[cfg_attr(
+        not(feature = "cluster"),
+        expect(dead_code, reason = "only a cluster takes them")
+    )]
+    certificates: Option<redis::TlsCertificates>,
+    #[cfg_attr(
+        not(feature = "sentinel"),
+        expect(dead_code, reason = "only Sentinel looks")
+    )]
+    url: Url,
+}
+
+impl Endpoint {
+    fn parse(url: &str) -> Result<Self, ConfigError> {
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let url = Url::parse(url)
+            // Nothing behind the scheme is shown: what cannot be read may hold a password anywhere.
+            .map_err(|error| malformed(&format!("{scheme}…"), &error.to_string()))?;
+        if url.cannot_be_a_base() {
+            // What stands before the first colon may be a password as well.
+            return Err(malformed("…", "not a redis url"));
+        }
+        let shown = without_secrets(&url);
+        let is_tls = TLS_SCHEMES.contains(&url.scheme());
+        if is_tls && cfg!(not(feature = "tls")) {
+            let text = "this build has no TLS: enable the feature `tls`";
+            return Err(ConfigError::url(&shown, text));
+        }
+        let info = url.clone().into_connection_info();
+        let info = info.map_err(|error| malformed(&shown, &reason(&error)))?;
+        if info.redis_settings().db() < 0 {
+            return Err(malformed(&shown, "a database is a number from 0"));
+        }
+        let asks_for_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
+        let protocol = asks_for_protocol.then(|| info.redis_settings().protocol());
+        #[cfg(feature = "tls")]
+        let (info, certificates) = if is_tls {
+            tls::secured(info, &url, &shown)?
+        } else {
+            (info, None)
+        };
+        Ok(Self {
+            info,
+            protocol,
+            #[cfg(feature = "tls")]
+            certificates,
+            url,
+        })
+    }
+}
+
+fn malformed(shown: &str, reason: &str) -> ConfigError {
+    const RULE: &str = "a URL of Redis is redis://[user][:password@]host[:port][/database]";
+    ConfigError::url(shown, &format!("{reason}; {RULE}"))
+}
+
+/// What an error of redis says, without its kind.
+fn reason(error: &RedisError) -> String {
+    let text = error.to_string();
+    text.split(" - ").next().unwrap_or_default().to_lowercase()
+}
+
+fn without_secrets(url: &Url) -> String {
+    let mut shown = url.clone();
+    // Where a URL cannot have them, it has none.
+    let _ = shown.set_password(None);
+    let _ = shown.set_username("");
+    shown.set_query(None);
+    shown.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_may_ask_for_a_protocol() {
+        for (url, protocol) in [
+            ("redis://127.0.0.1", None),
+            ("redis://:protocol=2@127.0.0.1", None),
+            (
+                "redis://127.0.0.1?protocol=resp2",
+                Some(ProtocolVersion::RESP2),
+            ),
+            ("redis://127.0.0.1?protocol=3", Some(ProtocolVersion::RESP3)),
+        ] {
+            assert_eq!(Endpoint::parse(url).unwrap().protocol, protocol, "{url}");
+        }
+    }
+
+    #[test]
+    fn users_and_passwords_are_percent_decoded() {
+        let url = "redis://l%3Aimiter:p%40ss%2Fw%3Frd@127.0.0.1";
+        let endpoint = Endpoint::parse(url).unwrap();
+        let settings = endpoint.info.redis_settings();
+        let expected = (Some("l:imiter"), Some("p@ss/w?rd"));
+        assert_eq!((settings.username(), settings.password()), expected);
+    }
+
+    #[cfg(feature = "sentinel")]
+    #[test]
+    fn a_url_names_sentinels_and_their_master() {
+        let url = "redis+sentinel://ann:one@a:7000,b,[::1]/my%20master/3\
+            ?sentinel_username=bob&sentinel_password=t%26wo";
+        let Source::Sentinel(sentinel) = source(url).unwrap() else {
+            panic!("no sentinel");
+        };
+        let shown = format!("{sentinel:?}");
+        assert_eq!(shown, "my master by [a:7000, b:26379, ::1:26379]");
+
+        let several = Several::split(url).unwrap();
+        let endpoint = format!("redis://{}a{}", several.userinfo, several.query);
+        let endpoint = Endpoint::parse(&endpoint).unwrap();
+        let own = of_sentinel(&endpoint.info, &endpoint.url);
+        let users = |info: &ConnectionInfo| {
+            let settings = info.redis_settings();
+            [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned))
+        };
+        let named = |texts: [&str; 2]| texts.map(|text| Some(text.to_owned()));
+        assert_eq!(users(&endpoint.info), named(["ann", "one"]));
+        assert_eq!(users(&own), named(["bob", "t&wo"]));
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn a_url_names_nodes_of_a_cluster() {
+        let Source::Cluster(cluster) = source("redis+cluster://:pw@a:7000,b,[::1]:7").unwrap()
+        else {
+            panic!("no cluster");
+        };
+        let shown = format!("{cluster:?}");
+        assert_eq!(shown, "cluster of a:7000,b:6379,::1:7");
+    }
+}

@@ -1,0 +1,17 @@
+//! Metrics through the facade of the crate `metrics`; without the feature, nothing.
+
+#[cfg(not(feature = "metrics"))]
+mod disabled;
+#[cfg(feature = "metrics")]
+mod handles;
+#[cfg(feature = "metrics")]
+mod metrics;
+
+#[cfg(not(feature = "metrics"))]
+pub(super) use disabled::CheckCounts;
+#[cfg(not(feature = "metrics"))]
+pub(crate) use disabled::StoreMeter;
+#[cfg(feature = "metrics")]
+pub(super) use metrics::CheckCounts;
+#[cfg(feature = "metrics")]
+pub(crate) use metrics::StoreMeter;

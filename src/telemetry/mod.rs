@@ -1,0 +1,19 @@
+//! What operators see of checks and stores: metrics, events, the outage log, the keys refused most.
+//!
+//! This room knows `decision`, `key` and `error`. It decides nothing and delays no check: what nobody
+//! listens to costs one load.
+
+mod busiest_refused;
+mod checks;
+mod events;
+#[cfg(test)]
+mod log_capture;
+mod metrics;
+mod outage_log;
+
+pub use busiest_refused::RefusedKey;
+pub(crate) use checks::{Outcome, Telemetry};
+#[cfg(test)]
+pub(crate) use log_capture::log_of;
+pub(crate) use metrics::StoreMeter;
+pub(crate) use outage_log::Outage;
