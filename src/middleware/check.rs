@@ -9,13 +9,14 @@ use std::task::{Context, Poll, ready};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::config::{Gate, Judged};
+use super::plan_lookup::PlanFuture;
 use crate::decision::Decision;
 use crate::decision::Draft;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Begun;
+use crate::quota::Plan;
 use crate::quota::Quotas;
-use crate::quota::{Plan, PlanFuture};
 use crate::store::Guarded;
 
 /// Looks for the quotas of a key, asks the store, and waits for its turn, as far as there is need.

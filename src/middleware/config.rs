@@ -17,6 +17,7 @@ use super::check::Inquiry;
 use super::diagnostics::Notices;
 use super::headers::Headers;
 use super::headers::Wording;
+use super::plan_lookup::PlanLookup;
 use super::rejection::Grpc;
 use super::rejection::{Rejection, RejectionReason};
 use super::reservation::Reservation;
@@ -28,7 +29,6 @@ use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::limiter::RateLimiter;
 use crate::limiter::{Begun, nap_after};
 use crate::middleware::rejection::unread_body;
-use crate::quota::PlanFn;
 use crate::telemetry::Outcome;
 
 /// What a layer was told.
@@ -39,7 +39,7 @@ pub(crate) struct Gate {
     pub(crate) on_missing_key: MissingKey,
     pub(crate) skip: Option<Arc<SkipFn>>,
     pub(crate) cost: Option<Arc<CostFn>>,
-    pub(crate) plans: Option<Arc<PlanFn>>,
+    pub(crate) plans: Option<Arc<PlanLookup>>,
     /// How long a request waits for its turn.
     pub(crate) patience: Duration,
     pub(crate) settle: Option<Arc<SettleFn>>,

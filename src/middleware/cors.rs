@@ -81,7 +81,7 @@ mod tests {
     use crate::decision::{Decision, Source};
     use crate::middleware::headers::Wording;
     use crate::middleware::headers::{Draft, Headers};
-    use crate::middleware::rejection::text;
+    use crate::middleware::rejection::plain_text;
     use crate::middleware::rejection::{Rejection, RejectionReason, problem_json};
     use crate::quota::Quota;
 
@@ -115,7 +115,7 @@ mod tests {
         ] {
             let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
             let wording = Wording::new(&headers, &"search".into(), &Quota::per_minute(9).into());
-            let mut response = text(&refusal());
+            let mut response = plain_text(&refusal());
             refusal().complete(&wording, &mut response);
             written.extend(response.headers().keys().cloned());
         }

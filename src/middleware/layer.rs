@@ -15,15 +15,14 @@ use super::config::{Gate, MissingKey};
 use super::diagnostics::note_layer;
 use super::headers::Headers;
 use super::headers::Wording;
-use super::rejection::Rejection;
+use super::plan_lookup::boxed;
+use super::rejection::{Rejection, plain_text};
 use super::service::RateLimit;
 use crate::decision::DecisionView;
 use crate::key::Key;
 use crate::key::{KeyExtractor, peer_ip};
 use crate::limiter::{FailurePolicy, RateLimiter};
-use crate::middleware::rejection::rejection;
-use crate::quota::Quotas;
-use crate::quota::{IntoPlan, plan};
+use crate::quota::{IntoPlan, Quotas};
 use crate::store::Store;
 
 /// Puts a limit before a service: of a router, a route, or any other that takes HTTP requests.
@@ -217,7 +216,7 @@ impl RateLimitLayer {
         R: Future<Output: IntoPlan> + Send + 'static,
     {
         self.with(|gate| {
-            gate.plans = Some(Arc::new(move |key, parts| plan::boxed(quotas(key, parts))));
+            gate.plans = Some(Arc::new(move |key, parts| boxed(quotas(key, parts))));
         })
     }
 
@@ -474,7 +473,7 @@ impl From<RateLimiter> for RateLimitLayer {
                 reserves: false,
                 headers,
                 status: StatusCode::TOO_MANY_REQUESTS,
-                responder: Arc::new(rejection::text),
+                responder: Arc::new(plain_text),
                 grpc: false,
                 close_refused_uploads: true,
                 dry_run: None,

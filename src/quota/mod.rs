@@ -3,7 +3,7 @@
 //! This room knows `error` and `std`.
 
 mod algorithm;
-pub(crate) mod plan;
+mod plan;
 mod quota;
 mod quotas;
 #[cfg(feature = "serde")]
@@ -12,6 +12,5 @@ mod text;
 
 pub use algorithm::Algorithm;
 pub use plan::{IntoPlan, Plan};
-pub(crate) use plan::{PlanFn, PlanFuture};
 pub use quota::Quota;
 pub use quotas::Quotas;

@@ -1,15 +1,9 @@
 //! The quotas of one key: a tenant's plan, looked up for each request.
 
 use std::error::Error as StdError;
-use std::future::Future;
-use std::pin::Pin;
-
-use http::request::Parts;
 
 use super::quota::Quota;
 use super::quotas::Quotas;
-use crate::error::{Error, ErrorKind};
-use crate::key::Key;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -78,20 +72,4 @@ impl<P: IntoPlan, E: Into<BoxError>> IntoPlan for Result<P, E> {
     fn into_plan(self) -> Result<Plan, BoxError> {
         self.map_err(E::into)?.into_plan()
     }
-}
-
-/// Finds the plan of a key.
-pub(crate) type PlanFn = dyn Fn(&Key, &Parts) -> PlanFuture + Send + Sync;
-
-pub(crate) type PlanFuture = Pin<Box<dyn Future<Output = Result<Plan, Error>> + Send>>;
-
-/// Forgets of which type a future is, and what it makes the plan of.
-pub(crate) fn boxed(future: impl Future<Output: IntoPlan> + Send + 'static) -> PlanFuture {
-    Box::pin(async { future.await.into_plan().map_err(unknown) })
-}
-
-fn unknown(error: BoxError) -> Error {
-    // The text of a foreign error may name the key, or more.
-    let text = "the quotas of a key could not be found";
-    Error::new(ErrorKind::QuotasUnknown, text).with_boxed_source(error)
 }

@@ -8,7 +8,7 @@ mod field_syntax;
 mod gcra_refill;
 mod inner_remaining;
 mod number;
-mod policy_names;
+pub(super) mod policy_names;
 mod structured_fields;
 mod templates;
 #[cfg(test)]

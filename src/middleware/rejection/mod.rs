@@ -2,9 +2,10 @@
 
 pub(super) mod grpc;
 mod problem_json;
-pub(crate) mod rejection;
+mod rejection;
 pub(super) mod unread_body;
 
 pub(super) use grpc::Grpc;
 pub use problem_json::{problem_json, problem_json_typed};
+pub(super) use rejection::plain_text;
 pub use rejection::{Rejection, RejectionReason, WouldReject};

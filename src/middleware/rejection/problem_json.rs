@@ -312,7 +312,7 @@ mod tests {
             let decision = Decision::new(&quotas.clone().into(), 1, answer).unwrap();
             let reason = RejectionReason::Limited(decision.into_view());
             let document = read(&typed(&Rejection::new(&(&*limiter).into(), reason)));
-            let names = crate::middleware::headers::policy_names(&limiter, &quotas.each_ref());
+            let names = crate::middleware::headers::policy_names::policy_names(&limiter, &quotas.each_ref());
             prop_assert_eq!(&document["violated-policies"], &json!(names));
         }
     }

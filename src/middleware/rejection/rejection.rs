@@ -171,7 +171,7 @@ fn seconds_of(value: &HeaderValue) -> Option<Duration> {
 }
 
 /// The answer of a layer that is told of no other: a short text.
-pub(crate) fn text(rejection: &Rejection) -> Response<Bytes> {
+pub(crate) fn plain_text(rejection: &Rejection) -> Response<Bytes> {
     let mut response = Response::new(rejection.body());
     *response.status_mut() = rejection.status();
     let headers = response.headers_mut();

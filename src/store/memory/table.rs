@@ -16,7 +16,7 @@ pub(super) type Guard<'a> = MutexGuard<'a, Timed<Shard>>;
 
 /// Up to so many counts.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     first: Locked<Shard>,
     others: Box<[Locked<Shard>]>,
 }
