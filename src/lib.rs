@@ -89,7 +89,7 @@ mod telemetry;
 pub use decision::{Decision, DecisionView, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
-pub use limiter::{Admin, FailurePolicy, RateLimiter, Standing};
+pub use limiter::{Admin, FailurePolicy, KeyStatus, RateLimiter};
 pub use middleware::{
     Draft, Headers, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason, Reservation,
     ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,

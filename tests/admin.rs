@@ -35,10 +35,10 @@ async fn a_look_tells_what_is_used_and_when_it_returns_and_charges_nothing() {
     let server = RedisServer::start();
     for limiter in limiters(&server) {
         let admin = limiter.admin();
-        assert_eq!(admin.look("ada").await.unwrap().remaining(), 3);
+        assert_eq!(admin.peek("ada").await.unwrap().remaining(), 3);
         let _ = limiter.check_n("ada", 2).await.unwrap();
         for _ in 0..5 {
-            let standing = admin.look("ada").await.unwrap();
+            let standing = admin.peek("ada").await.unwrap();
             assert_eq!((standing.used(), standing.remaining()), (2, 1));
             assert_eq!(standing.blocked_for(), None);
             let left = standing.reset_after();
@@ -57,16 +57,16 @@ async fn what_is_reset_has_its_whole_quotas_and_what_is_given_has_so_much_more()
         let _ = limiter.check_n("ada", 3).await.unwrap();
         assert!(!limiter.check("ada").await.unwrap().is_allowed());
 
-        admin.give("ada", 2).await.unwrap();
-        assert_eq!(admin.look("ada").await.unwrap().remaining(), 2);
+        admin.credit("ada", 2).await.unwrap();
+        assert_eq!(admin.peek("ada").await.unwrap().remaining(), 2);
         assert!(limiter.check("ada").await.unwrap().is_allowed());
         // Nobody has more than the limit.
-        admin.give("ada", 1_000).await.unwrap();
-        assert_eq!(admin.look("ada").await.unwrap().remaining(), 3);
+        admin.credit("ada", 1_000).await.unwrap();
+        assert_eq!(admin.peek("ada").await.unwrap().remaining(), 3);
 
         let _ = limiter.check_n("ada", 3).await.unwrap();
         admin.reset("ada").await.unwrap();
-        assert_eq!(admin.look("ada").await.unwrap().used(), 0);
+        assert_eq!(admin.peek("ada").await.unwrap().used(), 0);
         assert!(limiter.check("ada").await.unwrap().is_allowed());
     }
 }
@@ -86,7 +86,7 @@ async fn a_blocked_key_is_refused_whatever_it_has_left_and_charged_nothing() {
             let wait = refused.retry_after().unwrap();
             assert!(wait > HOUR - 10 * SECOND && wait <= HOUR, "{wait:?}");
         }
-        let standing = admin.look("ada").await.unwrap();
+        let standing = admin.peek("ada").await.unwrap();
         assert_eq!((standing.used(), standing.remaining()), (1, 2));
         let left = standing.blocked_for().unwrap();
         assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
@@ -95,10 +95,10 @@ async fn a_blocked_key_is_refused_whatever_it_has_left_and_charged_nothing() {
         assert!(limiter.check("bob").await.unwrap().is_allowed());
         let other = limiter.clone().name("other");
         assert!(other.check("ada").await.unwrap().is_allowed());
-        assert_eq!(other.admin().look("ada").await.unwrap().blocked_for(), None);
+        assert_eq!(other.admin().peek("ada").await.unwrap().blocked_for(), None);
 
         admin.unblock("ada").await.unwrap();
-        assert_eq!(admin.look("ada").await.unwrap().blocked_for(), None);
+        assert_eq!(admin.peek("ada").await.unwrap().blocked_for(), None);
         assert_eq!(limiter.check("ada").await.unwrap().used(), 2);
         // Whoever is not blocked can be unblocked.
         admin.unblock("nobody").await.unwrap();
@@ -113,7 +113,7 @@ async fn a_look_and_a_peek_say_what_a_blocked_key_has_left_and_reset_and_give_do
         let _ = limiter.check_n("ada", 3).await.unwrap();
         admin.block("ada", HOUR).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
-        admin.give("ada", 1).await.unwrap();
+        admin.credit("ada", 1).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 1);
         admin.reset("ada").await.unwrap();
         let peeked = limiter.peek("ada").await.unwrap();
@@ -203,7 +203,7 @@ async fn a_block_for_good_holds_on_each_store() {
             let years = refused.retry_after().unwrap().as_secs() / 86_400 / 365;
             assert!(years > 100, "{years}");
             // What Redis says of it is looked at.
-            let standing = limiter.admin().look("ada").await.unwrap();
+            let standing = limiter.admin().peek("ada").await.unwrap();
             assert!(standing.blocked_for().is_some());
         }
         let layer = RateLimitLayer::from(limiter.clone()).key(key::from_fn(|_| Some("ada".into())));
@@ -241,19 +241,19 @@ async fn a_plan_is_looked_at_and_reset_by_its_own_quotas_and_blocked_whatever_th
         }
         let admin = layer.limiter().admin();
         let of_plan = admin.clone().quotas(plan);
-        assert_eq!(admin.look("acme").await.unwrap().used(), 0);
-        let used = of_plan.look("acme").await.unwrap();
+        assert_eq!(admin.peek("acme").await.unwrap().used(), 0);
+        let used = of_plan.peek("acme").await.unwrap();
         let used: Vec<_> = used.quotas().map(|of| (of.limit(), of.used())).collect();
         assert_eq!(used, [(100, 4), (10, 4)]);
-        of_plan.give("acme", 1).await.unwrap();
-        assert_eq!(of_plan.look("acme").await.unwrap().used(), 3);
+        of_plan.credit("acme", 1).await.unwrap();
+        assert_eq!(of_plan.peek("acme").await.unwrap().used(), 3);
         of_plan.reset("acme").await.unwrap();
-        assert_eq!(of_plan.look("acme").await.unwrap().used(), 0);
+        assert_eq!(of_plan.peek("acme").await.unwrap().used(), 0);
 
         admin.block("acme", HOUR).await.unwrap();
         assert_eq!(ask(&layer).await.status(), 429);
-        assert!(of_plan.look("acme").await.unwrap().blocked_for().is_some());
-        assert_eq!(of_plan.look("acme").await.unwrap().used(), 0);
+        assert!(of_plan.peek("acme").await.unwrap().blocked_for().is_some());
+        assert_eq!(of_plan.peek("acme").await.unwrap().used(), 0);
         of_plan.unblock("acme").await.unwrap();
         assert_eq!(ask(&layer).await.status(), 200);
     }
@@ -364,7 +364,7 @@ async fn the_keys_that_are_refused_most_are_told_blocked_or_not_if_that_was_aske
     assert_eq!(told(10), [("eve".into(), 4, 0), ("bob".into(), 2, 0)]);
     assert_eq!(told(1), [("eve".into(), 4, 0)]);
     // Looks refuse nobody.
-    let _ = admin.look("eve").await.unwrap();
+    let _ = admin.peek("eve").await.unwrap();
     assert_eq!(told(1), [("eve".into(), 4, 0)]);
 
     let untold = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
@@ -380,7 +380,7 @@ async fn a_key_of_a_log_is_the_key_that_was_logged() {
     let api_key = key::header("x-api-key").of("secret");
     let _ = limiter.check(&api_key).await.unwrap();
     let read = Key::from_stored(api_key.as_str()).unwrap();
-    assert_eq!(limiter.admin().look(read).await.unwrap().used(), 1);
+    assert_eq!(limiter.admin().peek(read).await.unwrap().used(), 1);
 }
 
 /// A store that only decides.
@@ -398,11 +398,11 @@ impl Store for Plain {
 async fn a_store_that_only_decides_says_that_it_can_do_no_more() {
     let layer = RateLimitLayer::new(Plain, Quota::per_hour(3)).on_failure(FailurePolicy::open());
     let admin = layer.limiter().admin();
-    assert_eq!(admin.look("ada").await.unwrap().remaining(), 3);
+    assert_eq!(admin.peek("ada").await.unwrap().remaining(), 3);
     assert!(admin.blocked().await.unwrap().is_empty());
     for outcome in [
         admin.reset("ada").await,
-        admin.give("ada", 1).await,
+        admin.credit("ada", 1).await,
         admin.block("ada", HOUR).await,
         admin.unblock("ada").await,
     ] {

@@ -61,7 +61,7 @@ fn allocations_of_a_refusal(layer: &RateLimitLayer, request: Request<()>) -> u64
 #[test]
 fn a_refused_upload_allocates_no_more_than_any_refusal() {
     let closes = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(key::global());
-    let keeps = closes.clone().close_refused_uploads(false);
+    let keeps = closes.clone().close_rejected_uploads(false);
     let request = |name: &str| Request::post("/").header(name, "1024").body(()).unwrap();
     for layer in [&closes, &keeps] {
         // The first refusal of a layer also makes what the layer keeps.

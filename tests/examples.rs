@@ -539,7 +539,7 @@ async fn a_service_to_watch_tells_what_its_clients_saw_and_whom_it_refused() {
     }
     let expected = [
         ("export", "admitted", 3),
-        ("export", "would_refuse", 2),
+        ("export", "would_reject", 2),
         ("search", "admitted", 9 - refused),
         ("search", "no_key", 1),
         ("search", "refused", refused),
@@ -562,7 +562,7 @@ async fn a_service_to_watch_has_clients_of_its_own_if_it_is_told_to() {
     let mut example = Example::start_with("observability", "memory:", &arguments);
     let address = example.address();
     let patience = Instant::now() + Duration::from_secs(20);
-    let wanted = ["admitted", "refused", "would_refuse", "exempt", "no_key"];
+    let wanted = ["admitted", "refused", "would_reject", "exempt", "no_key"];
     loop {
         let counted = counted(&address).await;
         let there: BTreeSet<&str> = counted.keys().map(|(_, outcome)| &**outcome).collect();

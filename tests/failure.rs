@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, Request, Response, StatusCode};
 use support::moody::{DEADLINE, Mood, Moody};
 use tollgate::key;
-use tollgate::store::{Check, Guard, StoreFuture};
+use tollgate::store::{Check, CircuitBreaker, StoreFuture};
 use tollgate::{
     Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer,
     RateLimiter, Source, Store,
@@ -192,7 +192,7 @@ async fn new_keys_admitted(limiter: &RateLimiter, source: Source) -> u32 {
 #[tokio::test]
 async fn a_fallback_that_is_full_has_new_keys_share_its_few_counts() {
     let mut store = Moody::unavailable();
-    store.guard = Guard::new().fallback_keys(1);
+    store.guard = CircuitBreaker::new().fallback_keys(1);
     let limiter = falling_back(&store, 1);
     assert!(limiter.check("ada").await.unwrap().is_allowed());
     assert_eq!(new_keys_admitted(&limiter, Source::Fallback).await, 64);
@@ -246,7 +246,7 @@ async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
         let policy = FailurePolicy::fall_back().share(NonZeroU32::new(3).unwrap());
         let limiter = RateLimiter::new(store.clone(), quota).on_failure(policy);
         let _ = limiter.check_n("ada", 20).await.unwrap();
-        let error = limiter.admin().give("ada", 6).await.unwrap_err();
+        let error = limiter.admin().credit("ada", 6).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         let looked = limiter.peek("ada").await.unwrap();
         assert_eq!((looked.limit(), looked.used()), (30, 14));
@@ -262,7 +262,7 @@ async fn a_store_that_cannot_give_says_so() {
         }
     }
     let limiter = RateLimiter::new(Checks(MemoryStore::new()), Quota::per_minute(9));
-    let error = limiter.admin().give("ada", 1).await.unwrap_err();
+    let error = limiter.admin().credit("ada", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     // The same store behind a pointer gives what it can give.
     let stores: [Arc<dyn Store>; 2] = [
@@ -272,7 +272,7 @@ async fn a_store_that_cannot_give_says_so() {
     for store in stores {
         let limiter = RateLimiter::new(store, Quota::per_minute(9));
         let _ = limiter.check_n("ada", 5).await.unwrap();
-        limiter.admin().give("ada", 2).await.unwrap();
+        limiter.admin().credit("ada", 2).await.unwrap();
         assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
     }
 }
@@ -469,7 +469,7 @@ async fn a_store_that_is_left_alone_is_not_asked_to_forget_either() {
         (error.kind(), store.times_asked()),
         (ErrorKind::Unavailable, 0)
     );
-    let error = limiter.admin().give("ada", 1).await.unwrap_err();
+    let error = limiter.admin().credit("ada", 1).await.unwrap_err();
     assert_eq!(
         (error.kind(), store.times_asked()),
         (ErrorKind::Unavailable, 0)
@@ -481,7 +481,7 @@ async fn a_store_that_hangs_is_waited_for_no_longer_when_it_is_to_forget() {
     let limiter = limiter(&Moody::new(Mood::Hangs), 9);
     let error = limiter.reset("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    let error = limiter.admin().give("ada", 1).await.unwrap_err();
+    let error = limiter.admin().credit("ada", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 

@@ -22,7 +22,7 @@ fn limiter(store: &MemoryStore, limit: u32, window: Duration) -> RateLimiter {
 
 /// The rest of one charge, in parts of a unit: as many as the window has microseconds.
 #[derive(Clone, Copy, Debug)]
-struct Standing {
+struct KeyStatus {
     charge: usize,
     parts: u64,
 }
@@ -31,7 +31,7 @@ struct Standing {
 #[derive(Clone, Debug, Default)]
 struct Meter {
     time: u64,
-    standing: VecDeque<Standing>,
+    standing: VecDeque<KeyStatus>,
     /// The limit of the last charge.
     rate: u32,
 }
@@ -75,7 +75,7 @@ impl Meter {
     fn charge(&mut self, limit: u32, charge: usize, cost: u32, now: u64) {
         *self = self.at(limit, now);
         self.rate = limit;
-        self.standing.push_back(Standing {
+        self.standing.push_back(KeyStatus {
             charge,
             parts: u64::from(cost) * WINDOW,
         });
@@ -84,7 +84,7 @@ impl Meter {
     /// Takes back units of one charge that have not drained, and of no other. Returns whether they were
     /// whole ones.
     fn refund(&mut self, limit: u32, charge: usize, units: u32, now: u64) -> bool {
-        let of_charge = |standing: &&mut Standing| standing.charge == charge;
+        let of_charge = |standing: &&mut KeyStatus| standing.charge == charge;
         let mut now_standing = self.at(limit, now).standing;
         let left = now_standing.iter_mut().find(of_charge);
         let left = left.map_or(0, |standing| standing.parts);
@@ -100,7 +100,7 @@ impl Meter {
     }
 
     /// Takes units of the oldest charges, whoever holds them; all if the limit is told of no more.
-    fn give(&mut self, limit: u32, units: u32, used: u32, now: u64) {
+    fn credit(&mut self, limit: u32, units: u32, used: u32, now: u64) {
         let settled = self.at(limit, now);
         match used {
             // All of it has drained for this limit, though not for a lower one.
@@ -132,7 +132,7 @@ impl Meter {
 enum Step {
     Check { limit: u32, cost: u32 },
     Refund { charge: usize, units: u32 },
-    Give { limit: u32, units: u32 },
+    Credit { limit: u32, units: u32 },
     Wait(u64),
 }
 
@@ -141,7 +141,7 @@ fn step(limits: &'static [u32], most_cost: u32) -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (limit(), 1..=most_cost).prop_map(|(limit, cost)| Step::Check { limit, cost }),
         4 => (0..100_usize, 1..=most_cost).prop_map(|(charge, units)| Step::Refund { charge, units }),
-        1 => (limit(), 0..2 * most_cost).prop_map(|(limit, units)| Step::Give { limit, units }),
+        1 => (limit(), 0..2 * most_cost).prop_map(|(limit, units)| Step::Credit { limit, units }),
         3 => prop_oneof![Just(1), 1..WINDOW / 5, 1..2 * WINDOW].prop_map(Step::Wait),
     ]
 }
@@ -185,10 +185,10 @@ async fn agrees_with_the_meter(limits: &[u32], steps: Vec<Step>) -> Result<(), T
                     }
                 }
             }
-            Step::Give { limit, units } => {
+            Step::Credit { limit, units } => {
                 let used = of_limit(limit).peek("ada").await.unwrap().used();
-                of_limit(limit).admin().give("ada", units).await.unwrap();
-                meter.give(limit, units, used, now);
+                of_limit(limit).admin().credit("ada", units).await.unwrap();
+                meter.credit(limit, units, used, now);
             }
             Step::Wait(micros) => clock.advance(Duration::from_micros(micros)),
         }
@@ -332,7 +332,7 @@ async fn a_unit_given_under_a_limit_of_10_leaves_899_of_900() {
     let hour = Duration::from_secs(3_600);
     let [plan, small] = [1_000, 10].map(|limit| limiter(&store, limit, hour));
     assert!(plan.check_n("tenant", 900).await.unwrap().is_allowed());
-    small.admin().give("tenant", 1).await.unwrap();
+    small.admin().credit("tenant", 1).await.unwrap();
     assert_eq!(plan.peek("tenant").await.unwrap().used(), 899);
 }
 
@@ -379,7 +379,7 @@ async fn a_charge_of_a_meter_that_was_emptied_gets_nothing_back_from_the_next_on
         Duration::from_secs(1),
     );
     let mut earlier = limiter.check_n("ada", 5).await.unwrap();
-    limiter.admin().give("ada", 5).await.unwrap();
+    limiter.admin().credit("ada", 5).await.unwrap();
     let _ = limiter.check_n("ada", 2).await.unwrap();
     limiter.refund(&mut earlier, 5).await.unwrap();
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 2);

@@ -362,7 +362,7 @@ async fn the_answer_to_a_refused_request_says_why() {
         (rejection.limiter(), rejection.status().as_u16()),
         ("site", 429)
     );
-    let RejectionReason::Limited(decision) = rejection.reason() else {
+    let RejectionReason::Refused(decision) = rejection.reason() else {
         panic!("{rejection:?}");
     };
     assert_eq!(

@@ -48,7 +48,7 @@ enum Step {
         units: u32,
     },
     /// Has so many units fewer count, whoever charged them.
-    Give {
+    Credit {
         plan: usize,
         key: usize,
         units: u32,
@@ -109,7 +109,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..1_000_usize, 0..8_u32)
             .prop_map(|(decision, units)| Step::Refund { decision, units }),
         4 => (plan, key, prop_oneof![4 => 0..6_u32, 1 => Just(100_000)])
-            .prop_map(|(plan, key, units)| Step::Give { plan, key, units }),
+            .prop_map(|(plan, key, units)| Step::Credit { plan, key, units }),
         1 => duration.prop_map(Step::SetBack),
         1 => Just(Step::ForgetScripts),
     ]
@@ -209,14 +209,14 @@ impl Pair {
         let context = format!("cost {cost} of plan {plan} on {key:?}");
         match &in_redis {
             // What is used is told as it was when Redis refused.
-            Ok(decision) if decision.source() == Source::LocalDenial => {
+            Ok(decision) if decision.source() == Source::RefusalCache => {
                 self.denied_locally += 1;
                 let in_memory = in_memory.as_ref().expect("an answer");
                 assert!(!in_memory.is_allowed(), "{context}");
                 assert_eq!(decision.retry_after(), in_memory.retry_after(), "{context}");
                 // Redis would have said so, too; and the memory has trimmed what has expired, which a
                 // clock that is set back would show.
-                let asking = self.time.redis.clone().local_denials(Duration::ZERO);
+                let asking = self.time.redis.clone().refusal_cache(Duration::ZERO);
                 let asking = RateLimiter::new(asking, plans(self.algorithm).swap_remove(plan));
                 let asked = self.runtime.block_on(asking.check_n(key, cost));
                 assert_eq!(said, fields(&asked), "{context}, asked");
@@ -249,12 +249,12 @@ impl Pair {
     }
 
     /// Gives units in both stores, and sees that just so many fewer count.
-    fn give(&mut self, plan: usize, key: &str, units: u32) {
+    fn credit(&mut self, plan: usize, key: &str, units: u32) {
         let before = self.check(plan, key, 0).expect("a look");
         let [memory, redis] = self.limiters(plan);
         self.runtime.block_on(async {
-            memory.admin().give(key, units).await.expect("a gift");
-            redis.admin().give(key, units).await.expect("a gift");
+            memory.admin().credit(key, units).await.expect("a gift");
+            redis.admin().credit(key, units).await.expect("a gift");
         });
         let after = self.check(plan, key, 0).expect("a look");
         let quotas = plans(self.algorithm).swap_remove(plan);
@@ -308,7 +308,7 @@ impl Pair {
                 assert!(used.numbers.iter().all(|(_, used, _)| *used == 0));
             }
             Step::Refund { decision, units } => self.refund(decision, units),
-            Step::Give { plan, key, units } => self.give(plan, KEYS[key], units),
+            Step::Credit { plan, key, units } => self.credit(plan, KEYS[key], units),
             Step::Advance(duration) => self.time.advance(duration),
             Step::SetBack(duration) => self.time.step_back(duration),
             Step::ForgetScripts => run(self.time.connection(), &["SCRIPT", "FLUSH"]),
@@ -558,7 +558,7 @@ fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
             let _ = pair.check(1, "ada", cost);
             pair.time.advance(WINDOW * 6 / 10);
         }
-        pair.give(1, "ada", 1);
+        pair.credit(1, "ada", 1);
         pair.time.step_back(WINDOW / 2);
         assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 3);
     }
@@ -572,7 +572,7 @@ fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
         let _ = pair.check(1, "ada", cost);
         pair.time.advance(Duration::from_micros(1));
     }
-    pair.give(1, "ada", 3);
+    pair.credit(1, "ada", 3);
     let _ = pair.check(1, "ada", 5);
     // What the first one has charged was the oldest.
     pair.refund(0, 3);

@@ -31,7 +31,7 @@ fn place(algorithm: Algorithm, unit: &Unit) -> (u64, usize) {
 }
 
 /// Has so many fewer count: of a sliding counter first those of this window, else the oldest.
-fn give(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
+fn credit(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
     let left = used(algorithm, units, now).saturating_sub(given.into());
     let counts = |unit: &Unit| used(algorithm, std::slice::from_ref(unit), now) > 0;
     while used(algorithm, units, now) > left {
@@ -68,7 +68,7 @@ fn used(algorithm: Algorithm, units: &[Unit], now: u64) -> u64 {
 enum Step {
     Check(u32),
     Refund { decision: usize, units: u32 },
-    Give(u32),
+    Credit(u32),
     Reset,
     Advance(u64),
 }
@@ -78,7 +78,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (1..6_u32).prop_map(Step::Check),
         4 => (0..100_usize, 0..6_u32)
             .prop_map(|(decision, units)| Step::Refund { decision, units }),
-        2 => (0..12_u32).prop_map(Step::Give),
+        2 => (0..12_u32).prop_map(Step::Credit),
         1 => Just(Step::Reset),
         4 => prop_oneof![Just(0), Just(1), 0..400_u64, Just(WINDOW)].prop_map(Step::Advance),
     ]
@@ -159,10 +159,10 @@ async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<
                     }
                 }
             }
-            Step::Give(given) => {
+            Step::Credit(given) => {
                 let counted = used(algorithm, &units, now);
-                give(algorithm, &mut units, given, now);
-                limiter.admin().give("ada", given).await.unwrap();
+                credit(algorithm, &mut units, given, now);
+                limiter.admin().credit("ada", given).await.unwrap();
                 let left = limiter.peek("ada").await.unwrap().used();
                 prop_assert_eq!(u64::from(left), counted.saturating_sub(given.into()));
             }
@@ -221,7 +221,7 @@ proptest! {
                     }
                     2 => {
                         for limiter in [&refunding, &without, &keeping] {
-                            limiter.admin().give("ada", units).await.unwrap();
+                            limiter.admin().credit("ada", units).await.unwrap();
                         }
                         // As on a server, what comes after it comes later.
                         clock.advance(Duration::from_micros(1));
@@ -303,7 +303,7 @@ proptest! {
             let used = async || limiter.peek("ada").await.unwrap().used();
             // More than that at once no log takes.
             let (before, given) = (used().await, part_of(limit, given).min(100_000));
-            limiter.admin().give("ada", given).await.unwrap();
+            limiter.admin().credit("ada", given).await.unwrap();
             prop_assert_eq!(used().await, before.saturating_sub(given));
             let refused = limiter.check_n("ada", limit).await.unwrap();
             if let Some(wait) = refused.retry_after() {

@@ -187,7 +187,7 @@ async fn a_refusal_that_leaves_a_body_unread_announces_the_end_of_the_connection
         let connection = connection_of(layer(), version, head).await;
         assert_eq!(connection, expected, "{version:?} {head:?}");
     }
-    let off = layer().close_refused_uploads(false);
+    let off = layer().close_rejected_uploads(false);
     assert_eq!(connection_of(off, Version::HTTP_11, &length).await, "-");
     // Whatever the reason, and however it is answered.
     let keyless = layer().key(key::header("x-api-key"));

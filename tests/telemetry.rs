@@ -127,8 +127,8 @@ async fn each_request_is_counted_once_by_what_came_of_it() {
         (checks("search", "exempt", "none"), 3),
         (checks("search", "no_key", "none"), 1),
         (checks("search", "refused", "memory"), 3),
-        (checks("search", "would_refuse", "memory"), 1),
-        (checks("search", "would_refuse", "none"), 1),
+        (checks("search", "would_reject", "memory"), 1),
+        (checks("search", "would_reject", "none"), 1),
     ];
     assert_eq!(counted(recorder), BTreeMap::from(expected));
 }
@@ -162,7 +162,7 @@ async fn who_decided_is_told_while_the_store_fails() {
 
 #[tokio::test]
 async fn a_breaker_that_opens_and_closes_is_seen() {
-    const OPEN: &str = "tollgate_breakers_open{store=\"test\"}";
+    const OPEN: &str = "tollgate_circuit_breakers_open{store=\"test\"}";
     let (prometheus, _guard) = scrape();
     let store = TestStore::new();
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(9));
@@ -191,7 +191,7 @@ async fn a_wait_is_one_check_and_what_is_no_check_is_not_counted() {
     limiter.refund(&mut taken, 1).await.unwrap();
     limiter.settle(taken, 2).await.unwrap();
     let _ = limiter.peek(WHO).await.unwrap();
-    let _ = limiter.admin().look(WHO).await.unwrap();
+    let _ = limiter.admin().peek(WHO).await.unwrap();
     let waiting =
         tokio::spawn(async move { limiter.until_ready(WHO, 1, Duration::from_secs(300)).await });
     while !waiting.is_finished() {
@@ -301,7 +301,7 @@ async fn calls_to_redis_tell_how_many_checks_they_carried_and_how_long_those_wai
     for (outcome, source, count) in [
         ("admitted", "redis", 100),
         ("refused", "redis", 1),
-        ("refused", "local_denial", 2),
+        ("refused", "refusal_cache", 2),
     ] {
         let counted = told.remove(&checks("redis", outcome, source));
         assert_eq!(
@@ -446,7 +446,10 @@ async fn what_may_be_rare_begins_at_zero() {
     ] {
         assert_eq!(told.get(&name), Some(&DebugValue::Counter(0)), "{told:?}");
     }
-    assert_eq!(gauge(&told, "tollgate_breakers_open{store=counts}"), 0.0);
+    assert_eq!(
+        gauge(&told, "tollgate_circuit_breakers_open{store=counts}"),
+        0.0
+    );
 }
 
 /// Fails until its breaker is open.
@@ -472,14 +475,14 @@ async fn a_breaker_that_opened_before_anybody_looked_is_told() {
         tokio::task::yield_now().await;
     }
     assert_eq!(
-        scraped(&handle, "tollgate_breakers_open{store=\"test\"}"),
+        scraped(&handle, "tollgate_circuit_breakers_open{store=\"test\"}"),
         1.0
     );
 }
 
 #[tokio::test]
 async fn breakers_of_stores_of_one_name_are_told_each() {
-    const OPEN: &str = "tollgate_breakers_open{store=\"test\"}";
+    const OPEN: &str = "tollgate_circuit_breakers_open{store=\"test\"}";
     let (handle, _guard) = scrape();
     let one = TestStore::new();
     // Another guard, of the same name.

@@ -131,7 +131,7 @@ struct Order {
 #[serde(tag = "do", rename_all = "lowercase")]
 enum Change {
     Reset,
-    Give { units: u32 },
+    Credit { units: u32 },
     Block { seconds: u64 },
     Unblock,
 }
@@ -146,7 +146,7 @@ async fn change(
     let (admin, key) = (find(&limiters, &name)?, key.key()?);
     let done = match change {
         Change::Reset => admin.reset(&key).await,
-        Change::Give { units } => admin.give(&key, units).await,
+        Change::Credit { units } => admin.credit(&key, units).await,
         Change::Block { seconds } => admin.block(&key, Duration::from_secs(seconds)).await,
         Change::Unblock => admin.unblock(&key).await,
     };
@@ -157,7 +157,7 @@ async fn change(
 }
 
 async fn standing(admin: &Admin, key: &Key) -> Result<Json<Value>, Refusal> {
-    let standing = admin.look(key).await?;
+    let standing = admin.peek(key).await?;
     Ok(Json(json!({
         "key": key.as_str(),
         "blocked_seconds": standing.blocked_for().map(|left| left.as_secs_f64()),

@@ -56,7 +56,7 @@ pub(crate) fn quotas(quotas: &Quotas) -> Value {
 fn standing(answer: &Response) -> Value {
     let rejection = answer.extensions().get().map(Rejection::reason);
     let decision = match rejection {
-        Some(RejectionReason::Limited(decision)) => Some(decision),
+        Some(RejectionReason::Refused(decision)) => Some(decision),
         Some(_) => None,
         None => answer.extensions().get::<DecisionView>(),
     };

@@ -11,7 +11,7 @@ use super::quota_check::{Charge, QuotaCheck, Verdict};
 use crate::decision::{Counted, Receipt, Wait};
 
 /// A few numbers that stand for the units charged.
-pub(crate) trait Tally: Clone + Default {
+pub(crate) trait CountingRule: Clone + Default {
     /// Whether it was charged after now, by a clock that has stepped back since.
     fn is_after(&self, question: &QuotaCheck) -> bool;
 
@@ -55,19 +55,19 @@ pub(crate) trait Tally: Clone + Default {
 
     /// Takes so many units, which are fewer than count, from a tally as it is stored, whoever charged
     /// them. What time makes of the rest stays as it is.
-    fn give(&mut self, question: &QuotaCheck, units: u64);
+    fn credit(&mut self, question: &QuotaCheck, units: u64);
 }
 
 /// A tally as it is stored.
 #[derive(Debug, Default)]
-pub(crate) struct Kept<T> {
+pub(crate) struct CounterState<T> {
     tally: T,
     /// When it began: a tally that was empty in between is another, whose units are not those of
     /// charges before.
     born: u64,
 }
 
-impl<T: Tally> Kept<T> {
+impl<T: CountingRule> CounterState<T> {
     /// Asks, and charges what fits.
     #[inline(always)]
     pub(super) fn check(&mut self, question: QuotaCheck) -> Verdict {
@@ -139,7 +139,7 @@ impl<T: Tally> Kept<T> {
 
     /// After a step back of the clock too: it does not matter where units stand. Where none is left, the
     /// tally is forgotten; else it stays the same, in which charges before are found again.
-    pub(super) fn give(&mut self, question: QuotaCheck, units: u32) -> bool {
+    pub(super) fn credit(&mut self, question: QuotaCheck, units: u32) -> bool {
         let used = self.tally.at(&question).used(&question);
         let units = u64::from(units);
         if units >= used {
@@ -149,7 +149,7 @@ impl<T: Tally> Kept<T> {
             return false;
         }
         if units > 0 {
-            self.tally.give(&question, units);
+            self.tally.credit(&question, units);
         }
         units > 0
     }
@@ -157,7 +157,7 @@ impl<T: Tally> Kept<T> {
 
 /// What a quota says of a tally as it is now, of which so many units count.
 #[inline(always)]
-fn judge<T: Tally>(now: &T, used: u64, born: u64, question: QuotaCheck) -> Verdict {
+fn judge<T: CountingRule>(now: &T, used: u64, born: u64, question: QuotaCheck) -> Verdict {
     let (limit, cost) = (u64::from(question.limit), u64::from(question.cost));
     let wait = if cost > limit {
         Wait::Never

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::arithmetic::aligned;
-use super::counter_state::Tally;
+use super::counter_state::CountingRule;
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The count of one window.
@@ -17,7 +17,7 @@ pub(crate) struct FixedWindow {
     count: u64,
 }
 
-impl Tally for FixedWindow {
+impl CountingRule for FixedWindow {
     fn is_after(&self, question: &QuotaCheck) -> bool {
         self.window > aligned(question.now, question.window).0
     }
@@ -53,7 +53,7 @@ impl Tally for FixedWindow {
         counts
     }
 
-    fn give(&mut self, _: &QuotaCheck, units: u64) {
+    fn credit(&mut self, _: &QuotaCheck, units: u64) {
         self.count = self.count.saturating_sub(units);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::counter_state::Tally;
+use super::counter_state::CountingRule;
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of the buckets that are not empty, oldest first.
@@ -32,7 +32,7 @@ fn returned_at(question: &QuotaCheck, index: u64) -> u64 {
     (index + 1) * length(question) - 1 + question.window
 }
 
-impl Tally for SlidingBuckets {
+impl CountingRule for SlidingBuckets {
     fn is_after(&self, question: &QuotaCheck) -> bool {
         let current = question.now / length(question);
         self.buckets.last().is_some_and(|last| last.index > current)
@@ -94,7 +94,7 @@ impl Tally for SlidingBuckets {
 
     /// Of the oldest first: they would be back soon, and the youngest are those that recent charges
     /// find again.
-    fn give(&mut self, question: &QuotaCheck, units: u64) {
+    fn credit(&mut self, question: &QuotaCheck, units: u64) {
         let mut left = units;
         self.buckets.retain_mut(|bucket| {
             if returned_at(question, bucket.index) > question.now {

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::arithmetic::{aligned, tick, ticks, ticks_up};
-use super::counter_state::Tally;
+use super::counter_state::CountingRule;
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of two windows.
@@ -51,7 +51,7 @@ impl SlidingCounter {
     }
 }
 
-impl Tally for SlidingCounter {
+impl CountingRule for SlidingCounter {
     fn is_after(&self, question: &QuotaCheck) -> bool {
         self.window > aligned(question.now, question.window).0
     }
@@ -114,7 +114,7 @@ impl Tally for SlidingCounter {
     /// Of this window first, whose units would count longest. Then of the one before as few as it takes:
     /// with each, the part of them that counts falls by one or not at all. Only where more counts than a
     /// limit that was lowered since may it fall by more: what is left is counted in a finer tick.
-    fn give(&mut self, question: &QuotaCheck, units: u64) {
+    fn credit(&mut self, question: &QuotaCheck, units: u64) {
         let now = self.at(question).into_owned();
         if units <= now.current {
             self.current -= units;

@@ -1,6 +1,6 @@
 //! The stored state of one quota of one key, whichever algorithm counts it.
 
-use super::counter_state::Kept;
+use super::counter_state::CounterState;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
 use super::quota_check::{Charge, Checked, QuotaCheck, Verdict};
@@ -16,10 +16,10 @@ use crate::quota::Algorithm;
 pub(crate) enum State {
     SlidingLog(SlidingLog),
     SortedSetLog(SortedSetLog),
-    SlidingCounter(Kept<SlidingCounter>),
-    SlidingBuckets(Kept<SlidingBuckets>),
-    FixedWindow(Kept<FixedWindow>),
-    Gcra(Kept<Gcra>),
+    SlidingCounter(CounterState<SlidingCounter>),
+    SlidingBuckets(CounterState<SlidingBuckets>),
+    FixedWindow(CounterState<FixedWindow>),
+    Gcra(CounterState<Gcra>),
 }
 
 impl State {
@@ -27,10 +27,10 @@ impl State {
         match algorithm {
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::default()),
             Algorithm::SortedSetLog => Self::SortedSetLog(SortedSetLog::default()),
-            Algorithm::SlidingCounter => Self::SlidingCounter(Kept::default()),
-            Algorithm::SlidingBuckets(_) => Self::SlidingBuckets(Kept::default()),
-            Algorithm::FixedWindow => Self::FixedWindow(Kept::default()),
-            Algorithm::Gcra => Self::Gcra(Kept::default()),
+            Algorithm::SlidingCounter => Self::SlidingCounter(CounterState::default()),
+            Algorithm::SlidingBuckets(_) => Self::SlidingBuckets(CounterState::default()),
+            Algorithm::FixedWindow => Self::FixedWindow(CounterState::default()),
+            Algorithm::Gcra => Self::Gcra(CounterState::default()),
         }
     }
 
@@ -85,13 +85,13 @@ impl State {
     /// Has so many units fewer count, or none where fewer do: as if they had never been charged, whoever
     /// charged them. What is left leaves when it would have. Whether that renews the time to live.
     #[must_use]
-    pub(crate) fn give(&mut self, question: QuotaCheck, units: u32) -> bool {
+    pub(crate) fn credit(&mut self, question: QuotaCheck, units: u32) -> bool {
         match self {
-            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.give(question, units),
-            Self::SlidingCounter(counter) => counter.give(question, units),
-            Self::SlidingBuckets(buckets) => buckets.give(question, units),
-            Self::FixedWindow(window) => window.give(question, units),
-            Self::Gcra(meter) => meter.give(question, units),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.credit(question, units),
+            Self::SlidingCounter(counter) => counter.credit(question, units),
+            Self::SlidingBuckets(buckets) => buckets.credit(question, units),
+            Self::FixedWindow(window) => window.credit(question, units),
+            Self::Gcra(meter) => meter.credit(question, units),
         }
     }
 

@@ -88,7 +88,7 @@ impl Answer {
     /// again. What is used is told as it was.
     pub(crate) fn aged_locally(&self, micros: u64) -> Self {
         let quotas = self.quotas.iter().map(|quota| quota.aged(micros));
-        Self::at(self.time, Source::LocalDenial, quotas)
+        Self::at(self.time, Source::RefusalCache, quotas)
     }
 
     /// Where the counts are kept.
@@ -117,7 +117,7 @@ pub enum Source {
     Memory,
     /// This process, which remembers that Redis has refused the same check, for as long as Redis
     /// would.
-    LocalDenial,
+    RefusalCache,
     /// The counts of this process, while the store fails: see
     /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     Fallback,
@@ -136,7 +136,7 @@ impl Source {
     pub(crate) const ALL: [Self; 7] = [
         Self::Redis,
         Self::Memory,
-        Self::LocalDenial,
+        Self::RefusalCache,
         Self::Fallback,
         Self::Block,
         Self::Other,
@@ -148,7 +148,7 @@ impl Source {
         match self {
             Self::Redis => "redis",
             Self::Memory => "memory",
-            Self::LocalDenial => "local_denial",
+            Self::RefusalCache => "refusal_cache",
             Self::Fallback => "fallback",
             Self::Block => "block",
             Self::Other => "other",

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::answer::Wait;
 use super::answer::{Answer, QuotaAnswer, Source};
-use super::pool::Spared;
+use super::pool::Pooled;
 
 use crate::key::Fingerprint;
 use crate::key::Key;
@@ -48,14 +48,14 @@ pub struct Decision {
 
 /// Where the units of a decision were charged.
 #[derive(Clone, Debug)]
-pub(crate) struct ChargedTo {
-    pub(crate) by: Charger,
+pub(crate) struct ChargedKey {
+    pub(crate) by: LimiterId,
     pub(crate) key: Key,
 }
 
 /// Which limiter charges: of which name, at which store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Charger {
+pub(crate) struct LimiterId {
     /// Not the name: a count of its references would be written by all threads.
     pub(crate) limiter: Fingerprint,
     pub(crate) store: StoreId,
@@ -69,7 +69,7 @@ impl Decision {
     /// A decision of an answer that is there; of one for another number of quotas, that number.
     #[cfg(test)]
     pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
-        let mut draft = Draft::begin();
+        let mut draft = DecisionBuilder::begin();
         let shown = draft.open();
         shown.ask(quotas, cost);
         shown.put(answer);
@@ -123,34 +123,35 @@ impl Deref for Decision {
 /// [`quotas`](Self::quotas) gives each. Without any quota nothing limits, and the numbers say so:
 /// limit and remaining are `u32::MAX`.
 #[derive(Clone)]
-pub struct DecisionView(Spared);
+pub struct DecisionView(Pooled);
 
 /// What is shown, and where the units were charged.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct DecisionData {
     /// Copies: the limiter's are shared by all threads, and so would be a count of who holds them.
     quotas: SmallVec<[Quota; 2]>,
     answer: Answer,
     cost: u32,
     allowed: bool,
     reported: usize,
-    charged_to: Option<ChargedTo>,
+    charged_to: Option<ChargedKey>,
     /// Of a layer outside.
     pub(crate) outer: Option<DecisionView>,
 }
 
+#[derive(Default)]
 /// A decision in the making.
-pub(crate) struct Draft(Spared);
+pub(crate) struct DecisionBuilder(Pooled);
 
-impl Draft {
+impl DecisionBuilder {
     #[inline]
     pub(crate) fn begin() -> Self {
-        Self(Spared::take())
+        Self(Pooled::take())
     }
 
     /// Nobody else holds it yet.
     #[inline]
-    pub(crate) fn open(&mut self) -> &mut Shown {
+    pub(crate) fn open(&mut self) -> &mut DecisionData {
         self.0.make_mut()
     }
 
@@ -178,7 +179,7 @@ impl Draft {
     }
 }
 
-impl Shown {
+impl DecisionData {
     /// Writes over a decision before it, all but the answer, which the store has to put into its
     /// place.
     #[inline(always)]
@@ -200,12 +201,12 @@ impl Shown {
         &mut self,
         quotas: &Quotas,
         cost: u32,
-        by: Charger,
+        by: LimiterId,
         key: impl Into<Key>,
     ) -> (&Key, &mut Answer) {
         self.ask(quotas, cost);
         let key = key.into();
-        let charged_to = self.charged_to.insert(ChargedTo { by, key });
+        let charged_to = self.charged_to.insert(ChargedKey { by, key });
         (&charged_to.key, &mut self.answer)
     }
 
@@ -235,7 +236,7 @@ impl Shown {
 
 impl fmt::Debug for DecisionView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown {
+        let DecisionData {
             quotas,
             answer,
             cost,
@@ -258,7 +259,7 @@ impl DecisionView {
     /// The quota that is reported, unless there is none.
     #[inline]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
-        let shown: &Shown = &self.0;
+        let shown: &DecisionData = &self.0;
         let quota = shown.quotas.get(shown.reported)?;
         let answer = shown.answer.quotas().get(shown.reported)?;
         Some(QuotaDecision { quota, answer })
@@ -328,7 +329,7 @@ impl DecisionView {
 
     /// Of what was not decided: no quota limits.
     pub(crate) fn of_nothing() -> Self {
-        let mut draft = Draft::begin();
+        let mut draft = DecisionBuilder::begin();
         let shown = draft.open();
         shown.ask(&Quotas::from([]), 0);
         (shown.allowed, shown.reported) = (true, 0);
@@ -361,7 +362,7 @@ impl DecisionView {
             && self.asked_quotas().iter().any(is_shared)
     }
 
-    pub(crate) fn where_charged(&self) -> Option<&ChargedTo> {
+    pub(crate) fn where_charged(&self) -> Option<&ChargedKey> {
         self.0.charged_to.as_ref()
     }
 
@@ -373,7 +374,7 @@ impl DecisionView {
     /// What each quota says, in the order in which the quotas were given.
     #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        let shown: &Shown = &self.0;
+        let shown: &DecisionData = &self.0;
         shown
             .quotas
             .iter()

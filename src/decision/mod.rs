@@ -8,5 +8,5 @@ mod pool;
 
 pub use answer::{Answer, QuotaAnswer, Source};
 pub(crate) use answer::{Counted, Receipt, Wait};
-pub(crate) use decision::{ChargedTo, Charger, Draft, StoreId};
+pub(crate) use decision::{ChargedKey, DecisionBuilder, LimiterId, StoreId};
 pub use decision::{Decision, DecisionView, QuotaDecision};

@@ -10,22 +10,22 @@ use std::sync::{Arc, LazyLock};
 
 use arrayvec::ArrayVec;
 
-use super::decision::Shown;
+use super::decision::DecisionData;
 
 /// For what is decided while another decision is still held.
 const KEPT: usize = 4;
 
 thread_local! {
-    static SPARE: RefCell<ArrayVec<Arc<Shown>, KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
+    static SPARE: RefCell<ArrayVec<Arc<DecisionData>, KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
 }
 
 /// A decision that is kept for the next one when its last holder lets it go.
 ///
 /// It holds something until it is dropped.
-#[derive(Clone)]
-pub(super) struct Spared(Option<Arc<Shown>>);
+#[derive(Clone, Default)]
+pub(super) struct Pooled(Option<Arc<DecisionData>>);
 
-impl Spared {
+impl Pooled {
     /// One that nobody else holds; a new one where none is left.
     #[inline]
     pub(super) fn take() -> Self {
@@ -35,22 +35,22 @@ impl Spared {
 
     /// To be written to by its only holder; a copy where there are others.
     #[inline]
-    pub(super) fn make_mut(&mut self) -> &mut Shown {
+    pub(super) fn make_mut(&mut self) -> &mut DecisionData {
         Arc::make_mut(self.0.get_or_insert_default())
     }
 }
 
-impl Deref for Spared {
-    type Target = Shown;
+impl Deref for Pooled {
+    type Target = DecisionData;
 
     #[inline]
-    fn deref(&self) -> &Shown {
-        static NOTHING: LazyLock<Shown> = LazyLock::new(Shown::default);
+    fn deref(&self) -> &DecisionData {
+        static NOTHING: LazyLock<DecisionData> = LazyLock::new(DecisionData::default);
         self.0.as_deref().unwrap_or_else(|| &NOTHING)
     }
 }
 
-impl Drop for Spared {
+impl Drop for Pooled {
     #[inline]
     fn drop(&mut self) {
         // Of two holders that let it go at once, each may see the other: then it is freed.

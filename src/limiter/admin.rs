@@ -41,18 +41,18 @@ use crate::telemetry::RefusedKey;
 /// }
 ///
 /// let admin = limiter.admin();
-/// assert_eq!(admin.look("ada").await?.used(), 3);
+/// assert_eq!(admin.peek("ada").await?.used(), 3);
 ///
-/// admin.give("ada", 2).await?;
-/// assert_eq!(admin.look("ada").await?.remaining(), 2);
+/// admin.credit("ada", 2).await?;
+/// assert_eq!(admin.peek("ada").await?.remaining(), 2);
 ///
 /// admin.block("ada", Duration::from_secs(600)).await?;
 /// assert!(!limiter.check("ada").await?.is_allowed());
-/// assert!(admin.look("ada").await?.blocked_for().is_some());
+/// assert!(admin.peek("ada").await?.blocked_for().is_some());
 ///
 /// admin.unblock("ada").await?;
 /// admin.reset("ada").await?;
-/// assert_eq!(admin.look("ada").await?.remaining(), 3);
+/// assert_eq!(admin.peek("ada").await?.remaining(), 3);
 /// # Ok::<(), tollgate::Error>(())
 /// # }).unwrap();
 /// ```
@@ -88,12 +88,12 @@ impl Admin {
     /// # Errors
     ///
     /// When the store fails.
-    pub async fn look(&self, key: impl Into<Key>) -> Result<Standing, Error> {
+    pub async fn peek(&self, key: impl Into<Key>) -> Result<KeyStatus, Error> {
         let key = key.into();
         self.limiter.look_for_blocks().await?;
         let decision = self.limiter.look_by(&self.quotas, &key).await?;
         let blocked_for = self.limiter.blocked_for(&key);
-        Ok(Standing {
+        Ok(KeyStatus {
             decision,
             blocked_for,
         })
@@ -128,11 +128,11 @@ impl Admin {
     /// When the store fails, or cannot give; then it may have given, since its answer may be lost.
     /// [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log, which
     /// [`reset`](Self::reset) empties.
-    pub async fn give(&self, key: impl Into<Key>, units: u32) -> Result<(), Error> {
-        self.limiter.give(&self.quotas, &key.into(), units).await
+    pub async fn credit(&self, key: impl Into<Key>, units: u32) -> Result<(), Error> {
+        self.limiter.credit(&self.quotas, &key.into(), units).await
     }
 
-    /// Blocks a key for so long, whatever it has left: all that it asks for is refused, by
+    /// BlockList a key for so long, whatever it has left: all that it asks for is refused, by
     /// [`Source::Block`](crate::Source::Block), and charged nowhere. `Retry-After` says how long it lasts.
     /// Blocked again, it lasts as long as said last.
     ///
@@ -192,12 +192,12 @@ impl fmt::Debug for Admin {
 ///
 /// It shows what a [`DecisionView`] shows, by `Deref`; what is used and left is told of a blocked key too.
 #[derive(Debug)]
-pub struct Standing {
+pub struct KeyStatus {
     decision: Decision,
     blocked_for: Option<Duration>,
 }
 
-impl Standing {
+impl KeyStatus {
     /// How long the key stays blocked; `None` if it is not.
     #[must_use]
     pub fn blocked_for(&self) -> Option<Duration> {
@@ -205,7 +205,7 @@ impl Standing {
     }
 }
 
-impl std::ops::Deref for Standing {
+impl std::ops::Deref for KeyStatus {
     type Target = DecisionView;
 
     fn deref(&self) -> &DecisionView {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::failure_policy::{OnFailure, Then, is_of_store};
+use super::failure_policy::{FailureAction, FailureHandler, is_of_store};
 use super::limiter::{RateLimiter, blocked, limit_below, mismatch};
 use crate::decision::Decision;
-use crate::decision::{Answer, Draft, QuotaAnswer, Source};
+use crate::decision::{Answer, DecisionBuilder, QuotaAnswer, Source};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::Quotas;
@@ -13,13 +13,13 @@ use crate::store::{Check, Store};
 
 impl RateLimiter {
     /// What becomes of a check whose quotas could not be found: what the policy says, by its own.
-    pub(crate) fn without_quotas(
+    pub(crate) fn check_without_quotas(
         &self,
         key: Key,
         cost: u32,
         error: Error,
     ) -> Result<Decision, Error> {
-        let mut draft = Draft::begin();
+        let mut draft = DecisionBuilder::begin();
         let shown = draft.open();
         let (key, answer) = shown.ask_of(&self.quotas, cost, self.charger(), key);
         match self.blocks.left_of(self.subject(&self.quotas, key)) {
@@ -40,25 +40,29 @@ impl RateLimiter {
 
     /// What the policy says of a check that the store did not decide.
     #[cold]
-    pub(super) fn without_store(&self, mut draft: Draft, error: Error) -> Result<Decision, Error> {
+    pub(super) fn without_store(
+        &self,
+        mut draft: DecisionBuilder,
+        error: Error,
+    ) -> Result<Decision, Error> {
         let on_failure = self.on_failure.as_deref().filter(|_| is_of_store(&error));
         let (Some(on_failure), Some((key, cost))) = (on_failure, draft.asked()) else {
             return Err(error);
         };
         let quotas = self.quotas_of(draft.asked_quotas());
         let answered = match on_failure.policy.then {
-            Then::Closed => None,
-            Then::Open => {
+            FailureAction::Closed => None,
+            FailureAction::Open => {
                 let unused = QuotaAnswer::admitted(0, Duration::ZERO);
                 let answers = quotas.iter().map(|_| unused);
                 let answer = Answer::new(Source::None, answers);
                 Some((quotas, answer))
             }
-            Then::FallBack => self.fall_back(on_failure, quotas, &key, cost),
+            FailureAction::FallBack => self.fall_back(on_failure, quotas, &key, cost),
         };
         let then = answered
             .as_ref()
-            .map_or(Then::Closed, |_| on_failure.policy.then);
+            .map_or(FailureAction::Closed, |_| on_failure.policy.then);
         on_failure
             .notices_of(&error)
             .fails(&self.name, then.text(), &error);
@@ -76,7 +80,7 @@ impl RateLimiter {
     /// What this process says by its own counts, and by which quotas; nothing where it cannot tell.
     fn fall_back(
         &self,
-        on_failure: &OnFailure,
+        on_failure: &FailureHandler,
         quotas: Quotas,
         key: &Key,
         cost: u32,

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::telemetry::Outage;
+use crate::telemetry::OutageLog;
 
 use crate::error::{Error, ErrorKind};
 use crate::quota::{Quota, Quotas};
@@ -44,12 +44,12 @@ use crate::quota::{Quota, Quotas};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
-    pub(crate) then: Then,
+    pub(crate) then: FailureAction,
     share: NonZeroU32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum FailureAction {
     FallBack,
     Open,
     Closed,
@@ -68,24 +68,24 @@ impl FailurePolicy {
     /// share of a limit, is answered as [`closed`](Self::closed) does.
     #[must_use]
     pub const fn fall_back() -> Self {
-        Self::then(Then::FallBack)
+        Self::then(FailureAction::FallBack)
     }
 
     /// Everything is admitted, and nobody counts: for limits that protect less than an outage
     /// would cost.
     #[must_use]
     pub const fn open() -> Self {
-        Self::then(Then::Open)
+        Self::then(FailureAction::Open)
     }
 
     /// Nothing is admitted: over HTTP 503 with `Retry-After: 1`, else the [`Error`]. For limits whose
     /// breach costs more than an outage.
     #[must_use]
     pub const fn closed() -> Self {
-        Self::then(Then::Closed)
+        Self::then(FailureAction::Closed)
     }
 
-    const fn then(then: Then) -> Self {
+    const fn then(then: FailureAction) -> Self {
         let share = NonZeroU32::MIN;
         Self { then, share }
     }
@@ -107,7 +107,7 @@ impl FailurePolicy {
     }
 }
 
-impl Then {
+impl FailureAction {
     /// What the log says of it.
     pub(crate) fn text(self) -> &'static str {
         match self {
@@ -120,21 +120,21 @@ impl Then {
 
 /// The policy of one handle, and what it needs.
 #[derive(Debug)]
-pub(crate) struct OnFailure {
+pub(crate) struct FailureHandler {
     pub(crate) policy: FailurePolicy,
     /// What this process counts by, where a limiter has its own quotas.
     shares: Quotas,
-    pub(crate) store_notices: Outage,
-    pub(crate) quotas_notices: Outage,
+    pub(crate) store_notices: OutageLog,
+    pub(crate) quotas_notices: OutageLog,
 }
 
-impl OnFailure {
+impl FailureHandler {
     pub(crate) fn new(policy: FailurePolicy, quotas: &Quotas) -> Self {
         Self {
             policy,
             shares: policy.share_each(quotas),
-            store_notices: Outage::of("the store"),
-            quotas_notices: Outage::of_some_keys("what tells the quotas of a key"),
+            store_notices: OutageLog::of("the store"),
+            quotas_notices: OutageLog::of_some_keys("what tells the quotas of a key"),
         }
     }
 
@@ -148,7 +148,7 @@ impl OnFailure {
     }
 
     /// What is to be said of this error.
-    pub(crate) fn notices_of(&self, error: &Error) -> &Outage {
+    pub(crate) fn notices_of(&self, error: &Error) -> &OutageLog {
         if error.kind() == ErrorKind::QuotasUnknown {
             &self.quotas_notices
         } else {

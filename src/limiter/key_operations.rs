@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::quota::Quotas;
 use crate::store::Subject;
-use crate::store::{Block, Give, Reset, Store};
+use crate::store::{Block, Credit, Reset, Store};
 
 impl RateLimiter {
     pub(crate) async fn look_by(&self, quotas: &Quotas, key: &Key) -> Result<Decision, Error> {
@@ -27,8 +27,8 @@ impl RateLimiter {
         self.guard.give_back(subject, reset).await
     }
 
-    /// As [`Admin::give`](crate::Admin::give).
-    pub(crate) async fn give(&self, quotas: &Quotas, key: &Key, units: u32) -> Result<(), Error> {
+    /// As [`Admin::credit`](crate::Admin::credit).
+    pub(crate) async fn credit(&self, quotas: &Quotas, key: &Key, units: u32) -> Result<(), Error> {
         if quotas.is_empty() || units == 0 {
             return Ok(());
         }
@@ -42,14 +42,14 @@ impl RateLimiter {
                 None => quotas.clone(),
             };
             let subject = self.subject(&shares, key);
-            fallback.give(Give { subject, units }).await?;
+            fallback.credit(Credit { subject, units }).await?;
         }
         let subject = self.subject(quotas, key);
-        let give = || self.store.give(Give { subject, units });
+        let give = || self.store.credit(Credit { subject, units });
         self.guard.give_back(subject, give).await
     }
 
-    /// Blocks a key for so long from now on. Whether the store fails for that key is nothing to its list of
+    /// BlockList a key for so long from now on. Whether the store fails for that key is nothing to its list of
     /// those that are blocked.
     pub(crate) async fn block(&self, key: &Key, duration: Duration) -> Result<(), Error> {
         let block = Block {

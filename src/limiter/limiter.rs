@@ -1,21 +1,24 @@
 //! A name, a store and quotas: the limiter, without HTTP.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::num::NonZeroUsize;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::admin::Admin;
+use super::failure_policy::FailureHandler;
 use super::failure_policy::FailurePolicy;
-use super::failure_policy::OnFailure;
-use crate::decision::{Answer, Charger, Draft, QuotaAnswer, Source};
+use crate::decision::{Answer, DecisionBuilder, LimiterId, QuotaAnswer, Source};
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
-use crate::store::{Blocks, Check, Guard, Guarded, Store, Subject};
+use crate::store::{BlockList, Check, CircuitBreaker, GuardedAnswer, Store, Subject};
 use crate::telemetry::Telemetry;
 
 /// Limits how often something is done, by key.
@@ -55,25 +58,28 @@ use crate::telemetry::Telemetry;
 #[derive(Clone)]
 pub struct RateLimiter {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) guard: Guard,
-    pub(crate) blocks: Blocks,
+    pub(crate) guard: CircuitBreaker,
+    pub(crate) blocks: BlockList,
     pub(crate) quotas: Quotas,
     pub(crate) name: Arc<str>,
     /// The name as it is stored.
     pub(crate) scope: Key,
     /// Without, the caller gets the error.
-    pub(crate) on_failure: Option<Arc<OnFailure>>,
+    pub(crate) on_failure: Option<Arc<FailureHandler>>,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
-/// A check that was begun.
-pub(crate) enum Begun {
-    Decided(Result<Decision, Error>),
-    /// To be [finished](RateLimiter::finish) when the store has answered.
-    Waiting {
-        draft: Draft,
-        answer: Guarded,
-    },
+/// A check that was started.
+pub(crate) enum CheckProgress {
+    Done(Result<Decision, Error>),
+    /// To be polled with [`RateLimiter::poll_check`].
+    Pending(PendingCheck),
+}
+
+/// A check that waits for its store.
+pub(crate) struct PendingCheck {
+    builder: DecisionBuilder,
+    answer: GuardedAnswer,
 }
 
 /// For how long who waits for room believes a refusal: others may give units back, and a store that was
@@ -90,8 +96,8 @@ impl RateLimiter {
     pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
         let name: Arc<str> = DEFAULT_NAME.into();
         Self {
-            guard: store.guard(),
-            blocks: store.blocks(),
+            guard: store.circuit_breaker(),
+            blocks: store.block_list(),
             store: Arc::new(store),
             quotas: quotas.into(),
             telemetry: Arc::new(Telemetry::new(&name, None)),
@@ -131,7 +137,7 @@ impl RateLimiter {
     /// Other clones keep theirs: they count together all the same.
     #[must_use]
     pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
-        self.on_failure = Some(Arc::new(OnFailure::new(policy, &self.quotas)));
+        self.on_failure = Some(Arc::new(FailureHandler::new(policy, &self.quotas)));
         self
     }
 
@@ -157,8 +163,10 @@ impl RateLimiter {
     /// [`on_failure`](Self::on_failure) says otherwise.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
         let checked = match self.begin_within_limits(key, cost) {
-            Begun::Decided(decided) => decided,
-            Begun::Waiting { draft, answer } => self.finish(draft, answer.await),
+            CheckProgress::Done(decided) => decided,
+            CheckProgress::Pending(mut check) => {
+                poll_fn(|cx| self.poll_check(&mut check, cx)).await
+            }
         };
         self.telemetry.checked(&checked);
         checked
@@ -166,10 +174,10 @@ impl RateLimiter {
 
     /// Asks only about what could pass some time.
     #[inline(always)]
-    fn begin_within_limits(&self, key: impl Into<Key>, cost: u32) -> Begun {
+    fn begin_within_limits(&self, key: impl Into<Key>, cost: u32) -> CheckProgress {
         match limit_below(&self.quotas, cost) {
-            None => self.begin(key, cost),
-            Some(limit) => Begun::Decided(Err(Error::cost_exceeds_limit(cost, limit))),
+            None => self.start_check(key, cost),
+            Some(limit) => CheckProgress::Done(Err(Error::cost_exceeds_limit(cost, limit))),
         }
     }
 
@@ -183,10 +191,12 @@ impl RateLimiter {
         self.end(self.ask(quotas, key, cost, None)).await
     }
 
-    async fn end(&self, begun: Begun) -> Result<Decision, Error> {
+    async fn end(&self, begun: CheckProgress) -> Result<Decision, Error> {
         match begun {
-            Begun::Decided(decided) => decided,
-            Begun::Waiting { draft, answer } => self.finish(draft, answer.await),
+            CheckProgress::Done(decided) => decided,
+            CheckProgress::Pending(mut check) => {
+                poll_fn(|cx| self.poll_check(&mut check, cx)).await
+            }
         }
     }
 
@@ -194,7 +204,7 @@ impl RateLimiter {
     ///
     /// It is a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) says little;
     /// [`remaining`](crate::DecisionView::remaining) says what would be admitted now. Whether the key is
-    /// blocked is for [`Admin::look`](crate::Admin::look) to say.
+    /// blocked is for [`Admin::peek`](crate::Admin::peek) to say.
     ///
     /// # Errors
     ///
@@ -241,7 +251,7 @@ impl RateLimiter {
         loop {
             let checked = self.end(self.begin_within_limits(&key, cost)).await;
             let left = max_wait.saturating_sub(begin.elapsed());
-            match checked.as_ref().ok().and_then(|it| nap_after(it, left)) {
+            match checked.as_ref().ok().and_then(|it| backoff_after(it, left)) {
                 Some(nap) => tokio::time::sleep(nap).await,
                 None => {
                     self.telemetry.checked(&checked);
@@ -287,13 +297,18 @@ impl RateLimiter {
     /// Asks the store. Unlike [`check_n`](Self::check_n) it also asks about a cost above a limit,
     /// which the store refuses for good, with the numbers as they are.
     #[inline(always)]
-    pub(crate) fn begin(&self, key: impl Into<Key>, cost: u32) -> Begun {
-        self.begin_by(&self.quotas, key, cost)
+    pub(crate) fn start_check(&self, key: impl Into<Key>, cost: u32) -> CheckProgress {
+        self.start_check_with(&self.quotas, key, cost)
     }
 
     /// Asks about these quotas rather than its own.
     #[inline(always)]
-    pub(crate) fn begin_by(&self, quotas: &Quotas, key: impl Into<Key>, cost: u32) -> Begun {
+    pub(crate) fn start_check_with(
+        &self,
+        quotas: &Quotas,
+        key: impl Into<Key>,
+        cost: u32,
+    ) -> CheckProgress {
         self.ask(quotas, key, cost, Some(&self.blocks))
     }
 
@@ -303,12 +318,12 @@ impl RateLimiter {
         quotas: &Quotas,
         key: impl Into<Key>,
         cost: u32,
-        blocks: Option<&Blocks>,
-    ) -> Begun {
-        let mut draft = Draft::begin();
+        blocks: Option<&BlockList>,
+    ) -> CheckProgress {
+        let mut draft = DecisionBuilder::begin();
         let (key, answer) = draft.open().ask_of(quotas, cost, self.charger(), key);
         let later = match answer_without_store(quotas, cost) {
-            Some(answer) => Some(Guarded::ready(answer)),
+            Some(answer) => Some(GuardedAnswer::ready(answer)),
             None => {
                 let subject = self.subject(quotas, key);
                 match blocks.and_then(|blocks| blocks.left_of(subject)) {
@@ -316,21 +331,34 @@ impl RateLimiter {
                         let check = Check { subject, cost };
                         self.guard.check_in_place(&*self.store, check, answer)
                     }
-                    Some(left) => Some(Guarded::ready(Ok(blocked(quotas, cost, left)))),
+                    Some(left) => Some(GuardedAnswer::ready(Ok(blocked(quotas, cost, left)))),
                 }
             }
         };
-        match later.map(Guarded::try_ready) {
-            None => Begun::Decided(self.conclude(draft)),
-            Some(Ok(answer)) => Begun::Decided(self.finish(draft, answer)),
-            Some(Err(answer)) => Begun::Waiting { draft, answer },
+        match later.map(GuardedAnswer::try_ready) {
+            None => CheckProgress::Done(self.conclude(draft)),
+            Some(Ok(answer)) => CheckProgress::Done(self.finish(draft, answer)),
+            Some(Err(answer)) => CheckProgress::Pending(PendingCheck {
+                builder: draft,
+                answer,
+            }),
         }
     }
 
-    /// Makes of the answer of the store what the check came to; without one, does what the policy says.
-    pub(crate) fn finish(
+    /// Polls a check that waits for its store. To be called until it is ready, and not again.
+    pub(crate) fn poll_check(
         &self,
-        mut draft: Draft,
+        check: &mut PendingCheck,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        let answer = ready!(Pin::new(&mut check.answer).poll(cx));
+        Poll::Ready(self.finish(std::mem::take(&mut check.builder), answer))
+    }
+
+    /// Makes of the answer of the store what the check came to; without one, does what the policy says.
+    fn finish(
+        &self,
+        mut draft: DecisionBuilder,
         answer: Result<Answer, Error>,
     ) -> Result<Decision, Error> {
         match answer {
@@ -343,7 +371,7 @@ impl RateLimiter {
     }
 
     #[inline(always)]
-    pub(crate) fn conclude(&self, mut draft: Draft) -> Result<Decision, Error> {
+    pub(crate) fn conclude(&self, mut draft: DecisionBuilder) -> Result<Decision, Error> {
         if let Err(answers) = draft.open().decide() {
             let error = mismatch(answers, draft.asked_quotas().len());
             return self.without_store(draft, error);
@@ -367,8 +395,8 @@ impl RateLimiter {
     }
 
     #[inline(always)]
-    pub(crate) fn charger(&self) -> Charger {
-        Charger {
+    pub(crate) fn charger(&self) -> LimiterId {
+        LimiterId {
             limiter: self.scope.fingerprint(),
             store: self.guard.store_id(),
         }
@@ -384,7 +412,7 @@ impl RateLimiter {
 }
 
 /// How long who has so much time left waits before it asks again; not at all where that would not help.
-pub(crate) fn nap_after(decision: &DecisionView, left: Duration) -> Option<Duration> {
+pub(crate) fn backoff_after(decision: &DecisionView, left: Duration) -> Option<Duration> {
     let wait = decision.retry_after().filter(|wait| *wait <= left)?;
     Some(wait.min(NAP))
 }

@@ -9,7 +9,7 @@ mod key_operations;
 mod limiter;
 mod settle;
 
-pub use admin::{Admin, Standing};
+pub use admin::{Admin, KeyStatus};
 pub use failure_policy::FailurePolicy;
 pub use limiter::RateLimiter;
-pub(crate) use limiter::{Begun, nap_after};
+pub(crate) use limiter::{CheckProgress, PendingCheck, backoff_after};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::limiter::RateLimiter;
-use crate::decision::ChargedTo;
+use crate::decision::ChargedKey;
 use crate::decision::{Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 use crate::store::{Refund, Store};
@@ -126,7 +126,7 @@ impl RateLimiter {
     /// Charges more to what a decision has charged, as far as there is room. Others may take that in
     /// between; then less is asked for.
     async fn charge_more(&self, decision: &Decision, more: u32) -> Result<(), Error> {
-        let Some(ChargedTo { key, .. }) = self.where_charged(decision)? else {
+        let Some(ChargedKey { key, .. }) = self.where_charged(decision)? else {
             return Ok(());
         };
         let quotas = self.quotas_of(decision.asked_quotas());
@@ -159,7 +159,7 @@ impl RateLimiter {
         Ok(())
     }
 
-    fn where_charged(&self, decision: &DecisionView) -> Result<Option<ChargedTo>, Error> {
+    fn where_charged(&self, decision: &DecisionView) -> Result<Option<ChargedKey>, Error> {
         match decision.where_charged() {
             Some(charged_to) if charged_to.by.limiter != self.scope.fingerprint() => {
                 Err(Error::new(

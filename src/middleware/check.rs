@@ -8,20 +8,18 @@ use std::task::{Context, Poll, ready};
 
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::config::{Gate, Judged};
+use super::config::{Judged, LayerConfig};
 use super::plan_lookup::PlanFuture;
 use crate::decision::Decision;
-use crate::decision::Draft;
 use crate::error::Error;
 use crate::key::Key;
-use crate::limiter::Begun;
+use crate::limiter::{CheckProgress, PendingCheck};
 use crate::quota::Plan;
 use crate::quota::Quotas;
-use crate::store::Guarded;
 
 /// Looks for the quotas of a key, asks the store, and waits for its turn, as far as there is need.
-pub(crate) struct Inquiry {
-    gate: Arc<Gate>,
+pub(crate) struct CheckFuture {
+    gate: Arc<LayerConfig>,
     /// When patience began, where there is any.
     since: Option<Instant>,
     /// In place of the layer's own.
@@ -35,10 +33,7 @@ enum Stage {
         key: Key,
         cost: u32,
     },
-    Checking {
-        draft: Draft,
-        answer: Guarded,
-    },
+    Checking(PendingCheck),
     Decided(Result<Decision, Error>),
     Napping {
         nap: Pin<Box<Sleep>>,
@@ -48,21 +43,21 @@ enum Stage {
     Over,
 }
 
-impl Inquiry {
-    pub(super) fn planning(gate: &Arc<Gate>, plan: PlanFuture, key: Key, cost: u32) -> Self {
+impl CheckFuture {
+    pub(super) fn planning(gate: &Arc<LayerConfig>, plan: PlanFuture, key: Key, cost: u32) -> Self {
         Self::begin(gate, Stage::Planning { plan, key, cost })
     }
 
-    pub(super) fn checking(gate: &Arc<Gate>, draft: Draft, answer: Guarded) -> Self {
-        Self::begin(gate, Stage::Checking { draft, answer })
+    pub(super) fn checking(gate: &Arc<LayerConfig>, check: PendingCheck) -> Self {
+        Self::begin(gate, Stage::Checking(check))
     }
 
     /// For what was refused and can wait.
-    pub(super) fn decided(gate: &Arc<Gate>, decided: Result<Decision, Error>) -> Self {
+    pub(super) fn decided(gate: &Arc<LayerConfig>, decided: Result<Decision, Error>) -> Self {
         Self::begin(gate, Stage::Decided(decided))
     }
 
-    fn begin(gate: &Arc<Gate>, stage: Stage) -> Self {
+    fn begin(gate: &Arc<LayerConfig>, stage: Stage) -> Self {
         Self {
             gate: Arc::clone(gate),
             since: (!gate.patience.is_zero()).then(Instant::now),
@@ -71,7 +66,7 @@ impl Inquiry {
         }
     }
 
-    pub(crate) fn gate(&self) -> &Arc<Gate> {
+    pub(crate) fn gate(&self) -> &Arc<LayerConfig> {
         &self.gate
     }
 
@@ -80,10 +75,10 @@ impl Inquiry {
         let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
-                let decided = limiter.without_quotas(key, cost, error);
+                let decided = limiter.check_without_quotas(key, cost, error);
                 // The store is not to be asked about other quotas than the key's.
                 self.since = None;
-                return Next::Asked(Begun::Decided(decided));
+                return Next::Asked(CheckProgress::Done(decided));
             }
         };
         limiter.quotas_found();
@@ -95,11 +90,11 @@ impl Inquiry {
         Next::Asked(self.ask(key, cost))
     }
 
-    fn ask(&self, key: Key, cost: u32) -> Begun {
+    fn ask(&self, key: Key, cost: u32) -> CheckProgress {
         let limiter = &self.gate.limiter;
         match &self.quotas {
-            None => limiter.begin(key, cost),
-            Some(quotas) => limiter.begin_by(quotas, key, cost),
+            None => limiter.start_check(key, cost),
+            Some(quotas) => limiter.start_check_with(quotas, key, cost),
         }
     }
 
@@ -117,7 +112,7 @@ impl Inquiry {
     /// Waits before what was refused is asked for again.
     fn nap(&self, decided: &Result<Decision, Error>) -> Option<Stage> {
         let left = self.gate.patience.saturating_sub(self.since?.elapsed());
-        let nap = self.gate.nap_after(decided, left)?;
+        let nap = self.gate.backoff_after(decided, left)?;
         let refused = decided.as_ref().ok()?;
         Some(Stage::Napping {
             nap: Box::pin(sleep(nap)),
@@ -135,12 +130,10 @@ impl Inquiry {
                     return Poll::Ready(self.planned(plan, key, cost));
                 }
             }
-            Stage::Checking { answer, .. } => {
-                let answer = ready!(Pin::new(answer).poll(cx));
-                if let Stage::Checking { draft, .. } = self.stage.take() {
-                    let decided = self.gate.limiter.finish(draft, answer);
-                    return Poll::Ready(Next::Asked(Begun::Decided(decided)));
-                }
+            Stage::Checking(check) => {
+                let decided = ready!(self.gate.limiter.poll_check(check, cx));
+                self.stage = Stage::Over;
+                return Poll::Ready(Next::Asked(CheckProgress::Done(decided)));
             }
             Stage::Napping { nap, .. } => {
                 ready!(nap.as_mut().poll(cx));
@@ -150,7 +143,7 @@ impl Inquiry {
             }
             Stage::Decided(_) | Stage::Over => {
                 if let Stage::Decided(decided) = self.stage.take() {
-                    return Poll::Ready(Next::Asked(Begun::Decided(decided)));
+                    return Poll::Ready(Next::Asked(CheckProgress::Done(decided)));
                 }
             }
         }
@@ -162,10 +155,10 @@ impl Inquiry {
 /// What a stage came to.
 enum Next {
     Exempt,
-    Asked(Begun),
+    Asked(CheckProgress),
 }
 
-impl Future for Inquiry {
+impl Future for CheckFuture {
     type Output = Judged;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Judged> {
@@ -173,10 +166,10 @@ impl Future for Inquiry {
         loop {
             match ready!(this.poll_stage(cx)) {
                 Next::Exempt => return Poll::Ready(this.gate.exempt()),
-                Next::Asked(Begun::Waiting { draft, answer }) => {
-                    this.stage = Stage::Checking { draft, answer };
+                Next::Asked(CheckProgress::Pending(check)) => {
+                    this.stage = Stage::Checking(check);
                 }
-                Next::Asked(Begun::Decided(decided)) => {
+                Next::Asked(CheckProgress::Done(decided)) => {
                     if let Some(judged) = this.decide(decided) {
                         return Poll::Ready(judged);
                     }

@@ -13,27 +13,27 @@ use http::request::Parts;
 use http::{HeaderName, Method, Request, Response, StatusCode, response};
 use http_body::SizeHint;
 
-use super::check::Inquiry;
-use super::diagnostics::Notices;
+use super::check::CheckFuture;
+use super::diagnostics::Diagnostics;
 use super::headers::Headers;
-use super::headers::Wording;
+use super::headers::Templates;
 use super::plan_lookup::PlanLookup;
 use super::rejection::Grpc;
 use super::rejection::{Rejection, RejectionReason};
 use super::reservation::Reservation;
-use super::response::Telling;
+use super::response::ResponseFinisher;
 use super::response::{Held, Tell};
 use crate::decision::{Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind, KeyExtractor};
 use crate::limiter::RateLimiter;
-use crate::limiter::{Begun, nap_after};
+use crate::limiter::{CheckProgress, backoff_after};
 use crate::middleware::rejection::unread_body;
-use crate::telemetry::Outcome;
+use crate::telemetry::OutcomeLabel;
 
 /// What a layer was told.
 #[derive(Clone)]
-pub(crate) struct Gate {
+pub(crate) struct LayerConfig {
     pub(crate) limiter: RateLimiter,
     pub(crate) key: Arc<dyn KeyExtractor>,
     pub(crate) on_missing_key: MissingKey,
@@ -47,15 +47,15 @@ pub(crate) struct Gate {
     pub(crate) reserves: bool,
     pub(crate) headers: Headers,
     /// Made of the headers, the limiter's name and its quotas.
-    pub(crate) wording: Arc<Wording>,
+    pub(crate) wording: Arc<Templates>,
     pub(crate) status: StatusCode,
     pub(crate) responder: Arc<ResponderFn>,
     /// Whether calls of gRPC are refused in the way of gRPC.
     pub(crate) grpc: bool,
     /// Whether a refusal that leaves a body unread announces the end of the connection.
-    pub(crate) close_refused_uploads: bool,
+    pub(crate) close_rejected_uploads: bool,
     pub(crate) dry_run: Option<DryRun>,
-    pub(crate) notices: Arc<Notices>,
+    pub(crate) notices: Arc<Diagnostics>,
 }
 
 pub(crate) type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
@@ -76,7 +76,7 @@ pub enum MissingKey {
     /// It is answered 400, and told what is missing. The default: who could leave out the key would
     /// leave out the limit.
     #[default]
-    Refuse,
+    Reject,
     /// It goes on without being counted, and without a
     /// [`DecisionView`](crate::DecisionView) in its extensions: where another layer limits it.
     Exempt,
@@ -86,7 +86,7 @@ pub enum MissingKey {
 pub(crate) enum Asked {
     Judged(Judged),
     /// To be judged later.
-    Pending(Inquiry),
+    Pending(CheckFuture),
 }
 
 /// What comes of a request in the end.
@@ -104,7 +104,7 @@ pub(crate) enum Pass {
     Spared(Rejection),
 }
 
-impl Gate {
+impl LayerConfig {
     /// Finds out who asks and for how much, and asks the store.
     pub(crate) fn ask(self: &Arc<Self>, parts: &Parts) -> Asked {
         if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
@@ -120,21 +120,19 @@ impl Gate {
         let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
         if let Some(plans) = &self.plans {
             let plan = plans(&key, parts);
-            return Asked::Pending(Inquiry::planning(self, plan, key, cost));
+            return Asked::Pending(CheckFuture::planning(self, plan, key, cost));
         }
-        match self.limiter.begin(key, cost) {
-            Begun::Decided(decided) => match self.nap_after(&decided, self.patience) {
+        match self.limiter.start_check(key, cost) {
+            CheckProgress::Done(decided) => match self.backoff_after(&decided, self.patience) {
                 None => Asked::Judged(self.judge(decided)),
-                Some(_) => Asked::Pending(Inquiry::decided(self, decided)),
+                Some(_) => Asked::Pending(CheckFuture::decided(self, decided)),
             },
-            Begun::Waiting { draft, answer } => {
-                Asked::Pending(Inquiry::checking(self, draft, answer))
-            }
+            CheckProgress::Pending(check) => Asked::Pending(CheckFuture::checking(self, check)),
         }
     }
 
     /// How long to wait before asking again, with so much time left.
-    pub(crate) fn nap_after(
+    pub(crate) fn backoff_after(
         &self,
         decided: &Result<Decision, Error>,
         left: Duration,
@@ -143,7 +141,7 @@ impl Gate {
         if self.patience.is_zero() || self.dry_run.is_some() {
             return None;
         }
-        nap_after(decided.as_ref().ok()?, left)
+        backoff_after(decided.as_ref().ok()?, left)
     }
 
     pub(crate) fn exempt(&self) -> Judged {
@@ -170,10 +168,10 @@ impl Gate {
             Ok(decision) if decision.is_allowed() || costs_nothing(&decision) => {
                 self.limiter
                     .telemetry()
-                    .decided(Outcome::Admitted, &decision);
+                    .decided(OutcomeLabel::Admitted, &decision);
                 Judged::Passes(Pass::Admitted(decision))
             }
-            Ok(decision) => self.reject(RejectionReason::Limited(decision.into_view())),
+            Ok(decision) => self.reject(RejectionReason::Refused(decision.into_view())),
             Err(error) => {
                 if error.kind() == ErrorKind::CostTooLarge {
                     self.notices.cost_too_large(self.limiter.label(), &error);
@@ -198,17 +196,17 @@ impl Gate {
         let telemetry = self.limiter.telemetry();
         let or_would = |outcome| match self.dry_run {
             None => outcome,
-            Some(_) => Outcome::WouldRefuse,
+            Some(_) => OutcomeLabel::WouldReject,
         };
         match reason {
-            RejectionReason::Limited(decision) => {
-                telemetry.decided(or_would(Outcome::Refused), decision);
+            RejectionReason::Refused(decision) => {
+                telemetry.decided(or_would(OutcomeLabel::Refused), decision);
             }
             RejectionReason::NoKey(error) => {
-                telemetry.undecided(or_would(Outcome::NoKey), error, error.kind().text());
+                telemetry.undecided(or_would(OutcomeLabel::NoKey), error, error.kind().text());
             }
             RejectionReason::Failed(error) => {
-                telemetry.undecided(or_would(Outcome::Failed), error, error.kind().text());
+                telemetry.undecided(or_would(OutcomeLabel::Failed), error, error.kind().text());
             }
         }
     }
@@ -222,7 +220,7 @@ impl Gate {
             Some(grpc) => grpc.refuse(&rejection),
         };
         rejection.complete(&self.wording, &mut response);
-        if self.close_refused_uploads && unread_body::is_announced(parts) {
+        if self.close_rejected_uploads && unread_body::is_announced(parts) {
             unread_body::announce_close(response.headers_mut());
         }
         if parts.method == Method::HEAD {
@@ -238,7 +236,7 @@ impl Gate {
         mut parts: Parts,
         body: B,
         pass: Pass,
-    ) -> (Request<B>, Option<Telling>) {
+    ) -> (Request<B>, Option<ResponseFinisher>) {
         let is_head = parts.method == Method::HEAD;
         let tell = match pass {
             Pass::Exempt => {
@@ -252,7 +250,7 @@ impl Gate {
                 Some(Tell::Spared(rejection))
             }
         };
-        let telling = tell.map(|tell| Telling::new(Arc::clone(self), tell, is_head));
+        let telling = tell.map(|tell| ResponseFinisher::new(Arc::clone(self), tell, is_head));
         (Request::from_parts(parts, body), telling)
     }
 
@@ -278,7 +276,7 @@ impl Gate {
             parts.extensions.insert(reservation.clone());
             Held::Shared(reservation)
         } else {
-            Held::Alone(decision)
+            Held::DirectSend(decision)
         };
         Tell::Admitted(held)
     }
@@ -291,7 +289,7 @@ fn costs_nothing(decision: &DecisionView) -> bool {
 
 /// Shows the handler what would have been decided.
 fn show_spared(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView> {
-    let RejectionReason::Limited(decision) = rejection.reason() else {
+    let RejectionReason::Refused(decision) = rejection.reason() else {
         return None;
     };
     let mut shown = decision.clone();
@@ -309,7 +307,7 @@ fn empty(response: &mut Response<Bytes>) {
     length.or_insert_with(|| content.len().into());
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             limiter,
@@ -326,11 +324,11 @@ impl fmt::Debug for Gate {
             status,
             responder: _,
             grpc,
-            close_refused_uploads,
+            close_rejected_uploads,
             dry_run,
             notices: _,
         } = self;
-        f.debug_struct("Gate")
+        f.debug_struct("LayerConfig")
             .field("limiter", limiter)
             .field("on_missing_key", on_missing_key)
             .field("patience", patience)
@@ -338,7 +336,7 @@ impl fmt::Debug for Gate {
             .field("headers", headers)
             .field("status", status)
             .field("grpc", grpc)
-            .field("close_refused_uploads", close_refused_uploads)
+            .field("close_rejected_uploads", close_rejected_uploads)
             .field("dry_run", dry_run)
             .finish_non_exhaustive()
     }

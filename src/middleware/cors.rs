@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::decision::{Answer, QuotaAnswer};
     use crate::decision::{Decision, Source};
-    use crate::middleware::headers::Wording;
+    use crate::middleware::headers::Templates;
     use crate::middleware::headers::{Draft, Headers};
     use crate::middleware::rejection::plain_text;
     use crate::middleware::rejection::{Rejection, RejectionReason, problem_json};
@@ -100,7 +100,7 @@ mod tests {
         let refused = QuotaAnswer::refused(9, Some(Duration::from_secs(1)), Duration::ZERO);
         let answer = Answer::new(Source::Memory, [refused]);
         let decision = Decision::new(&Quota::per_minute(9).into(), 1, answer).unwrap();
-        let reason = RejectionReason::Limited(decision.into_view());
+        let reason = RejectionReason::Refused(decision.into_view());
         Rejection::new(&"search".into(), reason)
     }
 
@@ -114,7 +114,7 @@ mod tests {
             Draft::Draft11,
         ] {
             let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
-            let wording = Wording::new(&headers, &"search".into(), &Quota::per_minute(9).into());
+            let wording = Templates::new(&headers, &"search".into(), &Quota::per_minute(9).into());
             let mut response = plain_text(&refusal());
             refusal().complete(&wording, &mut response);
             written.extend(response.headers().keys().cloned());

@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::check::Inquiry;
+use super::check::CheckFuture;
 use super::config::Judged;
-use super::response::Telling;
+use super::response::ResponseFinisher;
 
 pin_project! {
     /// The future of [`RateLimit`](crate::RateLimit).
@@ -37,21 +37,21 @@ pin_project! {
         S: Service<Request<B>>,
     {
         // The service is the ready one.
-        Asking { inquiry: Inquiry, then: Option<(S, Request<B>)> },
-        Calling { #[pin] response: S::Future, telling: Option<Telling> },
+        Asking { inquiry: CheckFuture, then: Option<(S, Request<B>)> },
+        Calling { #[pin] response: S::Future, telling: Option<ResponseFinisher> },
         Rejected { response: Option<Response<Bytes>> },
     }
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    pub(crate) fn asking(inquiry: Inquiry, service: S, request: Request<B>) -> Self {
+    pub(crate) fn asking(inquiry: CheckFuture, service: S, request: Request<B>) -> Self {
         let then = Some((service, request));
         Self {
             state: State::Asking { inquiry, then },
         }
     }
 
-    pub(crate) fn calling(response: S::Future, telling: Option<Telling>) -> Self {
+    pub(crate) fn calling(response: S::Future, telling: Option<ResponseFinisher>) -> Self {
         Self {
             state: State::Calling { response, telling },
         }
@@ -105,7 +105,7 @@ where
 }
 
 fn go_on<S: Service<Request<B>>, B>(
-    inquiry: &Inquiry,
+    inquiry: &CheckFuture,
     judged: Judged,
     mut service: S,
     request: Request<B>,

@@ -11,10 +11,10 @@ use http::{HeaderName, Response, StatusCode, response};
 use http_body::SizeHint;
 use tower_layer::Layer;
 
-use super::config::{Gate, MissingKey};
+use super::config::{LayerConfig, MissingKey};
 use super::diagnostics::note_layer;
 use super::headers::Headers;
-use super::headers::Wording;
+use super::headers::Templates;
 use super::plan_lookup::boxed;
 use super::rejection::{Rejection, plain_text};
 use super::service::RateLimit;
@@ -77,7 +77,7 @@ use crate::store::Store;
 #[derive(Clone)]
 #[must_use = "a layer limits nothing until it is added to a service"]
 pub struct RateLimitLayer {
-    gate: Arc<Gate>,
+    gate: Arc<LayerConfig>,
 }
 
 impl RateLimitLayer {
@@ -110,7 +110,7 @@ impl RateLimitLayer {
     ///
     /// Decide the cost by the route, not by the text of the path. The closure sees the path as the client
     /// spelled it. A handler on `/search/{format}` gets `export` from `/search/export` and from
-    /// `/search/%65xport`, and `ends_with("/export")` is false for the second. Give expensive handlers a
+    /// `/search/%65xport`, and `ends_with("/export")` is false for the second. Credit expensive handlers a
     /// route and a layer of their own, or look at axum's `MatchedPath` in the extensions. The same holds for
     /// a query.
     ///
@@ -402,10 +402,10 @@ impl RateLimitLayer {
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
     ///
     /// let behind_nginx = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
-    ///     .close_refused_uploads(false);
+    ///     .close_rejected_uploads(false);
     /// ```
-    pub fn close_refused_uploads(self, close: bool) -> Self {
-        self.with(|gate| gate.close_refused_uploads = close)
+    pub fn close_rejected_uploads(self, close: bool) -> Self {
+        self.with(|gate| gate.close_rejected_uploads = close)
     }
 
     /// Refuses nothing, but counts and tells all that would be refused: to see what a limit would do
@@ -440,7 +440,7 @@ impl RateLimitLayer {
         &self.gate.limiter
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Gate)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {
         let gate = Arc::make_mut(&mut self.gate);
         change(gate);
         gate.wording = Arc::new(wording_of(&gate.limiter, &gate.headers));
@@ -460,7 +460,7 @@ impl From<RateLimiter> for RateLimitLayer {
         note_layer();
         let headers = Headers::default();
         Self {
-            gate: Arc::new(Gate {
+            gate: Arc::new(LayerConfig {
                 wording: Arc::new(wording_of(&limiter, &headers)),
                 limiter,
                 key: Arc::new(peer_ip()),
@@ -475,7 +475,7 @@ impl From<RateLimiter> for RateLimitLayer {
                 status: StatusCode::TOO_MANY_REQUESTS,
                 responder: Arc::new(plain_text),
                 grpc: false,
-                close_refused_uploads: true,
+                close_rejected_uploads: true,
                 dry_run: None,
                 notices: Arc::default(),
             }),
@@ -483,8 +483,8 @@ impl From<RateLimiter> for RateLimitLayer {
     }
 }
 
-fn wording_of(limiter: &RateLimiter, headers: &Headers) -> Wording {
-    Wording::new(headers, limiter.label(), limiter.quotas())
+fn wording_of(limiter: &RateLimiter, headers: &Headers) -> Templates {
+    Templates::new(headers, limiter.label(), limiter.quotas())
 }
 
 impl<S> Layer<S> for RateLimitLayer {

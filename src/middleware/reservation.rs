@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 
 use tokio::runtime::Handle;
 
-use super::config::Gate;
+use super::config::LayerConfig;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 
@@ -44,14 +44,14 @@ use crate::error::{Error, ErrorKind};
 pub struct Reservation(Arc<Inner>);
 
 struct Inner {
-    gate: Arc<Gate>,
+    gate: Arc<LayerConfig>,
     view: DecisionView,
     /// Until it is settled.
     decision: Mutex<Option<Decision>>,
 }
 
 impl Reservation {
-    pub(crate) fn new(gate: Arc<Gate>, decision: Decision) -> Self {
+    pub(crate) fn new(gate: Arc<LayerConfig>, decision: Decision) -> Self {
         Self(Arc::new(Inner {
             gate,
             view: decision.view().clone(),
@@ -60,7 +60,7 @@ impl Reservation {
     }
 
     /// For a request that was let through without a charge.
-    pub(crate) fn of_nothing(gate: Arc<Gate>, view: Option<DecisionView>) -> Self {
+    pub(crate) fn of_nothing(gate: Arc<LayerConfig>, view: Option<DecisionView>) -> Self {
         Self(Arc::new(Inner {
             gate,
             view: view.unwrap_or_else(DecisionView::of_nothing),
@@ -98,7 +98,7 @@ impl fmt::Debug for Reservation {
 }
 
 /// Settles a charge while nobody waits for it.
-pub(crate) fn settle_later(gate: &Arc<Gate>, decision: Decision, used: u32) {
+pub(crate) fn settle_later(gate: &Arc<LayerConfig>, decision: Decision, used: u32) {
     if used == decision.held() {
         return;
     }
@@ -108,7 +108,7 @@ pub(crate) fn settle_later(gate: &Arc<Gate>, decision: Decision, used: u32) {
     }
     let settling_gate = Arc::clone(gate);
     let mut settling = Box::pin(async move {
-        let Gate {
+        let LayerConfig {
             limiter, notices, ..
         } = &*settling_gate;
         let outcome = limiter.settle(decision, used).await;

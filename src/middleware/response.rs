@@ -7,7 +7,7 @@ use http::header::LOCATION;
 use http::{HeaderValue, Response};
 use http_body::{Body, SizeHint};
 
-use super::config::Gate;
+use super::config::LayerConfig;
 use super::headers::{Place, drain_time, encoded, remaining_told};
 use super::rejection::{Rejection, WouldReject};
 use super::reservation::Reservation;
@@ -15,8 +15,8 @@ use super::reservation::settle_later;
 use crate::decision::{Decision, DecisionView, QuotaDecision};
 
 /// What is kept of a request while the service answers it.
-pub(crate) struct Telling {
-    gate: Arc<Gate>,
+pub(crate) struct ResponseFinisher {
+    gate: Arc<LayerConfig>,
     tell: Tell,
     /// Whether the request is a HEAD.
     is_head: bool,
@@ -29,13 +29,13 @@ pub(super) enum Tell {
 
 /// Who holds what was charged.
 pub(super) enum Held {
-    Alone(Decision),
+    DirectSend(Decision),
     /// The handler does too.
     Shared(Reservation),
 }
 
-impl Telling {
-    pub(super) fn new(gate: Arc<Gate>, tell: Tell, is_head: bool) -> Self {
+impl ResponseFinisher {
+    pub(super) fn new(gate: Arc<LayerConfig>, tell: Tell, is_head: bool) -> Self {
         Self {
             gate,
             tell,
@@ -80,20 +80,20 @@ impl Telling {
 impl Held {
     fn view(&self) -> &DecisionView {
         match self {
-            Self::Alone(decision) => decision.view(),
+            Self::DirectSend(decision) => decision.view(),
             Self::Shared(reservation) => reservation.decision(),
         }
     }
 
-    fn settle(self, gate: &Arc<Gate>, used: u32) {
+    fn settle(self, gate: &Arc<LayerConfig>, used: u32) {
         match self {
-            Self::Alone(decision) => settle_later(gate, decision, used),
+            Self::DirectSend(decision) => settle_later(gate, decision, used),
             Self::Shared(reservation) => reservation.settle(used),
         }
     }
 }
 
-impl Gate {
+impl LayerConfig {
     /// Writes the headers of an admitted request. A layer further in, or a service that has a limit of
     /// its own, is tighter if it has refused the request or tells of fewer units.
     fn write_headers<B>(&self, decision: &DecisionView, response: &mut Response<B>) {
@@ -102,7 +102,7 @@ impl Gate {
         }
         let remaining = decision.remaining();
         let rejected = response.extensions().get::<Rejection>().cloned();
-        let is_behind = rejected.as_ref().is_some_and(Rejection::is_limited)
+        let is_behind = rejected.as_ref().is_some_and(Rejection::is_refused)
             || self.wording.has_single_values()
                 && remaining_told(response.headers())
                     .is_some_and(|told| told <= u64::from(remaining));

@@ -9,7 +9,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::config::{Asked, Gate, Judged};
+use super::config::{Asked, Judged, LayerConfig};
 use super::future::ResponseFuture;
 
 /// A service with a limit before it; made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -23,11 +23,11 @@ use super::future::ResponseFuture;
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    gate: Arc<Gate>,
+    gate: Arc<LayerConfig>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) fn new(inner: S, gate: Arc<Gate>) -> Self {
+    pub(crate) fn new(inner: S, gate: Arc<LayerConfig>) -> Self {
         Self { inner, gate }
     }
 

@@ -22,7 +22,7 @@ use super::quota::Quota;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quotas {
-    list: Arc<[Held]>,
+    list: Arc<[ListedQuota]>,
     /// Of each stored count, the index of its strictest quota.
     charging: Arc<[usize]>,
     /// Above this, a cost fits into one of the limits never.
@@ -33,14 +33,14 @@ pub struct Quotas {
 
 /// A quota and the stored count that it judges.
 #[derive(Debug, PartialEq, Eq)]
-struct Held {
+struct ListedQuota {
     quota: Quota,
     counter: usize,
 }
 
 impl Quotas {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        let mut list: Vec<Held> = Vec::new();
+        let mut list: Vec<ListedQuota> = Vec::new();
         let mut charging: Vec<usize> = Vec::new();
         for (index, quota) in quotas.into_iter().enumerate() {
             let counter = list.iter().find_map(|other| {
@@ -59,7 +59,7 @@ impl Quotas {
                     }
                 }
             }
-            list.push(Held { quota, counter });
+            list.push(ListedQuota { quota, counter });
         }
         let quotas = list.iter().map(|held| &held.quota);
         let costs = quotas.clone().map(|quota| quota.counted_by().max_cost());

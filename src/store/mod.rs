@@ -15,15 +15,15 @@ mod store;
 #[cfg(feature = "test-util")]
 mod testing;
 
-pub use block_list::Blocks;
-pub use circuit_breaker::Guard;
-pub(crate) use circuit_breaker::Guarded;
+pub use block_list::BlockList;
+pub use circuit_breaker::CircuitBreaker;
+pub(crate) use circuit_breaker::GuardedAnswer;
 pub use from_url::from_url;
 pub use future::StoreFuture;
 pub use memory::MemoryStore;
 pub use redis::RedisStore;
 pub(crate) use requests::Subject;
-pub use requests::{Block, Check, Give, Refund, Reset};
+pub use requests::{Block, Check, Credit, Refund, Reset};
 pub use store::Store;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

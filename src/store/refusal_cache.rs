@@ -39,10 +39,10 @@ const MAX_OF_KEY: usize = 8;
 const PARTS: usize = 256;
 
 /// The refusals that this process remembers.
-pub(crate) struct Denials {
+pub(crate) struct RefusalCache {
     meter: StoreMeter,
     /// Read without a lock, and changed under that of the key's part.
-    of_keys: Cache<Fingerprint, Arc<[Denial]>>,
+    of_keys: Cache<Fingerprint, Arc<[CachedRefusal]>>,
     parts: [Part; PARTS],
     clock: Clock,
     max_age: u64,
@@ -59,7 +59,7 @@ struct Part {
 }
 
 #[derive(Clone)]
-struct Denial {
+struct CachedRefusal {
     quotas: Quotas,
     cost: u32,
     answer: Answer,
@@ -75,7 +75,7 @@ pub(super) struct Sent {
     forgotten: u64,
 }
 
-impl Denials {
+impl RefusalCache {
     pub(super) fn new(clock: Clock, max_age: Duration, meter: StoreMeter) -> Self {
         Self {
             meter,
@@ -128,7 +128,7 @@ impl Denials {
         };
         let answered_at = self.clock.now();
         let until = sent.at.saturating_add(held_for(wait).min(self.max_age));
-        let denial = Denial {
+        let denial = CachedRefusal {
             quotas: check.quotas().clone(),
             cost: check.cost(),
             answer: answer.clone(),
@@ -170,7 +170,7 @@ impl Denials {
 
 /// Something is being given back.
 pub(super) struct Forgetting {
-    denials: Arc<Denials>,
+    denials: Arc<RefusalCache>,
     whose: Fingerprint,
 }
 
@@ -189,7 +189,7 @@ impl Drop for Forgetting {
     }
 }
 
-impl Denial {
+impl CachedRefusal {
     fn is_of(&self, check: Check<'_>) -> bool {
         self.cost == check.cost() && self.quotas == *check.quotas()
     }
@@ -269,10 +269,10 @@ mod tests {
         }
     }
 
-    fn denials() -> (Arc<Denials>, TestClock) {
+    fn denials() -> (Arc<RefusalCache>, TestClock) {
         let clock = TestClock::new();
         let meter = StoreMeter::new("test");
-        let denials = Denials::new(Clock::Test(clock.clone()), SECOND, meter);
+        let denials = RefusalCache::new(Clock::Test(clock.clone()), SECOND, meter);
         (Arc::new(denials), clock)
     }
 
@@ -292,7 +292,7 @@ mod tests {
         assert!(denials.find(ada.check(1)).is_some());
         clock.advance(Duration::from_micros(299_999));
         let last = denials.find(ada.check(1)).unwrap();
-        assert_eq!(last.source(), Source::LocalDenial);
+        assert_eq!(last.source(), Source::RefusalCache);
         let left = Wait::Micros(200_001);
         assert_eq!(last.quotas()[0].wait(), left);
         clock.advance(Duration::from_micros(1));

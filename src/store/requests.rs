@@ -9,7 +9,7 @@ use crate::quota::{Quota, Quotas};
 
 /// Under which limiter and key units are counted, and against which quotas.
 ///
-/// [`Check`], [`Reset`], [`Refund`] and [`Give`] have it in common.
+/// [`Check`], [`Reset`], [`Refund`] and [`Credit`] have it in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     /// The limiter's name, in the form in which it is stored.
@@ -51,7 +51,7 @@ macro_rules! subject {
     )*};
 }
 
-subject!(Check Reset Refund Give);
+subject!(Check Reset Refund Credit);
 
 /// One question to a [`Store`](crate::Store): does this cost fit into these quotas of this key?
 #[derive(Clone, Copy, Debug)]
@@ -143,12 +143,12 @@ impl<'a> Refund<'a> {
 /// The order to a [`Store`](crate::Store) to count fewer units than were charged, whoever charged them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Give<'a> {
+pub struct Credit<'a> {
     pub(crate) subject: Subject<'a>,
     pub(crate) units: u32,
 }
 
-impl Give<'_> {
+impl Credit<'_> {
     /// How many fewer are to count in each of the stored counts; none where fewer count than that.
     #[must_use]
     pub fn units(&self) -> u32 {

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::block_list::Blocks;
-use super::circuit_breaker::Guard;
+use super::block_list::BlockList;
+use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
-use super::requests::{Block, Check, Give, Refund, Reset};
+use super::requests::{Block, Check, Credit, Refund, Reset};
 
 use crate::error::{Error, ErrorKind};
 
@@ -80,7 +80,7 @@ pub trait Store: Send + Sync + 'static {
     /// Counts so many units fewer than were charged, in each of the stored counts, whoever charged them.
     ///
     /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
         let _ = give;
         StoreFuture::ready(Err(Error::new(
             ErrorKind::Unsupported,
@@ -88,7 +88,7 @@ pub trait Store: Send + Sync + 'static {
         )))
     }
 
-    /// Blocks a key of a limiter for a time, or not any more, and says so in its [`blocks`](Self::blocks).
+    /// BlockList a key of a limiter for a time, or not any more, and says so in its [`blocks`](Self::block_list).
     ///
     /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
@@ -102,8 +102,8 @@ pub trait Store: Send + Sync + 'static {
     /// What is blocked, where limiters look before they ask.
     ///
     /// Unless a store says otherwise, that is nothing.
-    fn blocks(&self) -> Blocks {
-        Blocks::new()
+    fn block_list(&self) -> BlockList {
+        BlockList::new()
     }
 
     /// What limiters ask the store through: a deadline, a breaker, and the counts of this process to
@@ -111,8 +111,8 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Unless a store says otherwise, each limiter has one of its own. A store that keeps one
     /// and gives it to all has what one limiter learns spare the others.
-    fn guard(&self) -> Guard {
-        Guard::new()
+    fn circuit_breaker(&self) -> CircuitBreaker {
+        CircuitBreaker::new()
     }
 }
 
@@ -133,20 +133,20 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).refund(refund)
     }
 
-    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
-        (**self).give(give)
+    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
+        (**self).credit(give)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         (**self).block(block)
     }
 
-    fn blocks(&self) -> Blocks {
-        (**self).blocks()
+    fn block_list(&self) -> BlockList {
+        (**self).block_list()
     }
 
-    fn guard(&self) -> Guard {
-        (**self).guard()
+    fn circuit_breaker(&self) -> CircuitBreaker {
+        (**self).circuit_breaker()
     }
 }
 
@@ -167,20 +167,20 @@ impl<S: Store + ?Sized> Store for Box<S> {
         (**self).refund(refund)
     }
 
-    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
-        (**self).give(give)
+    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
+        (**self).credit(give)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         (**self).block(block)
     }
 
-    fn blocks(&self) -> Blocks {
-        (**self).blocks()
+    fn block_list(&self) -> BlockList {
+        (**self).block_list()
     }
 
-    fn guard(&self) -> Guard {
-        (**self).guard()
+    fn circuit_breaker(&self) -> CircuitBreaker {
+        (**self).circuit_breaker()
     }
 }
 

@@ -16,11 +16,11 @@ use crate::error::{Error, ErrorKind};
 
 /// What came of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum OutcomeLabel {
     Admitted,
     Refused,
     /// Refused, in a dry run: it went on.
-    WouldRefuse,
+    WouldReject,
     /// Not counted: skipped, of an exempt tenant, or without a key where that may be.
     Exempt,
     /// Without a key, or of one that is not known how to read: answered without a check.
@@ -29,13 +29,13 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl OutcomeLabel {
     /// All of them, each at its own place.
     #[cfg(any(feature = "metrics", test))]
     pub(crate) const ALL: [Self; 6] = [
         Self::Admitted,
         Self::Refused,
-        Self::WouldRefuse,
+        Self::WouldReject,
         Self::Exempt,
         Self::NoKey,
         Self::Failed,
@@ -45,7 +45,7 @@ impl Outcome {
         match self {
             Self::Admitted => "admitted",
             Self::Refused => "refused",
-            Self::WouldRefuse => "would_refuse",
+            Self::WouldReject => "would_reject",
             Self::Exempt => "exempt",
             Self::NoKey => "no_key",
             Self::Failed => "failed",
@@ -85,16 +85,16 @@ impl Telemetry {
 
     /// A check was decided, and something came of that.
     #[inline]
-    pub(crate) fn decided(&self, outcome: Outcome, decision: &DecisionView) {
+    pub(crate) fn decided(&self, outcome: OutcomeLabel, decision: &DecisionView) {
         self.counts.count(outcome, decision.source());
-        if outcome == Outcome::Admitted {
+        if outcome == OutcomeLabel::Admitted {
             self.events.admitted(&self.limiter, decision);
         } else {
             self.refused(outcome, decision);
         }
     }
 
-    fn refused(&self, outcome: Outcome, decision: &DecisionView) {
+    fn refused(&self, outcome: OutcomeLabel, decision: &DecisionView) {
         self.events.refused(&self.limiter, outcome, decision);
         if let (Some(busiest), Some(whose)) = (&self.busiest, decision.where_charged()) {
             busiest.refused(&whose.key);
@@ -103,13 +103,18 @@ impl Telemetry {
 
     /// A request was not counted.
     pub(crate) fn exempt(&self) {
-        self.counts.count(Outcome::Exempt, Source::None);
+        self.counts.count(OutcomeLabel::Exempt, Source::None);
         self.events.exempt(&self.limiter);
     }
 
     /// Nobody decided.
     #[cold]
-    pub(crate) fn undecided(&self, outcome: Outcome, error: &(dyn StdError + 'static), kind: &str) {
+    pub(crate) fn undecided(
+        &self,
+        outcome: OutcomeLabel,
+        error: &(dyn StdError + 'static),
+        kind: &str,
+    ) {
         self.counts.count(outcome, Source::None);
         self.events.undecided(&self.limiter, outcome, error, kind);
     }
@@ -118,13 +123,13 @@ impl Telemetry {
     #[inline]
     pub(crate) fn checked(&self, checked: &Result<Decision, Error>) {
         match checked {
-            Ok(decision) if decision.is_allowed() => self.decided(Outcome::Admitted, decision),
-            Ok(decision) => self.decided(Outcome::Refused, decision),
+            Ok(decision) if decision.is_allowed() => self.decided(OutcomeLabel::Admitted, decision),
+            Ok(decision) => self.decided(OutcomeLabel::Refused, decision),
             Err(error) => {
                 // No wait would help: that is a refusal.
                 let outcome = match error.kind() {
-                    ErrorKind::CostExceedsLimit => Outcome::Refused,
-                    _ => Outcome::Failed,
+                    ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
+                    _ => OutcomeLabel::Failed,
                 };
                 self.undecided(outcome, error, error.kind().text());
             }
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn each_label_of_a_metric_is_at_its_own_place() {
-        let outcomes = Outcome::ALL.map(|outcome| (outcome as usize, outcome.text()));
+        let outcomes = OutcomeLabel::ALL.map(|outcome| (outcome as usize, outcome.text()));
         let sources = Source::ALL.map(|source| (source as usize, source.text()));
         let kinds = ErrorKind::ALL.map(|kind| (kind as usize, kind.text()));
         for labels in [&outcomes[..], &sources, &kinds] {

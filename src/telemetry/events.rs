@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tracing::{Level, debug, enabled, info};
 
-use super::checks::Outcome;
+use super::checks::OutcomeLabel;
 use crate::clock::Clock;
 use crate::decision::DecisionView;
 
@@ -61,7 +61,7 @@ impl Events {
         debug!(
             target: "tollgate::check",
             limiter,
-            outcome = Outcome::Admitted.text(),
+            outcome = OutcomeLabel::Admitted.text(),
             source = decision.source().text(),
             cost = decision.cost(),
             limit = decision.limit(),
@@ -71,7 +71,7 @@ impl Events {
         );
     }
 
-    pub(super) fn refused(&self, limiter: &str, outcome: Outcome, decision: &DecisionView) {
+    pub(super) fn refused(&self, limiter: &str, outcome: OutcomeLabel, decision: &DecisionView) {
         match self.turn_of(outcome) {
             Some(left_out) => refusal!(info, limiter, outcome, decision, left_out),
             None => refusal!(debug, limiter, outcome, decision),
@@ -82,7 +82,7 @@ impl Events {
         debug!(
             target: "tollgate::check",
             limiter,
-            outcome = Outcome::Exempt.text(),
+            outcome = OutcomeLabel::Exempt.text(),
             "a request was not counted"
         );
     }
@@ -90,7 +90,7 @@ impl Events {
     pub(super) fn undecided(
         &self,
         limiter: &str,
-        outcome: Outcome,
+        outcome: OutcomeLabel,
         error: &(dyn StdError + 'static),
         kind: &str,
     ) {
@@ -117,10 +117,10 @@ impl Events {
     }
 
     /// Whether what came of a check is told at info, and how many like it were not.
-    fn turn_of(&self, outcome: Outcome) -> Option<u64> {
+    fn turn_of(&self, outcome: OutcomeLabel) -> Option<u64> {
         // Of a dry run there is a line that says how many.
         let is_told =
-            outcome == Outcome::Refused && enabled!(target: "tollgate::check", Level::INFO);
+            outcome == OutcomeLabel::Refused && enabled!(target: "tollgate::check", Level::INFO);
         if is_told {
             self.turn(self.clock.now() / 1_000_000)
         } else {

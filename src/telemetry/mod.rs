@@ -12,8 +12,8 @@ mod metrics;
 mod outage_log;
 
 pub use busiest_refused::RefusedKey;
-pub(crate) use checks::{Outcome, Telemetry};
+pub(crate) use checks::{OutcomeLabel, Telemetry};
 #[cfg(test)]
 pub(crate) use log_capture::log_of;
 pub(crate) use metrics::StoreMeter;
-pub(crate) use outage_log::Outage;
+pub(crate) use outage_log::OutageLog;

@@ -17,7 +17,7 @@ const QUIETER: u32 = 60;
 
 /// What has been said already of something that may fail, for one handle of a limiter.
 #[derive(Debug)]
-pub(crate) struct Outage {
+pub(crate) struct OutageLog {
     what: &'static str,
     said: AtomicU8,
     /// When it last failed, in milliseconds from `begin`.
@@ -31,7 +31,7 @@ const FINE: u8 = 0;
 const FAILS: u8 = 1;
 const MISCONFIGURED: u8 = 2;
 
-impl Outage {
+impl OutageLog {
     /// For what is called so in the log.
     pub(crate) fn of(what: &'static str) -> Self {
         Self::new(what, QUIET)
@@ -76,7 +76,7 @@ impl Outage {
     /// A check was decided: said when the store had failed, and it was the store that decided.
     #[inline]
     pub(crate) fn decided(&self, limiter: &str, by: Source) {
-        if !matches!(by, Source::LocalDenial | Source::Block | Source::None) {
+        if !matches!(by, Source::RefusalCache | Source::Block | Source::None) {
             self.back(limiter);
         }
     }
@@ -136,7 +136,7 @@ mod tests {
     fn a_failing_store_is_a_line_when_it_begins_and_one_when_it_ends() {
         let error = Error::new(ErrorKind::Unavailable, "nobody is there");
         let log = log_of(|| {
-            let outage = Outage::new("the store", Duration::ZERO);
+            let outage = OutageLog::new("the store", Duration::ZERO);
             for _ in 0..2 {
                 for _ in 0..100 {
                     outage.fails("search", "checks are not admitted", &error);
@@ -157,15 +157,16 @@ mod tests {
     #[test]
     fn a_wrong_setup_is_louder() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
-        let log =
-            log_of(|| Outage::of("the store").fails("search", "checks are not admitted", &error));
+        let log = log_of(|| {
+            OutageLog::of("the store").fails("search", "checks are not admitted", &error)
+        });
         assert!(log[0].contains("ERROR"), "{log:?}");
     }
 
     #[test]
     fn a_wrong_setup_is_said_though_the_store_had_failed_before() {
         let log = log_of(|| {
-            let outage = Outage::of("the store");
+            let outage = OutageLog::of("the store");
             for kind in [ErrorKind::Unavailable, ErrorKind::Misconfigured] {
                 for _ in 0..100 {
                     let error = Error::new(kind, "what it is");
@@ -181,9 +182,9 @@ mod tests {
     fn a_refusal_from_memory_does_not_say_that_the_store_is_back() {
         let error = Error::new(ErrorKind::Unavailable, "nobody is there");
         let log = log_of(|| {
-            let outage = Outage::new("the store", Duration::ZERO);
+            let outage = OutageLog::new("the store", Duration::ZERO);
             outage.fails("search", "checks are not admitted", &error);
-            outage.decided("search", Source::LocalDenial);
+            outage.decided("search", Source::RefusalCache);
             outage.decided("search", Source::None);
         });
         assert_eq!(log.len(), 1, "{log:?}");
@@ -193,7 +194,7 @@ mod tests {
     fn one_key_that_is_set_up_wrongly_is_not_news_each_time() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
         let log = log_of(|| {
-            let outage = Outage::new("the store", Duration::from_millis(1));
+            let outage = OutageLog::new("the store", Duration::from_millis(1));
             for _ in 0..5 {
                 outage.fails("search", "checks are not admitted", &error);
                 std::thread::sleep(Duration::from_millis(2));
@@ -207,7 +208,7 @@ mod tests {
     fn a_store_that_fails_now_and_then_is_not_news_each_time() {
         let error = Error::new(ErrorKind::Timeout, "too late");
         let log = log_of(|| {
-            let outage = Outage::new("the store", Duration::from_secs(3_600));
+            let outage = OutageLog::new("the store", Duration::from_secs(3_600));
             for _ in 0..100 {
                 outage.fails("search", "checks are not admitted", &error);
                 outage.decided("search", Source::Redis);
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn the_line_says_what_becomes_of_it_and_until_when() {
         let error = Error::new(ErrorKind::Unavailable, "nobody is there");
-        let log = log_of(|| Outage::of("the store").fails("search", "all is admitted", &error));
+        let log = log_of(|| OutageLog::of("the store").fails("search", "all is admitted", &error));
         let text = "all is admitted until the store is back: nobody is there";
         assert!(
             log[0].contains(text) && log[0].contains("search"),
@@ -231,7 +232,7 @@ mod tests {
     fn the_line_says_why_quotas_could_not_be_found() {
         let error = Error::new(ErrorKind::QuotasUnknown, "the quotas could not be found");
         let error = error.with_source(fmt::Error);
-        let log = log_of(|| Outage::of("the plans").fails("search", "nothing is", &error));
+        let log = log_of(|| OutageLog::of("the plans").fails("search", "nothing is", &error));
         let text = format!("the quotas could not be found: {}", fmt::Error);
         assert!(log[0].contains(&text), "{log:?}");
     }

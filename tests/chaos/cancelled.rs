@@ -149,7 +149,7 @@ fn futures_that_are_dropped_at_any_point_leave_counts_of_what_was_executed() {
         // Calls are counted: none is to be for anything else.
         let store = patient(&server.url())
             .batches(false)
-            .blocks_every(Duration::ZERO);
+            .block_list_refresh(Duration::ZERO);
         let before = calls(&mut server.connect());
         let (told, counted) = counts_after_a_storm(&server, store, futures).await;
         let after = calls(&mut server.connect());

@@ -179,7 +179,7 @@ fn a_stepped_clock_locks_no_key_for_more_than_a_window_and_gives_at_most_one_quo
         let asking = remembering
             .clone()
             .prefix("asking")
-            .local_denials(Duration::ZERO);
+            .refusal_cache(Duration::ZERO);
         let mut asking = PROMISES.map(|promise| Stepped::start(&asking, promise));
         let mut remembering = PROMISES.map(|promise| Stepped::start(&remembering, promise));
         // The steps come at many parts of a window.

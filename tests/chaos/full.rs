@@ -16,7 +16,7 @@ fn a_full_server_refuses_what_it_must_and_heals_with_its_memory() {
         let server = RedisServer::start();
         let mut connection = server.connect();
         // Redis is asked about each refusal, too.
-        let store = patient(&server.url()).local_denials(Duration::ZERO);
+        let store = patient(&server.url()).refusal_cache(Duration::ZERO);
         let layer = closed(by_path(store, Quota::per_hour(1)));
         for key in 0..USED_UP {
             assert_eq!(ask(&layer, &format!("/used-up/{key}")).await.status(), 200);

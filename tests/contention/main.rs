@@ -197,7 +197,7 @@ fn holds_in_redis(algorithm: Algorithm) {
     let server = RedisServer::start();
     // With refunds, what this process remembers of refusals has to be forgotten.
     let store_for = |traffic: &Traffic| match traffic.refunds {
-        false => store_on(&server).local_denials(Duration::ZERO),
+        false => store_on(&server).refusal_cache(Duration::ZERO),
         true => store_on(&server),
     };
     let broken = IN_REDIS.iter().enumerate().filter_map(|(index, traffic)| {

@@ -50,7 +50,7 @@ async fn nothing_is_refused_and_all_is_counted_and_nobody_is_told() {
             ("search", 429)
         );
         assert!(rejection.retry_after().is_some());
-        assert!(matches!(rejection.reason(), RejectionReason::Limited(_)));
+        assert!(matches!(rejection.reason(), RejectionReason::Refused(_)));
     }
 }
 

@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
-use tollgate::store::{Check, Guard, StoreFuture, TestClock};
+use tollgate::store::{Check, CircuitBreaker, StoreFuture, TestClock};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     Rejection, Reservation, Store,
@@ -476,7 +476,7 @@ fn a_reservation_of_redis_that_outlives_its_runtime_is_a_line() {
 }
 
 /// A store in memory that has failed since a charge was first asked for.
-struct Breaking(MemoryStore, Guard);
+struct Breaking(MemoryStore, CircuitBreaker);
 
 impl Store for Breaking {
     fn check(&self, check: Check<'_>) -> StoreFuture {
@@ -486,7 +486,7 @@ impl Store for Breaking {
         StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "in no mood")))
     }
 
-    fn guard(&self) -> Guard {
+    fn circuit_breaker(&self) -> CircuitBreaker {
         self.1.clone()
     }
 }
@@ -495,7 +495,7 @@ impl Store for Breaking {
 async fn what_a_failing_store_does_not_charge_in_addition_is_an_error_and_charged_nowhere() {
     for policy in [FailurePolicy::fall_back(), FailurePolicy::open()] {
         let counts = MemoryStore::new();
-        let guard = Guard::new();
+        let guard = CircuitBreaker::new();
         let failing = Breaking(counts.clone(), guard.clone());
         let limiter = limiter(failing).on_failure(policy);
         let reserved = limiter.check_n("ada", COST).await.unwrap();

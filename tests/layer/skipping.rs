@@ -100,7 +100,7 @@ async fn a_responder_writes_the_refusal_and_the_layer_adds_what_is_missing() {
         assert_eq!(told(&response, "cache-control"), "no-store");
         assert_eq!(told(&response, "x-ratelimit-limit"), "1");
         let rejection = response.extensions().get::<Rejection>().unwrap();
-        assert!(matches!(rejection.reason(), RejectionReason::Limited(_)));
+        assert!(matches!(rejection.reason(), RejectionReason::Refused(_)));
     }
 }
 

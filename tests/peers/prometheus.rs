@@ -183,7 +183,7 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
     // A dry run answers none of its clients otherwise: three in ten seconds are within its limit.
     let of_export = |outcome: &str| vec!["export".to_owned(), outcome.to_owned()];
     service.seen.insert(of_export("admitted"), 3);
-    service.seen.insert(of_export("would_refuse"), 2);
+    service.seen.insert(of_export("would_reject"), 2);
     let counted = "sum by (limiter, outcome) (tollgate_checks_total) > 0";
     let labels = ["limiter", "outcome"];
     let seen = service.seen.iter();
@@ -194,7 +194,7 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
         .await;
     let decided = "sum by (source) (tollgate_checks_total)";
     let all = |counted: &BTreeMap<Vec<String>, f64>| {
-        let sources = ["local_denial", "memory", "none", "redis"];
+        let sources = ["refusal_cache", "memory", "none", "redis"];
         sources
             .iter()
             .all(|source| counted.contains_key(&vec![(*source).to_owned()]))

@@ -41,7 +41,7 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
             let mut decision = limiter.check_n(key.as_str(), 2).await?;
             limiter.refund(&mut decision, 1).await?;
             let _ = limiter.peek(key.as_str()).await?;
-            limiter.admin().give(key.as_str(), 1).await?;
+            limiter.admin().credit(key.as_str(), 1).await?;
             for cost in [1, 1, 1, 9] {
                 let _ = limiter.check_n(key.as_str(), cost).await?;
             }
@@ -49,7 +49,7 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
                 limiter.reset(key.as_str()).await?;
                 let admin = limiter.admin();
                 admin.block(key.as_str(), Duration::from_secs(60)).await?;
-                let _ = admin.look(key.as_str()).await?;
+                let _ = admin.peek(key.as_str()).await?;
                 admin.unblock(key.as_str()).await?;
             }
         }
@@ -62,7 +62,7 @@ fn store(server: &RedisServer) -> RedisStore {
     RedisStore::open(&url)
         .unwrap()
         .deadline(Duration::from_secs(10))
-        .local_denials(Duration::ZERO)
+        .refusal_cache(Duration::ZERO)
 }
 
 #[tokio::test]

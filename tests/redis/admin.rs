@@ -85,7 +85,7 @@ async fn what_one_process_resets_and_gives_another_that_has_refused_admits_withi
         if round == 0 {
             here.admin().reset("ada").await.unwrap();
         } else {
-            here.admin().give("ada", 1).await.unwrap();
+            here.admin().credit("ada", 1).await.unwrap();
         }
         let begin = Instant::now();
         while !there.check("ada").await.unwrap().is_allowed() {
@@ -106,7 +106,7 @@ async fn a_look_and_a_list_tell_at_once_what_others_have_blocked() {
     ];
     here.admin().block("ada", HOUR).await.unwrap();
     assert_eq!(source(&there, "ada").await, Source::Redis);
-    let standing = there.admin().look("ada").await.unwrap();
+    let standing = there.admin().peek("ada").await.unwrap();
     let left = standing.blocked_for().unwrap();
     assert!(left > HOUR - 10 * SECOND && left <= HOUR, "{left:?}");
     assert_eq!(standing.used(), 1);
@@ -115,7 +115,7 @@ async fn a_look_and_a_list_tell_at_once_what_others_have_blocked() {
     let blocked: Vec<_> = blocked.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(blocked, ["bob", "ada"]);
     here.admin().unblock("ada").await.unwrap();
-    assert_eq!(there.admin().look("ada").await.unwrap().blocked_for(), None);
+    assert_eq!(there.admin().peek("ada").await.unwrap().blocked_for(), None);
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn a_block_for_good_is_one_in_other_processes_too() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", Duration::MAX).await.unwrap();
-    let standing = there.admin().look("ada").await.unwrap();
+    let standing = there.admin().peek("ada").await.unwrap();
     assert!(standing.blocked_for().unwrap() > 100 * 365 * 24 * HOUR);
     assert_eq!(here.admin().blocked().await.unwrap().len(), 1);
 }
@@ -186,7 +186,7 @@ async fn a_block_outlives_the_server_and_ends_on_time_without_it() {
     let (limiter, local) = falling_back(&server);
     let (other, of_other) = falling_back(&server);
     limiter.admin().block("ada", HOUR).await.unwrap();
-    let _ = other.admin().look("ada").await.unwrap();
+    let _ = other.admin().peek("ada").await.unwrap();
     server.kill();
     for (limiter, local) in [(limiter, local), (other, of_other)] {
         for key in ["bob", "bob", "bob", "bob", "bob", "bob"] {
@@ -215,12 +215,12 @@ async fn while_the_server_is_away_operators_are_told_so_each_time() {
     // Also when the breaker is open.
     for _ in 0..8 {
         for outcome in [
-            admin.look("ada").await.map(drop),
+            admin.peek("ada").await.map(drop),
             admin.blocked().await.map(drop),
             admin.block("bob", HOUR).await,
             admin.unblock("ada").await,
             admin.reset("ada").await,
-            admin.give("ada", 1).await,
+            admin.credit("ada", 1).await,
         ] {
             let error = outcome.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -259,7 +259,7 @@ async fn a_list_that_is_full_takes_no_more_but_who_is_in_it_and_says_so() {
 
     // Another time for one that is blocked needs no room, and its end makes some.
     admin.block("ada", 2 * HOUR).await.unwrap();
-    let left = there.admin().look("ada").await.unwrap().blocked_for();
+    let left = there.admin().peek("ada").await.unwrap().blocked_for();
     assert!(left.unwrap() > HOUR, "{left:?}");
     admin.unblock("nobody").await.unwrap();
     assert_eq!(
@@ -455,7 +455,10 @@ async fn an_answer_from_before_a_block_does_not_undo_it() {
         let_go: Arc::new(Semaphore::new(0)),
     };
     let store = RedisStore::with_connection(late.clone()).deadline(10 * SECOND);
-    let here = RateLimiter::new(store.blocks_every(Duration::ZERO), Quota::per_hour(1_000));
+    let here = RateLimiter::new(
+        store.block_list_refresh(Duration::ZERO),
+        Quota::per_hour(1_000),
+    );
     // So that the server knows the script.
     let _ = there.admin().blocked().await.unwrap();
     let look = tokio::spawn({
@@ -500,7 +503,7 @@ fn without(server: &RedisServer, rights: &[&str]) -> RateLimiter {
     run(&mut server.connect(), &rights);
     let url = format!("redis://limiter:pw@127.0.0.1:{}", server.port());
     let store = RedisStore::open(&url).unwrap().deadline(10 * SECOND);
-    let store = store.blocks_every(Duration::from_millis(20));
+    let store = store.block_list_refresh(Duration::from_millis(20));
     RateLimiter::new(store, Quota::per_hour(1_000))
 }
 
@@ -522,7 +525,7 @@ async fn without_the_right_to_look_checks_go_on_and_one_line_says_what_is_missin
     );
     let admin = limiter.admin();
     let outcomes: [Result<(), Error>; 3] = [
-        admin.look("ada").await.map(drop),
+        admin.peek("ada").await.map(drop),
         admin.blocked().await.map(drop),
         admin.block("ada", HOUR).await,
     ];
@@ -576,7 +579,7 @@ async fn a_server_that_is_full_unblocks_one_of_several_and_all_others_see_it() {
 async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
     let server = RedisServer::start();
     let () = server.connect().set(LIST, "somebody else's").unwrap();
-    let store = store_on(&server).blocks_every(Duration::from_millis(20));
+    let store = store_on(&server).block_list_refresh(Duration::from_millis(20));
     let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
     log::keep();
     let error = limiter.admin().blocked().await.unwrap_err();
@@ -607,7 +610,7 @@ async fn on_a_cluster_of_one_a_block_is_one_key_in_one_slot() {
         assert!(
             there
                 .admin()
-                .look(key)
+                .peek(key)
                 .await
                 .unwrap()
                 .blocked_for()

@@ -91,7 +91,7 @@ mod that_loses_replies {
         let store = RedisStore::open(&url).unwrap();
         let store = store
             .deadline(Duration::from_secs(5))
-            .blocks_every(Duration::ZERO);
+            .block_list_refresh(Duration::ZERO);
         (server, proxy, store)
     }
 
@@ -101,7 +101,7 @@ mod that_loses_replies {
         Check,
         Refund,
         Settle,
-        Give,
+        Credit,
         Reset,
     }
 
@@ -119,7 +119,7 @@ mod that_loses_replies {
         let mut connection = server.connect();
         // The scripts are known: one call each.
         behind.refund(&mut decision, 0).await.unwrap();
-        let _ = behind.admin().give("nobody", 1).await;
+        let _ = behind.admin().credit("nobody", 1).await;
         let mut of_nobody = behind.check("nobody").await.unwrap();
         behind.refund(&mut of_nobody, 1).await.unwrap();
         forget_calls(&mut connection);
@@ -128,7 +128,7 @@ mod that_loses_replies {
             Step::Check => behind.check_n(key.as_str(), 4).await.map(drop),
             Step::Refund => behind.refund(&mut decision, 4).await,
             Step::Settle => behind.settle(decision, 60).await,
-            Step::Give => behind.admin().give(key.as_str(), 4).await,
+            Step::Credit => behind.admin().credit(key.as_str(), 4).await,
             Step::Reset => behind.reset(key.as_str()).await,
         };
         let calls = calls(&mut connection);
@@ -150,7 +150,7 @@ mod that_loses_replies {
                 (Step::Check, 68),
                 (Step::Refund, 60),
                 (Step::Settle, 60),
-                (Step::Give, 60),
+                (Step::Credit, 60),
                 (Step::Reset, 0),
             ] {
                 let (outcome, called, used) = lose_the_reply(&cluster, algorithm, step).await;
@@ -257,7 +257,7 @@ mod of_six {
             let _ = limiter.check_n(key.as_str(), 4).await.unwrap();
             let asked = || -> Vec<u64> { cluster.nodes.iter().map(evalshas).collect() };
             let before = asked();
-            limiter.admin().give(key.as_str(), 2).await.unwrap();
+            limiter.admin().credit(key.as_str(), 2).await.unwrap();
             let asked: Vec<u64> = asked().iter().zip(before).map(|(n, m)| n - m).collect();
             let others = asked.iter().enumerate().filter(|(at, _)| *at != master);
             assert!(asked[master] > 0 && others.map(|(_, asked)| asked).sum::<u64>() == 0);
@@ -395,7 +395,7 @@ mod of_six {
         // The old master answers ASK, and the new one is in no slot map.
         limiter.refund(&mut decision, 4).await.unwrap();
         assert_eq!(used().await, 60);
-        limiter.admin().give(key.as_str(), 10).await.unwrap();
+        limiter.admin().credit(key.as_str(), 10).await.unwrap();
         assert_eq!(used().await, 50);
         for node in [&new, from] {
             let () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);

@@ -27,7 +27,7 @@ async fn a_key_far_over_its_limit_costs_redis_nothing() {
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
     forget_calls(&mut connection);
     for _ in 0..1_000 {
-        assert_eq!(source(&limiter, 1).await, (false, Source::LocalDenial));
+        assert_eq!(source(&limiter, 1).await, (false, Source::RefusalCache));
     }
     assert!(calls(&mut connection).is_empty());
 }
@@ -41,7 +41,7 @@ async fn a_refusal_is_asked_for_again_when_it_is_too_old() {
     for _ in 0..3 {
         assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
         time.advance(SECOND - Duration::from_micros(1));
-        assert_eq!(source(&limiter, 1).await, (false, Source::LocalDenial));
+        assert_eq!(source(&limiter, 1).await, (false, Source::RefusalCache));
         time.advance(Duration::from_micros(1));
     }
 }
@@ -75,7 +75,7 @@ async fn a_remembered_refusal_tells_what_is_left_of_the_wait() {
     let _ = limiter.check("ada").await.unwrap();
     time.advance(Duration::from_millis(300));
     let decision = limiter.check("ada").await.unwrap();
-    assert_eq!(decision.source(), Source::LocalDenial);
+    assert_eq!(decision.source(), Source::RefusalCache);
     let left = Duration::from_millis(59_700);
     assert_eq!(decision.retry_after(), Some(left));
     assert_eq!(decision.reset_after(), left);
@@ -89,7 +89,7 @@ async fn only_the_same_check_is_refused_here() {
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(10));
     let _ = limiter.check_n("ada", 8).await.unwrap();
     assert_eq!(source(&limiter, 5).await, (false, Source::Redis));
-    assert_eq!(source(&limiter, 5).await, (false, Source::LocalDenial));
+    assert_eq!(source(&limiter, 5).await, (false, Source::RefusalCache));
     // A look, a smaller cost, another name, another limit, another key: each is asked for.
     assert_eq!(source(&limiter, 0).await, (true, Source::Redis));
     let other = limiter.clone().name("other");
@@ -108,7 +108,7 @@ async fn what_is_given_back_here_is_admitted_at_once() {
     limiter.refund(&mut reserved, 1).await.unwrap();
     assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
-    limiter.admin().give("ada", 2).await.unwrap();
+    limiter.admin().credit("ada", 2).await.unwrap();
     assert_eq!(source(&limiter, 2).await, (true, Source::Redis));
     assert_eq!(source(&limiter, 1).await, (false, Source::Redis));
     limiter.reset("ada").await.unwrap();
@@ -123,7 +123,7 @@ async fn what_another_process_gives_back_is_seen_within_the_age_of_a_refusal() {
     let _ = here.check_n("ada", 10).await.unwrap();
     assert_eq!(source(&here, 1).await, (false, Source::Redis));
     there.reset("ada").await.unwrap();
-    assert_eq!(source(&here, 1).await, (false, Source::LocalDenial));
+    assert_eq!(source(&here, 1).await, (false, Source::RefusalCache));
     tokio::time::sleep(SECOND).await;
     assert_eq!(source(&here, 1).await, (true, Source::Redis));
 }
@@ -131,7 +131,7 @@ async fn what_another_process_gives_back_is_seen_within_the_age_of_a_refusal() {
 #[tokio::test]
 async fn nothing_is_remembered_where_that_is_asked_for() {
     let server = RedisServer::start();
-    let store = store_on(&server).local_denials(Duration::ZERO);
+    let store = store_on(&server).refusal_cache(Duration::ZERO);
     let limiter = RateLimiter::new(store, Quota::per_hour(1));
     assert_eq!(source(&limiter, 1).await, (true, Source::Redis));
     for _ in 0..3 {

@@ -20,7 +20,7 @@ async fn ran(
     units: u32,
 ) -> BTreeMap<String, u64> {
     forget_calls(connection);
-    limiter.admin().give("ada", units).await.unwrap();
+    limiter.admin().credit("ada", units).await.unwrap();
     calls(connection)
 }
 
@@ -34,7 +34,7 @@ async fn a_gift_is_one_call_of_at_most_six_commands_whatever_is_given() {
         fill(&limiter, "ada", 300).await;
         let _ = limiter.check_n("ada", 20_000).await.unwrap();
         // The server learns the script.
-        limiter.admin().give("nobody", 1).await.unwrap();
+        limiter.admin().credit("nobody", 1).await.unwrap();
         for (units, left) in [(1, 20_299), (150, 20_149), (19_000, 1_149), (1_149, 0)] {
             let ran = ran(&mut connection, &limiter, units).await;
             assert_eq!(ran.get("evalsha"), Some(&1), "{name}: {ran:?}");
@@ -64,7 +64,7 @@ async fn a_log_that_was_given_units_lives_as_long_as_it_counts() {
         let _ = limiter.check_n("ada", 9).await.unwrap();
         let (key, _) = times_to_live(&mut connection).remove(0);
         let () = connection.pexpire(&key, 50_000).unwrap();
-        limiter.admin().give("ada", 4).await.unwrap();
+        limiter.admin().credit("ada", 4).await.unwrap();
         let millis: i64 = connection.pttl(&key).unwrap();
         assert!(millis > 300 * 86_400_000, "{name}: {millis}");
         let () = connection.del(&key).unwrap();
@@ -77,7 +77,7 @@ async fn a_key_without_a_count_is_left_alone() {
     let mut connection = server.connect();
     for (name, algorithm) in ALGORITHMS {
         let limiter = limiter(store_on(&server), algorithm, 9).await.name(name);
-        limiter.admin().give("nobody", 1).await.unwrap();
+        limiter.admin().credit("nobody", 1).await.unwrap();
         let ran_for_five = ran(&mut connection, &limiter, 5).await;
         // A call, a time, a look.
         assert_eq!(ran_for_five.values().sum::<u64>(), 3, "{ran_for_five:?}");
@@ -101,7 +101,7 @@ async fn all_quotas_are_given_units_and_those_that_share_a_count_once() {
     let limiter = RateLimiter::new(store_on(&server), quotas);
     let _ = limiter.check_n("ada", 20).await.unwrap();
     let _ = limiter.check_n("bob", 20).await.unwrap();
-    limiter.admin().give("ada", 12).await.unwrap();
+    limiter.admin().credit("ada", 12).await.unwrap();
     let used = async |key| -> Vec<u32> {
         let looked = limiter.peek(key).await.unwrap();
         looked.quotas().map(|quota| quota.used()).collect()
@@ -126,7 +126,7 @@ async fn where_one_count_cannot_be_read_nothing_is_given() {
         let (key, _) = times_to_live(&mut connection).remove(0);
         let broken = key.replace(":25920000000000", ":26006400000000");
         let () = connection.hset(&broken, "somebody", "else's").unwrap();
-        let error = both.admin().give("ada", 2).await.unwrap_err();
+        let error = both.admin().credit("ada", 2).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{name}");
         assert!(error.to_string().contains("WRONGTYPE"), "{error}");
         assert_eq!(one.peek("ada").await.unwrap().used(), 5, "{name}");
@@ -145,7 +145,7 @@ async fn the_oldest_units_go_and_the_youngest_stay_as_they_are() {
         let _ = limiter.check("ada").await.unwrap();
     }
     let before = units();
-    limiter.admin().give("ada", 4).await.unwrap();
+    limiter.admin().credit("ada", 4).await.unwrap();
     assert_eq!(units(), before[4..]);
 }
 
@@ -155,7 +155,7 @@ async fn no_more_is_given_at_once_than_a_log_takes() {
     for (_, algorithm) in ALGORITHMS {
         let quota = Quota::per_day(1_000_000).algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota);
-        let outcome = limiter.admin().give("ada", 100_001).await;
+        let outcome = limiter.admin().credit("ada", 100_001).await;
         let is_log = matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog);
         let refused = is_log.then_some(ErrorKind::CostTooLarge);
         assert_eq!(

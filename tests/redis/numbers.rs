@@ -88,8 +88,8 @@ async fn give_both(time: &TestTime, quota: &Quota, units: u32) {
     let (_, before, ..) = both(time, quota, 0).await;
     let memory = RateLimiter::new(time.memory.clone(), quota.clone());
     let redis = RateLimiter::new(time.redis.clone(), quota.clone());
-    memory.admin().give("ada", units).await.unwrap();
-    redis.admin().give("ada", units).await.unwrap();
+    memory.admin().credit("ada", units).await.unwrap();
+    redis.admin().credit("ada", units).await.unwrap();
     let (_, after, ..) = both(time, quota, 0).await;
     assert_eq!(after, before.saturating_sub(units), "{units} of {quota:?}");
 }

@@ -52,7 +52,7 @@ impl Answer {
 
     /// Whether it is what Redis says: from it, or remembered.
     pub(crate) fn is_exact(&self) -> bool {
-        let exact = [Source::Redis, Source::LocalDenial].map(By::Source);
+        let exact = [Source::Redis, Source::RefusalCache].map(By::Source);
         exact.contains(&self.by)
     }
 }
@@ -92,7 +92,7 @@ pub(crate) fn decided_by(response: &Response<()>) -> By {
         return By::Source(decision.source());
     }
     match extensions.get::<Rejection>().map(Rejection::reason) {
-        Some(RejectionReason::Limited(decision)) => By::Source(decision.source()),
+        Some(RejectionReason::Refused(decision)) => By::Source(decision.source()),
         Some(RejectionReason::Failed(error)) => By::Error(error.kind()),
         reason => {
             assert!(reason.is_none(), "{reason:?}");

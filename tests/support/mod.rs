@@ -31,7 +31,7 @@ pub(crate) fn store_on(server: &redis_server::RedisServer) -> RedisStore {
         .expect("a URL")
         .deadline(Duration::from_secs(10))
         // Calls are counted: none is to be for anything else.
-        .blocks_every(Duration::ZERO)
+        .block_list_refresh(Duration::ZERO)
 }
 
 /// Checks until one is decided, which must be soon.

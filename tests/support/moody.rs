@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::store::{
-    Answer, Check, Give, Guard, QuotaAnswer, Refund, Reset, Store, StoreFuture, TestClock,
+    Answer, Check, CircuitBreaker, Credit, QuotaAnswer, Refund, Reset, Store, StoreFuture,
+    TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore, Source};
 
@@ -26,7 +27,7 @@ pub(crate) struct Moody {
     counts: MemoryStore,
     mood: Arc<Mutex<Mood>>,
     asked: Arc<AtomicU32>,
-    pub(crate) guard: Guard,
+    pub(crate) guard: CircuitBreaker,
     pub(crate) clock: TestClock,
 }
 
@@ -39,7 +40,9 @@ impl Moody {
             counts: MemoryStore::with_clock(clock.clone()),
             mood: Arc::new(Mutex::new(mood)),
             asked: Arc::default(),
-            guard: Guard::new().deadline(DEADLINE).with_clock(clock.clone()),
+            guard: CircuitBreaker::new()
+                .deadline(DEADLINE)
+                .with_clock(clock.clone()),
             clock,
         }
     }
@@ -76,7 +79,7 @@ impl Store for Moody {
             Mood::Remembers => {
                 let wait = Some(Duration::from_secs(9));
                 let refused = QuotaAnswer::refused(1, wait, Duration::from_secs(9));
-                StoreFuture::ready(Ok(Answer::new(Source::LocalDenial, [refused])))
+                StoreFuture::ready(Ok(Answer::new(Source::RefusalCache, [refused])))
             }
         }
     }
@@ -105,11 +108,11 @@ impl Store for Moody {
         }
     }
 
-    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine | Mood::Remembers => self.counts.give(give),
+            Mood::Fine | Mood::Remembers => self.counts.credit(give),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }
@@ -117,7 +120,7 @@ impl Store for Moody {
         }
     }
 
-    fn guard(&self) -> Guard {
+    fn circuit_breaker(&self) -> CircuitBreaker {
         self.guard.clone()
     }
 }

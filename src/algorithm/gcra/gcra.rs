@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use super::super::arithmetic::saturate;
 use super::holes::Holes;
 use crate::algorithm::arithmetic::{tick, ticks, ticks_up};
-use crate::algorithm::counter_state::Tally;
+use crate::algorithm::counter_state::CountingRule;
 use crate::algorithm::{Charge, QuotaCheck};
 
 /// The level of a meter at a time.
@@ -98,7 +98,7 @@ impl Gcra {
     }
 }
 
-impl Tally for Gcra {
+impl CountingRule for Gcra {
     fn is_after(&self, question: &QuotaCheck) -> bool {
         self.time > question.now
     }
@@ -206,7 +206,7 @@ impl Tally for Gcra {
     }
 
     /// The oldest units go, which would drain next.
-    fn give(&mut self, question: &QuotaCheck, units: u64) {
+    fn credit(&mut self, question: &QuotaCheck, units: u64) {
         let scale = self.scale(question);
         let left = u64::from(self.units).saturating_sub(units);
         if self.units > question.limit && left <= question.limit.into() {

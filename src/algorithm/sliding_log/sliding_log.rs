@@ -110,7 +110,7 @@ impl SlidingLog {
     }
 
     /// The oldest go: they would be back soon. What has expired goes with them.
-    pub(crate) fn give(&mut self, question: QuotaCheck, units: u32) -> bool {
+    pub(crate) fn credit(&mut self, question: QuotaCheck, units: u32) -> bool {
         let expired = self.expired(question);
         let used = self.runs.units() - expired;
         if used == 0 || units == 0 {

@@ -90,7 +90,7 @@ use crate::key::reads::Reads;
 pub fn client_ip() -> ClientIp {
     ClientIp {
         proxies: Proxies::default(),
-        source: Source::List(List::XForwardedFor),
+        source: AddressSource::List(List::XForwardedFor),
         ipv6_prefix: Ipv6Prefix::default(),
         fault: None,
         reported: Arc::default(),
@@ -101,7 +101,7 @@ pub fn client_ip() -> ClientIp {
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     proxies: Proxies,
-    source: Source,
+    source: AddressSource,
     ipv6_prefix: Ipv6Prefix,
     /// The first thing that was told and cannot be.
     fault: Option<KeyError>,
@@ -109,12 +109,12 @@ pub struct ClientIp {
 }
 
 #[derive(Clone, Debug)]
-enum Source {
+enum AddressSource {
     List(List),
     Single(Single),
 }
 
-impl Source {
+impl AddressSource {
     fn header(&self) -> &str {
         match self {
             Self::List(list) => list.header(),
@@ -176,7 +176,7 @@ impl ClientIp {
             }
         }
         if everybody {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 "key::client_ip trusts everybody to be a proxy: each client chooses under which \
                  address it is counted"
             );
@@ -200,7 +200,7 @@ impl ClientIp {
     /// quotes. An element without `for`, or with two, cannot be read, and rule 7 applies.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
-        self.source = Source::List(List::Forwarded);
+        self.source = AddressSource::List(List::Forwarded);
         self
     }
 
@@ -226,7 +226,7 @@ impl ClientIp {
     #[must_use]
     pub fn header(mut self, name: impl AsRef<str>) -> Self {
         match Single::new(name.as_ref()) {
-            Ok(single) => self.source = Source::Single(single),
+            Ok(single) => self.source = AddressSource::Single(single),
             Err(text) => note(&mut self.fault, || text),
         }
         self
@@ -286,15 +286,15 @@ impl ClientIp {
     fn find(&self, parts: &Parts) -> Result<Option<IpAddr>, KeyError> {
         let peer = peer_of(parts).map(|peer| peer.to_canonical());
         match &self.source {
-            Source::Single(single) if self.proxies.trust_peer(peer) => {
+            AddressSource::Single(single) if self.proxies.trust_peer(peer) => {
                 Ok(match single.read(&parts.headers)? {
                     Read::Address(client) => Some(client),
                     Read::Absent => peer,
                     Read::Unreadable => self.proxy_instead(peer),
                 })
             }
-            Source::Single(_) => Ok(peer),
-            Source::List(list) => {
+            AddressSource::Single(_) => Ok(peer),
+            AddressSource::List(list) => {
                 let lines = parts.headers.get_all(list.header()).iter();
                 let entries = Entries::new(*list, lines.map(HeaderValue::as_bytes));
                 Ok(match self.proxies.walk(peer, entries) {
@@ -313,7 +313,7 @@ impl ClientIp {
     #[cold]
     fn proxy_instead(&self, proxy: Option<IpAddr>) -> Option<IpAddr> {
         if proxy.is_some() && is_first(&self.reported.unreadable) {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 "cannot read an address in `{}` from a trusted proxy: the proxy is counted, and all its \
                  clients share one limit; configure the proxy to write IP addresses, or choose another \
                  header by `client_ip().header(name)` or `.forwarded()`",
@@ -326,7 +326,7 @@ impl ClientIp {
     #[cold]
     fn tell_too_short(&self, list: List) {
         if is_first(&self.reported.too_short) {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 header = list.header(),
                 hops = self.proxies.hops,
                 "a request came by fewer proxies than key::client_ip was told of: it is counted by \

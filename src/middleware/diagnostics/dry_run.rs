@@ -10,7 +10,7 @@ const EVERY_SECONDS: u64 = 10;
 
 /// How many requests a dry run has let through that would have been refused.
 #[derive(Debug)]
-pub(crate) struct Spared {
+pub(crate) struct DryRunLog {
     begin: Instant,
     /// Since it was told last.
     count: AtomicU64,
@@ -18,7 +18,7 @@ pub(crate) struct Spared {
     next: AtomicU64,
 }
 
-impl Default for Spared {
+impl Default for DryRunLog {
     fn default() -> Self {
         Self {
             begin: Instant::now(),
@@ -28,7 +28,7 @@ impl Default for Spared {
     }
 }
 
-impl Spared {
+impl DryRunLog {
     pub(super) fn note(&self, rejection: &Rejection) {
         self.note_at(self.begin.elapsed().as_secs(), rejection);
     }
@@ -45,7 +45,7 @@ impl Spared {
                 .is_ok();
         if is_due {
             let count = self.count.swap(0, Ordering::Relaxed);
-            tracing::info!(target: "tollgate::notice", limiter, count, "dry run: requests would have been refused");
+            tracing::info!(target: "tollgate::diagnostics", limiter, count, "dry run: requests would have been refused");
         }
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     fn what_would_be_refused_is_told_every_ten_seconds_with_its_number() {
         let reason = RejectionReason::NoKey(KeyError::new(KeyErrorKind::Missing, "none"));
         let rejection = Rejection::new(&Arc::from("search"), reason);
-        let spared = Spared::default();
+        let spared = DryRunLog::default();
         let log = log_of(|| {
             for second in 0..25 {
                 for _ in 0..3 {

@@ -4,37 +4,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::request::Parts;
 
-use super::dry_run::Spared;
-use super::misconfiguration::Suspicions;
+use super::dry_run::DryRunLog;
+use super::misconfiguration::MisconfigurationChecks;
 use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::key::Key;
 use crate::key::{KeyError, KeyExtractor};
 use crate::middleware::rejection::Rejection;
-use crate::telemetry::Outage;
+use crate::telemetry::OutageLog;
 
 /// What has been said already of requests, for one layer.
 #[derive(Debug)]
-pub(crate) struct Notices {
+pub(crate) struct Diagnostics {
     key_unknown: Once,
     cost_too_large: Once,
     charged_twice: Once,
     nothing_to_settle: Once,
-    settling: Outage,
-    spared: Spared,
-    suspicions: Suspicions,
+    settling: OutageLog,
+    spared: DryRunLog,
+    suspicions: MisconfigurationChecks,
 }
 
-impl Default for Notices {
+impl Default for Diagnostics {
     fn default() -> Self {
         Self {
             key_unknown: Once::new(),
             cost_too_large: Once::new(),
             charged_twice: Once::new(),
             nothing_to_settle: Once::new(),
-            settling: Outage::of("the store"),
-            spared: Spared::default(),
-            suspicions: Suspicions::default(),
+            settling: OutageLog::of("the store"),
+            spared: DryRunLog::default(),
+            suspicions: MisconfigurationChecks::default(),
         }
     }
 }
@@ -59,11 +59,11 @@ impl Once {
     }
 }
 
-impl Notices {
+impl Diagnostics {
     /// The server cannot know keys as it is set up: said once, it will not pass.
     pub(crate) fn key_unknown(&self, limiter: &str, error: &KeyError) {
         if self.key_unknown.is_first() {
-            tracing::error!(target: "tollgate::notice",
+            tracing::error!(target: "tollgate::diagnostics",
                 limiter,
                 "cannot extract a rate limit key, answering 500: {error}"
             );
@@ -73,7 +73,7 @@ impl Notices {
     /// A cost that no log takes: said once.
     pub(crate) fn cost_too_large(&self, limiter: &str, error: &Error) {
         if self.cost_too_large.is_first() {
-            tracing::error!(target: "tollgate::notice",
+            tracing::error!(target: "tollgate::diagnostics",
                 limiter,
                 "requests cost too much to be counted (500): {error}"
             );
@@ -94,7 +94,7 @@ impl Notices {
     /// A request that was let in for nothing has cost something: said once, since it is so for all.
     pub(crate) fn nothing_to_settle(&self, limiter: &str) {
         if self.nothing_to_settle.is_first() {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "a request of cost 0 is to be settled, and is not: nothing was charged for it, so it \
                  passes any limit; let it cost a unit before"
@@ -131,7 +131,7 @@ impl Notices {
         let is_same = |outer: &DecisionView| outer.charges_as(decision);
         let mut outers = std::iter::successors(Some(outer), |outer| outer.outer());
         if outers.any(is_same) && self.charged_twice.is_first() {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "a request was charged twice: two of the layers that it passes have one name, key and \
                  store; give each a name, or leave one out"
@@ -151,7 +151,7 @@ mod tests {
     fn unknown_keys_are_one_line_that_says_what_to_do() {
         let error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
         let log = log_of(|| {
-            let notices = Notices::default();
+            let notices = Diagnostics::default();
             for _ in 0..100 {
                 notices.key_unknown("search", &error);
             }
@@ -169,7 +169,7 @@ mod tests {
     fn a_cost_that_is_too_large_is_one_line() {
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
         let log = log_of(|| {
-            let notices = Notices::default();
+            let notices = Diagnostics::default();
             for _ in 0..100 {
                 notices.cost_too_large("search", &error);
             }

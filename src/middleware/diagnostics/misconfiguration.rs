@@ -30,7 +30,7 @@ const FORWARDING: [HeaderName; 3] = [
 
 /// What has been seen of a layer's first requests.
 #[derive(Debug, Default)]
-pub(super) struct Suspicions {
+pub(super) struct MisconfigurationChecks {
     seen: AtomicU32,
     proxied: Once,
     forwarded: ForwardedValues,
@@ -42,7 +42,7 @@ pub(super) struct Suspicions {
     routeless: Once,
 }
 
-impl Suspicions {
+impl MisconfigurationChecks {
     #[inline]
     pub(super) fn are_looked_for(&self) -> bool {
         self.seen.load(Ordering::Relaxed) < REQUESTS
@@ -82,7 +82,7 @@ impl Suspicions {
         };
         if is_private(peer) {
             if self.proxied.is_first() {
-                tracing::warn!(target: "tollgate::notice",
+                tracing::warn!(target: "tollgate::diagnostics",
                     limiter,
                     "requests arrive from a private address with `{header}`: a proxy is in front, and all \
                      its clients share one limit; use `key::client_ip`"
@@ -90,7 +90,7 @@ impl Suspicions {
             }
         } else if self.has_many_values(peer, &header, parts) && self.proxied.is_first() {
             // The peer is not named: a client that makes up the header is no proxy.
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "one peer sent {VALUES} different values of `{header}`: if it is a proxy, all its clients \
                  share one limit; use `key::client_ip`"
@@ -117,7 +117,7 @@ impl Suspicions {
         } else if self.pathless.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS
             && self.routeless.is_first()
         {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "none of {REQUESTS} requests has a route for `key::path` to count by: it is known on \
                  layers that are added by `layer` or `route_layer` of the axum router itself"
@@ -132,7 +132,7 @@ impl Suspicions {
         if first.as_ref() != Some(key) {
             self.is_shared.store(true, Ordering::Relaxed);
         } else if nth == REQUESTS && !is_reported && !self.is_shared.load(Ordering::Relaxed) {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "all of the first {REQUESTS} requests are counted as {}, a private address: if it is a \
                  proxy's, its clients share one limit; count by `key::client_ip`",
@@ -182,7 +182,7 @@ pub(crate) fn note_layer() {
     }
     let made = one_more(&mut MADE.lock().unwrap_or_else(PoisonError::into_inner));
     if made >= LAYERS && SAID.is_first() {
-        tracing::warn!(target: "tollgate::notice",
+        tracing::warn!(target: "tollgate::diagnostics",
             "{LAYERS} rate limit layers were made in a minute in which this process answers requests: \
              make a layer once and clone it, not in a handler, where each may have a count of its own"
         );

@@ -5,5 +5,5 @@ mod forwarded_values;
 mod layer_log;
 mod misconfiguration;
 
-pub(super) use layer_log::Notices;
+pub(super) use layer_log::Diagnostics;
 pub(super) use misconfiguration::note_layer;

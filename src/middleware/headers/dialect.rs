@@ -52,7 +52,7 @@ use super::x_ratelimit::Reset;
 /// # Nested layers
 ///
 /// Lists get longer: each layer adds a line of `RateLimit-Policy`, and of draft 11's `RateLimit`. All
-/// other headers are those of the layer with fewer units left, or of the one that answered 429. Give
+/// other headers are those of the layer with fewer units left, or of the one that answered 429. Credit
 /// each layer a [name](crate::RateLimitLayer::name): of layers without, all policies are listed as
 /// `"default"`, which a client cannot tell apart.
 ///

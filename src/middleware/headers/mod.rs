@@ -21,4 +21,4 @@ pub(super) use gcra_refill::drain_time;
 pub(super) use inner_remaining::remaining_told;
 pub(super) use number::value_of;
 pub(super) use policy_names::{encoded, violated_policies};
-pub(super) use templates::{Place, Wording};
+pub(super) use templates::{Place, Templates};

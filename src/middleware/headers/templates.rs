@@ -13,16 +13,16 @@ use crate::quota::{Quota, Quotas};
 
 /// The headers of one layer, as far as they are the same on all answers.
 #[derive(Debug)]
-pub(crate) struct Wording {
+pub(crate) struct Templates {
     headers: Headers,
     limiter: Arc<str>,
     quotas: Quotas,
     policies: Option<Policies>,
-    of_plans: OnceLock<Plans>,
+    of_plans: OnceLock<PlanTemplates>,
 }
 
 /// The policies of quotas that are not the layer's own.
-type Plans = Cache<SmallVec<[Quota; 2]>, Option<Arc<Policies>>>;
+type PlanTemplates = Cache<SmallVec<[Quota; 2]>, Option<Arc<Policies>>>;
 
 /// Of how many lists of quotas that are not the layer's own the policies are kept: plans of tenants are
 /// a few, and of those that are many the busiest stay.
@@ -44,7 +44,7 @@ enum Policies {
     Nameless(early::Policies),
 }
 
-impl Wording {
+impl Templates {
     pub(crate) fn new(headers: &Headers, limiter: &Arc<str>, quotas: &Quotas) -> Self {
         Self {
             headers: headers.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 
 use super::dialect::{Draft, Headers, whole_seconds};
-use super::templates::{Place, Wording};
+use super::templates::{Place, Templates};
 use super::x_ratelimit::since_epoch;
 use crate::decision::{Answer, QuotaAnswer};
 use crate::decision::{Decision, DecisionView, Source};
@@ -78,7 +78,7 @@ fn both(draft: Draft) -> Headers {
 
 fn write(headers: &Headers, decision: &DecisionView, place: Place, to: &mut HeaderMap) {
     let quotas = decision.asked_quotas().iter().cloned().collect();
-    Wording::new(headers, &"search".into(), &quotas).write(decision, place, to);
+    Templates::new(headers, &"search".into(), &quotas).write(decision, place, to);
 }
 
 fn lines(map: &HeaderMap) -> Vec<String> {
@@ -439,7 +439,7 @@ fn quotas_that_were_not_prepared_are_told_as_they_are() {
     for draft in DRAFTS {
         let headers = Headers::ietf(draft);
         let mut map = HeaderMap::new();
-        let wording = Wording::new(&headers, &"search".into(), &prepared);
+        let wording = Templates::new(&headers, &"search".into(), &prepared);
         wording.write(&decision, Place::Tightest, &mut map);
         assert_eq!(lines(&map), written(&headers, &decision), "{draft:?}");
     }

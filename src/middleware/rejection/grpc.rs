@@ -122,7 +122,7 @@ fn message(rejection: &Rejection) -> String {
 
 fn code(rejection: &Rejection) -> Code {
     match rejection.reason() {
-        RejectionReason::Limited(_) => RESOURCE_EXHAUSTED,
+        RejectionReason::Refused(_) => RESOURCE_EXHAUSTED,
         RejectionReason::NoKey(error) => match error.kind() {
             KeyErrorKind::Missing | KeyErrorKind::Ambiguous => INVALID_ARGUMENT,
             KeyErrorKind::Misconfigured => INTERNAL,
@@ -198,7 +198,7 @@ mod tests {
         let refused = QuotaAnswer::refused(5, wait, Duration::ZERO);
         let answer = Answer::new(Source::Memory, [refused]);
         let decision = Decision::new(&Quota::per_minute(5).into(), 1, answer).unwrap();
-        RejectionReason::Limited(decision.into_view())
+        RejectionReason::Refused(decision.into_view())
     }
 
     fn no_key(kind: KeyErrorKind) -> RejectionReason {

@@ -86,7 +86,7 @@ where
 fn problem_type(rejection: &Rejection) -> &'static str {
     match rejection.reason() {
         // The draft defines it for this status only.
-        RejectionReason::Limited(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
+        RejectionReason::Refused(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
             QUOTA_EXCEEDED
         }
         RejectionReason::Failed(_) if is_temporary(rejection) => REDUCED_CAPACITY,
@@ -109,7 +109,7 @@ fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
     json.push_str(rejection.status().as_str());
     json.push_str(r#","detail":"#);
     push_string(&detail(rejection), &mut json);
-    if let RejectionReason::Limited(decision) = rejection.reason() {
+    if let RejectionReason::Refused(decision) = rejection.reason() {
         json.push_str(r#","violated-policies":["#);
         for (index, name) in violated_policies(rejection.limiter(), decision).enumerate() {
             if index > 0 {
@@ -128,7 +128,7 @@ fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
     match rejection.reason() {
         // RFC 9457, section 4.2.1: where the type is blank, the title is the status's.
         _ if problem_type == BLANK => status.canonical_reason().unwrap_or("Error"),
-        RejectionReason::Limited(_) => {
+        RejectionReason::Refused(_) => {
             "Request cannot be satisfied as assigned quota has been exceeded"
         }
         RejectionReason::Failed(_) if is_temporary(rejection) => {
@@ -143,11 +143,11 @@ fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
 /// What may be told to anybody.
 fn detail(rejection: &Rejection) -> String {
     match (rejection.reason(), rejection.retry_after()) {
-        (RejectionReason::Limited(_), Some(wait)) => {
+        (RejectionReason::Refused(_), Some(wait)) => {
             let seconds = whole_seconds(wait).max(1);
             format!("The same request can be satisfied in {seconds} s.")
         }
-        (RejectionReason::Limited(_), None) => {
+        (RejectionReason::Refused(_), None) => {
             "The request asks for more than the quota ever allows: waiting does not help."
                 .to_owned()
         }
@@ -198,7 +198,7 @@ mod tests {
         ];
         let answer = Answer::new(Source::Memory, answers);
         let decision = Decision::new(&quotas.into(), 1, answer).unwrap();
-        let reason = RejectionReason::Limited(decision.into_view());
+        let reason = RejectionReason::Refused(decision.into_view());
         Rejection::new(&"search".into(), reason)
     }
 
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_type_of_ones_own_stands_for_that_of_the_draft() {
         let typed = problem_json_typed(|rejection: &Rejection| match rejection.reason() {
-            RejectionReason::Limited(_) => "https://example.com/too-fast",
+            RejectionReason::Refused(_) => "https://example.com/too-fast",
             _ => BLANK,
         });
         let document = read(&typed(&limited(None)));
@@ -310,7 +310,7 @@ mod tests {
             let refused = QuotaAnswer::refused(1, None, Duration::ZERO);
             let answer = Answer::new(Source::Memory, [refused; 2]);
             let decision = Decision::new(&quotas.clone().into(), 1, answer).unwrap();
-            let reason = RejectionReason::Limited(decision.into_view());
+            let reason = RejectionReason::Refused(decision.into_view());
             let document = read(&typed(&Rejection::new(&(&*limiter).into(), reason)));
             let names = crate::middleware::headers::policy_names::policy_names(&limiter, &quotas.each_ref());
             prop_assert_eq!(&document["violated-policies"], &json!(names));

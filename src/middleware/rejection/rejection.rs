@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::middleware::headers::{Place, Wording, value_of, whole_seconds};
+use crate::middleware::headers::{Place, Templates, value_of, whole_seconds};
 
 /// After how many seconds a client may ask again when the store has failed: soon, since a store is
 /// mostly back at once, and not at once, since it may be drowning.
@@ -32,7 +32,7 @@ const HEADERS: usize = 8;
 /// fn log(response: &http::Response<()>) {
 ///     if let Some(rejection) = response.extensions().get::<Rejection>() {
 ///         match rejection.reason() {
-///             RejectionReason::Limited(decision) => {
+///             RejectionReason::Refused(decision) => {
 ///                 println!("{}: over {}", rejection.limiter(), decision.limit());
 ///             }
 ///             reason => println!("{}: {reason:?}", rejection.limiter()),
@@ -54,7 +54,7 @@ pub struct Rejection {
 pub enum RejectionReason {
     /// A quota has no room: 429, or what the layer was
     /// [told](crate::RateLimitLayer::status).
-    Limited(DecisionView),
+    Refused(DecisionView),
     /// The request has no key that can be used: 400, or 500 where the server is not set up to know
     /// it.
     NoKey(KeyError),
@@ -92,7 +92,7 @@ impl Rejection {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match &self.reason {
-            RejectionReason::Limited(_) => self.status,
+            RejectionReason::Refused(_) => self.status,
             RejectionReason::NoKey(error) => match error.kind() {
                 KeyErrorKind::Missing | KeyErrorKind::Ambiguous => StatusCode::BAD_REQUEST,
                 KeyErrorKind::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
@@ -111,7 +111,7 @@ impl Rejection {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {
-            RejectionReason::Limited(decision) => decision.retry_after(),
+            RejectionReason::Refused(decision) => decision.retry_after(),
             RejectionReason::Failed(_) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
                 Some(Duration::from_secs(STORE_RETRY_SECONDS))
             }
@@ -119,14 +119,14 @@ impl Rejection {
         }
     }
 
-    pub(crate) fn is_limited(&self) -> bool {
-        matches!(self.reason, RejectionReason::Limited(_))
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.reason, RejectionReason::Refused(_))
     }
 
     /// A short text, for people. It says nothing of the inside.
     pub(crate) fn body(&self) -> Bytes {
         match &self.reason {
-            RejectionReason::Limited(_) => Bytes::from_static(b"rate limit exceeded\n"),
+            RejectionReason::Refused(_) => Bytes::from_static(b"rate limit exceeded\n"),
             RejectionReason::NoKey(error) if self.status() == StatusCode::BAD_REQUEST => {
                 format!("cannot tell who the request is from: {error}\n").into()
             }
@@ -136,7 +136,7 @@ impl Rejection {
     }
 
     /// Adds to an answer what every refusal has, and leaves this rejection in its extensions.
-    pub(crate) fn complete(self, wording: &Wording, response: &mut Response<Bytes>) {
+    pub(crate) fn complete(self, wording: &Templates, response: &mut Response<Bytes>) {
         let headers = response.headers_mut();
         // Made once, for all of these and those that others add.
         headers.reserve(HEADERS);
@@ -149,7 +149,7 @@ impl Rejection {
                 .entry(RETRY_AFTER)
                 .or_insert_with(|| value_of(whole_seconds(wait).max(1)));
         }
-        if let RejectionReason::Limited(decision) = &self.reason {
+        if let RejectionReason::Refused(decision) = &self.reason {
             wording.write(decision, Place::Tightest, headers);
         }
         response.extensions_mut().insert(self);

@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use super::filter::Filter;
-use super::refresher::Look;
-use super::refresher::Lookout;
+use super::refresher::RefreshTrigger;
+use super::refresher::Refresher;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
@@ -28,7 +28,7 @@ pub(crate) const MOST: usize = 10_000;
 /// A [`Store`](crate::Store) keeps one and gives it to all its limiters. Clones are one list, of at most
 /// 10 000 keys.
 #[derive(Clone)]
-pub struct Blocks {
+pub struct BlockList {
     inner: Arc<Inner>,
 }
 
@@ -38,7 +38,7 @@ struct Inner {
     last: AtomicU64,
     filter: Filter,
     list: RwLock<List>,
-    lookout: Option<Lookout>,
+    lookout: Option<Refresher>,
 }
 
 type List = HashMap<Fingerprint, Blocked>;
@@ -52,7 +52,7 @@ struct Blocked {
     until: u64,
 }
 
-impl Blocks {
+impl BlockList {
     /// A list that nobody else adds to.
     #[must_use]
     pub fn new() -> Self {
@@ -68,12 +68,12 @@ impl Blocks {
     pub(crate) fn shared(
         clock: Clock,
         every: Duration,
-        look: impl Fn(&Self, Look) -> StoreFuture<()> + Send + Sync + 'static,
+        look: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
-        Self::build(clock, Some(Lookout::new(micros(every), look)))
+        Self::build(clock, Some(Refresher::new(micros(every), look)))
     }
 
-    fn build(clock: Clock, lookout: Option<Lookout>) -> Self {
+    fn build(clock: Clock, lookout: Option<Refresher>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 clock,
@@ -122,7 +122,7 @@ impl Blocks {
     pub(crate) fn look(&self) -> StoreFuture<()> {
         match &self.inner.lookout {
             None => StoreFuture::ready(Ok(())),
-            Some(lookout) => lookout.look(self, Look::Asked),
+            Some(lookout) => lookout.look(self, RefreshTrigger::Asked),
         }
     }
 
@@ -236,15 +236,15 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
-impl Default for Blocks {
+impl Default for BlockList {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for Blocks {
+impl fmt::Debug for BlockList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Blocks")
+        f.debug_struct("BlockList")
             .field("len", &self.read().len())
             .finish_non_exhaustive()
     }

@@ -4,6 +4,6 @@ mod block_list;
 mod filter;
 mod refresher;
 
-pub use block_list::Blocks;
+pub use block_list::BlockList;
 pub(super) use block_list::full;
-pub(super) use refresher::Look;
+pub(super) use refresher::RefreshTrigger;

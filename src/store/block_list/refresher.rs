@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 
-use super::block_list::Blocks;
+use super::block_list::BlockList;
 use crate::clock::Clock;
 use crate::store::future::StoreFuture;
 
 /// For whom somebody looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum RefreshTrigger {
     /// For an operator, who is told what failed.
     Asked,
     /// For checks, which do not wait for it.
     Beside,
 }
 
-type LookFn = dyn Fn(&Blocks, Look) -> StoreFuture<()> + Send + Sync;
+type LookFn = dyn Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync;
 
-pub(super) struct Lookout {
+pub(super) struct Refresher {
     look: Box<LookFn>,
     /// How often, in microseconds; 0 for not unless asked.
     every: u64,
@@ -30,10 +30,10 @@ pub(super) struct Lookout {
     looks: Arc<AtomicBool>,
 }
 
-impl Lookout {
+impl Refresher {
     pub(super) fn new(
         every: u64,
-        look: impl Fn(&Blocks, Look) -> StoreFuture<()> + Send + Sync + 'static,
+        look: impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
         Self {
             look: Box::new(look),
@@ -43,11 +43,11 @@ impl Lookout {
         }
     }
 
-    pub(super) fn look(&self, blocks: &Blocks, whom: Look) -> StoreFuture<()> {
+    pub(super) fn look(&self, blocks: &BlockList, whom: RefreshTrigger) -> StoreFuture<()> {
         (self.look)(blocks, whom)
     }
 
-    pub(super) fn look_if_due(&self, blocks: &Blocks, clock: &Clock) {
+    pub(super) fn look_if_due(&self, blocks: &BlockList, clock: &Clock) {
         if self.every == 0 {
             return;
         }
@@ -61,7 +61,7 @@ impl Lookout {
     }
 
     #[cold]
-    fn look_beside(&self, blocks: &Blocks, next: u64, then: u64) {
+    fn look_beside(&self, blocks: &BlockList, next: u64, then: u64) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
@@ -70,7 +70,7 @@ impl Lookout {
         // One that takes long is not overtaken.
         if is_first && !self.looks.swap(true, Ordering::Acquire) {
             let looking = Looking(Arc::clone(&self.looks));
-            let look = self.look(blocks, Look::Beside);
+            let look = self.look(blocks, RefreshTrigger::Beside);
             drop(runtime.spawn(async move {
                 let _looking = looking;
                 // Who looks says what there is to say.

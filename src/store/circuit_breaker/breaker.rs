@@ -29,7 +29,7 @@ const PART_THAT_TELLS: u64 = 4;
 
 /// Whether the store may be asked.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum Permit {
     Ask,
     /// Somebody has to find out whether the store is back, and it is this one.
     Probe,
@@ -38,7 +38,7 @@ pub(super) enum Entry {
 
 /// It is open, or closed, and was not before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Transition {
     Opened,
     Closed,
 }
@@ -89,20 +89,20 @@ impl Default for Breaker {
 impl Breaker {
     /// Whether a check may ask, which waits for so long at most.
     #[inline]
-    pub(super) fn enter(&self, deadline: u64, now: impl FnOnce() -> u64) -> Entry {
+    pub(super) fn enter(&self, deadline: u64, now: impl FnOnce() -> u64) -> Permit {
         if !self.is_open() {
-            return Entry::Ask;
+            return Permit::Ask;
         }
         self.enter_open(deadline, now())
     }
 
     #[cold]
-    fn enter_open(&self, deadline: u64, now: u64) -> Entry {
+    fn enter_open(&self, deadline: u64, now: u64) -> Permit {
         let until = self.until.load(Ordering::Relaxed);
         let lost = PROBE.saturating_add(deadline);
         // Later than it can be is what a clock says that has stepped back.
         if now < until && until - now <= lost {
-            return Entry::Refuse;
+            return Permit::Refuse;
         }
         // Who moves the time is the one to ask.
         let next = now.saturating_add(lost);
@@ -110,9 +110,9 @@ impl Breaker {
             .until
             .compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed);
         if moved.is_ok() {
-            Entry::Probe
+            Permit::Probe
         } else {
-            Entry::Refuse
+            Permit::Refuse
         }
     }
 
@@ -142,7 +142,7 @@ impl Breaker {
     }
 
     /// The store has failed.
-    pub(super) fn failed(&self, now: u64, error: &Error) -> Option<Turn> {
+    pub(super) fn failed(&self, now: u64, error: &Error) -> Option<Transition> {
         let mut record = self.lock();
         if self.is_open() {
             // It was asked before.
@@ -156,7 +156,7 @@ impl Breaker {
         record.last = Some(error.clone());
         record.count_failure(now).then(|| {
             self.open(&mut record, now);
-            Turn::Opened
+            Transition::Opened
         })
     }
 
@@ -165,7 +165,7 @@ impl Breaker {
     /// One who leaves says nothing, and who leaves early neither. But where many leave, nobody is
     /// answered in between, and together they have waited for as long as the store may take, it
     /// hangs.
-    pub(super) fn given_up(&self, began: u64, now: u64, deadline: u64) -> Option<Turn> {
+    pub(super) fn given_up(&self, began: u64, now: u64, deadline: u64) -> Option<Transition> {
         if now.saturating_sub(began) < deadline / PART_THAT_TELLS {
             return None;
         }
@@ -183,12 +183,16 @@ impl Breaker {
         hangs.then(|| {
             record.last = None;
             self.open(&mut record, now);
-            Turn::Opened
+            Transition::Opened
         })
     }
 
     /// What the probe came to; `None` when nobody waited for it.
-    pub(super) fn probed(&self, now: u64, outcome: Option<Result<(), &Error>>) -> Option<Turn> {
+    pub(super) fn probed(
+        &self,
+        now: u64,
+        outcome: Option<Result<(), &Error>>,
+    ) -> Option<Transition> {
         let mut record = self.lock();
         if !self.is_open() {
             return None;
@@ -200,7 +204,7 @@ impl Breaker {
                 record.given_up_in_a_row = 0;
                 record.begin_second(now);
                 self.mode.store(WARY, Ordering::Relaxed);
-                return Some(Turn::Closed);
+                return Some(Transition::Closed);
             }
             Some(Err(error)) => {
                 record.last = Some(error.clone());

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::breaker::{Breaker, Entry, Turn};
-use super::recorder::Guarded;
-use super::recorder::Watch;
+use super::breaker::{Breaker, Permit, Transition};
+use super::recorder::GuardedAnswer;
+use super::recorder::OutcomeRecorder;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
@@ -35,7 +35,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// to count in meanwhile.
 ///
 /// Each [`RateLimiter`](crate::RateLimiter) asks its store through the guard that
-/// [`Store::guard`] gives it. Clones are one guard; a store gives all its limiters the same, so that
+/// [`Store::circuit_breaker`] gives it. Clones are one guard; a store gives all its limiters the same, so that
 /// what one of them learns spares the others. The stores of this crate do.
 ///
 /// # The breaker
@@ -57,16 +57,16 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Check, Guard, Store, StoreFuture};
+/// use tollgate::store::{Check, CircuitBreaker, Store, StoreFuture};
 /// # use tollgate::store::{Answer, Source};
 ///
 /// struct Remote {
-///     guard: Guard,
+///     guard: CircuitBreaker,
 /// }
 ///
 /// impl Remote {
 ///     fn new() -> Self {
-///         let guard = Guard::new().deadline(Duration::from_millis(20));
+///         let guard = CircuitBreaker::new().deadline(Duration::from_millis(20));
 ///         Self { guard }
 ///     }
 /// }
@@ -78,13 +78,13 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///         # StoreFuture::ready(Ok(Answer::new(Source::Other, [])))
 ///     }
 ///
-///     fn guard(&self) -> Guard {
+///     fn circuit_breaker(&self) -> CircuitBreaker {
 ///         self.guard.clone()
 ///     }
 /// }
 /// ```
 #[derive(Clone)]
-pub struct Guard {
+pub struct CircuitBreaker {
     inner: Arc<Inner>,
 }
 
@@ -118,7 +118,7 @@ struct Parts {
 
 type PartOf = dyn Fn(&Check<'_>) -> usize + Send + Sync;
 
-impl Guard {
+impl CircuitBreaker {
     /// A guard with a deadline of 100 ms, and room for 100 000 keys to fall back on.
     #[must_use]
     pub fn new() -> Self {
@@ -238,18 +238,18 @@ impl Guard {
         store: &dyn Store,
         check: Check<'_>,
         answer: &mut Answer,
-    ) -> Option<Guarded> {
+    ) -> Option<GuardedAnswer> {
         let part = self.part_of(&check);
         match self.enter(part, store, check) {
-            Entry::Ask => {
+            Permit::Ask => {
                 let Some(later) = store.check_in_place(check, answer) else {
                     self.note(part, Ok(answer.source()));
                     return None;
                 };
                 Some(self.watch(later, part, false))
             }
-            Entry::Probe => Some(self.watch(store.check(check), part, true)),
-            Entry::Refuse => Some(Guarded::ready(Err(self.not_asked(part)))),
+            Permit::Probe => Some(self.watch(store.check(check), part, true)),
+            Permit::Refuse => Some(GuardedAnswer::ready(Err(self.not_asked(part)))),
         }
     }
 
@@ -272,39 +272,39 @@ impl Guard {
 
     /// Where the breaker has somebody ask again, that is done in the background if it can be.
     #[inline]
-    fn enter(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Entry {
+    fn enter(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Permit {
         let Some(breaker) = self.inner.breakers.get(part) else {
-            return Entry::Ask;
+            return Permit::Ask;
         };
         match breaker.enter(self.inner.deadline_micros, || {
             self.inner.settings.clock.now()
         }) {
-            Entry::Probe => self.probe(part, store, check),
+            Permit::Probe => self.probe(part, store, check),
             entry => entry,
         }
     }
 
     #[cold]
-    fn probe(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Entry {
+    fn probe(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Permit {
         let Ok(runtime) = Handle::try_current() else {
-            return Entry::Probe;
+            return Permit::Probe;
         };
         let look = Check { cost: 0, ..check };
         drop(runtime.spawn(self.watch(store.check(look), part, true)));
         // Who came with the check does not wait for that.
-        Entry::Refuse
+        Permit::Refuse
     }
 
-    fn watch(&self, answer: StoreFuture, part: usize, is_probe: bool) -> Guarded {
+    fn watch(&self, answer: StoreFuture, part: usize, is_probe: bool) -> GuardedAnswer {
         match answer.try_ready() {
             Ok(answer) => {
                 self.note_end(part, is_probe, &answer);
-                Guarded::ready(answer)
+                GuardedAnswer::ready(answer)
             }
             Err(later) => {
                 let began = self.inner.settings.clock.now();
-                let watch = Watch::new(self, part, is_probe, began);
-                Guarded::watched(self.in_time(later), watch)
+                let watch = OutcomeRecorder::new(self, part, is_probe, began);
+                GuardedAnswer::watched(self.in_time(later), watch)
             }
         }
     }
@@ -389,7 +389,7 @@ impl Guard {
         };
         let now = || self.inner.settings.clock.now();
         match outcome {
-            Ok(Source::LocalDenial) => {}
+            Ok(Source::RefusalCache) => {}
             Err(error) if is_failure(error) => self.turned(breaker.failed(now(), error)),
             Ok(_) | Err(_) => breaker.succeeded(now),
         }
@@ -411,7 +411,7 @@ impl Guard {
         let outcome = match outcome {
             None => None,
             // Redis was not asked.
-            Some(Ok(Source::LocalDenial)) => None,
+            Some(Ok(Source::RefusalCache)) => None,
             Some(Err(error)) if is_failure(error) => Some(Err(error)),
             Some(_) => Some(Ok(())),
         };
@@ -419,12 +419,12 @@ impl Guard {
     }
 
     /// Tells that one breaker more is open, or one less.
-    fn turned(&self, turn: Option<Turn>) {
+    fn turned(&self, turn: Option<Transition>) {
         let meter = &self.inner.settings.meter;
         match turn {
             None => {}
-            Some(Turn::Opened) => meter.breaker_opened(),
-            Some(Turn::Closed) => meter.breaker_closed(),
+            Some(Transition::Opened) => meter.breaker_opened(),
+            Some(Transition::Closed) => meter.breaker_closed(),
         }
     }
 
@@ -455,13 +455,13 @@ fn is_failure(error: &Error) -> bool {
     )
 }
 
-impl Default for Guard {
+impl Default for CircuitBreaker {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for CircuitBreaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings {
             meter: _,

@@ -4,5 +4,5 @@ mod breaker;
 mod circuit_breaker;
 mod recorder;
 
-pub use circuit_breaker::Guard;
-pub(crate) use recorder::Guarded;
+pub use circuit_breaker::CircuitBreaker;
+pub(crate) use recorder::GuardedAnswer;

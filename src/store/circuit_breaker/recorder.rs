@@ -4,20 +4,20 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::circuit_breaker::Guard;
+use super::circuit_breaker::CircuitBreaker;
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
 use crate::telemetry::StoreMeter;
 
 /// The future of an answer, of which the guard hears.
-pub(crate) struct Guarded {
+pub(crate) struct GuardedAnswer {
     answer: StoreFuture,
     /// Until there is something to tell.
-    watch: Option<Watch>,
+    watch: Option<OutcomeRecorder>,
 }
 
-impl Guarded {
+impl GuardedAnswer {
     #[inline]
     pub(crate) fn ready(answer: Result<Answer, Error>) -> Self {
         Self {
@@ -26,7 +26,7 @@ impl Guarded {
         }
     }
 
-    pub(super) fn watched(answer: StoreFuture, watch: Watch) -> Self {
+    pub(super) fn watched(answer: StoreFuture, watch: OutcomeRecorder) -> Self {
         let watch = Some(watch);
         Self { answer, watch }
     }
@@ -43,7 +43,7 @@ impl Guarded {
     }
 }
 
-impl Future for Guarded {
+impl Future for GuardedAnswer {
     type Output = Result<Answer, Error>;
 
     #[inline]
@@ -57,8 +57,8 @@ impl Future for Guarded {
 }
 
 /// Who tells the guard what came of a check.
-pub(super) struct Watch {
-    guard: Guard,
+pub(super) struct OutcomeRecorder {
+    guard: CircuitBreaker,
     part: usize,
     is_probe: bool,
     has_ended: bool,
@@ -66,8 +66,8 @@ pub(super) struct Watch {
     began: u64,
 }
 
-impl Watch {
-    pub(super) fn new(guard: &Guard, part: usize, is_probe: bool, began: u64) -> Self {
+impl OutcomeRecorder {
+    pub(super) fn new(guard: &CircuitBreaker, part: usize, is_probe: bool, began: u64) -> Self {
         Self {
             guard: guard.clone(),
             part,
@@ -83,7 +83,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         // Of who did not wait to the end too: else a store that hangs would look fast.
         if StoreMeter::LISTENS {

@@ -7,7 +7,7 @@ use crate::decision::Answer;
 use crate::decision::{QuotaAnswer, Wait};
 use crate::quota::Quota;
 use crate::quota::{Algorithm, Quotas};
-use crate::store::requests::{Check, Give, Refund};
+use crate::store::requests::{Check, Credit, Refund};
 
 /// What is stored for one key: a count for each algorithm and window.
 #[derive(Debug, Default)]
@@ -136,11 +136,11 @@ impl Counters {
     }
 
     /// Has fewer units count, once in each count.
-    pub(super) fn give(&mut self, give: Give<'_>, now: u64) {
+    pub(super) fn credit(&mut self, give: Credit<'_>, now: u64) {
         for quota in give.quotas().counters() {
             let question = QuotaCheck::new(quota, 0, now);
             if let Some(counter) = self.find(quota.counted_by(), question.window) {
-                counter.give(question, give.units());
+                counter.credit(question, give.units());
             }
         }
     }
@@ -226,9 +226,9 @@ impl Counter {
         }
     }
 
-    fn give(&mut self, question: QuotaCheck, units: u32) {
+    fn credit(&mut self, question: QuotaCheck, units: u32) {
         self.forget_if_dead(question.now);
-        if self.state.give(question, units) {
+        if self.state.credit(question, units) {
             self.renew(question.now);
         }
     }

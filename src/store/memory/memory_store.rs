@@ -14,11 +14,11 @@ use crate::decision::Counted;
 use crate::decision::{Answer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
-use crate::store::block_list::Blocks;
-use crate::store::circuit_breaker::Guard;
+use crate::store::block_list::BlockList;
+use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::requests::Subject;
-use crate::store::requests::{Block, Check, Give, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -86,8 +86,8 @@ pub struct MemoryStore {
 
 pub(crate) struct Inner {
     meter: StoreMeter,
-    guard: Guard,
-    blocks: Blocks,
+    guard: CircuitBreaker,
+    blocks: BlockList,
     clock: Clock,
     max_keys: usize,
     pub(crate) keys: Table,
@@ -138,9 +138,9 @@ impl MemoryStore {
         let max_keys = max_keys.max(1);
         Self {
             inner: Arc::new(Inner {
-                blocks: Blocks::with_clock(clock.clone()),
+                blocks: BlockList::with_clock(clock.clone()),
                 clock,
-                guard: Guard::new().in_process().metered(meter.clone()),
+                guard: CircuitBreaker::new().in_process().metered(meter.clone()),
                 meter,
                 max_keys,
                 keys: Table::new(max_keys, DROPPABLE_PART),
@@ -229,7 +229,7 @@ impl MemoryStore {
             return true;
         }
         if overflow.warns(now) {
-            tracing::warn!(target: "tollgate::notice",
+            tracing::warn!(target: "tollgate::diagnostics",
                 "the memory store holds {} keys, all near their limits: new keys share the count of their \
                  network (IPv4 /24, IPv6 /48), or one of a few; raise `max_keys` if these are clients",
                 self.inner.max_keys
@@ -319,9 +319,9 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(()))
     }
 
-    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
+    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
         self.with_counts(give.subject, |shard, name, now| {
-            shard.give(name, give, now);
+            shard.credit(name, give, now);
         });
         StoreFuture::ready(Ok(()))
     }
@@ -330,11 +330,11 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.inner.blocks.put(block))
     }
 
-    fn blocks(&self) -> Blocks {
+    fn block_list(&self) -> BlockList {
         self.inner.blocks.clone()
     }
 
-    fn guard(&self) -> Guard {
+    fn circuit_breaker(&self) -> CircuitBreaker {
         self.inner.guard.clone()
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::table::{Guard, Table};
+use super::table::{ShardGuard, Table};
 use crate::clock::Clock;
 use crate::decision::{Answer, Counted, Source};
 use crate::key::Fingerprint;
@@ -93,7 +93,7 @@ impl Overflow {
         &self,
         subject: Subject<'_>,
         clock: &Clock,
-    ) -> Option<(Guard<'_>, u64, Place)> {
+    ) -> Option<(ShardGuard<'_>, u64, Place)> {
         if !self.is_used() {
             return None;
         }
@@ -114,7 +114,7 @@ impl Overflow {
         subject: Subject<'_>,
         counted: Counted,
         clock: &Clock,
-    ) -> Option<(Guard<'_>, u64, Fingerprint)> {
+    ) -> Option<(ShardGuard<'_>, u64, Fingerprint)> {
         let places = Place::all(subject).into_iter().flatten();
         let place = places.into_iter().find(|place| place.counted == counted)?;
         let (shard, now) = self.table(place).lock_now(place.name, clock);

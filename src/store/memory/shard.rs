@@ -5,7 +5,7 @@ use super::entries::Entries;
 use crate::decision::Answer;
 use crate::key::Fingerprint;
 use crate::quota::Quotas;
-use crate::store::requests::{Check, Give, Refund};
+use crate::store::requests::{Check, Credit, Refund};
 
 /// How many keys a check of a key that is not there looks at, to drop those that are dead: enough
 /// that a shard is swept faster than it can be filled.
@@ -124,9 +124,9 @@ impl Shard {
         }
     }
 
-    pub(super) fn give(&mut self, name: Fingerprint, give: Give<'_>, now: u64) {
+    pub(super) fn credit(&mut self, name: Fingerprint, give: Credit<'_>, now: u64) {
         if let Some(counters) = self.entries.get_mut(name) {
-            counters.give(give, now);
+            counters.credit(give, now);
         }
     }
 

@@ -12,7 +12,7 @@ const MIN_KEYS_PER_SHARD: usize = 1_024;
 const MAX_SHARDS: usize = 64;
 
 /// A locked shard.
-pub(super) type Guard<'a> = MutexGuard<'a, Timed<Shard>>;
+pub(super) type ShardGuard<'a> = MutexGuard<'a, Timed<Shard>>;
 
 /// Up to so many counts.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Table {
 
     /// Locks the shard of a name, and tells its time.
     #[inline]
-    pub(super) fn lock_now(&self, name: Fingerprint, clock: &Clock) -> (Guard<'_>, u64) {
+    pub(super) fn lock_now(&self, name: Fingerprint, clock: &Clock) -> (ShardGuard<'_>, u64) {
         self.shard(name).lock_now(clock)
     }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::Client;
-use super::protocol::Names;
+use super::protocol::KeyNames;
 use super::redis_store::{SLOTS_OF_PART, Shared, within_deadline};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::store::block_list::Blocks;
-use crate::store::block_list::{Look, full};
+use crate::store::block_list::BlockList;
+use crate::store::block_list::{RefreshTrigger, full};
 use crate::store::future::StoreFuture;
 use crate::store::redis::protocol::codec as call;
 use crate::store::requests::Block;
@@ -59,20 +59,22 @@ impl Default for Known {
 }
 
 /// A list of what is blocked that this process shares with all others.
-pub(crate) fn list(of: Weak<Shared>) -> impl Fn(&Blocks, Look) -> StoreFuture<()> {
+pub(crate) fn list(of: Weak<Shared>) -> impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> {
     move |blocks, look| {
         let Some(shared) = of.upgrade() else {
             return StoreFuture::ready(Ok(()));
         };
         // Who fails is not asked what nobody waits for.
-        if look == Look::Beside && shared.guard.is_open_at(shared.part_of_blocks()) {
+        if look == RefreshTrigger::Beside && shared.guard.is_open_at(shared.part_of_blocks()) {
             return StoreFuture::ready(Ok(()));
         }
         let blocks = blocks.clone();
         StoreFuture::boxed(async move {
             match look {
-                Look::Asked => within_deadline(&shared.client, shared.look(&blocks)).await,
-                Look::Beside => {
+                RefreshTrigger::Asked => {
+                    within_deadline(&shared.client, shared.look(&blocks)).await
+                }
+                RefreshTrigger::Beside => {
                     let outcome = shared.look_patiently(&blocks).await;
                     if let Err(error) = &outcome {
                         shared.client.meter.failed(error.kind());
@@ -89,13 +91,13 @@ impl Shared {
     /// The part of the store that has the list.
     fn part_of_blocks(&self) -> usize {
         if self.is_cluster.load(Ordering::Relaxed) {
-            usize::from(Names::slot_of_blocks()) / SLOTS_OF_PART
+            usize::from(KeyNames::slot_of_blocks()) / SLOTS_OF_PART
         } else {
             0
         }
     }
 
-    /// Blocks a key, or not any more.
+    /// BlockList a key, or not any more.
     pub(crate) async fn block(&self, blocked: BlockedKey) -> Result<(), Error> {
         self.client.block(&blocked).await?;
         // What is on its way to those who look may not tell of this yet.
@@ -106,7 +108,7 @@ impl Shared {
     }
 
     /// Finds out what is blocked, for nobody who waits: a long list may take longer than a check may.
-    async fn look_patiently(&self, blocks: &Blocks) -> Result<(), Error> {
+    async fn look_patiently(&self, blocks: &BlockList) -> Result<(), Error> {
         let patience = self.client.deadline.max(PATIENCE);
         let looked = tokio::time::timeout(patience, self.look(blocks)).await;
         looked.unwrap_or_else(|_| {
@@ -116,7 +118,7 @@ impl Shared {
     }
 
     /// Finds out what is blocked, if that is not known.
-    async fn look(&self, blocks: &Blocks) -> Result<(), Error> {
+    async fn look(&self, blocks: &BlockList) -> Result<(), Error> {
         loop {
             let before = self.seen.known().clone();
             let Some(list) = self.client.blocked(&before.version).await? else {
@@ -146,7 +148,7 @@ impl Seen {
                 let before = self.failed.fetch_add(1, Ordering::Relaxed);
                 if before.saturating_add(1) == FAILURES_TOLD {
                     tracing::warn!(
-                        target: "tollgate::notice",
+                        target: "tollgate::diagnostics",
                         "what other processes block is not known here: {error}"
                     );
                 }
@@ -154,7 +156,7 @@ impl Seen {
             Ok(()) => {
                 if self.failed.swap(0, Ordering::Relaxed) >= FAILURES_TOLD {
                     tracing::info!(
-                        target: "tollgate::notice",
+                        target: "tollgate::diagnostics",
                         "what other processes block is known here again"
                     );
                 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value};
 
-use super::connection::{Connection, Live, Way};
-use super::protocol::Names;
-use super::protocol::{Entry, Granted};
+use super::connection::{Connection, ConnectionHandle, ConnectionIndex};
+use super::protocol::KeyNames;
+use super::protocol::{BatchEntry, EntryReply};
 use super::script::{Script, Scripts};
 use crate::error::{Error, ErrorKind};
 use crate::store::redis::protocol::codec as call;
 use crate::store::redis::protocol::errors as error;
 use crate::store::requests::Subject;
-use crate::store::requests::{Give, Refund, Reset};
+use crate::store::requests::{Credit, Refund, Reset};
 use crate::telemetry::StoreMeter;
 
 /// How a store calls Redis.
@@ -23,43 +23,43 @@ use crate::telemetry::StoreMeter;
 pub(crate) struct Client {
     pub(crate) connection: Arc<Connection>,
     pub(crate) scripts: Arc<Scripts>,
-    pub(crate) names: Names,
+    pub(crate) names: KeyNames,
     pub(crate) deadline: Duration,
     pub(crate) meter: StoreMeter,
 }
 
 impl Client {
     /// The connection of a way, if it is there.
-    pub(crate) fn get(&self, way: Way) -> Option<Live> {
+    pub(crate) fn get(&self, way: ConnectionIndex) -> Option<ConnectionHandle> {
         self.connection.get(way, self.deadline)
     }
 
     /// The connection of a way, as soon as it is there.
-    pub(crate) async fn wait(&self, way: Way) -> Result<Live, Error> {
+    pub(crate) async fn wait(&self, way: ConnectionIndex) -> Result<ConnectionHandle, Error> {
         let live = self.connection.wait(way, self.deadline).await;
         live.map_err(error::from_redis)
     }
 
     /// The way of a subject's calls, which is always the same one: checks of one key share calls.
-    pub(crate) fn way(&self, subject: Subject<'_>) -> Way {
+    pub(crate) fn way(&self, subject: Subject<'_>) -> ConnectionIndex {
         let connections = self.connection.count();
         if connections == 1 {
-            return Way::default();
+            return ConnectionIndex::default();
         }
         if self.connection.is_of_cluster() {
-            return Way::of(self.names.slot(subject).into(), connections);
+            return ConnectionIndex::of(self.names.slot(subject).into(), connections);
         }
         let [number, _] = subject.fingerprint().halves();
-        Way::of(number, connections)
+        ConnectionIndex::of(number, connections)
     }
 
     /// Decides over the checks of one call: what each entry came to; outside that, what befell the
     /// whole call.
     pub(crate) async fn decide(
         &self,
-        live: &Live,
-        entries: &[Entry<'_>],
-    ) -> Result<Vec<Result<Granted, Error>>, Error> {
+        live: &ConnectionHandle,
+        entries: &[BatchEntry<'_>],
+    ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
         let call = call::decide(script, &self.names, entries);
         self.meter
@@ -67,7 +67,7 @@ impl Client {
         let reply = run(live, script, call).await?;
         let asked = entries
             .iter()
-            .map(|Entry { check, count }| (check.quotas(), check.cost(), *count));
+            .map(|BatchEntry { check, count }| (check.quotas(), check.cost(), *count));
         let granted = call::decode(reply, asked)?;
         let mut errors = granted.iter().filter_map(|granted| granted.as_ref().err());
         if errors.any(error::is_of_replica) {
@@ -101,8 +101,11 @@ impl Client {
     }
 
     /// Has fewer units count.
-    pub(crate) fn give(&self, give: &Give<'_>) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = call::give(&self.scripts.give, &self.names, give);
+    pub(crate) fn credit(
+        &self,
+        give: &Credit<'_>,
+    ) -> impl Future<Output = Result<(), Error>> + use<> {
+        let call = call::credit(&self.scripts.give, &self.names, give);
         let (client, way) = (self.clone(), self.way(give.subject));
         async move {
             let live = client.wait(way).await?;
@@ -112,11 +115,11 @@ impl Client {
 
     /// Runs a script whose keys are of no subject.
     pub(crate) async fn run_anywhere(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
-        let live = self.wait(Way::default()).await?;
+        let live = self.wait(ConnectionIndex::default()).await?;
         run(&live, script, call).await
     }
 
-    pub(crate) async fn query(&self, way: Way, command: &Cmd) -> Result<Value, Error> {
+    pub(crate) async fn query(&self, way: ConnectionIndex, command: &Cmd) -> Result<Value, Error> {
         let live = self.wait(way).await?;
         send(&live, command).await.map_err(error::from_redis)
     }
@@ -132,7 +135,7 @@ impl Client {
 
 /// Runs a call of a script. Where the server does not know the script, which may be at any time, it
 /// has not run and is sent along.
-async fn run(live: &Live, script: &Script, call: Cmd) -> Result<Value, Error> {
+async fn run(live: &ConnectionHandle, script: &Script, call: Cmd) -> Result<Value, Error> {
     let reply = match send(live, &call).await {
         Err(failure) if error::is_unknown_script(&failure) => {
             send(live, &script.by_text(&call)).await
@@ -142,7 +145,7 @@ async fn run(live: &Live, script: &Script, call: Cmd) -> Result<Value, Error> {
     reply.map_err(error::from_redis)
 }
 
-async fn send(live: &Live, command: &Cmd) -> RedisResult<Value> {
+async fn send(live: &ConnectionHandle, command: &Cmd) -> RedisResult<Value> {
     let reply = live.send(command).await;
     if let Err(failure) = &reply
         && error::is_replica(failure)

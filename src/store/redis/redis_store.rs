@@ -12,28 +12,28 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::batch::Asked;
-use super::batch::Lanes;
-use super::batch::{Alone, Lane};
+use super::batch::Batchers;
+use super::batch::OwnedCheck;
+use super::batch::{Batcher, DirectSend};
 use super::block_list::{BlockedKey, Seen};
 use super::client::Client;
 use super::connection::PerRuntime;
-use super::connection::{Connection, Way};
-use super::protocol::Names;
-use super::protocol::{Entry, Granted};
+use super::connection::{Connection, ConnectionIndex};
+use super::protocol::KeyNames;
+use super::protocol::{BatchEntry, EntryReply};
 use super::script::Scripts;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::decision::Answer;
 use crate::error::{ConfigError, Error, ErrorKind};
-use crate::store::block_list::Blocks;
-use crate::store::circuit_breaker::Guard;
+use crate::store::block_list::BlockList;
+use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
-use crate::store::refusal_cache::Denials;
+use crate::store::refusal_cache::RefusalCache;
 use crate::store::requests::Subject;
-use crate::store::requests::{Block, Check, Give, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -69,8 +69,8 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 ///   decided in one go, in order of their arrival, each with its own numbers. So a busy key costs
 ///   Redis not much more than a quiet one.
 /// - **Refusals are remembered.** What Redis refused is refused here, without asking, for 0.8 of the
-///   wait that it told, and [a second at most](Self::local_denials): the same check, of the same cost,
-///   under the same limits. [`Source::LocalDenial`](crate::Source::LocalDenial) tells. A reset, a
+///   wait that it told, and [a second at most](Self::refusal_cache): the same check, of the same cost,
+///   under the same limits. [`Source::RefusalCache`](crate::Source::RefusalCache) tells. A reset, a
 ///   refund or an admission by this store ends it at once. A client that asks each millisecond reaches
 ///   Redis six times in a wait of a second.
 ///
@@ -161,12 +161,12 @@ pub struct RedisStore {
 /// What clones of a store share.
 pub(crate) struct Shared {
     pub(crate) client: Client,
-    pub(crate) denials: Arc<Denials>,
-    lanes: PerRuntime<Arc<Lanes>>,
+    pub(crate) denials: Arc<RefusalCache>,
+    lanes: PerRuntime<Arc<Batchers>>,
     /// Whether the server is one of a cluster, by its URL or as it has said.
     pub(crate) is_cluster: Arc<AtomicBool>,
-    pub(crate) guard: Guard,
-    pub(crate) blocks: Blocks,
+    pub(crate) guard: CircuitBreaker,
+    pub(crate) blocks: BlockList,
     pub(crate) seen: Seen,
     settings: Settings,
 }
@@ -174,7 +174,7 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug)]
 struct Settings {
     denials_for: Duration,
-    blocks_every: Duration,
+    block_list_refresh: Duration,
     batches: bool,
     fallback_keys: usize,
     /// The clock of this process.
@@ -219,12 +219,12 @@ impl RedisStore {
             meter: StoreMeter::new(&format!("{connection:?}")),
             connection: Arc::new(connection),
             scripts: Scripts::shared(),
-            names: Names::default(),
+            names: KeyNames::default(),
             deadline: DEFAULT_DEADLINE,
         };
         let settings = Settings {
             denials_for: crate::store::refusal_cache::DEFAULT_MAX_AGE,
-            blocks_every: super::block_list::DEFAULT_EVERY,
+            block_list_refresh: super::block_list::DEFAULT_EVERY,
             batches: true,
             fallback_keys: DEFAULT_MAX_KEYS,
             clock: Clock::monotonic(),
@@ -235,14 +235,14 @@ impl RedisStore {
     fn build(mut client: Client, settings: Settings) -> Self {
         client.meter = client.meter.anew();
         let clock = &settings.clock;
-        let denials = Denials::new(clock.clone(), settings.denials_for, client.meter.clone());
+        let denials = RefusalCache::new(clock.clone(), settings.denials_for, client.meter.clone());
         let is_cluster = Arc::new(AtomicBool::new(client.connection.is_of_cluster()));
         let guard = guard(&client, &is_cluster, &settings);
         Self {
             shared: Arc::new_cyclic(|shared| Shared {
-                blocks: Blocks::shared(
+                blocks: BlockList::shared(
                     settings.clock.clone(),
-                    settings.blocks_every,
+                    settings.block_list_refresh,
                     super::block_list::list(shared.clone()),
                 ),
                 seen: Seen::default(),
@@ -326,7 +326,7 @@ impl RedisStore {
     /// opposite directions. Clones are one store; one that is told something else, like another
     /// deadline, is another.
     #[must_use]
-    pub fn local_denials(self, at_most: Duration) -> Self {
+    pub fn refusal_cache(self, at_most: Duration) -> Self {
         self.with(|_, settings| settings.denials_for = at_most)
     }
 
@@ -336,8 +336,8 @@ impl RedisStore {
     /// It does so while checks come, beside them: none waits for it. Redis is asked for the version of a
     /// list, and tells the list where that is another one.
     #[must_use]
-    pub fn blocks_every(self, every: Duration) -> Self {
-        self.with(|_, settings| settings.blocks_every = every)
+    pub fn block_list_refresh(self, every: Duration) -> Self {
+        self.with(|_, settings| settings.block_list_refresh = every)
     }
 
     /// Whether checks that wait at the same time travel in one call, which is the default. Else each
@@ -367,16 +367,16 @@ impl RedisStore {
     }
 
     /// A check that is a call of its own. With `alone` go the others on when it is done.
-    fn check_alone(&self, check: Check<'_>, alone: Option<Alone>) -> StoreFuture {
+    fn check_alone(&self, check: Check<'_>, alone: Option<DirectSend>) -> StoreFuture {
         let shared = Arc::clone(&self.shared);
-        let asked = Asked::from(check);
+        let asked = OwnedCheck::from(check);
         StoreFuture::boxed(async move {
             let Shared {
                 client, denials, ..
             } = &*shared;
             let check = asked.check();
             let sent = denials.sending(check);
-            let call = [Entry { check, count: 1 }];
+            let call = [BatchEntry { check, count: 1 }];
             let way = match &alone {
                 Some(alone) => alone.way(),
                 None => client.way(check.subject),
@@ -388,7 +388,7 @@ impl RedisStore {
             let outcome = within_deadline(client, decided).await;
             drop(alone);
             let granted = outcome?.into_iter().next().transpose()?;
-            let answer = granted.and_then(Granted::into_last);
+            let answer = granted.and_then(EntryReply::into_last);
             let answer = answer.ok_or_else(|| super::protocol::unexpected("nothing"))?;
             denials.note(check, &answer, sent);
             Ok(answer)
@@ -418,17 +418,17 @@ impl RedisStore {
     pub async fn ping(&self) -> Result<(), Error> {
         let client = &self.shared.client;
         let ping = ::redis::cmd("PING");
-        within_deadline(client, client.query(Way::default(), &ping))
+        within_deadline(client, client.query(ConnectionIndex::default(), &ping))
             .await
             .map(drop)
     }
 }
 
 /// One server fails as a whole; of a cluster, one that serves some ranges of slots.
-fn guard(client: &Client, is_cluster: &Arc<AtomicBool>, settings: &Settings) -> Guard {
+fn guard(client: &Client, is_cluster: &Arc<AtomicBool>, settings: &Settings) -> CircuitBreaker {
     let names = client.names.clone();
     let is_cluster = Arc::clone(is_cluster);
-    Guard::new()
+    CircuitBreaker::new()
         .metered(client.meter.clone())
         .kept_deadline(client.deadline)
         .clock(settings.clock.clone())
@@ -461,16 +461,16 @@ fn runtime() -> Result<Handle, Error> {
 }
 
 impl Shared {
-    fn new_lanes(&self) -> Lanes {
-        Lanes::new(self.client.connection.count())
+    fn new_lanes(&self) -> Batchers {
+        Batchers::new(self.client.connection.count())
     }
 
     /// The way of a subject's checks.
-    pub(crate) fn lane(&self, runtime: &Handle, subject: Subject<'_>) -> Arc<Lane> {
+    pub(crate) fn lane(&self, runtime: &Handle, subject: Subject<'_>) -> Arc<Batcher> {
         let lanes = self
             .lanes
             .get_or_make(runtime, || Ok::<_, Infallible>(Arc::new(self.new_lanes())));
-        let lanes: Arc<Lanes> = lanes.unwrap_or_else(|never| match never {});
+        let lanes: Arc<Batchers> = lanes.unwrap_or_else(|never| match never {});
         if self.is_cluster.load(Ordering::Relaxed) {
             lanes.of_slot(self.client.names.slot(subject))
         } else {
@@ -509,8 +509,8 @@ impl Store for RedisStore {
         self.giving_back(refund.subject, call)
     }
 
-    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
-        let call = self.shared.client.give(&give);
+    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
+        let call = self.shared.client.credit(&give);
         self.giving_back(give.subject, call)
     }
 
@@ -521,11 +521,11 @@ impl Store for RedisStore {
         )
     }
 
-    fn blocks(&self) -> Blocks {
+    fn block_list(&self) -> BlockList {
         self.shared.blocks.clone()
     }
 
-    fn guard(&self) -> Guard {
+    fn circuit_breaker(&self) -> CircuitBreaker {
         self.shared.guard.clone()
     }
 }

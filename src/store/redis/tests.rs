@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::Names;
-use super::protocol::{Entry, Granted};
+use super::protocol::KeyNames;
+use super::protocol::{BatchEntry, EntryReply};
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
 use crate::decision::Answer;
@@ -37,11 +37,11 @@ fn decided(
     scripts: &Scripts,
     connection: &mut Connection,
     asked: &[Asked<'_>],
-) -> Vec<Result<Granted, ErrorKind>> {
+) -> Vec<Result<EntryReply, ErrorKind>> {
     let limiter = Key::from("l");
     let keys: Vec<Key> = asked.iter().map(|(key, ..)| Key::from(*key)).collect();
     let entries = asked.iter().zip(&keys);
-    let entries: Vec<Entry<'_>> = entries
+    let entries: Vec<BatchEntry<'_>> = entries
         .map(|(&(_, quotas, cost, count), key)| {
             let limiter = &limiter;
             let subject = Subject {
@@ -49,13 +49,13 @@ fn decided(
                 key,
                 quotas,
             };
-            Entry {
+            BatchEntry {
                 check: Check { subject, cost },
                 count,
             }
         })
         .collect();
-    let call = super::protocol::decide(&scripts.decide, &Names::default(), &entries);
+    let call = super::protocol::decide(&scripts.decide, &KeyNames::default(), &entries);
     let reply = connection.req_command(&scripts.decide.by_text(&call));
     let asked = asked
         .iter()
@@ -68,7 +68,7 @@ fn decided(
 }
 
 /// The answers to all checks of an entry, one by one.
-fn answers(granted: &Granted, cost: u32, count: u32) -> Vec<Answer> {
+fn answers(granted: &EntryReply, cost: u32, count: u32) -> Vec<Answer> {
     let looked = cost == 0 && granted.refused.is_none();
     let last = if looked {
         granted.admitted.first()

@@ -7,7 +7,7 @@ use url::Url;
 use super::connection::Cluster;
 #[cfg(feature = "sentinel")]
 use super::connection::Sentinel;
-use super::connection::{Server, Source};
+use super::connection::{Connector, Server};
 use crate::error::ConfigError;
 #[cfg(feature = "tls")]
 use crate::store::redis::connection::tls;
@@ -20,7 +20,7 @@ const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];
 const SENTINEL_PORT: u16 = 26_379;
 
 /// Where connections to a URL come from.
-pub(crate) fn source(url: &str) -> Result<Source, ConfigError> {
+pub(crate) fn source(url: &str) -> Result<Connector, ConfigError> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme.split_once('+') {
         Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
@@ -29,14 +29,14 @@ pub(crate) fn source(url: &str) -> Result<Source, ConfigError> {
             let Endpoint { info, protocol, .. } = Endpoint::parse(url)?;
             let server = Server::new(&info, protocol);
             server
-                .map(|server| Source::Server(Box::new(server)))
+                .map(|server| Connector::Server(Box::new(server)))
                 .map_err(|error| malformed("…", &reason(&error)))
         }
     }
 }
 
 #[cfg(feature = "cluster")]
-fn cluster(base: &str, url: &str) -> Result<Source, ConfigError> {
+fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
     let shown = format!("{base}+cluster…");
     let several = Several::split(url).ok_or_else(|| Several::malformed(&shown))?;
     let Several { path, query, .. } = several;
@@ -55,18 +55,18 @@ fn cluster(base: &str, url: &str) -> Result<Source, ConfigError> {
         certificates.as_ref(),
     );
     cluster
-        .map(|cluster| Source::Cluster(Box::new(cluster)))
+        .map(|cluster| Connector::Cluster(Box::new(cluster)))
         .map_err(|error| malformed(&shown, &reason(&error)))
 }
 
 #[cfg(not(feature = "cluster"))]
-fn cluster(base: &str, _: &str) -> Result<Source, ConfigError> {
+fn cluster(base: &str, _: &str) -> Result<Connector, ConfigError> {
     let text = "this build knows no cluster: enable the feature `cluster`";
     Err(ConfigError::url(&format!("{base}+cluster…"), text))
 }
 
 #[cfg(feature = "sentinel")]
-fn sentinel(base: &str, url: &str) -> Result<Source, ConfigError> {
+fn sentinel(base: &str, url: &str) -> Result<Connector, ConfigError> {
     let shown = format!("{base}+sentinel…");
     let malformed = || Several::malformed(&shown);
     let several = Several::split(url).ok_or_else(malformed)?;
@@ -92,11 +92,11 @@ fn sentinel(base: &str, url: &str) -> Result<Source, ConfigError> {
     }
     let (info, protocol) = master.ok_or_else(malformed)?;
     let sentinel = Sentinel::new(sentinels, name.into_owned(), info, protocol);
-    Ok(Source::Sentinel(Box::new(sentinel)))
+    Ok(Connector::Sentinel(Box::new(sentinel)))
 }
 
 #[cfg(not(feature = "sentinel"))]
-fn sentinel(base: &str, _: &str) -> Result<Source, ConfigError> {
+fn sentinel(base: &str, _: &str) -> Result<Connector, ConfigError> {
     let text = "this build knows no Sentinel: enable the feature `sentinel`";
     Err(ConfigError::url(&format!("{base}+sentinel…"), text))
 }
@@ -274,7 +274,7 @@ mod tests {
     fn a_url_names_sentinels_and_their_master() {
         let url = "redis+sentinel://ann:one@a:7000,b,[::1]/my%20master/3\
             ?sentinel_username=bob&sentinel_password=t%26wo";
-        let Source::Sentinel(sentinel) = source(url).unwrap() else {
+        let Connector::Sentinel(sentinel) = source(url).unwrap() else {
             panic!("no sentinel");
         };
         let shown = format!("{sentinel:?}");
@@ -296,7 +296,7 @@ mod tests {
     #[cfg(feature = "cluster")]
     #[test]
     fn a_url_names_nodes_of_a_cluster() {
-        let Source::Cluster(cluster) = source("redis+cluster://:pw@a:7000,b,[::1]:7").unwrap()
+        let Connector::Cluster(cluster) = source("redis+cluster://:pw@a:7000,b,[::1]:7").unwrap()
         else {
             panic!("no cluster");
         };

@@ -11,11 +11,11 @@ use crate::decision::{Answer, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
-use crate::store::block_list::Blocks;
-use crate::store::circuit_breaker::Guard;
+use crate::store::block_list::BlockList;
+use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
-use crate::store::requests::{Block, Check, Give, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 
 /// A store that does what a test wants to see its service bear: it refuses, fails or never answers,
@@ -65,7 +65,7 @@ use crate::store::store::Store;
 pub struct TestStore {
     counts: MemoryStore,
     clock: TestClock,
-    guard: Guard,
+    guard: CircuitBreaker,
     told: Arc<Mutex<Told>>,
 }
 
@@ -106,13 +106,15 @@ impl TestStore {
         let clock = TestClock::new();
         Self {
             counts: MemoryStore::with_clock(clock.clone()),
-            guard: Guard::new().with_clock(clock.clone()).named("test"),
+            guard: CircuitBreaker::new()
+                .with_clock(clock.clone())
+                .named("test"),
             clock,
             told: Arc::default(),
         }
     }
 
-    /// The same store with another [deadline](Guard::deadline), for those who are given it from now on.
+    /// The same store with another [deadline](CircuitBreaker::deadline), for those who are given it from now on.
     ///
     /// It runs by the time of tokio, which a test can [pause](https://docs.rs/tokio/latest/tokio/time/fn.pause.html),
     /// and not by the [clock](Self::clock).
@@ -273,19 +275,19 @@ impl Store for TestStore {
         self.change(|| self.counts.refund(refund))
     }
 
-    fn give(&self, give: Give<'_>) -> StoreFuture<()> {
-        self.change(|| self.counts.give(give))
+    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
+        self.change(|| self.counts.credit(give))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         self.change(|| self.counts.block(block))
     }
 
-    fn blocks(&self) -> Blocks {
-        self.counts.blocks()
+    fn block_list(&self) -> BlockList {
+        self.counts.block_list()
     }
 
-    fn guard(&self) -> Guard {
+    fn circuit_breaker(&self) -> CircuitBreaker {
         self.guard.clone()
     }
 }

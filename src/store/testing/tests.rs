@@ -116,7 +116,7 @@ async fn while_all_fails_nothing_is_given_back_either() {
     let reset = limiter.reset("ada").await.unwrap_err();
     let block = limiter.admin().block("ada", MINUTE).await.unwrap_err();
     let give = limiter
-        .give(limiter.quotas(), &Key::from("ada"), 1)
+        .credit(limiter.quotas(), &Key::from("ada"), 1)
         .await
         .unwrap_err();
     let kinds = [refund.kind(), reset.kind(), block.kind(), give.kind()];
@@ -150,7 +150,7 @@ async fn units_are_given_back_where_only_the_next_check_fails() {
     assert_eq!(check(&limiter).await.unwrap().used(), 1);
     store.fail_next(1, ErrorKind::Full);
     limiter
-        .give(limiter.quotas(), &Key::from("ada"), 1)
+        .credit(limiter.quotas(), &Key::from("ada"), 1)
         .await
         .unwrap();
     assert_eq!(check(&limiter).await.unwrap_err(), ErrorKind::Full);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::decision::Source;
 use crate::error::ErrorKind;
-use crate::telemetry::checks::Outcome;
+use crate::telemetry::checks::OutcomeLabel;
 
 #[derive(Debug)]
 pub(super) struct CheckCounts;
@@ -16,7 +16,7 @@ impl CheckCounts {
     }
 
     #[inline]
-    pub(super) fn count(&self, _outcome: Outcome, _source: Source) {}
+    pub(super) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
 }
 
 #[derive(Clone, Debug)]

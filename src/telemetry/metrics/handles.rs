@@ -39,12 +39,12 @@ handle!(Histogram, describe_histogram, register_histogram);
 
 /// A handle that is registered when there is first something to tell.
 #[derive(Debug)]
-pub(super) struct Kept<H> {
+pub(super) struct CachedHandle<H> {
     key: OnceLock<Key>,
     handle: OnceLock<H>,
 }
 
-impl<H> Default for Kept<H> {
+impl<H> Default for CachedHandle<H> {
     fn default() -> Self {
         Self {
             key: OnceLock::new(),
@@ -53,7 +53,7 @@ impl<H> Default for Kept<H> {
     }
 }
 
-impl<H: Handle> Kept<H> {
+impl<H: Handle> CachedHandle<H> {
     /// Whether this was the first that a recorder was told.
     #[inline]
     pub(super) fn tell(
@@ -91,14 +91,14 @@ impl<H: Handle> Kept<H> {
 /// What one store adds to a gauge that all stores of its name in this process have together; nothing any
 /// more when it is gone.
 #[derive(Debug, Default)]
-pub(super) struct Part {
-    gauge: Kept<Gauge>,
+pub(super) struct GaugeShare {
+    gauge: CachedHandle<Gauge>,
     now: AtomicI64,
     /// What of it the gauge was told.
     told: AtomicI64,
 }
 
-impl Part {
+impl GaugeShare {
     /// It is so much more than it was.
     pub(super) fn add(&self, family: &Family, key: impl FnOnce() -> Key, more: i64) {
         self.now.fetch_add(more, Ordering::SeqCst);
@@ -131,7 +131,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for GaugeShare {
     fn drop(&mut self) {
         if let Some(gauge) = self.gauge.handle.get() {
             gauge.decrement(as_f64(*self.told.get_mut()));

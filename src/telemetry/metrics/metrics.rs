@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use metrics::{Counter, Histogram, Key, Label, Unit};
 
-use super::handles::{Family, Kept, Part};
+use super::handles::{CachedHandle, Family, GaugeShare};
 use crate::decision::Source;
 use crate::error::ErrorKind;
-use crate::telemetry::checks::Outcome;
+use crate::telemetry::checks::OutcomeLabel;
 
 const CHECKS: Family = Family {
     name: "tollgate_checks_total",
@@ -29,7 +29,7 @@ const STORE_ERRORS: Family = Family {
     about: "What the store failed to do, by the kind of error.",
 };
 const BREAKERS_OPEN: Family = Family {
-    name: "tollgate_breakers_open",
+    name: "tollgate_circuit_breakers_open",
     unit: Unit::Count,
     about: "Parts of the store that are not asked at present.",
 };
@@ -49,7 +49,7 @@ const BATCH_CHECKS: Family = Family {
 pub(crate) struct CheckCounts {
     limiter: Arc<str>,
     /// By outcome and source.
-    counts: Box<[[Kept<Counter>; Source::ALL.len()]; Outcome::ALL.len()]>,
+    counts: Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>,
 }
 
 impl CheckCounts {
@@ -61,7 +61,7 @@ impl CheckCounts {
     }
 
     #[inline]
-    pub(crate) fn count(&self, outcome: Outcome, source: Source) {
+    pub(crate) fn count(&self, outcome: OutcomeLabel, source: Source) {
         if self.add(outcome, source, 1) {
             self.begin(source);
         }
@@ -72,15 +72,15 @@ impl CheckCounts {
     #[cold]
     fn begin(&self, source: Source) {
         if source != Source::None {
-            self.add(Outcome::Admitted, source, 0);
-            self.add(Outcome::Refused, source, 0);
+            self.add(OutcomeLabel::Admitted, source, 0);
+            self.add(OutcomeLabel::Refused, source, 0);
         }
-        self.add(Outcome::Failed, Source::None, 0);
+        self.add(OutcomeLabel::Failed, Source::None, 0);
     }
 
     /// Whether this was the first of them that a recorder was told.
     #[inline]
-    fn add(&self, outcome: Outcome, source: Source, checks: u64) -> bool {
+    fn add(&self, outcome: OutcomeLabel, source: Source, checks: u64) -> bool {
         let by_outcome = self.counts.get(outcome as usize);
         let count = by_outcome.and_then(|counts| counts.get(source as usize));
         count.is_some_and(|count| {
@@ -89,7 +89,7 @@ impl CheckCounts {
         })
     }
 
-    fn key(&self, outcome: Outcome, source: Source) -> Key {
+    fn key(&self, outcome: OutcomeLabel, source: Source) -> Key {
         let labels = vec![
             Label::new("limiter", self.limiter.to_string()),
             Label::from_static_parts("outcome", outcome.text()),
@@ -106,12 +106,12 @@ pub(crate) struct StoreMeter(Arc<OfStore>);
 #[derive(Debug)]
 struct OfStore {
     store: String,
-    duration: Kept<Histogram>,
-    errors: [Kept<Counter>; ErrorKind::ALL.len()],
-    breakers_open: Part,
-    counts_held: Part,
-    refusals_held: Part,
-    batch: Kept<Histogram>,
+    duration: CachedHandle<Histogram>,
+    errors: [CachedHandle<Counter>; ErrorKind::ALL.len()],
+    breakers_open: GaugeShare,
+    counts_held: GaugeShare,
+    refusals_held: GaugeShare,
+    batch: CachedHandle<Histogram>,
 }
 
 impl StoreMeter {
@@ -121,12 +121,12 @@ impl StoreMeter {
     pub(crate) fn new(store: &str) -> Self {
         Self(Arc::new(OfStore {
             store: store.to_owned(),
-            duration: Kept::default(),
+            duration: CachedHandle::default(),
             errors: Default::default(),
-            breakers_open: Part::default(),
-            counts_held: Part::default(),
-            refusals_held: Part::default(),
-            batch: Kept::default(),
+            breakers_open: GaugeShare::default(),
+            counts_held: GaugeShare::default(),
+            refusals_held: GaugeShare::default(),
+            batch: CachedHandle::default(),
         }))
     }
 

@@ -50,7 +50,7 @@ fn any_decision() -> impl Strategy<Value = DecisionView> {
 fn fields(draft: Draft, limiter: &str, decision: &DecisionView) -> HeaderMap {
     let mut map = HeaderMap::new();
     let quotas = decision.asked_quotas().iter().cloned().collect();
-    let wording = Wording::new(&Headers::ietf(draft), &limiter.into(), &quotas);
+    let wording = Templates::new(&Headers::ietf(draft), &limiter.into(), &quotas);
     wording.write(decision, Place::Tightest, &mut map);
     map
 }

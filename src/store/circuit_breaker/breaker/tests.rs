@@ -36,7 +36,7 @@ fn opened_at(now: u64) -> Breaker {
 
 /// When it lets somebody ask again, who then does.
 fn next_probe(breaker: &Breaker, mut now: u64) -> u64 {
-    while breaker.enter(DEADLINE, || now) == Entry::Refuse {
+    while breaker.enter(DEADLINE, || now) == Permit::Refuse {
         now += 1_000;
     }
     now
@@ -51,9 +51,9 @@ fn it_opens_at_the_fifth_failure_in_a_row() {
         }
         breaker.succeeded(|| 0);
     }
-    assert_eq!(breaker.enter(DEADLINE, || 0), Entry::Ask);
+    assert_eq!(breaker.enter(DEADLINE, || 0), Permit::Ask);
     let breaker = opened_at(0);
-    assert_eq!(breaker.enter(DEADLINE, || 0), Entry::Refuse);
+    assert_eq!(breaker.enter(DEADLINE, || 0), Permit::Refuse);
 }
 
 #[test]
@@ -131,12 +131,12 @@ fn one_probes_at_a_time() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     for now in [probe, probe + 1, probe + DEADLINE + PROBE - 1] {
-        assert_eq!(breaker.enter(DEADLINE, || now), Entry::Refuse);
+        assert_eq!(breaker.enter(DEADLINE, || now), Permit::Refuse);
     }
     // The probe is lost.
     assert_eq!(
         breaker.enter(DEADLINE, || probe + DEADLINE + PROBE),
-        Entry::Probe
+        Permit::Probe
     );
 }
 
@@ -145,7 +145,7 @@ fn a_probe_that_nobody_waited_for_is_the_next_ones() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     breaker.probed(probe + 1, None);
-    assert_eq!(breaker.enter(DEADLINE, || probe + 1), Entry::Probe);
+    assert_eq!(breaker.enter(DEADLINE, || probe + 1), Permit::Probe);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn one_success_of_a_probe_closes_it() {
     let breaker = opened_at(0);
     let probe = next_probe(&breaker, 0);
     breaker.probed(probe, Some(Ok(())));
-    assert_eq!(breaker.enter(DEADLINE, || probe), Entry::Ask);
+    assert_eq!(breaker.enter(DEADLINE, || probe), Permit::Ask);
     // Those that failed before count no more.
     for _ in 1..FAILURES_IN_A_ROW {
         assert!(!fail(&breaker, probe));
@@ -166,7 +166,7 @@ fn what_was_asked_before_it_opened_does_not_move_it() {
     for now in [0, 50_000, 99_000] {
         fail(&breaker, now);
         breaker.succeeded(|| now);
-        assert_eq!(breaker.enter(DEADLINE, || now), Entry::Refuse);
+        assert_eq!(breaker.enter(DEADLINE, || now), Permit::Refuse);
     }
     assert!(next_probe(&breaker, 0) <= 201_000);
 }
@@ -244,16 +244,16 @@ fn a_probe_is_not_lost_before_its_deadline() {
     let breaker = opened_at(0);
     let (deadline, probe) = (10 * SECOND, next_probe(&breaker, 0));
     breaker.probed(probe, None);
-    assert_eq!(breaker.enter(deadline, || probe), Entry::Probe);
+    assert_eq!(breaker.enter(deadline, || probe), Permit::Probe);
     let lost = probe + deadline + PROBE;
-    assert_eq!(breaker.enter(deadline, || lost - 1), Entry::Refuse);
-    assert_eq!(breaker.enter(deadline, || lost), Entry::Probe);
+    assert_eq!(breaker.enter(deadline, || lost - 1), Permit::Refuse);
+    assert_eq!(breaker.enter(deadline, || lost), Permit::Probe);
 }
 
 #[test]
 fn a_clock_that_stepped_back_does_not_keep_it_open() {
     let breaker = opened_at(3_600 * SECOND);
-    assert_eq!(breaker.enter(DEADLINE, || 0), Entry::Probe);
+    assert_eq!(breaker.enter(DEADLINE, || 0), Permit::Probe);
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn what_was_charged_to_a_shared_count_is_given_back_to_it() {
     assert!(flooded.charge(&other, 4));
     block_on(flooded.limiter.refund(&mut decision, 6)).unwrap();
     assert_eq!([flooded.used(&one), flooded.used(&other)], [4, 4]);
-    block_on(flooded.limiter.admin().give(&one, 1)).unwrap();
+    block_on(flooded.limiter.admin().credit(&one, 1)).unwrap();
     assert_eq!(flooded.used(&other), 3);
     block_on(flooded.limiter.reset(&one)).unwrap();
     assert_eq!(flooded.used(&other), 0);

@@ -16,13 +16,13 @@ use tokio::sync::oneshot;
 use tokio::time;
 use tokio::time::Instant;
 
-use super::queue::{Asked, Queue, Waiting};
-use super::waiters::{Caller, Callers};
+use super::queue::{OwnedCheck, Queue, QueueEntry};
+use super::waiters::{Waiter, Waiters};
 use crate::decision::Answer;
 use crate::error::Error;
-use crate::store::redis::connection::{Live, Way};
+use crate::store::redis::connection::{ConnectionHandle, ConnectionIndex};
 use crate::store::redis::protocol::errors as error;
-use crate::store::redis::protocol::{Entry, Granted};
+use crate::store::redis::protocol::{BatchEntry, EntryReply};
 use crate::store::redis::redis_store::Shared;
 use crate::store::refusal_cache::Sent;
 use crate::store::requests::Check;
@@ -33,8 +33,8 @@ const CALLS: usize = 2;
 
 /// The checks of one runtime that are on their way over one connection.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    way: Way,
+pub(crate) struct Batcher {
+    way: ConnectionIndex,
     state: Mutex<State>,
 }
 
@@ -47,8 +47,8 @@ struct State {
     taking: bool,
 }
 
-impl Lane {
-    pub(crate) fn new(way: Way) -> Self {
+impl Batcher {
+    pub(crate) fn new(way: ConnectionIndex) -> Self {
         Self {
             way,
             state: Mutex::default(),
@@ -63,7 +63,7 @@ impl Lane {
         check: Check<'_>,
     ) -> oneshot::Receiver<Result<Answer, Error>> {
         let (answer, receiver) = oneshot::channel();
-        let caller = Caller::new(answer, Instant::now() + store.client.deadline);
+        let caller = Waiter::new(answer, Instant::now() + store.client.deadline);
         let mut state = self.lock();
         state.queue.push(check, caller);
         self.see_to_sender(state, store, runtime);
@@ -84,7 +84,7 @@ impl Lane {
         state.taking = true;
         // A runtime that is ending drops the task at once, which takes the lock.
         drop(state);
-        let sender = Sender {
+        let sender = BatchWorker {
             lane: Arc::clone(self),
             store: Arc::clone(store),
             has_ended: false,
@@ -93,12 +93,16 @@ impl Lane {
     }
 
     /// The right to send a check by oneself, where nothing else is on its way.
-    pub(crate) fn enter(self: &Arc<Self>, store: &Arc<Shared>, runtime: &Handle) -> Option<Alone> {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        store: &Arc<Shared>,
+        runtime: &Handle,
+    ) -> Option<DirectSend> {
         let mut state = self.lock();
         let is_idle = state.senders == 0 && state.queue.is_empty();
         is_idle.then(|| {
             state.senders = 1;
-            Alone {
+            DirectSend {
                 lane: Arc::clone(self),
                 store: Arc::clone(store),
                 runtime: runtime.clone(),
@@ -114,20 +118,20 @@ impl Lane {
 
 /// A caller who sends its own check. When that has been answered or given up, those that have come
 /// meanwhile are seen to.
-pub(crate) struct Alone {
-    lane: Arc<Lane>,
+pub(crate) struct DirectSend {
+    lane: Arc<Batcher>,
     store: Arc<Shared>,
     runtime: Handle,
 }
 
-impl Alone {
+impl DirectSend {
     /// The way that is to be taken.
-    pub(crate) fn way(&self) -> Way {
+    pub(crate) fn way(&self) -> ConnectionIndex {
         self.lane.way
     }
 }
 
-impl Drop for Alone {
+impl Drop for DirectSend {
     fn drop(&mut self) {
         let mut state = self.lane.lock();
         state.senders -= 1;
@@ -136,13 +140,13 @@ impl Drop for Alone {
 }
 
 /// A task that sends calls until nothing waits, or another one sees to it.
-struct Sender {
-    lane: Arc<Lane>,
+struct BatchWorker {
+    lane: Arc<Batcher>,
     store: Arc<Shared>,
     has_ended: bool,
 }
 
-impl Sender {
+impl BatchWorker {
     async fn run(mut self) {
         while !self.has_ended {
             // Those that are ready to ask do so first: else they would be the next call's.
@@ -162,7 +166,7 @@ impl Sender {
 
     /// The connection, unless nobody waits for it any more: who does is told when it is late, or why
     /// there is none.
-    async fn connection(&self) -> Option<Live> {
+    async fn connection(&self) -> Option<ConnectionHandle> {
         let (client, way) = (&self.store.client, self.lane.way);
         if let Some(live) = client.get(way) {
             return Some(live);
@@ -201,7 +205,7 @@ impl Sender {
 
     /// Takes what fits into a call. Ends in the same step if there is nothing: what comes then finds
     /// one sender less.
-    fn take(&mut self) -> Vec<Waiting> {
+    fn take(&mut self) -> Vec<QueueEntry> {
         let mut state = self.lane.lock();
         let entries = state.queue.take(&|| self.store.client.late());
         state.taking = false;
@@ -225,13 +229,13 @@ impl Sender {
     }
 
     /// Sends one call, and tells the callers what came of it.
-    async fn send(&self, live: &Live, entries: Vec<Waiting>) {
+    async fn send(&self, live: &ConnectionHandle, entries: Vec<QueueEntry>) {
         let Shared {
             client, denials, ..
         } = &*self.store;
-        let (asked, mut callers): (Vec<Asked>, Vec<Callers>) =
-            entries.into_iter().map(Waiting::into_parts).unzip();
-        let call: Vec<Entry<'_>> = asked.iter().zip(&callers).map(entry).collect();
+        let (asked, mut callers): (Vec<OwnedCheck>, Vec<Waiters>) =
+            entries.into_iter().map(QueueEntry::into_parts).unzip();
+        let call: Vec<BatchEntry<'_>> = asked.iter().zip(&callers).map(entry).collect();
         let sent: Vec<Sent> = asked
             .iter()
             .map(|asked| denials.sending(asked.check()))
@@ -249,7 +253,7 @@ impl Sender {
             }
             Ok(outcomes) => {
                 for (((asked, callers), granted), sent) in asked_by.zip(outcomes).zip(sent) {
-                    if let Some(last) = granted.as_ref().ok().and_then(Granted::last) {
+                    if let Some(last) = granted.as_ref().ok().and_then(EntryReply::last) {
                         denials.note(asked.check(), last, sent);
                     }
                     answer(callers, granted);
@@ -259,7 +263,7 @@ impl Sender {
     }
 
     /// Sends entries again that a cluster has not run, because their keys are in several slots.
-    fn send_by_slot<'a>(&self, entries: impl Iterator<Item = (&'a Asked, Callers)>) {
+    fn send_by_slot<'a>(&self, entries: impl Iterator<Item = (&'a OwnedCheck, Waiters)>) {
         let Self { store, .. } = self;
         let runtime = Handle::current();
         store.is_cluster.store(true, Ordering::Relaxed);
@@ -279,7 +283,7 @@ impl Sender {
     async fn in_time<T>(
         &self,
         call: impl Future<Output = T>,
-        callers: &mut [Callers],
+        callers: &mut [Waiters],
     ) -> Option<T> {
         let late = || self.store.client.late();
         let given_up = Instant::now() + self.store.client.deadline;
@@ -287,7 +291,7 @@ impl Sender {
         // Who waits in the queue came later than the first of these.
         let mut of_queue = None;
         loop {
-            let of_callers = callers.iter().filter_map(Callers::next_deadline).min();
+            let of_callers = callers.iter().filter_map(Waiters::next_deadline).min();
             let deadlines = [Some(given_up), of_callers, of_queue];
             let deadline = deadlines.into_iter().flatten().min()?;
             if let Ok(outcome) = time::timeout_at(deadline, call.as_mut()).await {
@@ -307,18 +311,18 @@ impl Sender {
     }
 }
 
-fn entry<'a>((asked, callers): (&'a Asked, &Callers)) -> Entry<'a> {
-    Entry {
+fn entry<'a>((asked, callers): (&'a OwnedCheck, &Waiters)) -> BatchEntry<'a> {
+    BatchEntry {
         check: asked.check(),
         count: u32::try_from(callers.len()).unwrap_or(u32::MAX),
     }
 }
 
 /// Those who came first are admitted; where not all are, the rest are refused alike.
-fn answer(callers: Callers, granted: Result<Granted, Error>) {
+fn answer(callers: Waiters, granted: Result<EntryReply, Error>) {
     match granted {
         Err(error) => callers.answer(repeat(Err(error))),
-        Ok(Granted { admitted, refused }) => {
+        Ok(EntryReply { admitted, refused }) => {
             let rest = refused.or_else(|| admitted.last().cloned());
             let rest = repeat_with(|| rest.clone());
             let all = admitted.into_iter().map(Some).chain(rest);
@@ -327,7 +331,7 @@ fn answer(callers: Callers, granted: Result<Granted, Error>) {
     }
 }
 
-impl Drop for Sender {
+impl Drop for BatchWorker {
     /// Before its end, it is the runtime that ends: nobody will send what waits.
     fn drop(&mut self) {
         if self.has_ended {

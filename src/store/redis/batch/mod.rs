@@ -5,6 +5,6 @@ mod batchers;
 mod queue;
 mod waiters;
 
-pub(crate) use batcher::{Alone, Lane};
-pub(crate) use batchers::Lanes;
-pub(crate) use queue::Asked;
+pub(crate) use batcher::{Batcher, DirectSend};
+pub(crate) use batchers::Batchers;
+pub(crate) use queue::OwnedCheck;

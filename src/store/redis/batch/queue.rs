@@ -6,7 +6,7 @@ use std::iter::repeat;
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
-use super::waiters::{Caller, Callers};
+use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::key::Key;
@@ -29,7 +29,7 @@ const WORK_OF_UNIT: u64 = 1;
 /// that is like it.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    entries: VecDeque<Waiting>,
+    entries: VecDeque<QueueEntry>,
     /// How many entries have left: an entry keeps its number, its place is that less these.
     left: usize,
     /// Of each key that waits, the number of its last entry.
@@ -37,15 +37,15 @@ pub(crate) struct Queue {
 }
 
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    asked: Asked,
-    callers: Callers,
+pub(crate) struct QueueEntry {
+    asked: OwnedCheck,
+    callers: Waiters,
     whose: Fingerprint,
 }
 
 /// What is asked for each caller of an entry.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct OwnedCheck {
     limiter: Key,
     key: Key,
     quotas: Quotas,
@@ -54,7 +54,7 @@ pub(crate) struct Asked {
 
 impl Queue {
     /// Has a check wait.
-    pub(crate) fn push(&mut self, check: Check<'_>, caller: Caller) {
+    pub(crate) fn push(&mut self, check: Check<'_>, caller: Waiter) {
         let whose = check.subject.fingerprint();
         let last = self.last_of_key(whose);
         let last_place = last.map(|number| number - self.left);
@@ -64,20 +64,26 @@ impl Queue {
             last.callers.push(caller);
             return;
         }
-        let callers = Callers::new(caller);
-        self.append(Asked::from(check), callers, whose, last);
+        let callers = Waiters::new(caller);
+        self.append(OwnedCheck::from(check), callers, whose, last);
     }
 
     /// Has an entry wait that was taken from another queue.
-    pub(crate) fn push_entry(&mut self, asked: Asked, callers: Callers) {
+    pub(crate) fn push_entry(&mut self, asked: OwnedCheck, callers: Waiters) {
         let whose = asked.check().subject.fingerprint();
         let last = self.last_of_key(whose);
         self.append(asked, callers, whose, last);
     }
 
-    fn append(&mut self, asked: Asked, callers: Callers, whose: Fingerprint, last: Option<usize>) {
+    fn append(
+        &mut self,
+        asked: OwnedCheck,
+        callers: Waiters,
+        whose: Fingerprint,
+        last: Option<usize>,
+    ) {
         let number = self.left + self.entries.len();
-        self.entries.push_back(Waiting {
+        self.entries.push_back(QueueEntry {
             asked,
             callers,
             whose,
@@ -91,7 +97,7 @@ impl Queue {
 
     /// Takes what fits into one call, at least one check. Those that nobody waits for any more are
     /// dropped, and who is late is told so.
-    pub(crate) fn take(&mut self, late: &impl Fn() -> Error) -> Vec<Waiting> {
+    pub(crate) fn take(&mut self, late: &impl Fn() -> Error) -> Vec<QueueEntry> {
         let now = Instant::now();
         let (mut taken, mut work) = (Vec::new(), 0);
         while let Some(front) = self.entries.front_mut() {
@@ -114,7 +120,7 @@ impl Queue {
             } else {
                 self.pop()
             };
-            work += next.as_ref().map_or(0, Waiting::work);
+            work += next.as_ref().map_or(0, QueueEntry::work);
             taken.extend(next);
         }
         taken
@@ -142,7 +148,7 @@ impl Queue {
             .min()
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<QueueEntry> {
         let entry = self.entries.pop_front()?;
         let number = self.left;
         if let Ok(last) = self
@@ -179,7 +185,7 @@ impl Queue {
     }
 }
 
-impl Waiting {
+impl QueueEntry {
     fn split_off_first(&mut self, count: usize) -> Self {
         Self {
             asked: self.asked.clone(),
@@ -188,7 +194,7 @@ impl Waiting {
         }
     }
 
-    pub(crate) fn into_parts(self) -> (Asked, Callers) {
+    pub(crate) fn into_parts(self) -> (OwnedCheck, Waiters) {
         (self.asked, self.callers)
     }
 
@@ -197,7 +203,7 @@ impl Waiting {
     }
 }
 
-impl Asked {
+impl OwnedCheck {
     pub(crate) fn check(&self) -> Check<'_> {
         Check {
             subject: Subject {
@@ -240,7 +246,7 @@ impl Asked {
     }
 }
 
-impl From<Check<'_>> for Asked {
+impl From<Check<'_>> for OwnedCheck {
     fn from(check: Check<'_>) -> Self {
         Self {
             limiter: check.limiter().clone(),
@@ -278,14 +284,14 @@ mod tests {
             quotas,
         };
         let deadline = Instant::now() + Duration::from_secs(60);
-        queue.push(Check { subject, cost }, Caller::new(answer, deadline));
+        queue.push(Check { subject, cost }, Waiter::new(answer, deadline));
         receiver
     }
 
     /// Of each entry of the next call its key, its cost and how many checks it is.
     fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
-        let taken = queue.take(&late).into_iter().map(Waiting::into_parts);
-        let entry = |(asked, callers): (Asked, Callers)| {
+        let taken = queue.take(&late).into_iter().map(QueueEntry::into_parts);
+        let entry = |(asked, callers): (OwnedCheck, Waiters)| {
             (asked.key.as_str().to_owned(), asked.cost, callers.len())
         };
         taken.map(entry).collect()

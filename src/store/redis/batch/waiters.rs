@@ -9,22 +9,22 @@ use crate::error::Error;
 
 /// The callers of one entry, in order of their arrival.
 #[derive(Debug)]
-pub(crate) struct Callers(SmallVec<[Caller; 1]>);
+pub(crate) struct Waiters(SmallVec<[Waiter; 1]>);
 
 /// Who waits for the answer to one check, and until when.
 #[derive(Debug)]
-pub(crate) struct Caller {
+pub(crate) struct Waiter {
     /// Gone when the caller has been answered.
     answer: Option<oneshot::Sender<Result<Answer, Error>>>,
     deadline: Instant,
 }
 
-impl Callers {
-    pub(crate) fn new(first: Caller) -> Self {
+impl Waiters {
+    pub(crate) fn new(first: Waiter) -> Self {
         Self(SmallVec::from_buf([first]))
     }
 
-    pub(crate) fn push(&mut self, caller: Caller) {
+    pub(crate) fn push(&mut self, caller: Waiter) {
         self.0.push(caller);
     }
 
@@ -54,7 +54,7 @@ impl Callers {
 
     /// Until when the first of those waits who still do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.0.iter().filter_map(Caller::waits_until).min()
+        self.0.iter().filter_map(Waiter::waits_until).min()
     }
 
     /// Tells each what came of its check.
@@ -65,7 +65,7 @@ impl Callers {
     }
 }
 
-impl Caller {
+impl Waiter {
     pub(crate) fn new(answer: oneshot::Sender<Result<Answer, Error>>, deadline: Instant) -> Self {
         let answer = Some(answer);
         Self { answer, deadline }

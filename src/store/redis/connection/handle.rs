@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value};
 
-use super::pool::Pool;
+use super::pool::ConnectionPool;
 use crate::error::ConfigError;
 use crate::store::redis::connection::reconnecting as slot;
 use crate::store::redis::url as address;
@@ -17,12 +17,12 @@ use crate::store::redis::url as address;
 type Reply<'a> = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send + 'a>>;
 
 /// A connection of the application, whatever its type.
-pub(crate) trait Given: Send + Sync {
+pub(crate) trait ExternalConnection: Send + Sync {
     fn send<'a>(&self, command: &'a Cmd) -> Reply<'a>;
 }
 
 #[cfg(feature = "redis-1")]
-impl<C> Given for C
+impl<C> ExternalConnection for C
 where
     C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
 {
@@ -35,15 +35,19 @@ where
 /// Where commands are sent.
 pub(crate) enum Connection {
     /// Made when first used, and again when lost.
-    Made(Pool),
+    Made(ConnectionPool),
     /// The application's.
-    Given(Arc<dyn Given>),
+    ExternalConnection(Arc<dyn ExternalConnection>),
 }
 
 impl Connection {
     pub(crate) fn open(url: &str, deadline: Duration) -> Result<Self, ConfigError> {
         let source = Arc::new(address::source(url)?);
-        Ok(Self::Made(Pool::new(source, NonZeroUsize::MIN, deadline)))
+        Ok(Self::Made(ConnectionPool::new(
+            source,
+            NonZeroUsize::MIN,
+            deadline,
+        )))
     }
 
     #[cfg(feature = "redis-1")]
@@ -51,14 +55,14 @@ impl Connection {
     where
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self::Given(Arc::new(connection))
+        Self::ExternalConnection(Arc::new(connection))
     }
 
     /// So many connections to the same place. Of what the application gave there is one.
     pub(crate) fn with_count(&self, count: NonZeroUsize) -> Self {
         match self {
             Self::Made(pool) => Self::Made(pool.with_count(count)),
-            Self::Given(given) => Self::Given(Arc::clone(given)),
+            Self::ExternalConnection(given) => Self::ExternalConnection(Arc::clone(given)),
         }
     }
 
@@ -76,47 +80,55 @@ impl Connection {
     pub(crate) fn count(&self) -> usize {
         match self {
             Self::Made(pool) => pool.count(),
-            Self::Given(_) => 1,
+            Self::ExternalConnection(_) => 1,
         }
     }
 
     pub(crate) fn is_of_cluster(&self) -> bool {
         match self {
             Self::Made(pool) => pool.source().is_cluster(),
-            Self::Given(_) => false,
+            Self::ExternalConnection(_) => false,
         }
     }
 
     /// The connection of a way if it is there, for calls that take so long at most.
-    pub(crate) fn get(&self, way: Way, deadline: Duration) -> Option<Live> {
+    pub(crate) fn get(&self, way: ConnectionIndex, deadline: Duration) -> Option<ConnectionHandle> {
         match self {
             Self::Made(pool) => {
                 let slot = pool.slot(way.connection);
-                slot.get(deadline).map(Live::Made)
+                slot.get(deadline).map(ConnectionHandle::Made)
             }
-            Self::Given(given) => Some(Live::Given(Arc::clone(given))),
+            Self::ExternalConnection(given) => {
+                Some(ConnectionHandle::ExternalConnection(Arc::clone(given)))
+            }
         }
     }
 
     /// The same as soon as it is there, or why there is none.
-    pub(crate) async fn wait(&self, way: Way, deadline: Duration) -> RedisResult<Live> {
+    pub(crate) async fn wait(
+        &self,
+        way: ConnectionIndex,
+        deadline: Duration,
+    ) -> RedisResult<ConnectionHandle> {
         match self {
             Self::Made(pool) => {
                 let slot = pool.slot(way.connection);
-                slot.wait(deadline).await.map(Live::Made)
+                slot.wait(deadline).await.map(ConnectionHandle::Made)
             }
-            Self::Given(given) => Ok(Live::Given(Arc::clone(given))),
+            Self::ExternalConnection(given) => {
+                Ok(ConnectionHandle::ExternalConnection(Arc::clone(given)))
+            }
         }
     }
 }
 
 /// Over which connection calls go.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Way {
+pub(crate) struct ConnectionIndex {
     connection: usize,
 }
 
-impl Way {
+impl ConnectionIndex {
     /// One of so many, always the same for a number.
     pub(crate) fn of(number: u64, connections: usize) -> Self {
         let connection = number % connections.max(1) as u64;
@@ -134,17 +146,17 @@ impl Way {
 }
 
 /// A connection that is in use.
-pub(crate) enum Live {
-    Made(slot::Live),
-    Given(Arc<dyn Given>),
+pub(crate) enum ConnectionHandle {
+    Made(slot::Acquired),
+    ExternalConnection(Arc<dyn ExternalConnection>),
 }
 
-impl Live {
+impl ConnectionHandle {
     /// Sends a command, once.
     pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Made(live) => live.send(command).await,
-            Self::Given(given) => given.send(command).await,
+            Self::ExternalConnection(given) => given.send(command).await,
         }
     }
 
@@ -160,7 +172,7 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Made(pool) => pool.source().fmt(f),
-            Self::Given(_) => f.write_str("given"),
+            Self::ExternalConnection(_) => f.write_str("given"),
         }
     }
 }
@@ -175,7 +187,7 @@ mod tests {
     fn made_for(store: &RedisStore) -> Duration {
         match &*store.shared.client.connection {
             Connection::Made(pool) => pool.slot(0).deadline(),
-            Connection::Given(_) => unreachable!(),
+            Connection::ExternalConnection(_) => unreachable!(),
         }
     }
 

@@ -9,11 +9,11 @@ use redis::{Cmd, RedisResult, Value};
 #[cfg(feature = "cluster")]
 use super::cluster::Cluster;
 #[cfg(feature = "sentinel")]
-use super::sentinel::{Lookout, Sentinel};
+use super::sentinel::{MasterWatcher, Sentinel};
 use super::single::Server;
 
 /// Makes connections.
-pub(crate) enum Source {
+pub(crate) enum Connector {
     Server(Box<Server>),
     #[cfg(feature = "sentinel")]
     Sentinel(Box<Sentinel>),
@@ -22,7 +22,7 @@ pub(crate) enum Source {
 }
 
 /// What is to be told when a connection is lost.
-pub(crate) type OnLoss = Box<dyn Fn() + Send + Sync>;
+pub(crate) type OnDisconnect = Box<dyn Fn() + Send + Sync>;
 
 /// A connection, which does not make itself anew.
 pub(crate) enum Link {
@@ -32,16 +32,20 @@ pub(crate) enum Link {
     #[cfg(feature = "sentinel")]
     Master(
         MultiplexedConnection,
-        #[expect(dead_code, reason = "it only lives")] Lookout,
+        #[expect(dead_code, reason = "it only lives")] MasterWatcher,
     ),
     /// To all nodes of a cluster.
     #[cfg(feature = "cluster")]
     Cluster(super::cluster::Nodes),
 }
 
-impl Source {
+impl Connector {
     /// Makes one connection, or says why there is none. Bounded in time.
-    pub(crate) async fn connect(&self, deadline: Duration, on_loss: OnLoss) -> RedisResult<Link> {
+    pub(crate) async fn connect(
+        &self,
+        deadline: Duration,
+        on_loss: OnDisconnect,
+    ) -> RedisResult<Link> {
         #[cfg(not(feature = "cluster"))]
         let _ = deadline;
         match self {
@@ -101,7 +105,7 @@ impl Link {
     }
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server(server) => server.fmt(f),

@@ -15,8 +15,8 @@ pub(crate) mod tls;
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Cluster;
-pub(crate) use handle::{Connection, Live, Way};
-pub(crate) use link::Source;
+pub(crate) use handle::{Connection, ConnectionHandle, ConnectionIndex};
+pub(crate) use link::Connector;
 pub(crate) use per_runtime::PerRuntime;
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;

@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::link::Source;
+use super::link::Connector;
 use super::per_runtime::PerRuntime;
-use super::reconnecting::Slot;
+use super::reconnecting::ReconnectingConnection;
 
 #[derive(Debug)]
-pub(crate) struct Pool {
-    source: Arc<Source>,
+pub(crate) struct ConnectionPool {
+    source: Arc<Connector>,
     /// For calls that take so long at most.
     deadline: Duration,
-    first: PerRuntime<Arc<Slot>>,
-    others: Box<[PerRuntime<Arc<Slot>>]>,
+    first: PerRuntime<Arc<ReconnectingConnection>>,
+    others: Box<[PerRuntime<Arc<ReconnectingConnection>>]>,
 }
 
-impl Pool {
-    pub(crate) fn new(source: Arc<Source>, count: NonZeroUsize, deadline: Duration) -> Self {
+impl ConnectionPool {
+    pub(crate) fn new(source: Arc<Connector>, count: NonZeroUsize, deadline: Duration) -> Self {
         Self {
             source,
             deadline,
@@ -45,7 +45,7 @@ impl Pool {
         self.deadline
     }
 
-    pub(crate) fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &Connector {
         &self.source
     }
 
@@ -54,14 +54,18 @@ impl Pool {
     }
 
     /// The connection of this number, which the runtime that calls has.
-    pub(crate) fn slot(&self, number: usize) -> Arc<Slot> {
+    pub(crate) fn slot(&self, number: usize) -> Arc<ReconnectingConnection> {
         let other = number
             .checked_sub(1)
             .and_then(|other| self.others.get(other));
         let slots = other.unwrap_or(&self.first);
         let runtime = Handle::current();
         let slot = slots.get_or_make(&runtime, || {
-            let slot = Slot::new(Arc::clone(&self.source), runtime.clone(), self.deadline);
+            let slot = ReconnectingConnection::new(
+                Arc::clone(&self.source),
+                runtime.clone(),
+                self.deadline,
+            );
             Ok::<_, Infallible>(Arc::new(slot))
         });
         slot.unwrap_or_else(|never| match never {})
@@ -77,10 +81,10 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_millis(100);
 
-    fn pool() -> Pool {
+    fn pool() -> ConnectionPool {
         let source = address::source("redis://127.0.0.1").unwrap();
         let count = NonZeroUsize::new(2).unwrap();
-        Pool::new(Arc::new(source), count, DEADLINE)
+        ConnectionPool::new(Arc::new(source), count, DEADLINE)
     }
 
     fn runtime() -> runtime::Runtime {
@@ -124,7 +128,7 @@ mod tests {
         // It takes connections, and never says anything.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let source = address::source(&format!("redis://{}", listener.local_addr().unwrap()));
-        let pool = Pool::new(Arc::new(source.unwrap()), NonZeroUsize::MIN, DEADLINE);
+        let pool = ConnectionPool::new(Arc::new(source.unwrap()), NonZeroUsize::MIN, DEADLINE);
         let (own, other) = (runtime(), runtime());
         own.block_on(begin_to_connect(&pool));
         let slot = own.block_on(async { pool.slot(0) });
@@ -138,7 +142,7 @@ mod tests {
         }
     }
 
-    async fn begin_to_connect(pool: &Pool) {
+    async fn begin_to_connect(pool: &ConnectionPool) {
         let slot = pool.slot(0);
         let mut wait = std::pin::pin!(slot.wait(Duration::ZERO));
         std::future::poll_fn(|context| {

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time;
 
-use super::link::{Link, Source};
+use super::link::{Connector, Link};
 use crate::store::redis::protocol::errors as error;
 
 /// From a failed attempt, or from the last connection, to the next one: a server that comes back is
@@ -39,8 +39,8 @@ const MOST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The connection of one runtime, as it is now.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    source: Arc<Source>,
+pub(crate) struct ReconnectingConnection {
+    source: Arc<Connector>,
     /// Whose the connection is, whatever runtime it is that a caller is polled or dropped in: tasks that
     /// another one has may end, or stand still, while this one waits for what they do.
     runtime: Handle,
@@ -54,10 +54,10 @@ enum State {
     /// Nobody has asked for it, or the last attempt failed.
     Absent(Option<Failure>),
     Connecting,
-    Up(Arc<Up>),
+    Established(Arc<Established>),
     /// It has been silent for long, and is asked whether it is still there. Until that is known
     /// nothing else is sent: it would be executed when the server wakes, for nobody.
-    Doubted(Arc<Up>),
+    Doubted(Arc<Established>),
 }
 
 #[derive(Debug)]
@@ -68,14 +68,14 @@ struct Failure {
 
 /// A connection that was made.
 #[derive(Debug)]
-struct Up {
+struct Established {
     link: Link,
     made: Instant,
     /// Whether it is being asked whether it is still there, while others go on.
     is_asked: AtomicBool,
 }
 
-impl Up {
+impl Established {
     fn new(link: Link, made: Instant) -> Arc<Self> {
         Arc::new(Self {
             link,
@@ -93,15 +93,15 @@ impl Up {
 
 /// What one step of waiting for a connection comes to.
 enum Step {
-    Take(Arc<Up>),
+    Take(Arc<Established>),
     Fail(RedisError),
     Connect,
     Wait,
 }
 
-impl Slot {
+impl ReconnectingConnection {
     /// The connection of a runtime.
-    pub(crate) fn new(source: Arc<Source>, runtime: Handle, deadline: Duration) -> Self {
+    pub(crate) fn new(source: Arc<Connector>, runtime: Handle, deadline: Duration) -> Self {
         let (state, _) = watch::channel(State::Absent(None));
         Self {
             source,
@@ -112,15 +112,15 @@ impl Slot {
     }
 
     /// The connection if it is there.
-    pub(crate) fn get(self: &Arc<Self>, deadline: Duration) -> Option<Live> {
+    pub(crate) fn get(self: &Arc<Self>, deadline: Duration) -> Option<Acquired> {
         match &*self.state.borrow() {
-            State::Up(up) => Some(self.live(Arc::clone(up), deadline)),
+            State::Established(up) => Some(self.live(Arc::clone(up), deadline)),
             State::Absent(_) | State::Connecting | State::Doubted(_) => None,
         }
     }
 
     /// The connection as soon as it is there, or why there is none.
-    pub(crate) async fn wait(self: &Arc<Self>, deadline: Duration) -> RedisResult<Live> {
+    pub(crate) async fn wait(self: &Arc<Self>, deadline: Duration) -> RedisResult<Acquired> {
         if let Some(live) = self.get(deadline) {
             return Ok(live);
         }
@@ -140,9 +140,9 @@ impl Slot {
         }
     }
 
-    fn live(self: &Arc<Self>, up: Arc<Up>, deadline: Duration) -> Live {
+    fn live(self: &Arc<Self>, up: Arc<Established>, deadline: Duration) -> Acquired {
         let slot = Arc::clone(self);
-        Live { slot, up, deadline }
+        Acquired { slot, up, deadline }
     }
 
     /// Begins an attempt to connect, if the state is one that wants it.
@@ -157,18 +157,18 @@ impl Slot {
             wants
         });
         if begins {
-            let duty = Duty::of(self);
+            let duty = ConnectionTask::of(self);
             self.runtime.spawn(duty.connect(not_before));
         }
     }
 
-    async fn make(self: &Arc<Self>) -> RedisResult<Arc<Up>> {
+    async fn make(self: &Arc<Self>) -> RedisResult<Arc<Established>> {
         let (slot, made) = (Arc::downgrade(self), Instant::now());
         let link = self
             .source
             .connect(self.deadline, on_loss(slot, made))
             .await?;
-        Ok(Up::new(link, made))
+        Ok(Established::new(link, made))
     }
 
     /// A connection serves no more: the next one is made now, so that it is there when it is needed.
@@ -177,7 +177,7 @@ impl Slot {
     }
 
     /// Asks a connection that does not answer a command whether it is still there.
-    fn doubt(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration, command: &Cmd) {
+    fn doubt(self: &Arc<Self>, up: &Arc<Established>, deadline: Duration, command: &Cmd) {
         let Some(probe) = up.link.probe(command) else {
             return;
         };
@@ -187,14 +187,15 @@ impl Slot {
             if !up.is_asked.swap(true, Ordering::Relaxed) {
                 self.runtime.spawn(slot.ask_node(up, probe, patience));
             }
-        } else if self.exchange(&up, State::Up, State::Doubted) {
-            self.runtime.spawn(Duty::of(self).ask(up, probe, patience));
+        } else if self.exchange(&up, State::Established, State::Doubted) {
+            self.runtime
+                .spawn(ConnectionTask::of(self).ask(up, probe, patience));
         }
     }
 
     /// Asks a connection to one server, without a doubt: a caller gave up too early to tell whether it is
     /// silent, and its answer is seen by nobody. Answers come in the order of the commands.
-    fn look_at(self: &Arc<Self>, up: &Arc<Up>, deadline: Duration, command: &Cmd) {
+    fn look_at(self: &Arc<Self>, up: &Arc<Established>, deadline: Duration, command: &Cmd) {
         let Some(probe) = up.link.probe(command) else {
             return;
         };
@@ -213,13 +214,13 @@ impl Slot {
     /// Asks a node of a cluster. The client of one does not notice a node that hangs: it would ask it
     /// for ever, though another one has its slots by now. Until another one has, a new connection would
     /// only have all nodes wait for that one.
-    async fn ask_node(self: Arc<Self>, up: Arc<Up>, probe: Cmd, patience: Duration) {
+    async fn ask_node(self: Arc<Self>, up: Arc<Established>, probe: Cmd, patience: Duration) {
         if !up.answers(&probe, patience).await
             && up.made.elapsed() >= GIVE_UP_AFTER
             && let Ok(new) = self.make().await
             && new.answers(&probe, patience).await
         {
-            self.exchange(&up, State::Up, |_| State::Up(new));
+            self.exchange(&up, State::Established, |_| State::Established(new));
         }
         up.is_asked.store(false, Ordering::Relaxed);
     }
@@ -227,9 +228,9 @@ impl Slot {
     /// Goes from one state of a connection to another one, if it is in that.
     fn exchange(
         &self,
-        up: &Arc<Up>,
-        from: impl Fn(Arc<Up>) -> State,
-        to: impl FnOnce(Arc<Up>) -> State,
+        up: &Arc<Established>,
+        from: impl Fn(Arc<Established>) -> State,
+        to: impl FnOnce(Arc<Established>) -> State,
     ) -> bool {
         let from = discriminant(&from(Arc::clone(up)));
         self.state.send_if_modified(|state| {
@@ -244,13 +245,13 @@ impl Slot {
 }
 
 /// A task in whose time others wait for what becomes of the connection.
-struct Duty {
-    slot: Arc<Slot>,
+struct ConnectionTask {
+    slot: Arc<ReconnectingConnection>,
     is_done: bool,
 }
 
-impl Duty {
-    fn of(slot: &Arc<Slot>) -> Self {
+impl ConnectionTask {
+    fn of(slot: &Arc<ReconnectingConnection>) -> Self {
         let slot = Arc::clone(slot);
         let is_done = false;
         Self { slot, is_done }
@@ -261,16 +262,16 @@ impl Duty {
             time::sleep_until(not_before.into()).await;
         }
         let state = match self.slot.make().await {
-            Ok(up) => State::Up(up),
+            Ok(up) => State::Established(up),
             Err(error) => State::Absent(Some(Failure::new(error))),
         };
         self.slot.state.send_replace(state);
         self.is_done = true;
     }
 
-    async fn ask(mut self, up: Arc<Up>, probe: Cmd, patience: Duration) {
+    async fn ask(mut self, up: Arc<Established>, probe: Cmd, patience: Duration) {
         if up.answers(&probe, patience).await {
-            self.slot.exchange(&up, State::Doubted, State::Up);
+            self.slot.exchange(&up, State::Doubted, State::Established);
         } else {
             self.slot.lose(up.made);
         }
@@ -278,7 +279,7 @@ impl Duty {
     }
 }
 
-impl Drop for Duty {
+impl Drop for ConnectionTask {
     /// Before its end, it is the runtime that ends, and the connection with it. Who still waits, in
     /// another one, would do so for ever.
     fn drop(&mut self) {
@@ -290,7 +291,7 @@ impl Drop for Duty {
 }
 
 /// Tells a slot that the connection that was made then is lost.
-fn on_loss(slot: Weak<Slot>, made: Instant) -> Box<dyn Fn() + Send + Sync> {
+fn on_loss(slot: Weak<ReconnectingConnection>, made: Instant) -> Box<dyn Fn() + Send + Sync> {
     Box::new(move || {
         if let Some(slot) = slot.upgrade() {
             slot.lose(made);
@@ -304,16 +305,16 @@ fn is_loss(error: &RedisError) -> bool {
 
 impl State {
     /// The connection that is there, be it doubted.
-    fn connection(&self) -> Option<&Arc<Up>> {
+    fn connection(&self) -> Option<&Arc<Established>> {
         match self {
-            Self::Up(up) | Self::Doubted(up) => Some(up),
+            Self::Established(up) | Self::Doubted(up) => Some(up),
             Self::Absent(_) | Self::Connecting => None,
         }
     }
 
     fn step(&self) -> Step {
         match self {
-            Self::Up(up) => Step::Take(Arc::clone(up)),
+            Self::Established(up) => Step::Take(Arc::clone(up)),
             Self::Absent(Some(failure)) if Instant::now() < failure.believed_until => {
                 Step::Fail(failure.error.clone())
             }
@@ -339,13 +340,13 @@ impl Failure {
 
 /// A connection that is in use.
 #[derive(Debug)]
-pub(crate) struct Live {
-    slot: Arc<Slot>,
-    up: Arc<Up>,
+pub(crate) struct Acquired {
+    slot: Arc<ReconnectingConnection>,
+    up: Arc<Established>,
     deadline: Duration,
 }
 
-impl Live {
+impl Acquired {
     /// Sends a command, once.
     pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let mut sent = Sent {
@@ -386,7 +387,7 @@ impl Live {
 /// A command that was sent. If it is dropped before it was answered, the server may hang: neither
 /// the kernel nor the client notices that, which takes the connection of one for good.
 struct Sent<'a> {
-    on: &'a Live,
+    on: &'a Acquired,
     command: &'a Cmd,
     at: Instant,
     is_answered: bool,
@@ -394,7 +395,7 @@ struct Sent<'a> {
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        let Live { slot, up, deadline } = self.on;
+        let Acquired { slot, up, deadline } = self.on;
         if self.is_answered {
             return;
         }
@@ -408,7 +409,7 @@ impl Drop for Sent<'_> {
 }
 
 #[cfg(all(test, feature = "cluster"))]
-impl Slot {
+impl ReconnectingConnection {
     pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }
@@ -424,7 +425,7 @@ mod tests {
     use crate::store::redis::url as address;
 
     /// Sends a command, and does not wait for its answer.
-    async fn send_and_give_up(live: &Live) {
+    async fn send_and_give_up(live: &Acquired) {
         let command = redis::cmd("PING");
         let mut sent = pin!(live.send(&command));
         std::future::poll_fn(|context| {
@@ -441,7 +442,11 @@ mod tests {
             address::source(&server.url()).unwrap(),
             Duration::from_secs(1),
         );
-        let slot = Arc::new(Slot::new(Arc::new(source), Handle::current(), deadline));
+        let slot = Arc::new(ReconnectingConnection::new(
+            Arc::new(source),
+            Handle::current(),
+            deadline,
+        ));
         let live = slot.wait(deadline).await.unwrap();
         let states = slot.state.subscribe();
         for _ in 0..3 {

@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time;
 use tokio::time::Instant;
 
-use super::link::OnLoss;
+use super::link::OnDisconnect;
 use super::single::{Server, at, timed_out};
 
 /// How long the sentinels have to say who is master. One that hangs takes no longer, and is not waited
@@ -52,8 +52,8 @@ impl Sentinel {
     /// A connection to the master, and what looks whether it stays that.
     pub(crate) async fn connect(
         &self,
-        on_loss: OnLoss,
-    ) -> RedisResult<(MultiplexedConnection, Lookout)> {
+        on_loss: OnDisconnect,
+    ) -> RedisResult<(MultiplexedConnection, MasterWatcher)> {
         let on_loss: Arc<dyn Fn() + Send + Sync> = on_loss.into();
         let mut failure = timed_out();
         // During a failover some name the old one, which may be gone, or a replica by now.
@@ -69,7 +69,7 @@ impl Sentinel {
     }
 
     /// Tells when most of the sentinels name another master than this one.
-    fn look_out(&self, master: Address, on_change: Arc<dyn Fn() + Send + Sync>) -> Lookout {
+    fn look_out(&self, master: Address, on_change: Arc<dyn Fn() + Send + Sync>) -> MasterWatcher {
         let mut asked: Vec<Asked> = self.to_ask().collect();
         let task = tokio::spawn(async move {
             loop {
@@ -87,7 +87,7 @@ impl Sentinel {
                 }
             }
         });
-        Lookout(task.abort_handle())
+        MasterWatcher(task.abort_handle())
     }
 
     /// Who is master, as most of the sentinels say, and then who some say is.
@@ -129,7 +129,7 @@ impl Sentinel {
     async fn connect_to(
         &self,
         address: &Address,
-        on_loss: OnLoss,
+        on_loss: OnDisconnect,
     ) -> RedisResult<MultiplexedConnection> {
         let (host, port) = address.clone();
         let server = Server::new(&at(&self.master, host, port), self.protocol)?;
@@ -185,9 +185,9 @@ impl Asked {
 
 /// Looks whether a master stays the master, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Lookout(AbortHandle);
+pub(crate) struct MasterWatcher(AbortHandle);
 
-impl Drop for Lookout {
+impl Drop for MasterWatcher {
     fn drop(&mut self) {
         self.0.abort();
     }

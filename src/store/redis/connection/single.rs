@@ -14,7 +14,7 @@ use redis::{
 };
 use tokio::time;
 
-use super::link::OnLoss;
+use super::link::OnDisconnect;
 use crate::store::redis::protocol::errors as error;
 
 /// How long it may take to have a connection, the handshake included: a server that hangs takes the
@@ -57,12 +57,15 @@ impl Server {
         })
     }
 
-    pub(crate) async fn connect(&self, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
+    pub(crate) async fn connect(
+        &self,
+        on_loss: OnDisconnect,
+    ) -> RedisResult<MultiplexedConnection> {
         let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_loss));
         connected.await.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    async fn try_connect(&self, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
+    async fn try_connect(&self, on_loss: OnDisconnect) -> RedisResult<MultiplexedConnection> {
         let connected = open(&self.client, on_loss).await;
         match (connected, &self.in_resp2) {
             (Err(refusal), Some(in_resp2)) if error::may_be_of_protocol(&refusal) => {
@@ -73,7 +76,7 @@ impl Server {
     }
 }
 
-async fn open(client: &Client, on_loss: OnLoss) -> RedisResult<MultiplexedConnection> {
+async fn open(client: &Client, on_loss: OnDisconnect) -> RedisResult<MultiplexedConnection> {
     let mut config = AsyncConnectionConfig::new()
         // Bounded by those who call.
         .set_connection_timeout(None)

@@ -14,7 +14,7 @@ use super::timing::Reading;
 use super::trouble::{Denied, advice, denied};
 use crate::error::{Error, ErrorKind};
 use crate::store::redis::client::Client;
-use crate::store::redis::connection::Way;
+use crate::store::redis::connection::ConnectionIndex;
 use crate::store::redis::redis_store::{RedisStore, within_deadline};
 
 /// How long each question may take where the store's deadline is shorter: what is slow is to be found
@@ -88,7 +88,7 @@ impl Asking {
     }
 
     pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Error> {
-        self.within(self.client.query(Way::default(), command))
+        self.within(self.client.query(ConnectionIndex::default(), command))
             .await
     }
 

@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use crate::key::Key;
 use crate::quota::Quotas;
-use crate::store::redis::protocol::Names;
+use crate::store::redis::protocol::KeyNames;
 use crate::store::requests::Subject;
 use crate::store::requests::{Check, Reset};
 
@@ -52,7 +52,7 @@ impl Scratch {
     }
 
     /// A command on the stored keys of this subject.
-    pub(crate) fn command(&self, names: &Names, command: &str, arguments: &[&str]) -> Cmd {
+    pub(crate) fn command(&self, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut packed = redis::cmd(command);
         names.write(self.subject(), &mut packed);
         packed.arg(arguments);

@@ -10,9 +10,9 @@ use super::trouble::{advice, code_of};
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::redis::connection::Way;
+use crate::store::redis::connection::ConnectionIndex;
 use crate::store::redis::doctor::server;
-use crate::store::redis::protocol::{Entry, Granted, unexpected};
+use crate::store::redis::protocol::{BatchEntry, EntryReply, unexpected};
 use crate::store::requests::Refund;
 
 /// What is charged and given back.
@@ -99,17 +99,17 @@ fn quotas() -> Quotas {
 
 /// Asks for one check, past what the store does to spare Redis calls.
 pub(crate) async fn check(asking: &Asking, scratch: &Scratch, cost: u32) -> Result<Answer, Error> {
-    let entries = [Entry {
+    let entries = [BatchEntry {
         check: scratch.check(cost),
         count: 1,
     }];
     let decided = async {
-        let live = asking.client.wait(Way::default()).await?;
+        let live = asking.client.wait(ConnectionIndex::default()).await?;
         asking.client.decide(&live, &entries).await
     };
     let granted = asking.within(decided).await?;
     let granted = granted.into_iter().next().transpose()?;
-    let answer = granted.and_then(Granted::into_last);
+    let answer = granted.and_then(EntryReply::into_last);
     answer.ok_or_else(|| unexpected("nothing"))
 }
 

@@ -8,13 +8,13 @@ use redis::{Cmd, RedisWrite, Value};
 use rmp::{Marker, decode, encode};
 use smallvec::SmallVec;
 
-use super::key_names::Names;
+use super::key_names::KeyNames;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::redis::protocol::errors as error;
 use crate::store::redis::script::Script;
-use crate::store::requests::{Check, Give, Refund};
+use crate::store::requests::{Check, Credit, Refund};
 
 /// How many there are of each quota and of each run.
 const FIELDS_OF_QUOTA: usize = 6;
@@ -77,14 +77,14 @@ pub(crate) const UNITS_OF_ENTRY: u64 = 100_000;
 /// Checks of one cost on the same key and quotas, which the script decides one after the other, as
 /// if each had come alone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct BatchEntry<'a> {
     pub(crate) check: Check<'a>,
     pub(crate) count: u32,
 }
 
 /// A call that decides these entries in their order.
-pub(crate) fn decide(script: &Script, names: &Names, entries: &[Entry<'_>]) -> Cmd {
-    let plans = Plans::of(entries);
+pub(crate) fn decide(script: &Script, names: &KeyNames, entries: &[BatchEntry<'_>]) -> Cmd {
+    let plans = QuotaLists::of(entries);
     let keys = entries.iter().map(|entry| counts(entry.check.quotas()));
     let keys = keys.sum();
     let mut call = script.call(keys, 1, NAME_LENGTH);
@@ -103,20 +103,20 @@ fn counts(quotas: &Quotas) -> usize {
 }
 
 /// So many entries in a row that have the number of their plan, their cost and their count in common.
-struct Run {
+struct EntryRun {
     entries: u64,
     alike: [u64; 3],
 }
 
 /// The different lists of quotas in a call, of which there is mostly one.
-struct Plans<'a> {
+struct QuotaLists<'a> {
     plans: SmallVec<[&'a Quotas; 4]>,
     /// The plan of each entry.
     of_entries: SmallVec<[usize; 64]>,
 }
 
-impl<'a> Plans<'a> {
-    fn of(entries: &[Entry<'a>]) -> Self {
+impl<'a> QuotaLists<'a> {
+    fn of(entries: &[BatchEntry<'a>]) -> Self {
         let mut plans = SmallVec::<[&Quotas; 4]>::new();
         let of_entries = entries.iter().map(|entry| {
             let quotas = entry.check.quotas();
@@ -130,8 +130,8 @@ impl<'a> Plans<'a> {
         Self { plans, of_entries }
     }
 
-    fn runs(&self, entries: &[Entry<'_>]) -> SmallVec<[Run; 4]> {
-        let mut runs = SmallVec::<[Run; 4]>::new();
+    fn runs(&self, entries: &[BatchEntry<'_>]) -> SmallVec<[EntryRun; 4]> {
+        let mut runs = SmallVec::<[EntryRun; 4]>::new();
         for (entry, plan) in entries.iter().zip(&self.of_entries) {
             // Lua counts from 1.
             let alike = [
@@ -141,14 +141,14 @@ impl<'a> Plans<'a> {
             ];
             match runs.last_mut() {
                 Some(run) if run.alike == alike => run.entries += 1,
-                _ => runs.push(Run { entries: 1, alike }),
+                _ => runs.push(EntryRun { entries: 1, alike }),
             }
         }
         runs
     }
 
     /// The plans, and the entries in runs, as the numbers of which they are made.
-    fn pack(&self, runs: &[Run], out: &mut impl Write) -> io::Result<()> {
+    fn pack(&self, runs: &[EntryRun], out: &mut impl Write) -> io::Result<()> {
         let of_plans = self
             .plans
             .iter()
@@ -158,7 +158,7 @@ impl<'a> Plans<'a> {
             encode::write_array_len(out, u32::try_from(fields).unwrap_or(u32::MAX))?;
         }
         self.pack_plans(out)?;
-        for Run { entries, alike } in runs {
+        for EntryRun { entries, alike } in runs {
             encode::write_uint(out, *entries)?;
             for field in alike {
                 encode::write_uint(out, *field)?;
@@ -186,7 +186,7 @@ impl<'a> Plans<'a> {
 }
 
 /// A call of the script that takes units back.
-pub(crate) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd {
+pub(crate) fn refund(script: &Script, names: &KeyNames, refund: &Refund<'_>) -> Cmd {
     let keys = counts(refund.quotas());
     let mut call = script.call(keys, keys * REFUND_FIELDS.len(), NAME_LENGTH);
     names.write(refund.subject, &mut call);
@@ -205,7 +205,7 @@ pub(crate) fn refund(script: &Script, names: &Names, refund: &Refund<'_>) -> Cmd
 }
 
 /// A call of the script that has fewer units count, by the strictest quota of each stored count.
-pub(crate) fn give(script: &Script, names: &Names, give: &Give<'_>) -> Cmd {
+pub(crate) fn credit(script: &Script, names: &KeyNames, give: &Credit<'_>) -> Cmd {
     let keys = counts(give.quotas());
     let args = GIVE_FIELDS.len() + keys * GIVE_COUNT_FIELDS.len();
     let mut call = script.call(keys, args, NAME_LENGTH);
@@ -247,14 +247,14 @@ fn gives_receipts(algorithm: Algorithm) -> bool {
 
 /// What the checks of one entry came to.
 #[derive(Debug)]
-pub(crate) struct Granted {
+pub(crate) struct EntryReply {
     /// The answers to those that were admitted, in order. Of looks, which all see the same, one.
     pub(crate) admitted: SmallVec<[Answer; 1]>,
     /// The answer to all others.
     pub(crate) refused: Option<Answer>,
 }
 
-impl Granted {
+impl EntryReply {
     /// The answer to the check that came last.
     pub(crate) fn last(&self) -> Option<&Answer> {
         self.refused.as_ref().or_else(|| self.admitted.last())
@@ -270,7 +270,7 @@ impl Granted {
 pub(crate) fn decode<'a>(
     reply: Value,
     asked: impl Iterator<Item = (&'a Quotas, u32, u32)>,
-) -> Result<Vec<Result<Granted, Error>>, Error> {
+) -> Result<Vec<Result<EntryReply, Error>>, Error> {
     let Value::BulkString(packed) = reply else {
         return Err(unexpected("no packed reply"));
     };
@@ -301,7 +301,7 @@ impl Reply<'_> {
         quotas: &Quotas,
         cost: u32,
         count: u32,
-    ) -> Result<Result<Granted, Error>, Error> {
+    ) -> Result<Result<EntryReply, Error>, Error> {
         if let Some(text) = self.text()? {
             return Ok(Err(error::from_script(&text)));
         }
@@ -310,7 +310,7 @@ impl Reply<'_> {
             return Err(unexpected("more than it was asked"));
         }
         let told = if cost == 0 { admitted.min(1) } else { admitted };
-        Ok(Ok(Granted {
+        Ok(Ok(EntryReply {
             admitted: (0..told)
                 .map(|_| self.answer(quotas, Self::admitted))
                 .collect::<Result<_, _>>()?,
@@ -415,7 +415,7 @@ mod tests {
         let (limiter, key) = (Key::from("l"), Key::from("k"));
         let entries: Vec<_> = entries
             .iter()
-            .map(|(quotas, cost, count)| Entry {
+            .map(|(quotas, cost, count)| BatchEntry {
                 check: Check {
                     subject: Subject {
                         limiter: &limiter,
@@ -429,7 +429,7 @@ mod tests {
             .collect();
         let call = decide(
             &Scripts::shared().decide,
-            &Names::default().with_prefix("p"),
+            &KeyNames::default().with_prefix("p"),
             &entries,
         );
         let args = call.args_iter().skip(2).map(|arg| match arg {

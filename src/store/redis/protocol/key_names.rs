@@ -15,7 +15,7 @@ use crate::store::requests::Subject;
 
 /// How stored keys are named.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct KeyNames {
     prefix: Arc<str>,
     /// How many hash tags share all keys; else each has one of its own.
     hash_tags: Option<NonZeroU16>,
@@ -30,7 +30,7 @@ const BLOCKS: &str = "blocks";
 /// The slots of a cluster, as its specification has them.
 const SLOTS: u16 = 16_384;
 
-impl Names {
+impl KeyNames {
     /// With a prefix of any text; encoded as keys are, so that it holds no braces, which would move
     /// the hash tag.
     pub(crate) fn with_prefix(self, prefix: &str) -> Self {
@@ -48,9 +48,9 @@ impl Names {
     }
 
     /// The names of a subject's stored counts, in the order of the counts.
-    fn of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = Name<'a>> {
+    fn of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = KeyName<'a>> {
         let counters = subject.quotas.counters();
-        counters.map(move |quota| Name {
+        counters.map(move |quota| KeyName {
             names: self,
             subject,
             quota,
@@ -85,7 +85,7 @@ impl Names {
     }
 }
 
-impl Default for Names {
+impl Default for KeyNames {
     fn default() -> Self {
         Self {
             prefix: "tollgate".into(),
@@ -106,16 +106,16 @@ fn crc_of(subject: Subject<'_>) -> u16 {
 /// The name of a stored count. What stands in braces is the hash tag, the same for all of a subject,
 /// so that they are in one slot.
 #[derive(Clone, Copy)]
-struct Name<'a> {
-    names: &'a Names,
+struct KeyName<'a> {
+    names: &'a KeyNames,
     subject: Subject<'a>,
     quota: &'a Quota,
 }
 
-impl Name<'_> {
+impl KeyName<'_> {
     /// Piece by piece: it is written for each check, and formatting takes five times as long.
     fn write_to(&self, mut out: impl Write) -> io::Result<()> {
-        let Names { prefix, hash_tags } = self.names;
+        let KeyNames { prefix, hash_tags } = self.names;
         let (limiter, key) = (self.subject.limiter.as_str(), self.subject.key.as_str());
         let mut pieces = |pieces: &[&str]| {
             let mut pieces = pieces.iter();
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::quota::Quotas;
 
-    fn text(name: Name<'_>) -> String {
+    fn text(name: KeyName<'_>) -> String {
         let mut text = Vec::new();
         name.write_to(&mut text).unwrap();
         String::from_utf8(text).unwrap()
@@ -170,7 +170,7 @@ mod tests {
             key: &key,
             quotas: &quotas.into(),
         };
-        let names = Names::default().with_prefix(prefix);
+        let names = KeyNames::default().with_prefix(prefix);
         names.of(subject).map(text).collect()
     }
 
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn hash_tags_are_shared_by_keys_whose_names_stay_apart() {
         let tags = NonZeroU16::new(4).unwrap();
-        let names = Names::default().with_hash_tags(tags);
+        let names = KeyNames::default().with_hash_tags(tags);
         let (limiter, quotas) = (Key::from("l"), Quotas::from(Quota::per_second(1)));
         let keys: Vec<Key> = (0..100)
             .map(|key| Key::from(format!("key:{key}")))
