@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use axum::{Router, routing::get};
 use quick_cache::sync::Cache;
 use tokio::time::{sleep, timeout};
-use tollgate::{Draft, Headers, MemoryStore, Plan, Quota, RateLimitLayer, key};
+use tollgate::{Headers, IetfDraft, MemoryStore, Plan, Quota, RateLimitLayer, key};
 
 const TENANT: &str = "x-tenant-id";
 
@@ -37,7 +37,7 @@ async fn main() -> Result<(), BoxError> {
     let limit = RateLimitLayer::new(MemoryStore::new(), "3/minute".parse::<Quota>()?)
         .name("tenants")
         // The IETF's draft lists all quotas of a plan.
-        .headers(Headers::default().and(Headers::ietf(Draft::Draft11)))
+        .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
         // Names of tenants are no secret, and are good to read in Redis.
         .key(key::header(TENANT).plain())
         .quotas_for(move |_, parts| {

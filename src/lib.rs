@@ -91,8 +91,8 @@ pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
 pub use limiter::{Admin, FailurePolicy, KeyStatus, RateLimiter};
 pub use middleware::{
-    Draft, Headers, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason, Reservation,
-    ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
+    Headers, IetfDraft, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
+    Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, IntoPlan, Plan, Quota, Quotas};
 pub use store::redis::doctor;

@@ -11,7 +11,8 @@ use axum::http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Empty;
 use support::redis_server::DeadPort;
 use tollgate::{
-    Algorithm, Draft, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer, RedisStore, key,
+    Algorithm, FailurePolicy, Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer, RedisStore,
+    key,
 };
 use tonic_types::StatusExt as _;
 use tower::util::BoxCloneSyncService;
@@ -28,7 +29,7 @@ fn layer(name: &'static str, quota: Quota) -> RateLimitLayer {
 
 /// Headers that have room for one layer, and lists.
 fn both() -> Headers {
-    Headers::x_ratelimit().and(Headers::ietf(Draft::Draft11))
+    Headers::x_ratelimit().and(Headers::ietf(IetfDraft::Draft11))
 }
 
 fn per(limit: u32, seconds: u64) -> Quota {
@@ -103,7 +104,7 @@ async fn numbers_of_a_service_that_is_looser_are_replaced() {
         assert_eq!(lines(&headers, "x-ratelimit-limit"), ["9"]);
     }
     let of_service = [("ratelimit", "limit=90, remaining=80, reset=7")];
-    let headers = told_of_eight(Headers::ietf(Draft::Draft07), &of_service).await;
+    let headers = told_of_eight(Headers::ietf(IetfDraft::Draft07), &of_service).await;
     assert_eq!(
         lines(&headers, "ratelimit"),
         ["limit=9, remaining=8, reset=60"]

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use axum::{Router, routing::any};
 use support::served::serve;
-use tollgate::{Draft, Headers, MemoryStore, Quota, RateLimitLayer, key, problem_json};
+use tollgate::{Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer, key, problem_json};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// One request is admitted; of the next, the first quota has no room and the second has.
@@ -17,7 +17,7 @@ fn layer() -> RateLimitLayer {
     ];
     RateLimitLayer::new(MemoryStore::new(), quotas)
         .key(key::global())
-        .headers(Headers::default().and(Headers::ietf(Draft::Draft11)))
+        .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
 }
 
 /// Asks twice, and returns what the second request is answered.

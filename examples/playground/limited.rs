@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::routing::get;
 use axum::{Extension, Router};
-use tollgate::{DecisionView, Draft, Headers, Key, Quotas, RateLimitLayer, Store, key};
+use tollgate::{DecisionView, Headers, IetfDraft, Key, Quotas, RateLimitLayer, Store, key};
 
 /// A part of the stored keys: all playgrounds on one Redis share it.
 pub(crate) const NAME: &str = "playground";
@@ -34,7 +34,7 @@ pub(crate) fn router(store: Arc<dyn Store>) -> Router {
     let limit = RateLimitLayer::new(store, [])
         .name(NAME)
         // The page shows both families.
-        .headers(Headers::default().and(Headers::ietf(Draft::Draft11)))
+        .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
         .key(key::from_fn(|parts| Some(asked(parts)?.key.clone())))
         .cost(|parts: &Parts| asked(parts).map_or(1, |asked| asked.cost))
         .quotas_for(|_, parts| {

@@ -80,7 +80,7 @@ mod tests {
     use crate::decision::{Answer, QuotaAnswer};
     use crate::decision::{Decision, Source};
     use crate::middleware::headers::Templates;
-    use crate::middleware::headers::{Draft, Headers};
+    use crate::middleware::headers::{Headers, IetfDraft};
     use crate::middleware::rejection::plain_text;
     use crate::middleware::rejection::{Rejection, RejectionReason, problem_json};
     use crate::quota::Quota;
@@ -108,10 +108,10 @@ mod tests {
     fn every_header_that_is_written_is_exposed_and_no_other() {
         let mut written = HashSet::new();
         for draft in [
-            Draft::Draft03,
-            Draft::Draft06,
-            Draft::Draft07,
-            Draft::Draft11,
+            IetfDraft::Draft03,
+            IetfDraft::Draft06,
+            IetfDraft::Draft07,
+            IetfDraft::Draft11,
         ] {
             let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
             let wording = Templates::new(&headers, &"search".into(), &Quota::per_minute(9).into());

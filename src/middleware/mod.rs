@@ -19,7 +19,7 @@ mod service;
 pub use body::ResponseBody;
 pub use config::MissingKey;
 pub use future::ResponseFuture;
-pub use headers::{Draft, Headers};
+pub use headers::{Headers, IetfDraft};
 pub use layer::RateLimitLayer;
 pub use rejection::{Rejection, RejectionReason, WouldReject, problem_json, problem_json_typed};
 pub use reservation::Reservation;

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use tollgate::{
-    DecisionView, Draft, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer, Rejection,
+    DecisionView, FailurePolicy, Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer, Rejection,
     RejectionReason, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -225,8 +225,8 @@ async fn a_layer_that_tells_nothing_does_not_keep_those_outside_from_telling() {
 #[tokio::test]
 async fn a_layer_that_tells_in_lists_does_not_keep_those_outside_from_telling() {
     let listed = layer(2).name("listed");
-    let listed = listed.headers(Headers::ietf(Draft::Draft11));
-    let outer = layer(9).headers(Headers::default().and(Headers::ietf(Draft::Draft11)));
+    let listed = listed.headers(Headers::ietf(IetfDraft::Draft11));
+    let outer = layer(9).headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)));
     let service = outer.layer(listed.layer(service_fn(ok::<()>)));
     let response = service.oneshot(to("/")).await.unwrap();
     assert_eq!(told(&response, "x-ratelimit-limit"), "9");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
 use tollgate::cors::{EXPOSED_HEADERS, is_preflight};
-use tollgate::{Draft, Headers, MemoryStore, Quota, RateLimitLayer};
+use tollgate::{Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer};
 use tower_http::cors::{Any, CorsLayer};
 
 use crate::serve;
@@ -48,7 +48,7 @@ fn limit() -> RateLimitLayer {
         .headers(
             Headers::x_ratelimit()
                 .delta_reset()
-                .and(Headers::ietf(Draft::Draft11)),
+                .and(Headers::ietf(IetfDraft::Draft11)),
         )
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
-use tollgate::{Draft, Headers, Key, MemoryStore, Quota, RateLimitLayer, key};
+use tollgate::{Headers, IetfDraft, Key, MemoryStore, Quota, RateLimitLayer, key};
 
 use crate::serve;
 
@@ -33,9 +33,9 @@ const FORMS: [(&str, Option<Headers>, bool); 7] = [
     ("retry-after", Some(Headers::none()), true),
     ("delta", Some(Headers::x_ratelimit().delta_reset()), false),
     ("epoch", Some(Headers::x_ratelimit().epoch_reset()), false),
-    ("draft-6", Some(Headers::ietf(Draft::Draft06)), false),
-    ("draft-7", Some(Headers::ietf(Draft::Draft07)), false),
-    ("draft-11", Some(Headers::ietf(Draft::Draft11)), false),
+    ("draft-6", Some(Headers::ietf(IetfDraft::Draft06)), false),
+    ("draft-7", Some(Headers::ietf(IetfDraft::Draft07)), false),
+    ("draft-11", Some(Headers::ietf(IetfDraft::Draft11)), false),
 ];
 
 /// The forms in the columns of the guide's table.

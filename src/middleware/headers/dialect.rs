@@ -17,10 +17,10 @@ use super::x_ratelimit::Reset;
 /// |---|---|
 /// | [`x_ratelimit()`](Self::x_ratelimit), the default | `X-RateLimit-Limit: 100`<br>`X-RateLimit-Remaining: 42`<br>`X-RateLimit-Reset: 1793750417` |
 /// | [`x_ratelimit().delta_reset()`](Self::delta_reset) | `X-RateLimit-Limit: 100`<br>`X-RateLimit-Remaining: 42`<br>`X-RateLimit-Reset: 17` |
-/// | [`ietf(Draft::Draft11)`](Self::ietf) | `RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400`<br>`RateLimit: "burst";r=42;t=17, "daily";r=913;t=36000` |
-/// | [`ietf(Draft::Draft07)`](Self::ietf) | `RateLimit-Policy: 100;w=60`<br>`RateLimit: limit=100, remaining=42, reset=17` |
-/// | [`ietf(Draft::Draft06)`](Self::ietf) | `RateLimit-Limit: 100`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17`<br>`RateLimit-Policy: 10;w=1, 100;w=60` |
-/// | [`ietf(Draft::Draft03)`](Self::ietf) | `RateLimit-Limit: 100, 100;w=60, 1000;w=86400`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17` |
+/// | [`ietf(IetfDraft::Draft11)`](Self::ietf) | `RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400`<br>`RateLimit: "burst";r=42;t=17, "daily";r=913;t=36000` |
+/// | [`ietf(IetfDraft::Draft07)`](Self::ietf) | `RateLimit-Policy: 100;w=60`<br>`RateLimit: limit=100, remaining=42, reset=17` |
+/// | [`ietf(IetfDraft::Draft06)`](Self::ietf) | `RateLimit-Limit: 100`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17`<br>`RateLimit-Policy: 10;w=1, 100;w=60` |
+/// | [`ietf(IetfDraft::Draft03)`](Self::ietf) | `RateLimit-Limit: 100, 100;w=60, 1000;w=86400`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17` |
 /// | [`none()`](Self::none) | nothing |
 ///
 /// They stand on every answer that was checked, admitted or not, but where the store has failed and
@@ -74,26 +74,26 @@ use super::x_ratelimit::Reset;
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Draft, Headers, MemoryStore, Quota, RateLimitLayer};
+/// use tollgate::{Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer};
 ///
 /// // For clients that expect seconds from now.
 /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
 ///     .headers(Headers::x_ratelimit().delta_reset());
 ///
 /// // The IETF's draft beside the default.
-/// let layer = layer.headers(Headers::default().and(Headers::ietf(Draft::Draft11)));
+/// let layer = layer.headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub(crate) x_ratelimit: Option<Reset>,
-    pub(crate) ietf: Option<Draft>,
+    pub(crate) ietf: Option<IetfDraft>,
 }
 
 /// A version of the IETF's draft `draft-ietf-httpapi-ratelimit-headers`: those that clients are known
 /// to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Draft {
+pub enum IetfDraft {
     /// Of 2022: three fields, the policies after the limit.
     Draft03,
     /// Of December 2022: four fields.
@@ -116,7 +116,7 @@ impl Headers {
 
     /// The `RateLimit` fields of a draft of the IETF.
     #[must_use]
-    pub const fn ietf(draft: Draft) -> Self {
+    pub const fn ietf(draft: IetfDraft) -> Self {
         Self {
             ietf: Some(draft),
             ..Self::none()
@@ -184,8 +184,10 @@ impl Headers {
     pub(crate) fn fields(&self) -> usize {
         let x_ratelimit = self.x_ratelimit.map_or(0, |_| super::x_ratelimit::FIELDS);
         let ietf = self.ietf.map_or(0, |draft| match draft {
-            Draft::Draft03 | Draft::Draft06 | Draft::Draft07 => super::drafts_03_to_07::FIELDS,
-            Draft::Draft11 => super::draft_11::FIELDS,
+            IetfDraft::Draft03 | IetfDraft::Draft06 | IetfDraft::Draft07 => {
+                super::drafts_03_to_07::FIELDS
+            }
+            IetfDraft::Draft11 => super::draft_11::FIELDS,
         });
         x_ratelimit + ietf
     }

@@ -16,7 +16,7 @@ mod tests;
 mod x_ratelimit;
 
 pub(super) use dialect::whole_seconds;
-pub use dialect::{Draft, Headers};
+pub use dialect::{Headers, IetfDraft};
 pub(super) use gcra_refill::drain_time;
 pub(super) use inner_remaining::remaining_told;
 pub(super) use number::value_of;

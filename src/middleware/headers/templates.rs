@@ -6,7 +6,7 @@ use http::HeaderMap;
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
 
-use super::dialect::{Draft, Headers};
+use super::dialect::{Headers, IetfDraft};
 use crate::decision::{DecisionView, QuotaDecision, Source};
 use crate::middleware::headers::{draft_11 as draft11, drafts_03_to_07 as early, x_ratelimit};
 use crate::quota::{Quota, Quotas};
@@ -59,7 +59,7 @@ impl Templates {
     }
 
     /// The policies of quotas that are not the layer's own.
-    fn policies_of(&self, draft: Draft, quotas: &[Quota]) -> Option<Arc<Policies>> {
+    fn policies_of(&self, draft: IetfDraft, quotas: &[Quota]) -> Option<Arc<Policies>> {
         let plans = self.of_plans.get_or_init(|| Cache::new(PLANS));
         if let Some(policies) = plans.get(quotas) {
             return policies;
@@ -80,7 +80,7 @@ impl Templates {
         let is_list = self
             .headers
             .ietf
-            .is_none_or(|draft| draft == Draft::Draft11);
+            .is_none_or(|draft| draft == IetfDraft::Draft11);
         self.headers.x_ratelimit.is_some() || !is_list
     }
 
@@ -115,13 +115,13 @@ impl Templates {
 }
 
 impl Policies {
-    fn new(draft: Draft, limiter: &str, quotas: &[&Quota]) -> Option<Self> {
+    fn new(draft: IetfDraft, limiter: &str, quotas: &[&Quota]) -> Option<Self> {
         let nameless = |shape| early::Policies::new(shape, quotas).map(Self::Nameless);
         match draft {
-            Draft::Draft03 => nameless(early::Shape::Three),
-            Draft::Draft06 => nameless(early::Shape::Six),
-            Draft::Draft07 => nameless(early::Shape::Seven),
-            Draft::Draft11 => draft11::Policies::new(limiter, quotas).map(Self::Named),
+            IetfDraft::Draft03 => nameless(early::Shape::Three),
+            IetfDraft::Draft06 => nameless(early::Shape::Six),
+            IetfDraft::Draft07 => nameless(early::Shape::Seven),
+            IetfDraft::Draft11 => draft11::Policies::new(limiter, quotas).map(Self::Named),
         }
     }
 

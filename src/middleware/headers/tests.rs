@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
-use super::dialect::{Draft, Headers, whole_seconds};
+use super::dialect::{Headers, IetfDraft, whole_seconds};
 use super::templates::{Place, Templates};
 use super::x_ratelimit::since_epoch;
 use crate::decision::{Answer, QuotaAnswer};
 use crate::decision::{Decision, DecisionView, Source};
 use crate::quota::{Algorithm, Quota, Quotas};
 
-const DRAFTS: [Draft; 4] = [
-    Draft::Draft03,
-    Draft::Draft06,
-    Draft::Draft07,
-    Draft::Draft11,
+const DRAFTS: [IetfDraft; 4] = [
+    IetfDraft::Draft03,
+    IetfDraft::Draft06,
+    IetfDraft::Draft07,
+    IetfDraft::Draft11,
 ];
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -70,7 +70,7 @@ fn refused() -> DecisionView {
 }
 
 /// Both families, without the clock of this machine.
-fn both(draft: Draft) -> Headers {
+fn both(draft: IetfDraft) -> Headers {
     Headers::x_ratelimit()
         .delta_reset()
         .and(Headers::ietf(draft))
@@ -113,7 +113,7 @@ fn seconds_are_rounded_up() {
 #[test]
 fn draft_11_of_an_admitted_request_lists_all_policies() {
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft11), &admitted()),
+        written(&Headers::ietf(IetfDraft::Draft11), &admitted()),
         [
             r#"ratelimit-policy: "burst";q=100;w=60, "daily";q=1000;w=86400"#,
             r#"ratelimit: "burst";r=42;t=17, "daily";r=913;t=36000"#,
@@ -124,7 +124,7 @@ fn draft_11_of_an_admitted_request_lists_all_policies() {
 #[test]
 fn draft_11_of_a_refused_request_lists_the_limits_that_refuse() {
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft11), &refused()),
+        written(&Headers::ietf(IetfDraft::Draft11), &refused()),
         [
             r#"ratelimit-policy: "burst";q=100;w=60, "daily";q=1000;w=86400"#,
             r#"ratelimit: "burst";r=0;t=3"#,
@@ -136,7 +136,7 @@ fn draft_11_of_a_refused_request_lists_the_limits_that_refuse() {
 fn draft_7_is_a_dictionary_and_a_list_of_limits() {
     let decision = decide([left(Quota::per_minute(100), 42, 17 * SECOND)]);
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft07), &decision),
+        written(&Headers::ietf(IetfDraft::Draft07), &decision),
         [
             "ratelimit-policy: 100;w=60",
             "ratelimit: limit=100, remaining=42, reset=17",
@@ -152,7 +152,7 @@ fn draft_6_has_a_field_for_each_number() {
         left(Quota::per_minute(100), 4, 17 * SECOND),
     ]);
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft06), &decision),
+        written(&Headers::ietf(IetfDraft::Draft06), &decision),
         [
             "ratelimit-policy: 10;w=1, 100;w=60",
             "ratelimit-limit: 100",
@@ -165,7 +165,7 @@ fn draft_6_has_a_field_for_each_number() {
 #[test]
 fn draft_3_has_the_policies_after_the_limit() {
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft03), &admitted()),
+        written(&Headers::ietf(IetfDraft::Draft03), &admitted()),
         [
             "ratelimit-limit: 100, 100;w=60, 1000;w=86400",
             "ratelimit-remaining: 42",
@@ -220,7 +220,7 @@ fn by_default_x_ratelimit_with_an_epoch_is_written() {
 #[test]
 fn two_dialects_are_written_one_after_the_other() {
     let x_ratelimit = Headers::x_ratelimit().delta_reset();
-    let draft_11 = Headers::ietf(Draft::Draft11);
+    let draft_11 = Headers::ietf(IetfDraft::Draft11);
     assert_eq!(
         written(&x_ratelimit.clone().and(draft_11.clone()), &admitted()),
         [
@@ -233,7 +233,7 @@ fn two_dialects_are_written_one_after_the_other() {
 
 #[test]
 fn of_two_dialects_of_the_same_names_the_later_is_written() {
-    let drafts = [Draft::Draft03, Draft::Draft07].map(Headers::ietf);
+    let drafts = [IetfDraft::Draft03, IetfDraft::Draft07].map(Headers::ietf);
     assert_eq!(drafts[0].clone().and(drafts[1].clone()), drafts[1]);
     let x = Headers::x_ratelimit;
     assert_eq!(x().and(x().delta_reset()), x().delta_reset());
@@ -267,7 +267,7 @@ fn no_wait_is_told_where_none_helps() {
     let never = |quota: Quota| (quota, QuotaAnswer::refused(0, None, Duration::ZERO));
     let decision = decide([never(Quota::per_minute(0)), used_up(daily(), SECOND)]);
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft11), &decision),
+        written(&Headers::ietf(IetfDraft::Draft11), &decision),
         [
             r#"ratelimit-policy: "search-1m";q=0;w=60, "daily";q=1000;w=86400"#,
             r#"ratelimit: "search-1m";r=0, "daily";r=0;t=1"#,
@@ -281,10 +281,10 @@ fn no_wait_is_told_where_none_helps() {
     let epoch = Headers::x_ratelimit().epoch_reset();
     assert_eq!(written(&epoch, &decision).len(), 2);
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft07), &decision)[1],
+        written(&Headers::ietf(IetfDraft::Draft07), &decision)[1],
         "ratelimit: limit=0, remaining=0, reset=60"
     );
-    for draft in [Draft::Draft03, Draft::Draft06] {
+    for draft in [IetfDraft::Draft03, IetfDraft::Draft06] {
         let fields = written(&Headers::ietf(draft), &decision);
         assert!(
             fields.contains(&"ratelimit-reset: 60".to_owned()),
@@ -303,11 +303,11 @@ fn a_window_that_is_not_whole_seconds_is_left_out_or_rounded_up() {
     }));
     let policies = |draft| written(&Headers::ietf(draft), &decision)[0].clone();
     assert_eq!(
-        policies(Draft::Draft11),
+        policies(IetfDraft::Draft11),
         r#"ratelimit-policy: "search-1ms";q=1, "search-999ms";q=2, "search-1s";q=3;w=1, "search-1500ms";q=4"#
     );
     assert_eq!(
-        policies(Draft::Draft07),
+        policies(IetfDraft::Draft07),
         "ratelimit-policy: 1;w=1, 2;w=1, 3;w=1, 4;w=2"
     );
 }
@@ -323,9 +323,12 @@ fn before_draft_11_no_two_policies_have_the_same_limit() {
     ];
     let decision = decide(quotas.map(|quota| left(quota, 5, SECOND)));
     for (draft, expected) in [
-        (Draft::Draft03, "ratelimit-limit: 10, 100;w=60, 10;w=3600"),
-        (Draft::Draft06, "ratelimit-policy: 100;w=60, 10;w=3600"),
-        (Draft::Draft07, "ratelimit-policy: 100;w=60, 10;w=3600"),
+        (
+            IetfDraft::Draft03,
+            "ratelimit-limit: 10, 100;w=60, 10;w=3600",
+        ),
+        (IetfDraft::Draft06, "ratelimit-policy: 100;w=60, 10;w=3600"),
+        (IetfDraft::Draft07, "ratelimit-policy: 100;w=60, 10;w=3600"),
     ] {
         assert_eq!(written(&Headers::ietf(draft), &decision)[0], expected);
     }
@@ -340,7 +343,7 @@ fn before_draft_11_the_limit_is_that_of_the_fewest_units_left() {
     };
     let decision = decide([short(burst(), 3, SECOND), short(daily(), 5, 3_600 * SECOND)]);
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft07), &decision)[1],
+        written(&Headers::ietf(IetfDraft::Draft07), &decision)[1],
         "ratelimit: limit=100, remaining=3, reset=3600"
     );
 }
@@ -352,7 +355,7 @@ fn of_a_refusal_x_ratelimit_says_that_nothing_remains() {
     let refused = QuotaAnswer::refused(97, Some(SECOND), SECOND);
     let decision = decide([(quota, refused)]);
     assert_eq!(
-        written(&both(Draft::Draft11), &decision),
+        written(&both(IetfDraft::Draft11), &decision),
         [
             "x-ratelimit-limit: 100",
             "x-ratelimit-remaining: 0",
@@ -368,7 +371,7 @@ fn of_gcra_draft_11_tells_the_time_until_all_units_are_back() {
     let gcra = |used, reset| {
         let quota = burst().algorithm(Algorithm::Gcra);
         let decision = decide([(quota, QuotaAnswer::admitted(used, reset))]);
-        written(&Headers::ietf(Draft::Draft11), &decision)[1].clone()
+        written(&Headers::ietf(IetfDraft::Draft11), &decision)[1].clone()
     };
     // A unit is back every 600 ms: 7 of them in 4.2 s.
     assert_eq!(gcra(7, 100 * MILLISECOND), r#"ratelimit: "burst";r=93;t=5"#);
@@ -378,7 +381,7 @@ fn of_gcra_draft_11_tells_the_time_until_all_units_are_back() {
     );
     let refused = used_up(burst().algorithm(Algorithm::Gcra), 300 * MILLISECOND);
     assert_eq!(
-        written(&Headers::ietf(Draft::Draft11), &decide([refused]))[1],
+        written(&Headers::ietf(IetfDraft::Draft11), &decide([refused]))[1],
         r#"ratelimit: "burst";r=0;t=1"#
     );
 }
@@ -388,7 +391,7 @@ fn an_effective_window_of_no_seconds_is_left_out() {
     for algorithm in [Algorithm::Gcra, Algorithm::SlidingLog] {
         let untouched = left(burst().algorithm(algorithm), 100, Duration::ZERO);
         assert_eq!(
-            written(&Headers::ietf(Draft::Draft11), &decide([untouched]))[1],
+            written(&Headers::ietf(IetfDraft::Draft11), &decide([untouched]))[1],
             r#"ratelimit: "burst";r=100"#
         );
     }
@@ -406,7 +409,12 @@ fn to_a_field_of_another_dialect_no_list_is_appended() {
         map.insert(name, value.parse().unwrap());
     }
     for place in [Place::Tightest, Place::Behind] {
-        write(&Headers::ietf(Draft::Draft11), &refused(), place, &mut map);
+        write(
+            &Headers::ietf(IetfDraft::Draft11),
+            &refused(),
+            place,
+            &mut map,
+        );
         assert_eq!(
             lines(&map),
             of_service.map(|(name, value)| format!("{name}: {value}"))
@@ -415,20 +423,20 @@ fn to_a_field_of_another_dialect_no_list_is_appended() {
     // Nor is a nameless policy to those that have names.
     let mut map = HeaderMap::new();
     write(
-        &Headers::ietf(Draft::Draft11),
+        &Headers::ietf(IetfDraft::Draft11),
         &admitted(),
         Place::Tightest,
         &mut map,
     );
     write(
-        &Headers::ietf(Draft::Draft06),
+        &Headers::ietf(IetfDraft::Draft06),
         &refused(),
         Place::Behind,
         &mut map,
     );
     assert_eq!(
         lines(&map),
-        written(&Headers::ietf(Draft::Draft11), &admitted())
+        written(&Headers::ietf(IetfDraft::Draft11), &admitted())
     );
 }
 
@@ -477,8 +485,8 @@ fn a_tighter_layer_replaces_single_values_and_adds_to_lists() {
                 // What the service sets by the name of another dialect is its own.
                 assert!(rest.is_empty(), "{draft:?}, {name}: {values:?}");
             }
-            let is_foreign =
-                name == "ratelimit-limit" && matches!(draft, Draft::Draft07 | Draft::Draft11);
+            let is_foreign = name == "ratelimit-limit"
+                && matches!(draft, IetfDraft::Draft07 | IetfDraft::Draft11);
             assert_eq!(
                 own(last.to_str().unwrap()),
                 !is_foreign,
@@ -505,6 +513,6 @@ fn a_layer_behind_a_tighter_one_adds_to_lists_only() {
     }
 }
 
-fn is_list(name: &HeaderName, draft: Draft) -> bool {
-    name == "ratelimit-policy" || name == "ratelimit" && draft == Draft::Draft11
+fn is_list(name: &HeaderName, draft: IetfDraft) -> bool {
+    name == "ratelimit-policy" || name == "ratelimit" && draft == IetfDraft::Draft11
 }

@@ -47,7 +47,7 @@ fn any_decision() -> impl Strategy<Value = DecisionView> {
     })
 }
 
-fn fields(draft: Draft, limiter: &str, decision: &DecisionView) -> HeaderMap {
+fn fields(draft: IetfDraft, limiter: &str, decision: &DecisionView) -> HeaderMap {
     let mut map = HeaderMap::new();
     let quotas = decision.asked_quotas().iter().cloned().collect();
     let wording = Templates::new(&Headers::ietf(draft), &limiter.into(), &quotas);
@@ -120,7 +120,7 @@ proptest! {
         limiter in ANY_TEXT,
         decision in any_decision(),
     ) {
-        let fields = fields(Draft::Draft11, &limiter, &decision);
+        let fields = fields(IetfDraft::Draft11, &limiter, &decision);
         let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
         let names = policy_names(&limiter, &quotas);
 
@@ -172,7 +172,7 @@ proptest! {
 
     #[test]
     fn earlier_drafts_list_each_limit_once_and_the_numbers_of_one(decision in any_decision()) {
-        for draft in [Draft::Draft03, Draft::Draft06, Draft::Draft07] {
+        for draft in [IetfDraft::Draft03, IetfDraft::Draft06, IetfDraft::Draft07] {
             let fields = fields(draft, "search", &decision);
             let number = |name| {
                 let item: Item = Parser::new(fields[name].as_bytes()).parse().unwrap();
@@ -180,7 +180,7 @@ proptest! {
                 integer(&item.bare_item)
             };
             let (told, policies) = match draft {
-                Draft::Draft07 => {
+                IetfDraft::Draft07 => {
                     let told: Dictionary = Parser::new(fields["ratelimit"].as_bytes()).parse().unwrap();
                     assert_round_trip(&fields["ratelimit"], told.serialize().as_deref());
                     let keys = ["limit", "remaining", "reset"];
@@ -191,7 +191,7 @@ proptest! {
                     });
                     (told, items(&fields, "ratelimit-policy"))
                 }
-                Draft::Draft06 => {
+                IetfDraft::Draft06 => {
                     let names = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
                     (names.map(number), items(&fields, "ratelimit-policy"))
                 }
