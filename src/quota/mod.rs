@@ -10,7 +10,7 @@ mod quotas;
 mod serde;
 mod text;
 
-pub use algorithm::Algorithm;
+pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
 pub use plan::{IntoPlan, Plan};
 pub use quota::Quota;
 pub use quotas::Quotas;

@@ -62,7 +62,9 @@ impl Quotas {
             list.push(ListedQuota { quota, counter });
         }
         let quotas = list.iter().map(|held| &held.quota);
-        let costs = quotas.clone().map(|quota| quota.counted_by().max_cost());
+        let costs = quotas
+            .clone()
+            .map(|quota| quota.counted_by().facts().max_cost);
         Self {
             least_limit: quotas.map(Quota::limit).min(),
             most_cost: costs.min().unwrap_or(u32::MAX),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, MAX_BUCKETS};
 use super::quota::Quota;
 use super::quotas::Quotas;
 use crate::error::ConfigError;
@@ -20,17 +20,6 @@ const UNITS: [(u64, &str, &str); 6] = [
     (1, "microsecond", "us"),
 ];
 
-const BUCKETS: &str = "sliding-buckets:";
-
-/// The algorithms by name, but for the buckets, whose number follows theirs.
-const ALGORITHMS: [(Algorithm, &str); 5] = [
-    (Algorithm::SlidingLog, "sliding-log"),
-    (Algorithm::SortedSetLog, "sorted-set-log"),
-    (Algorithm::SlidingCounter, "sliding-counter"),
-    (Algorithm::FixedWindow, "fixed-window"),
-    (Algorithm::Gcra, "gcra"),
-];
-
 /// Reads `LIMIT/WINDOW`, where the window is a word (`second`, `minute`, `hour`, `day`) or a number
 /// and a unit (`us`, `ms`, `s`, `m`, `h`, `d`): `100/minute`, `5/10s`, `2000/day`. After a blank an
 /// algorithm may follow: `sliding-log`, `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`,
@@ -39,7 +28,7 @@ impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let malformed = |rule| ConfigError::quota(text, rule);
+        let malformed = |rule: &str| ConfigError::quota(text, rule);
         let (limit, rest) = text
             .trim()
             .split_once('/')
@@ -48,7 +37,10 @@ impl FromStr for Quota {
             None => (rest, Algorithm::default()),
             Some((window, name)) => {
                 let algorithm = algorithm(name.trim());
-                (window, algorithm.ok_or_else(|| malformed(ALGORITHM_RULE))?)
+                (
+                    window,
+                    algorithm.ok_or_else(|| malformed(&algorithm_rule()))?,
+                )
             }
         };
         let limit = number(limit.trim())
@@ -73,8 +65,17 @@ impl FromStr for Quotas {
 const WINDOW_RULE: &str =
     "the window is second, minute, hour, day, or a number and us, ms, s, m, h, d";
 
-const ALGORITHM_RULE: &str = "the algorithm is sliding-log, sorted-set-log, sliding-counter, \
-    sliding-buckets:N with N from 1 to 1000, fixed-window or gcra";
+/// Returns the names of all algorithms, as the rule that a malformed one breaks.
+fn algorithm_rule() -> String {
+    let names = Algorithm::ALL
+        .iter()
+        .map(|facts| match facts.algorithm.buckets() {
+            None => facts.text.to_owned(),
+            Some(_) => format!("{}:N with N from 1 to {MAX_BUCKETS}", facts.text),
+        });
+    let names: Vec<_> = names.collect();
+    format!("the algorithm is one of {}", names.join(", "))
+}
 
 /// Reads a window alone, in microseconds.
 #[cfg(feature = "serde")]
@@ -101,30 +102,36 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         algorithm(text.trim())
-            .ok_or_else(|| ConfigError::of_quota("algorithm", text, ALGORITHM_RULE))
+            .ok_or_else(|| ConfigError::of_quota("algorithm", text, &algorithm_rule()))
     }
 }
 
 /// Writes what [`FromStr`](#impl-FromStr-for-Algorithm) reads.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SlidingBuckets(buckets) => write!(f, "{BUCKETS}{buckets}"),
-            algorithm => match ALGORITHMS.iter().find(|(other, _)| other == algorithm) {
-                Some((_, name)) => f.write_str(name),
-                None => Ok(()),
-            },
+        f.write_str(self.facts().text)?;
+        match self.buckets() {
+            None => Ok(()),
+            Some(buckets) => write!(f, ":{buckets}"),
         }
     }
 }
 
-fn algorithm(name: &str) -> Option<Algorithm> {
-    if let Some(buckets) = name.strip_prefix(BUCKETS) {
-        let buckets = number(buckets).filter(|buckets| (1..=1_000).contains(buckets))?;
-        return u16::try_from(buckets).ok().map(Algorithm::SlidingBuckets);
+fn algorithm(text: &str) -> Option<Algorithm> {
+    let (name, buckets) = match text.split_once(':') {
+        None => (text, None),
+        Some((name, buckets)) => (name, Some(buckets)),
+    };
+    let facts = Algorithm::ALL.iter().find(|facts| facts.text == name)?;
+    match (facts.algorithm.buckets(), buckets) {
+        (None, None) => Some(facts.algorithm),
+        (Some(_), Some(buckets)) => {
+            let buckets = u16::try_from(number(buckets)?).ok()?;
+            let is_in_range = (1..=MAX_BUCKETS).contains(&buckets);
+            is_in_range.then(|| facts.with_buckets(buckets))
+        }
+        _ => None,
     }
-    let (algorithm, _) = ALGORITHMS.iter().find(|(_, other)| *other == name)?;
-    Some(*algorithm)
 }
 
 fn window_micros(text: &str) -> Option<u64> {
@@ -260,11 +267,10 @@ mod tests {
         fn what_is_written_is_read_back(
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
-            algorithm in prop_oneof![
-                prop::sample::select(ALGORITHMS.map(|(algorithm, _)| algorithm).to_vec()),
-                (1..=1_000_u16).prop_map(Algorithm::SlidingBuckets),
-            ],
+            facts in prop::sample::select(Algorithm::ALL),
+            buckets in 1..=MAX_BUCKETS,
         ) {
+            let algorithm = facts.with_buckets(buckets);
             let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
             prop_assert_eq!(quota.to_string().parse(), Ok(quota));
             prop_assert_eq!(algorithm.to_string().parse(), Ok(algorithm));

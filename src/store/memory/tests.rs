@@ -132,13 +132,8 @@ fn a_key_over_one_of_its_limits_is_kept_whatever_the_others_say() {
 fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
     use crate::quota::Algorithm;
 
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::SlidingCounter,
-        Algorithm::SlidingBuckets(7),
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
+    for facts in Algorithm::ALL {
+        let algorithm = facts.with_buckets(7);
         let clock = TestClock::new();
         let store = MemoryStore::build(1, Clock::Test(clock.clone()));
         let quota = Quota::per_second(LIMIT).algorithm(algorithm);

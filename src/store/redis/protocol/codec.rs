@@ -230,19 +230,12 @@ fn life_of(quota: &Quota) -> u64 {
 
 /// The file in `lua/` that counts so.
 fn file_of(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::SlidingLog => "sliding_log",
-        Algorithm::SortedSetLog => "sorted_set_log",
-        Algorithm::SlidingCounter => "sliding_counter",
-        Algorithm::SlidingBuckets(_) => "sliding_buckets",
-        Algorithm::FixedWindow => "fixed_window",
-        Algorithm::Gcra => "gcra",
-    }
+    algorithm.facts().script
 }
 
 /// Whether what it charges is found again by a receipt: the units of a log are, by their time.
 fn gives_receipts(algorithm: Algorithm) -> bool {
-    !matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog)
+    algorithm.facts().needs_receipt
 }
 
 /// What the checks of one entry came to.
