@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use super::arithmetic::saturate;
 use super::quota_check::{Charge, QuotaCheck, Verdict};
-use crate::decision::{Counted, Receipt, Wait};
+use crate::decision::{CountScope, Receipt, Wait};
 
 /// A few numbers that count units, and the rule by which units return.
 ///
@@ -180,7 +180,7 @@ fn judge<T: CountingRule>(current: &T, used: u64, generation: u64, check: QuotaC
         receipt: Receipt {
             stamp: generation,
             mark: current.position(&check),
-            counted: Counted::Own,
+            scope: CountScope::Own,
         },
     }
 }

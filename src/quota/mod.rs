@@ -1,4 +1,4 @@
-//! What is allowed: a limit of units per window, and the algorithm that counts them.
+//! Quotas: a limit of units per window, and the algorithm that counts them.
 //!
 //! This room knows `error` and `std`.
 

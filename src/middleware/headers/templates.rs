@@ -100,9 +100,9 @@ impl Templates {
         let Some(draft) = self.headers.ietf else {
             return;
         };
-        let asked = decision.asked_quotas();
+        let asked = decision.quota_list();
         let others;
-        let policies = if self.quotas.are(asked) {
+        let policies = if self.quotas.equals(asked) {
             self.policies.as_ref()
         } else {
             others = self.policies_of(draft, asked);

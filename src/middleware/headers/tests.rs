@@ -77,7 +77,7 @@ fn both(draft: IetfDraft) -> Headers {
 }
 
 fn write(headers: &Headers, decision: &DecisionView, place: Place, to: &mut HeaderMap) {
-    let quotas = decision.asked_quotas().iter().cloned().collect();
+    let quotas = decision.quota_list().iter().cloned().collect();
     Templates::new(headers, &"search".into(), &quotas).write(decision, place, to);
 }
 

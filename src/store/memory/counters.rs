@@ -34,7 +34,7 @@ impl Counters {
     #[inline]
     pub(super) fn check(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         let quotas = check.quotas();
-        if let Some(quota) = quotas.only() {
+        if let Some(quota) = quotas.single() {
             self.check_one(quota, check.cost(), now, answer);
         } else {
             self.check_all(quotas, check.cost(), now, answer);
@@ -64,7 +64,7 @@ impl Counters {
             .collect();
         let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
         if admitted && cost > 0 {
-            for quota in quotas.counters() {
+            for quota in quotas.strictest() {
                 self.charge(QuotaCheck::new(quota, cost, now), quota.counted_by());
             }
             for quota in quotas.iter() {
@@ -98,7 +98,7 @@ impl Counters {
     }
 
     fn update_used_parts(&mut self, quotas: &Quotas, answers: &[QuotaAnswer]) {
-        for quota in quotas.counters() {
+        for quota in quotas.strictest() {
             if let Some(counter) = self.find(quota.counted_by(), quota.window_micros()) {
                 counter.used_part = 0;
             }
@@ -135,7 +135,7 @@ impl Counters {
 
     /// Takes units away from each counter once.
     pub(super) fn credit(&mut self, credit: Credit<'_>, now: u64) {
-        for quota in credit.quotas().counters() {
+        for quota in credit.quotas().strictest() {
             let check = QuotaCheck::new(quota, 0, now);
             if let Some(counter) = self.find(quota.counted_by(), check.window) {
                 counter.credit(check, credit.units());
@@ -145,7 +145,7 @@ impl Counters {
 
     /// Drops the counters of these quotas.
     pub(super) fn reset(&mut self, quotas: &Quotas) {
-        for quota in quotas.counters() {
+        for quota in quotas.strictest() {
             let (algorithm, window) = (quota.counted_by(), quota.window_micros());
             self.list
                 .retain(|counter| !counter.is_of(algorithm, window));

@@ -10,7 +10,7 @@ use super::table::Table;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::Counted;
+use crate::decision::CountScope;
 use crate::decision::{Answer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
@@ -198,7 +198,7 @@ impl MemoryStore {
         let (mut shard, now) = keys.lock_now(name, clock);
         let held = shard.len();
         shard.sweep_occasionally(now);
-        answer.begin(now, Source::Memory);
+        answer.clear(now, Source::Memory);
         let has_room = match shard.get_mut(name) {
             Some(counters) => {
                 counters.check(check, now, answer);
@@ -303,8 +303,8 @@ impl Store for MemoryStore {
             clock,
             ..
         } = &*self.inner;
-        match refund.answer().counted() {
-            Counted::Own => {
+        match refund.answer().scope() {
+            CountScope::Own => {
                 let name = refund.subject.fingerprint();
                 let (mut shard, now) = keys.lock_now(name, clock);
                 shard.refund(name, refund, now);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::table::{ShardGuard, Table};
 use crate::clock::Clock;
-use crate::decision::{Answer, Counted, Source};
+use crate::decision::{Answer, CountScope, Source};
 use crate::key::{Fingerprint, Key};
 use crate::store::requests::{Check, Subject};
 
@@ -69,9 +69,9 @@ impl Overflow {
         let Some(counters) = shard.get_mut(shared.name) else {
             return false;
         };
-        answer.begin(now, Source::Memory);
+        answer.clear(now, Source::Memory);
         counters.check(check, now, answer);
-        answer.counted_in(shared.counted);
+        answer.set_scope(shared.scope);
         true
     }
 
@@ -83,10 +83,10 @@ impl Overflow {
             let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
             let len_before = shard.len();
             shard.sweep_occasionally(now);
-            answer.begin(now, Source::Memory);
+            answer.clear(now, Source::Memory);
             let has_room = shard.check(shared.name, check, now, answer);
             self.update_len(len_before, shard.len());
-            answer.counted_in(shared.counted);
+            answer.set_scope(shared.scope);
             has_room
         })
     }
@@ -115,11 +115,11 @@ impl Overflow {
     pub(super) fn lock_now(
         &self,
         subject: Subject<'_>,
-        counted: Counted,
+        scope: CountScope,
         clock: &Clock,
     ) -> Option<(ShardGuard<'_>, u64, Fingerprint)> {
         let mut candidates = SharedCount::candidates(subject).into_iter().flatten();
-        let shared = candidates.find(|shared| shared.counted == counted)?;
+        let shared = candidates.find(|shared| shared.scope == scope)?;
         let (shard, now) = self.table(shared).lock_now(shared.name, clock);
         Some((shard, now, shared.name))
     }
@@ -145,9 +145,9 @@ impl Overflow {
     }
 
     fn table(&self, shared: SharedCount) -> &Table {
-        match shared.counted {
-            Counted::Network => &self.networks,
-            Counted::Own | Counted::Shared => &self.shared,
+        match shared.scope {
+            CountScope::Network => &self.networks,
+            CountScope::Own | CountScope::Shared => &self.shared,
         }
     }
 
@@ -166,7 +166,7 @@ impl Overflow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedCount {
     pub(super) name: Fingerprint,
-    counted: Counted,
+    scope: CountScope,
 }
 
 impl SharedCount {
@@ -178,11 +178,11 @@ impl SharedCount {
         let network = subject.key.network();
         let shared = Self {
             name: shared_name(subject.key, network).within(limiter),
-            counted: Counted::Shared,
+            scope: CountScope::Shared,
         };
         let of_network = network.map(|network| Self {
             name: network.within(limiter),
-            counted: Counted::Network,
+            scope: CountScope::Network,
         });
         [Some(shared), of_network]
     }

@@ -220,7 +220,7 @@ impl OwnedCheck {
     }
 
     fn work_of_entry(&self) -> u64 {
-        let quotas = self.quotas.counters();
+        let quotas = self.quotas.strictest();
         let of_quota = |quota: &Quota| WORK_OF_ENTRY + quota.counted_by().parts();
         quotas.map(of_quota).sum()
     }
@@ -231,7 +231,7 @@ impl OwnedCheck {
             // Each check adds up the buckets.
             u64::from(self.cost) * per_unit + algorithm.parts() / 4
         };
-        let quotas = self.quotas.counters();
+        let quotas = self.quotas.strictest();
         quotas
             .map(|quota| WORK_OF_CHECK + of_units(quota.counted_by()))
             .sum()

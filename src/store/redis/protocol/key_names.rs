@@ -49,7 +49,7 @@ impl KeyNames {
 
     /// The names of a subject's stored counts, in the order of the counts.
     fn of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = KeyName<'a>> {
-        let counters = subject.quotas.counters();
+        let counters = subject.quotas.strictest();
         counters.map(move |quota| KeyName {
             names: self,
             subject,
