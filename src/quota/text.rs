@@ -79,7 +79,7 @@ const ALGORITHM_RULE: &str = "the algorithm is sliding-log, sorted-set-log, slid
 /// Reads a window alone, in microseconds.
 #[cfg(feature = "serde")]
 pub(super) fn read_window(text: &str) -> Result<u64, ConfigError> {
-    window_micros(text.trim()).ok_or_else(|| ConfigError::of_quota("window", text, WINDOW_RULE))
+    window_micros(text.trim()).ok_or_else(|| ConfigError::quota_part("window", text, WINDOW_RULE))
 }
 
 /// A window alone, as it is read.
@@ -101,7 +101,7 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         algorithm(text.trim())
-            .ok_or_else(|| ConfigError::of_quota("algorithm", text, ALGORITHM_RULE))
+            .ok_or_else(|| ConfigError::quota_part("algorithm", text, ALGORITHM_RULE))
     }
 }
 

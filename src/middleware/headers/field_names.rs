@@ -1,4 +1,4 @@
-//! The names of the header fields that are written.
+//! The names of the header fields.
 
 use http::HeaderName;
 
@@ -8,7 +8,7 @@ pub(crate) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-rese
 
 /// A dictionary in draft 7, a list in draft 11.
 pub(crate) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// A list, of integers in drafts 6 and 7, of names in draft 11.
+/// A list: of integers in drafts 6 and 7, of names in draft 11.
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Drafts 3 and 6 have a field for each number.
