@@ -192,7 +192,7 @@ impl ClientIp {
         self
     }
 
-    /// Trusts exactly this number of proxies, whatever their addresses. 1 is the peer, which wrote the last
+    /// Trusts exactly this number of proxies, with any addresses. 1 is the peer, which wrote the last
     /// entry.
     ///
     /// For proxies without an address, at a Unix socket, or without a fixed one. If a request comes through

@@ -19,7 +19,7 @@ pub(crate) struct Templates {
     headers: Headers,
     limiter: Arc<str>,
     quotas: Quotas,
-    /// Of the layer's own quotas.
+    /// Prepared for the layer's own quotas.
     template: Option<DraftTemplate>,
     plan_templates: OnceLock<PlanTemplates>,
 }

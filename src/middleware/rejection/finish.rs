@@ -1,4 +1,4 @@
-//! The headers that every rejection gets, whatever its responder.
+//! The headers that every rejection gets, with any responder.
 
 use std::time::Duration;
 

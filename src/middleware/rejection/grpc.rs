@@ -1,4 +1,4 @@
-//! Rejections of gRPC calls: trailers only, whatever the responder.
+//! Rejections of gRPC calls: trailers only, with any responder.
 //!
 //! A gRPC client takes a bare 429 for `UNAVAILABLE`, which it may retry at once. So the response is a 200,
 //! and `grpc-status` holds the reason, like the status of the call itself.

@@ -1,4 +1,4 @@
-//! Draft 11, by its examples.
+//! The fields of draft 11, by its examples.
 
 use std::time::Duration;
 
