@@ -4,13 +4,13 @@
 //! |---|---|---|
 //! | [`peer_ip()`] | the address of the connection's other end; the default | is answered 500: the server is not set up |
 //! | [`client_ip()`](client_ip()) | the address of the client behind trusted proxies | is answered 500: the server is not set up |
-//! | [`header(name)`](header) | the value of a header, hashed | has no key |
+//! | [`header(name)`](header()) | the value of a header, hashed | has no key |
 //! | [`authorization()`](authorization()) | the credentials of the `Authorization` header, hashed | has no key |
 //! | [`cookie(name)`](cookie()) | the value of a cookie, hashed | has no key |
-//! | [`extension::<T>()`](extension) | a value that an outer layer put into the request, like a user | has no key |
+//! | [`extension::<T>()`](extension()) | a value that an outer layer put into the request, like a user | has no key |
 //! | [`path()`] | the route that axum matched | has no key |
 //! | [`global()`] | nothing: all requests share one count | |
-//! | [`from_fn(f)`](from_fn) | the key that a closure returns | has no key where it returns `None` |
+//! | [`from_fn(f)`](from_fn()) | the key that a closure returns | has no key where it returns `None` |
 //! | `(a, b)` | several at once, up to four | has no key where one has none |
 //! | `a.or(b)` | `b` where there is no `a` | has no key where both have none |
 //!

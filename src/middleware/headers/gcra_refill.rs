@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::quota::{Algorithm, Quota};
 
 /// Returns the time in which GCRA refills `units`. The times of other algorithms are not known.
-pub(crate) fn refill_time(quota: &Quota, units: u32) -> Option<Duration> {
+pub(in crate::middleware) fn refill_time(quota: &Quota, units: u32) -> Option<Duration> {
     if quota.counted_by() != Algorithm::Gcra {
         return None;
     }

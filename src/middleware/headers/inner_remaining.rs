@@ -6,7 +6,7 @@ use super::field_names::{RATELIMIT, REMAINING, X_REMAINING};
 
 /// Returns the smallest number of remaining units in the headers of any dialect but draft 11, whose lists
 /// are added to and never replaced.
-pub(crate) fn inner_remaining(headers: &HeaderMap) -> Option<u64> {
+pub(in crate::middleware) fn inner_remaining(headers: &HeaderMap) -> Option<u64> {
     if headers.is_empty() {
         return None;
     }

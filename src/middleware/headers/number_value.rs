@@ -31,7 +31,7 @@ const fn texts() -> [[u8; DIGITS]; COUNT] {
 }
 
 /// Returns a number as the value of a header.
-pub(crate) fn number_value(number: u64) -> HeaderValue {
+pub(in crate::middleware) fn number_value(number: u64) -> HeaderValue {
     let text = usize::try_from(number)
         .ok()
         .and_then(|index| TEXTS.get(index));

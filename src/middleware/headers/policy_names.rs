@@ -13,7 +13,7 @@ const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 ///
 /// The name is the quota's own, else the limiter's. With several quotas, the limiter's name is followed by
 /// the window.
-pub(crate) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
+pub(in crate::middleware) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
     let is_only = quotas.len() == 1;
     let mut names = Vec::with_capacity(quotas.len());
     for quota in quotas {
@@ -30,7 +30,7 @@ pub(crate) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
 }
 
 /// Names the quotas that refuse.
-pub(crate) fn violated_policies(
+pub(in crate::middleware) fn violated_policies(
     limiter: &str,
     decision: &DecisionView,
 ) -> impl Iterator<Item = String> {
@@ -41,7 +41,7 @@ pub(crate) fn violated_policies(
 }
 
 /// Encodes a name as printable ASCII.
-pub(crate) fn encoded(name: &str) -> String {
+pub(in crate::middleware) fn encoded(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 

@@ -48,7 +48,11 @@ enum DraftTemplate {
 }
 
 impl Templates {
-    pub(crate) fn new(headers: &Headers, limiter: &Arc<str>, quotas: &Quotas) -> Self {
+    pub(in crate::middleware) fn new(
+        headers: &Headers,
+        limiter: &Arc<str>,
+        quotas: &Quotas,
+    ) -> Self {
         Self {
             headers: headers.clone(),
             limiter: Arc::clone(limiter),
@@ -79,7 +83,7 @@ impl Templates {
     }
 
     /// Whether there are fields with a single value, which only one of several layers can write.
-    pub(crate) fn has_single_values(&self) -> bool {
+    pub(in crate::middleware) fn has_single_values(&self) -> bool {
         let is_list = self
             .headers
             .ietf
@@ -88,7 +92,12 @@ impl Templates {
     }
 
     /// Writes the headers of a decision.
-    pub(crate) fn write(&self, decision: &DecisionView, place: Place, headers: &mut HeaderMap) {
+    pub(in crate::middleware) fn write(
+        &self,
+        decision: &DecisionView,
+        place: Place,
+        headers: &mut HeaderMap,
+    ) {
         if !self.reports(decision) {
             return;
         }

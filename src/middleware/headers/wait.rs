@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::decision::QuotaDecision;
 
 /// Rounds up, so that a client that waits this long is not refused again.
-pub(crate) fn whole_seconds(duration: Duration) -> u64 {
+pub(in crate::middleware) fn whole_seconds(duration: Duration) -> u64 {
     let part = u64::from(duration.subsec_nanos() > 0);
     duration.as_secs().saturating_add(part)
 }

@@ -13,7 +13,11 @@ use crate::middleware::headers::{Place, Templates, number_value, whole_seconds};
 
 impl Rejection {
     /// Adds the headers of every rejection to a response, and this rejection to its extensions.
-    pub(crate) fn complete(self, templates: &Templates, response: &mut Response<Bytes>) {
+    pub(in crate::middleware) fn complete(
+        self,
+        templates: &Templates,
+        response: &mut Response<Bytes>,
+    ) {
         let headers = response.headers_mut();
         // Once, for these headers and for those that others add.
         headers.reserve(HEADERS);
@@ -33,7 +37,7 @@ impl Rejection {
     }
 
     /// Lengthens the wait in a response to that of an outer layer, which admits nothing before.
-    pub(crate) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
+    pub(in crate::middleware) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
         let inner = headers.get(RETRY_AFTER).and_then(parse_seconds);
         if inner.is_some_and(|inner| inner < wait) {
             headers.insert(RETRY_AFTER, number_value(whole_seconds(wait)));

@@ -19,10 +19,12 @@ use super::text::message;
 use crate::error::ErrorKind;
 use crate::key::KeyErrorKind;
 
-pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-pub(crate) const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-pub(crate) const STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-pub(crate) const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+pub(in crate::middleware) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(in crate::middleware) const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(in crate::middleware) const STATUS_DETAILS: HeaderName =
+    HeaderName::from_static("grpc-status-details-bin");
+pub(in crate::middleware) const RETRY_PUSHBACK: HeaderName =
+    HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The headers of a response.
 const HEADERS: usize = 5;
@@ -55,7 +57,7 @@ impl Grpc {
     /// Returns the variant of gRPC that a request uses, if any.
     ///
     /// A call is a POST with one of three content types, in any encoding of messages.
-    pub(crate) fn of(parts: &Parts) -> Option<Self> {
+    pub(in crate::middleware) fn of(parts: &Parts) -> Option<Self> {
         if parts.method != Method::POST {
             return None;
         }
@@ -80,7 +82,7 @@ impl Grpc {
     }
 
     /// Answers a rejected call. The body is empty, so that the headers end the stream.
-    pub(crate) fn reject(self, rejection: &Rejection) -> Response<Bytes> {
+    pub(in crate::middleware) fn reject(self, rejection: &Rejection) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.reserve(HEADERS);

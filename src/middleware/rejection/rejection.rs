@@ -55,7 +55,7 @@ pub enum RejectionReason {
 }
 
 impl Rejection {
-    pub(crate) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
+    pub(in crate::middleware) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
         Self {
             limiter: Arc::clone(limiter),
             reason,
@@ -64,7 +64,7 @@ impl Rejection {
     }
 
     /// Sets the status of a request that a quota has refused.
-    pub(crate) fn with_status(self, status: StatusCode) -> Self {
+    pub(in crate::middleware) fn with_status(self, status: StatusCode) -> Self {
         Self {
             refused_status: status,
             ..self
@@ -114,7 +114,7 @@ impl Rejection {
         }
     }
 
-    pub(crate) fn is_refused(&self) -> bool {
+    pub(in crate::middleware) fn is_refused(&self) -> bool {
         matches!(self.reason, RejectionReason::Refused(_))
     }
 }
@@ -129,7 +129,7 @@ pub struct WouldReject {
 }
 
 impl WouldReject {
-    pub(crate) fn new(rejection: Rejection) -> Self {
+    pub(in crate::middleware) fn new(rejection: Rejection) -> Self {
         Self { rejection }
     }
 

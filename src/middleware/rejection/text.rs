@@ -10,7 +10,7 @@ use super::rejection::{Rejection, RejectionReason};
 pub(super) const HEADERS: usize = 8;
 
 /// Answers with a short text: the default of a layer.
-pub(crate) fn plain_text(rejection: &Rejection) -> Response<Bytes> {
+pub(in crate::middleware) fn plain_text(rejection: &Rejection) -> Response<Bytes> {
     let mut response = Response::new(line(rejection));
     *response.status_mut() = rejection.status();
     let headers = response.headers_mut();

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Version};
 const CLOSE: &str = "close";
 
 /// Whether an HTTP/1 request announces a body. Later versions only end the stream, not the connection.
-pub(crate) fn is_announced(parts: &Parts) -> bool {
+pub(in crate::middleware) fn is_announced(parts: &Parts) -> bool {
     let Parts {
         version, headers, ..
     } = parts;
@@ -22,7 +22,7 @@ pub(crate) fn is_announced(parts: &Parts) -> bool {
 }
 
 /// Announces that the connection ends with this response. Other connection options stay.
-pub(crate) fn announce_close(headers: &mut HeaderMap) {
+pub(in crate::middleware) fn announce_close(headers: &mut HeaderMap) {
     let options = headers.get_all(CONNECTION).iter();
     let mut options = options.flat_map(|options| options.as_bytes().split(|byte| *byte == b','));
     if !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(CLOSE.as_bytes())) {
