@@ -217,7 +217,7 @@ impl LayerConfig {
         let grpc = if self.grpc { Grpc::of(parts) } else { None };
         let mut response = match grpc {
             None => (self.responder)(&rejection),
-            Some(grpc) => grpc.refuse(&rejection),
+            Some(grpc) => grpc.reject(&rejection),
         };
         rejection.complete(&self.wording, &mut response);
         if self.close_rejected_uploads && unread_body::is_announced(parts) {

@@ -79,7 +79,7 @@ fn algorithm_rule() -> String {
 /// Parses a window, in microseconds.
 #[cfg(feature = "serde")]
 pub(super) fn parse_window(text: &str) -> Result<u64, ConfigError> {
-    parse_micros(text.trim()).ok_or_else(|| ConfigError::of_quota("window", text, WINDOW_RULE))
+    parse_micros(text.trim()).ok_or_else(|| ConfigError::quota_part("window", text, WINDOW_RULE))
 }
 
 /// Formats a window as [`parse_window`] reads it.
@@ -100,7 +100,7 @@ impl FromStr for Algorithm {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         parse_algorithm(text.trim())
-            .ok_or_else(|| ConfigError::of_quota("algorithm", text, &algorithm_rule()))
+            .ok_or_else(|| ConfigError::quota_part("algorithm", text, &algorithm_rule()))
     }
 }
 
