@@ -10,7 +10,7 @@ use super::trouble::{advice, code_of};
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::redis::connection::ConnectionIndex;
+use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::doctor::server;
 use crate::store::redis::protocol::{BatchEntry, EntryReply, unexpected};
 use crate::store::requests::Refund;
@@ -97,7 +97,7 @@ pub(crate) async fn check(asking: &Asking, scratch: &Scratch, cost: u32) -> Resu
         count: 1,
     }];
     let decided = async {
-        let live = asking.client.wait(ConnectionIndex::default()).await?;
+        let live = asking.client.acquire(KEYLESS).await?;
         asking.client.decide(&live, &entries).await
     };
     let granted = asking.within(decided).await?;

@@ -28,7 +28,7 @@ const FORMAT: &str = "v1";
 const BLOCKS: &str = "blocks";
 
 /// The slots of a cluster, as its specification has them.
-const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 impl KeyNames {
     /// With a prefix of any text; encoded as keys are, so that it holds no braces, which would move
