@@ -65,16 +65,18 @@ pub(crate) fn list(of: Weak<Shared>) -> impl Fn(&BlockList, RefreshTrigger) -> S
             return StoreFuture::ready(Ok(()));
         };
         // Who fails is not asked what nobody waits for.
-        if look == RefreshTrigger::Beside && shared.guard.is_open_at(shared.part_of_blocks()) {
+        if look == RefreshTrigger::Background
+            && shared.circuit_breaker.is_open_at(shared.part_of_blocks())
+        {
             return StoreFuture::ready(Ok(()));
         }
         let blocks = blocks.clone();
         StoreFuture::boxed(async move {
             match look {
-                RefreshTrigger::Asked => {
+                RefreshTrigger::Operator => {
                     within_deadline(&shared.client, shared.look(&blocks)).await
                 }
-                RefreshTrigger::Beside => {
+                RefreshTrigger::Background => {
                     let outcome = shared.look_patiently(&blocks).await;
                     if let Err(error) = &outcome {
                         shared.client.meter.failed(error.kind());

@@ -165,7 +165,7 @@ pub(crate) struct Shared {
     lanes: PerRuntime<Arc<Batchers>>,
     /// Whether the server is one of a cluster, by its URL or as it has said.
     pub(crate) is_cluster: Arc<AtomicBool>,
-    pub(crate) guard: CircuitBreaker,
+    pub(crate) circuit_breaker: CircuitBreaker,
     pub(crate) blocks: BlockList,
     pub(crate) seen: Seen,
     settings: Settings,
@@ -237,7 +237,7 @@ impl RedisStore {
         let clock = &settings.clock;
         let denials = RefusalCache::new(clock.clone(), settings.denials_for, client.meter.clone());
         let is_cluster = Arc::new(AtomicBool::new(client.connection.is_of_cluster()));
-        let guard = guard(&client, &is_cluster, &settings);
+        let circuit_breaker = circuit_breaker(&client, &is_cluster, &settings);
         Self {
             shared: Arc::new_cyclic(|shared| Shared {
                 blocks: BlockList::shared(
@@ -250,7 +250,7 @@ impl RedisStore {
                 denials: Arc::new(denials),
                 lanes: PerRuntime::default(),
                 is_cluster,
-                guard,
+                circuit_breaker,
                 settings,
             }),
         }
@@ -425,17 +425,21 @@ impl RedisStore {
 }
 
 /// One server fails as a whole; of a cluster, one that serves some ranges of slots.
-fn guard(client: &Client, is_cluster: &Arc<AtomicBool>, settings: &Settings) -> CircuitBreaker {
+fn circuit_breaker(
+    client: &Client,
+    is_cluster: &Arc<AtomicBool>,
+    settings: &Settings,
+) -> CircuitBreaker {
     let names = client.names.clone();
     let is_cluster = Arc::clone(is_cluster);
     CircuitBreaker::new()
-        .metered(client.meter.clone())
-        .kept_deadline(client.deadline)
+        .meter(client.meter.clone())
+        .deadline_enforced_by_store(client.deadline)
         .clock(settings.clock.clone())
         .fallback_keys(settings.fallback_keys)
-        .in_parts(SLOTS / SLOTS_OF_PART, move |check| {
+        .partitions(SLOTS / SLOTS_OF_PART, move |subject| {
             if is_cluster.load(Ordering::Relaxed) {
-                usize::from(names.slot(check.subject)) / SLOTS_OF_PART
+                usize::from(names.slot(subject)) / SLOTS_OF_PART
             } else {
                 0
             }
@@ -526,7 +530,7 @@ impl Store for RedisStore {
     }
 
     fn circuit_breaker(&self) -> CircuitBreaker {
-        self.shared.guard.clone()
+        self.shared.circuit_breaker.clone()
     }
 }
 
@@ -537,7 +541,7 @@ impl fmt::Debug for RedisStore {
             denials: _,
             lanes: _,
             is_cluster: _,
-            guard: _,
+            circuit_breaker: _,
             blocks: _,
             seen: _,
             settings,
