@@ -3,6 +3,7 @@
 mod counters;
 mod entries;
 mod locked;
+mod memory_counts;
 mod memory_store;
 mod overflow;
 mod shard;
@@ -12,7 +13,7 @@ mod table;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;
-pub(super) use memory_store::DEFAULT_MAX_KEYS;
+pub(super) use memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
 pub use memory_store::MemoryStore;
 
 #[cfg(test)]

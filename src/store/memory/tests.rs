@@ -182,7 +182,7 @@ fn dead_keys_can_be_dropped_at_once() {
 #[test]
 fn the_bound_holds_over_all_shards() {
     let store = MemoryStore::with_max_keys(5_000);
-    assert!(store.inner.keys.shards().count() > 1);
+    assert!(store.counts().keys.shards().count() > 1);
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT));
     tokio_test(async {
         for key in 0..20_000 {

@@ -88,7 +88,7 @@ impl SharedBlockList {
                 return StoreFuture::ready(Ok(()));
             };
             // A background refresh spares a store that fails.
-            if trigger == RefreshTrigger::Beside
+            if trigger == RefreshTrigger::Background
                 && shared.circuit_breaker.is_open_at(shared.breaker())
             {
                 return StoreFuture::ready(Ok(()));
@@ -96,11 +96,11 @@ impl SharedBlockList {
             let blocks = blocks.clone();
             StoreFuture::boxed(async move {
                 match trigger {
-                    RefreshTrigger::Asked => {
+                    RefreshTrigger::Operator => {
                         let refresh = shared.refresh(&blocks);
                         shared.client.within_deadline(refresh).await
                     }
-                    RefreshTrigger::Beside => {
+                    RefreshTrigger::Background => {
                         let outcome = shared.refresh_in_background(&blocks).await;
                         if let Err(error) = &outcome {
                             shared.client.meter.failed(error.kind());

@@ -449,12 +449,12 @@ impl RedisStore {
 fn circuit_breaker(client: &Client, topology: &Topology, settings: &Settings) -> CircuitBreaker {
     let (names, topology) = (client.names.clone(), topology.clone());
     CircuitBreaker::new()
-        .metered(client.meter.clone())
-        .kept_deadline(client.deadline)
+        .meter(client.meter.clone())
+        .deadline_enforced_by_store(client.deadline)
         .clock(settings.clock.clone())
         .fallback_keys(settings.fallback_keys)
-        .in_parts(BREAKERS, move |check| {
-            topology.breaker_of(|| names.slot(check.subject))
+        .partitions(BREAKERS, move |subject| {
+            topology.breaker_of(|| names.slot(subject))
         })
 }
 
