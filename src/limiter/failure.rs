@@ -19,9 +19,8 @@ impl RateLimiter {
         cost: u32,
         error: Error,
     ) -> Result<Decision, Error> {
-        let mut draft = DecisionBuilder::begin();
-        let shown = draft.open();
-        let (key, answer) = shown.ask_of(&self.quotas, cost, self.charger(), key);
+        let mut draft = DecisionBuilder::new();
+        let (key, answer) = draft.start(&self.quotas, cost, self.charger(), key);
         match self.blocks.left_of(self.subject(&self.quotas, key)) {
             None => self.without_store(draft, error),
             Some(left) => {
@@ -46,10 +45,10 @@ impl RateLimiter {
         error: Error,
     ) -> Result<Decision, Error> {
         let on_failure = self.on_failure.as_deref().filter(|_| is_of_store(&error));
-        let (Some(on_failure), Some((key, cost))) = (on_failure, draft.asked()) else {
+        let (Some(on_failure), Some((key, cost))) = (on_failure, draft.key_and_cost()) else {
             return Err(error);
         };
-        let quotas = self.quotas_of(draft.asked_quotas());
+        let quotas = self.quotas_of(draft.quota_list());
         let answered = match on_failure.policy.then {
             FailureAction::Closed => None,
             FailureAction::Open => {
@@ -69,12 +68,11 @@ impl RateLimiter {
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };
-        let shown = draft.open();
-        shown.ask_of(&quotas, cost, self.charger(), key);
-        shown.put(answer);
+        draft.start(&quotas, cost, self.charger(), key);
+        draft.set_answer(answer);
         let of = quotas.len();
-        shown.decide().map_err(|answers| mismatch(answers, of))?;
-        Ok(draft.end())
+        draft.decide().map_err(|answers| mismatch(answers, of))?;
+        Ok(draft.finish())
     }
 
     /// What this process says by its own counts, and by which quotas; nothing where it cannot tell.
@@ -100,6 +98,6 @@ impl RateLimiter {
         let subject = self.subject(&shares, key);
         let answer = self.guard.fallback()?.check(Check { subject, cost });
         let answer = answer.try_ready().ok()?.ok()?;
-        Some((shares, answer.of_fallback()))
+        Some((shares, answer.into_fallback()))
     }
 }

@@ -33,8 +33,8 @@ impl RateLimiter {
             return Ok(());
         }
         // A sorted set takes half a microsecond for each, while which Redis serves nobody.
-        if units > quotas.most_cost() {
-            return Err(Error::cost_too_large(units, quotas.most_cost()));
+        if units > quotas.max_cost() {
+            return Err(Error::cost_too_large(units, quotas.max_cost()));
         }
         if let Some(fallback) = self.guard.fallback_if_made() {
             let shares = match &self.on_failure {

@@ -320,8 +320,8 @@ impl RateLimiter {
         cost: u32,
         blocks: Option<&BlockList>,
     ) -> CheckProgress {
-        let mut draft = DecisionBuilder::begin();
-        let (key, answer) = draft.open().ask_of(quotas, cost, self.charger(), key);
+        let mut draft = DecisionBuilder::new();
+        let (key, answer) = draft.start(quotas, cost, self.charger(), key);
         let later = match answer_without_store(quotas, cost) {
             Some(answer) => Some(GuardedAnswer::ready(answer)),
             None => {
@@ -363,7 +363,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         match answer {
             Ok(answer) => {
-                draft.open().put(answer);
+                draft.set_answer(answer);
                 self.conclude(draft)
             }
             Err(error) => self.without_store(draft, error),
@@ -372,11 +372,11 @@ impl RateLimiter {
 
     #[inline(always)]
     pub(crate) fn conclude(&self, mut draft: DecisionBuilder) -> Result<Decision, Error> {
-        if let Err(answers) = draft.open().decide() {
-            let error = mismatch(answers, draft.asked_quotas().len());
+        if let Err(answers) = draft.decide() {
+            let error = mismatch(answers, draft.quota_list().len());
             return self.without_store(draft, error);
         }
-        let decision = draft.end();
+        let decision = draft.finish();
         if let Some(on_failure) = &self.on_failure {
             on_failure
                 .store_notices
@@ -387,7 +387,7 @@ impl RateLimiter {
 
     /// These quotas as a list: its own, where they are.
     pub(crate) fn quotas_of(&self, quotas: &[Quota]) -> Quotas {
-        if self.quotas.are(quotas) {
+        if self.quotas.equals(quotas) {
             self.quotas.clone()
         } else {
             quotas.iter().cloned().collect()
@@ -397,7 +397,7 @@ impl RateLimiter {
     #[inline(always)]
     pub(crate) fn charger(&self) -> LimiterId {
         LimiterId {
-            limiter: self.scope.fingerprint(),
+            name: self.scope.fingerprint(),
             store: self.guard.store_id(),
         }
     }
@@ -431,7 +431,7 @@ fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Err
     if quotas.is_empty() {
         return Some(Ok(Answer::new(Source::None, [])));
     }
-    let most = quotas.most_cost();
+    let most = quotas.max_cost();
     if cost <= most {
         return None;
     }
@@ -445,7 +445,7 @@ fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Err
 /// The least limit, if no wait makes `cost` fit into it.
 #[inline(always)]
 pub(crate) fn limit_below(quotas: &Quotas, cost: u32) -> Option<u32> {
-    quotas.least_limit().filter(|limit| cost > *limit)
+    quotas.min_limit().filter(|limit| cost > *limit)
 }
 
 #[cold]

@@ -55,7 +55,7 @@ impl RateLimiter {
         let Some(charged_to) = self.where_charged(decision)? else {
             return Ok(());
         };
-        let quotas = self.quotas_of(decision.asked_quotas());
+        let quotas = self.quotas_of(decision.quota_list());
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
@@ -129,7 +129,7 @@ impl RateLimiter {
         let Some(ChargedKey { key, .. }) = self.where_charged(decision)? else {
             return Ok(());
         };
-        let quotas = self.quotas_of(decision.asked_quotas());
+        let quotas = self.quotas_of(decision.quota_list());
         // What this process would count in place of the store has nothing to do with the reservation.
         let store_alone = Self {
             on_failure: None,
@@ -142,7 +142,7 @@ impl RateLimiter {
                 return Ok(());
             }
             let room = now.remaining();
-            let units = (more.min(room) >> lost).min(quotas.most_cost());
+            let units = (more.min(room) >> lost).min(quotas.max_cost());
             if units == 0 {
                 return Ok(());
             }
@@ -160,8 +160,8 @@ impl RateLimiter {
     }
 
     fn where_charged(&self, decision: &DecisionView) -> Result<Option<ChargedKey>, Error> {
-        match decision.where_charged() {
-            Some(charged_to) if charged_to.by.limiter != self.scope.fingerprint() => {
+        match decision.charged_key() {
+            Some(charged_to) if charged_to.limiter.name != self.scope.fingerprint() => {
                 Err(Error::new(
                     ErrorKind::Misconfigured,
                     format!(

@@ -63,7 +63,7 @@ impl Reservation {
     pub(crate) fn of_nothing(gate: Arc<LayerConfig>, view: Option<DecisionView>) -> Self {
         Self(Arc::new(Inner {
             gate,
-            view: view.unwrap_or_else(DecisionView::of_nothing),
+            view: view.unwrap_or_else(DecisionView::unlimited),
             decision: Mutex::default(),
         }))
     }

@@ -96,7 +96,7 @@ impl RefusalCache {
         denials
             .iter()
             .find(|denial| denial.is_of(check) && denial.holds(now))
-            .map(|denial| denial.answer.aged_locally(now - denial.answered_at))
+            .map(|denial| denial.answer.repeated_after(now - denial.answered_at))
     }
 
     /// To be called before a check is sent.

@@ -135,7 +135,7 @@ impl<'a> Refund<'a> {
     /// Of each stored count the strictest quota, by which it was charged, with its answer.
     pub(crate) fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
-        let charging = self.subject.quotas.charging();
+        let charging = self.subject.quotas.strictest_with_index();
         charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
     }
 }

@@ -112,9 +112,9 @@ impl Templates {
         let Some(draft) = self.headers.ietf else {
             return;
         };
-        let quotas = decision.asked_quotas();
+        let quotas = decision.quota_list();
         let plan_template;
-        let template = if self.quotas.are(quotas) {
+        let template = if self.quotas.equals(quotas) {
             self.template.as_ref()
         } else {
             plan_template = self.plan_template(draft, quotas);

@@ -10,7 +10,7 @@ use super::table::Table;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::Counted;
+use crate::decision::CountScope;
 use crate::decision::{Answer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
@@ -197,14 +197,14 @@ impl MemoryStore {
         let name = check.subject.fingerprint();
         let (mut shard, now) = keys.lock_now(name, clock);
         let held = shard.len();
-        shard.sweep_now_and_then(now);
-        answer.begin(now, Source::Memory);
-        let has_room = match shard.known(name) {
+        shard.sweep_occasionally(now);
+        answer.clear(now, Source::Memory);
+        let has_room = match shard.get_mut(name) {
             Some(counters) => {
                 counters.check(check, now, answer);
                 true
             }
-            None => self.check_stranger(&mut shard, check, now, answer),
+            None => self.check_new_key(&mut shard, check, now, answer),
         };
         self.tell_held(held, shard.len());
         if has_room { Ok(()) } else { Err(self.full()) }
@@ -213,7 +213,7 @@ impl MemoryStore {
     /// Decides over a check of a key that has no count of its own. Its shard stays locked, so that no
     /// other check of the key finds a place meanwhile.
     #[inline(never)]
-    fn check_stranger(
+    fn check_new_key(
         &self,
         shard: &mut Shard,
         check: Check<'_>,
@@ -223,12 +223,12 @@ impl MemoryStore {
         let Inner {
             overflow, clock, ..
         } = &*self.inner;
-        if overflow.check_live(check, clock, answer)
-            || shard.check_stranger(check.subject.fingerprint(), check, now, answer)
+        if overflow.check_active(check, clock, answer)
+            || shard.check_new_key(check.subject.fingerprint(), check, now, answer)
         {
             return true;
         }
-        if overflow.warns(now) {
+        if overflow.should_warn(now) {
             tracing::warn!(target: "tollgate::diagnostics",
                 "the memory store holds {} keys, all near their limits: new keys share the count of their \
                  network (IPv4 /24, IPv6 /48), or one of a few; raise `max_keys` if these are clients",
@@ -252,8 +252,8 @@ impl MemoryStore {
         } = &*self.inner;
         let name = subject.fingerprint();
         let (mut shard, now) = keys.lock_now(name, clock);
-        if shard.known(name).is_none()
-            && let Some((mut shard, now, place)) = overflow.live(subject, clock)
+        if shard.get_mut(name).is_none()
+            && let Some((mut shard, now, place)) = overflow.active(subject, clock)
         {
             return act(&mut shard, place.name, now);
         }
@@ -303,8 +303,8 @@ impl Store for MemoryStore {
             clock,
             ..
         } = &*self.inner;
-        match refund.answer().counted() {
-            Counted::Own => {
+        match refund.answer().scope() {
+            CountScope::Own => {
                 let name = refund.subject.fingerprint();
                 let (mut shard, now) = keys.lock_now(name, clock);
                 shard.refund(name, refund, now);

@@ -1,4 +1,4 @@
-//! The store in this process: the rules of the Redis store, without Redis.
+//! The store in this process, with the same rules as the Redis store.
 
 mod counters;
 mod entries;
@@ -8,7 +8,7 @@ mod overflow;
 mod shard;
 mod table;
 
-// `locked` takes these from here, so that a model checker can bring its own: see tests/interleavings.rs.
+// `locked` imports these from here, so that tests/interleavings.rs can replace them for a model checker.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;

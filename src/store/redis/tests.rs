@@ -14,20 +14,11 @@ use crate::decision::Answer;
 use crate::decision::QuotaAnswer;
 use crate::error::ErrorKind;
 use crate::key::Key;
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
 use crate::store::Check;
 use crate::store::requests::Subject;
 
 const CLOCK: &str = include_str!("../../../tests/support/clock.lua");
-
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SortedSetLog,
-    Algorithm::SlidingCounter,
-    Algorithm::SlidingBuckets(60),
-    Algorithm::FixedWindow,
-    Algorithm::Gcra,
-];
 
 /// What is asked in an entry: key, quotas, cost and count.
 type Asked<'a> = (&'a str, &'a Quotas, u32, u32);
@@ -143,7 +134,7 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
 fn a_full_server_fails_only_the_checks_that_would_write() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for algorithm in ALGORITHMS {
+    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
         run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
         run(&mut connection, &["FLUSHALL"]);
         let year = Duration::from_secs(366 * 86_400);
@@ -206,7 +197,7 @@ fn commands(connection: &mut Connection) -> Vec<String> {
 fn an_entry_of_many_checks_runs_the_commands_of_one() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for algorithm in ALGORITHMS {
+    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
         let year = Duration::from_secs(366 * 86_400);
         let quotas = Quotas::from(Quota::new(2_000, year).algorithm(algorithm));
         let mut commands_of = |key, count| {

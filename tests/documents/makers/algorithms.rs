@@ -3,25 +3,23 @@
 
 use std::path::Path;
 
+use tollgate::Algorithm;
+
 use crate::markdown::{Block, Document, Table, table};
 use crate::project::read;
 use crate::traffic::{ALGORITHMS, Admitted, LIMIT};
 
-/// As the README orders them: what is given up grows from row to row.
-const ORDER: [&str; 6] = [
-    "SlidingLog",
-    "SortedSetLog",
-    "SlidingBuckets(n)",
-    "SlidingCounter",
-    "Gcra",
-    "FixedWindow",
-];
+/// Returns the names as the README orders them: what is given up grows from row to row.
+fn names() -> Vec<String> {
+    let names = Algorithm::ALL
+        .iter()
+        .map(|facts| format!("{:?}", facts.algorithm));
+    names.map(|name| name.replace("(60)", "(n)")).collect()
+}
 
 /// Name, promise, most seen, and bytes of a key.
 pub(super) fn readme(_: &Block) -> String {
     let docs = documented();
-    let variants = variants();
-    assert_eq!(ORDER.len(), variants, "an algorithm is missing in ORDER");
     let results = Document::read(Path::new("benches/RESULTS.md"));
     let bytes = results.section("## Memory and commands").table();
     let heads = [
@@ -31,18 +29,16 @@ pub(super) fn readme(_: &Block) -> String {
         "bytes of a full key, limit 100",
         "bytes, limit 10 000",
     ];
-    let rows = ORDER.map(|name| {
+    let default = format!("{:?}", Algorithm::default());
+    let rows = names().into_iter().map(|name| {
+        let name = name.as_str();
         // Buckets that are empty are not stored: shown is the most that they take.
         let measured = if name.contains("(n)") {
             "the same, no bucket empty"
         } else {
             name
         };
-        let default = if name == ORDER[0] {
-            ", the default"
-        } else {
-            ""
-        };
+        let default = if name == default { ", the default" } else { "" };
         vec![
             format!("`{name}`{default}"),
             promise(&docs, name).to_owned(),
@@ -67,20 +63,6 @@ fn promise<'a>(docs: &'a Table, name: &str) -> &'a str {
     let mut rows = docs.rows().iter();
     let row = rows.find(|cells| cells[0].starts_with(&plain));
     &row.unwrap_or_else(|| panic!("the docs of Algorithm promise nothing of {name}"))[1]
-}
-
-/// How many variants the enum has.
-fn variants() -> usize {
-    let source = read("src/quota/algorithm.rs");
-    let body = source
-        .split_once("pub enum Algorithm {\n")
-        .expect("an enum")
-        .1;
-    let body = body.split_once("\n}").expect("its end").0;
-    let lines = body.lines().map(str::trim);
-    lines
-        .filter(|line| line.starts_with(|each: char| each.is_ascii_uppercase()))
-        .count()
 }
 
 /// The most requests of the example `boundary` in any span as long as the window.

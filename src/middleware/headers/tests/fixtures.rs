@@ -72,7 +72,7 @@ pub(super) fn both(draft: IetfDraft) -> Headers {
 }
 
 pub(super) fn write(headers: &Headers, decision: &DecisionView, place: Place, map: &mut HeaderMap) {
-    let quotas = decision.asked_quotas().iter().cloned().collect();
+    let quotas = decision.quota_list().iter().cloned().collect();
     Templates::new(headers, &"search".into(), &quotas).write(decision, place, map);
 }
 

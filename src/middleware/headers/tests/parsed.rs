@@ -54,7 +54,7 @@ fn any_decision() -> impl Strategy<Value = DecisionView> {
 
 fn fields(draft: IetfDraft, limiter: &str, decision: &DecisionView) -> HeaderMap {
     let mut map = HeaderMap::new();
-    let quotas = decision.asked_quotas().iter().cloned().collect();
+    let quotas = decision.quota_list().iter().cloned().collect();
     let templates = Templates::new(&Headers::ietf(draft), &limiter.into(), &quotas);
     templates.write(decision, Place::Tightest, &mut map);
     map

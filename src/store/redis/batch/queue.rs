@@ -19,11 +19,11 @@ use crate::store::requests::{Check, Subject};
 /// server to others, and its first answers do not wait long for its last.
 const MOST_WORK: u64 = 3_000;
 
-/// What an entry takes for each stored count, what each of its checks does, and a unit in a log: about
-/// what the benches measure. A bucket of a window takes a tenth of a microsecond more.
+/// What an entry takes for each stored count, and what each of its checks does: about what the benches
+/// measure. A bucket of a window takes a tenth of a microsecond more, a unit `work_per_unit` of its
+/// algorithm.
 const WORK_OF_ENTRY: u64 = 28;
 const WORK_OF_CHECK: u64 = 8;
-const WORK_OF_UNIT: u64 = 1;
 
 /// All that wait, in order of their arrival, but that a check joins the last entry of its key where
 /// that is like it.
@@ -220,18 +220,18 @@ impl OwnedCheck {
     }
 
     fn work_of_entry(&self) -> u64 {
-        let quotas = self.quotas.counters();
+        let quotas = self.quotas.strictest();
         let of_quota = |quota: &Quota| WORK_OF_ENTRY + quota.counted_by().parts();
         quotas.map(of_quota).sum()
     }
 
     fn work_of_check(&self) -> u64 {
-        let of_units = |algorithm: Algorithm| match algorithm {
-            Algorithm::SlidingLog | Algorithm::SortedSetLog => u64::from(self.cost) * WORK_OF_UNIT,
+        let of_units = |algorithm: Algorithm| {
+            let per_unit = algorithm.facts().work_per_unit;
             // Each check adds up the buckets.
-            counted => counted.parts() / 4,
+            u64::from(self.cost) * per_unit + algorithm.parts() / 4
         };
-        let quotas = self.quotas.counters();
+        let quotas = self.quotas.strictest();
         quotas
             .map(|quota| WORK_OF_CHECK + of_units(quota.counted_by()))
             .sum()

@@ -85,16 +85,9 @@ async fn charge_and_give_back(asking: &Asking, scratch: &Scratch) -> Result<Opti
 
 /// All algorithms, the log first. A minute: what is left behind, if anything is, goes after two.
 fn quotas() -> Quotas {
-    let algorithms = [
-        Algorithm::SlidingLog,
-        Algorithm::SortedSetLog,
-        Algorithm::SlidingCounter,
-        Algorithm::SlidingBuckets(6),
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ];
+    let algorithms = Algorithm::ALL.iter().map(|facts| facts.with_buckets(6));
     let quotas = algorithms.map(|algorithm| Quota::per_minute(100).algorithm(algorithm));
-    Quotas::from(quotas)
+    quotas.collect()
 }
 
 /// Asks for one check, past what the store does to spare Redis calls.
