@@ -1,4 +1,4 @@
-//! What operators do with keys while the service runs.
+//! Operations on keys for operators, while the service runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::telemetry::RefusedKey;
 /// all processes that receive requests. An idle process learns of it with its first check. See the
 /// [guide](crate::guide::operating) for more.
 ///
-/// Callers of these methods can lift any limit: put them behind a login, as the example `admin` does.
+/// These methods can lift any limit: put them behind a login, as the example `admin` does.
 ///
 /// # Which key
 ///
@@ -159,7 +159,7 @@ impl Admin {
         limiter.store.credit(Credit { subject, units }).await
     }
 
-    /// Blocks a key for a duration, whatever it has left: its checks are refused by
+    /// Blocks a key for a duration, regardless of what it has left: its checks are refused by
     /// [`Source::Block`](crate::Source::Block) and charged nowhere, and `Retry-After` says how long the
     /// block lasts. A second block replaces the duration of the first.
     ///

@@ -1,4 +1,4 @@
-//! What a limiter does while its store fails.
+//! The policy of a limiter while its store fails.
 
 use std::num::NonZeroU32;
 
@@ -62,8 +62,8 @@ impl FailurePolicy {
     /// so a flapping store gives nothing away. Limiters of one store and name share these counts as they
     /// share those of the store.
     ///
-    /// What this process cannot count is answered as [`closed`](Self::closed) does: no more keys fit, or
-    /// the cost is above the share of a limit.
+    /// A check that this process cannot count is answered as [`closed`](Self::closed) does: because no
+    /// more keys fit, or because the cost is above the share of a limit.
     #[must_use]
     pub const fn fall_back() -> Self {
         Self::new(FailureAction::FallBack)

@@ -3,12 +3,9 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
 
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use crate::decision::{Decision, DecisionView, LimiterId};
+use crate::decision::LimiterId;
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
@@ -61,10 +58,6 @@ pub struct RateLimiter {
     pub(super) on_failure: Option<Arc<FailureHandler>>,
     pub(super) telemetry: Arc<Telemetry>,
 }
-
-/// The longest wait before a refused check is repeated: other callers may refund units, and a failed
-/// store may have recovered.
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// The name of a limiter by default.
 const DEFAULT_NAME: &str = "default";
@@ -120,100 +113,6 @@ impl RateLimiter {
     pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
         self.on_failure = Some(Arc::new(FailureHandler::new(policy, &self.quotas)));
         self
-    }
-
-    /// Charges one unit to `key`, if every quota has room for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`check_n`](Self::check_n).
-    pub fn check(&self, key: impl Into<Key>) -> impl Future<Output = Result<Decision, Error>> {
-        self.check_n(key, 1)
-    }
-
-    /// Charges `cost` units to `key`, if every quota has room for all of them.
-    ///
-    /// A cost of 0 charges nothing. If the future is dropped while a remote store is being asked, the
-    /// units may have been charged: they return when their window has passed.
-    ///
-    /// # Errors
-    ///
-    /// The store is not asked, and the error is
-    ///
-    /// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if the cost is above a limit, so that
-    ///   waiting would never help;
-    /// - [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log.
-    ///
-    /// Otherwise it is the error of the store, unless [`on_failure`](Self::on_failure) set another policy.
-    pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
-        let started = self.start_check_within_limits(key, cost);
-        let checked = self.complete(started).await;
-        self.telemetry.checked(&checked);
-        checked
-    }
-
-    /// Returns what `key` has used and left, and when it resets, without charging it.
-    ///
-    /// It is a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) says little, and
-    /// [`remaining`](crate::DecisionView::remaining) says what would be admitted now.
-    /// [`Admin::peek`](crate::Admin::peek) also says whether the key is blocked.
-    ///
-    /// # Errors
-    ///
-    /// When the store fails.
-    pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
-        self.check_despite_block(&self.quotas, key, 0).await
-    }
-
-    /// Charges `cost` units to `key` as soon as there is room, and waits for it.
-    ///
-    /// For jobs that would rather be late than fail. The wait lasts as long as
-    /// [`retry_after`](crate::DecisionView::retry_after), and longer if another caller was faster. The
-    /// check is repeated at least once a second, since units may be refunded.
-    ///
-    /// A wait that would end later than `max_wait` after the call does not start: the refusal is
-    /// returned at once, with the wait that it would have taken.
-    ///
-    /// # Errors
-    ///
-    /// As [`check_n`](Self::check_n).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-    /// use std::time::Duration;
-    /// use tollgate::{MemoryStore, Quota, RateLimiter};
-    ///
-    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::new(1, Duration::from_millis(20)));
-    /// let max_wait = Duration::from_secs(5);
-    /// for _ in 0..3 {
-    ///     assert!(limiter.until_ready("ada", 1, max_wait).await?.is_allowed());
-    /// }
-    /// # Ok::<(), tollgate::Error>(())
-    /// # }).unwrap();
-    /// ```
-    pub async fn until_ready(
-        &self,
-        key: impl Into<Key>,
-        cost: u32,
-        max_wait: Duration,
-    ) -> Result<Decision, Error> {
-        let key = key.into();
-        let started_at = Instant::now();
-        loop {
-            let started = self.start_check_within_limits(&key, cost);
-            let checked = self.complete(started).await;
-            let time_left = max_wait.saturating_sub(started_at.elapsed());
-            let decision = checked.as_ref().ok();
-            match decision.and_then(|decision| backoff_after(decision, time_left)) {
-                Some(backoff) => sleep(backoff).await,
-                None => {
-                    self.telemetry.checked(&checked);
-                    return checked;
-                }
-            }
-        }
     }
 
     /// Forgets what is charged to `key` under this limiter's quotas.
@@ -276,13 +175,6 @@ impl RateLimiter {
             quotas,
         }
     }
-}
-
-/// Returns how long to wait before a check is repeated. `None` if it was admitted, or if the wait would
-/// not help within `time_left`.
-pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Option<Duration> {
-    let retry_after = decision.retry_after()?;
-    (retry_after <= time_left).then_some(retry_after.min(MAX_BACKOFF))
 }
 
 impl fmt::Debug for RateLimiter {

@@ -1,4 +1,4 @@
-//! Where counts live: the [`Store`] trait, and the stores of this crate.
+//! Stores of counts: the [`Store`] trait, and the stores of this crate.
 //!
 //! [`RedisStore`](crate::RedisStore) shares its counts between all processes,
 //! [`MemoryStore`](crate::MemoryStore) counts in this one, by the same rules.

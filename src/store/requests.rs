@@ -75,8 +75,8 @@ pub struct Reset<'a> {
     pub(crate) subject: Subject<'a>,
 }
 
-/// Tells a [`Store`](crate::Store) to block a key of a limiter, whatever its quotas. It replaces an
-/// earlier block of the key.
+/// Tells a [`Store`](crate::Store) to block a key of a limiter, regardless of its quotas. It
+/// replaces an earlier block of the key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Block<'a> {

@@ -132,11 +132,11 @@ impl BlockList {
         }
     }
 
-    /// Blocks or unblocks a key as a store was told to.
+    /// Adds a block to the list, or removes it if its duration is zero.
     ///
     /// # Errors
     ///
-    /// Of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
+    /// An error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
     pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
         let now = self.inner.clock.now();
         let (limiter, key) = (block.limiter().clone(), block.key().clone());

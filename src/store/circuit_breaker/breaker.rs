@@ -26,7 +26,7 @@ const MAX_OPEN: u64 = 500_000;
 /// A probe without an outcome this long after the deadline is lost.
 const PROBE_TIMEOUT: u64 = SECOND;
 
-/// Callers that give up before 1/4 of the deadline are ignored: a healthy store might not have
+/// A caller that gives up before 1/4 of the deadline is ignored: a healthy store might not have
 /// replied yet.
 const MIN_WAIT_FRACTION: u64 = 4;
 

@@ -57,7 +57,7 @@ impl MemoryCounts {
     ///
     /// # Errors
     ///
-    /// Of kind [`ErrorKind::Full`] when there is no room for a new key.
+    /// An error of kind [`ErrorKind::Full`] if there is no room for a new key.
     #[inline]
     pub(crate) fn check(&self, check: Check<'_>, answer: &mut Answer) -> Result<(), Error> {
         let name = check.subject.fingerprint();

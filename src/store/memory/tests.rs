@@ -1,4 +1,4 @@
-//! What happens when the memory is full.
+//! A full store: which keys are dropped, and which are kept.
 
 #[cfg(feature = "test-util")]
 use std::time::Duration;

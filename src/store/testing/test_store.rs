@@ -135,7 +135,7 @@ impl TestStore {
         &self.clock
     }
 
-    /// Refuses the next checks with a cost, whatever is counted.
+    /// Refuses the next checks with a cost, regardless of the counts.
     ///
     /// They get this `retry_after`, or with `None` the answer that no wait helps. Checks of cost 0 see a
     /// key without units left, and are not among the number. Behaviours chosen earlier come first.
