@@ -1,6 +1,5 @@
 //! Pages to read before a decision, rather than to look something up. In this order, or by what is asked.
 //!
-//! <!-- from: items -->
 //! | | page | tells |
 //! |---|---|---|
 //! | **To begin** | [start] | from nothing to a limit in production, in ten steps |
@@ -63,6 +62,3 @@ pub mod defaults {}
 
 #[doc = include_str!("what_this_does_not_do.md")]
 pub mod what_this_does_not_do {}
-
-#[cfg(all(test, feature = "test-util"))]
-mod tests;

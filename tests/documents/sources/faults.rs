@@ -1,10 +1,10 @@
-//! What the README picks out of what came of the faults.
+//! Figures from the results of the chaos tests.
 
 use std::path::Path;
 
-use crate::markdown::{Document, table};
+use crate::markdown::{Block, Document, numbers, table};
 
-/// The figures of a fault, of which texts can be taken.
+/// The rows of the results: number, fault, figure and bound.
 struct Figures(Vec<Vec<String>>);
 
 impl Figures {
@@ -19,8 +19,8 @@ impl Figures {
         )
     }
 
-    /// What stands between two texts in the figure of a fault, or all that follows the first.
-    fn of(&self, fault: &str, before: &str, after: &str) -> &str {
+    /// Returns the part of a fault's figure between two texts. The second may be empty: up to the end.
+    fn part(&self, fault: &str, before: &str, after: &str) -> &str {
         let mut rows = self.0.iter();
         let row = rows.find(|cells| cells[1].contains(fault));
         let figure = &row.unwrap_or_else(|| panic!("no fault {fault:?}"))[2];
@@ -33,9 +33,9 @@ impl Figures {
     }
 }
 
-pub(super) fn faults() -> String {
+pub(super) fn readme() -> String {
     let figures = Figures::read();
-    let of = |fault, before, after| figures.of(fault, before, after);
+    let of = |fault, before, after| figures.part(fault, before, after);
     let rows = [
         (
             "Redis hangs for 5 s",
@@ -138,7 +138,7 @@ pub(super) fn faults() -> String {
     table(&["fault", "seen"], 0, rows)
 }
 
-/// With a space between the thousands of each whole number.
+/// Puts a space between the thousands of each whole number.
 fn grouped(text: &str) -> String {
     let is_digit = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
     let mut grouped = String::new();
@@ -152,4 +152,32 @@ fn grouped(text: &str) -> String {
         grouped.push(each);
     }
     grouped
+}
+
+/// Guide: each number is in the figure of its fault.
+pub(super) fn failovers(block: &Block) -> Result<(), String> {
+    let Figures(printed) = Figures::read();
+    for row in block.rows() {
+        let found = printed.iter().find(|cells| cells[1] == row[0]);
+        let found = found.ok_or_else(|| format!("no fault {:?} in the results", row[0]))?;
+        let there = numbers(&found[2]);
+        if let Some(number) = numbers(&row[1])
+            .into_iter()
+            .find(|each| !there.contains(each))
+        {
+            return Err(format!("{number} is not in {:?}", found[2]));
+        }
+    }
+    Ok(())
+}
+
+/// Guide: each number is a bound that a chaos test holds.
+pub(super) fn bounds(block: &Block) -> Result<(), String> {
+    let Figures(printed) = Figures::read();
+    let held: Vec<String> = printed.iter().flat_map(|row| numbers(&row[3])).collect();
+    let mut written = block.rows().iter().flatten().flat_map(|cell| numbers(cell));
+    match written.find(|number| !held.contains(number)) {
+        Some(number) => Err(format!("{number} is in no bound of tests/chaos/RESULTS.md")),
+        None => Ok(()),
+    }
 }
