@@ -199,17 +199,19 @@ pub(crate) fn table(
     text
 }
 
-/// Returns the numbers in a text. A space or a point between digits belongs to the number.
+/// Returns the numbers in a text, those with a space between their thousands without it.
 pub(crate) fn numbers(text: &str) -> Vec<String> {
     let mut numbers = vec![String::new()];
-    let mut rest = text.chars().peekable();
+    let mut rest = text.chars();
     while let Some(each) = rest.next() {
-        let is_next_digit = rest.peek().is_some_and(char::is_ascii_digit);
+        let digits = rest.as_str().bytes().take_while(u8::is_ascii_digit).count();
         let number = numbers.last_mut().expect("one");
-        if each.is_ascii_digit() || (!number.is_empty() && is_next_digit && " .".contains(each)) {
-            number.push(each);
-        } else if !number.is_empty() {
-            numbers.push(String::new());
+        match each {
+            '0'..='9' => number.push(each),
+            '.' if !number.is_empty() && digits > 0 => number.push('.'),
+            ' ' if !number.is_empty() && digits == 3 => {}
+            _ if !number.is_empty() => numbers.push(String::new()),
+            _ => {}
         }
     }
     numbers.retain(|number| !number.is_empty());

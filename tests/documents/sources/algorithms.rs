@@ -99,7 +99,7 @@ pub(super) fn stored(block: &Block) -> Result<(), String> {
             }
         }
         let written = numbers(&row[1]).into_iter();
-        let written = written.map(|number| number.replace(' ', "").parse().expect("a number"));
+        let written = written.map(|number| number.parse().expect("a number"));
         let written: Vec<f64> = written.collect();
         let (bytes, printed) = match name {
             "SlidingLog" => (written[0], number(name, "a unit of 10 000")),

@@ -28,35 +28,24 @@ pub(crate) enum Source {
 }
 
 const SOURCES: &[(&str, Source)] = &[
-    // README.
     ("algorithms", Source::Text(algorithms::readme)),
+    ("promises", Source::Text(|_| algorithms::promises())),
+    ("stored", Source::Check(algorithms::stored)),
     ("try-axum", Source::Text(|_| programs::axum().0)),
     ("axum", Source::Text(|_| programs::axum().1)),
     ("doctor", Source::Shape(programs::doctor)),
     ("examples", Source::Text(manifest::examples)),
     ("features", Source::Text(|_| manifest::features())),
-    ("redis-cost", Source::Text(|_| measured::redis_cost())),
-    ("observed", Source::Text(|_| measured::observed())),
-    ("beside-peers", Source::Text(|_| measured::beside_peers())),
-    ("faults", Source::Text(|_| faults::readme())),
-    // The guide.
-    ("promises", Source::Text(|_| algorithms::promises())),
-    ("stored", Source::Check(algorithms::stored)),
-    ("failovers", Source::Check(faults::failovers)),
+    ("redis-cost", Source::Text(measured::redis_cost)),
+    ("beside-peers", Source::Text(measured::beside_peers)),
+    ("benches", Source::Check(measured::printed)),
+    ("faults", Source::Check(faults::figures)),
     ("fault-bounds", Source::Check(faults::bounds)),
-    ("speed-in-memory", Source::Text(|_| measured::in_memory())),
-    ("speed-batches", Source::Text(|_| measured::batches())),
-    ("speed-hot-key", Source::Text(|_| measured::hot_key())),
-    ("speed-refused", Source::Text(|_| measured::refused())),
-    (
-        "speed-algorithms",
-        Source::Text(|_| measured::by_algorithm()),
-    ),
+    ("defaults", Source::Check(defaults::defaults)),
     ("governor-quotas", Source::Check(moving::quotas)),
-    ("headers-seen", Source::Check(moving::headers)),
+    ("headers", Source::Check(moving::headers)),
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
-    ("defaults", Source::Check(defaults::defaults)),
     // `tests/metrics` compares these with what is emitted.
     ("metrics", Source::Check(|_| Ok(()))),
 ];
