@@ -128,7 +128,7 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
     );
 
     // A look costs nothing; after a reset nothing is used.
-    let look = client.get(format!("{url}/look?{LIMIT}"));
+    let look = client.get(format!("{url}/peek?{LIMIT}"));
     let looked = told(look.try_clone().expect("no body")).await;
     assert_eq!(looked["lanes"][0]["used"], json!([2]));
     let reset = client.post(format!("{url}/reset?{LIMIT}"));
@@ -745,7 +745,7 @@ async fn an_operator_looks_at_a_key_and_resets_gives_and_blocks() {
         [[200; 10].as_slice(), &[429; 2]].concat()
     );
     let key = json!({ "key": { "kind": "address", "value": "127.0.0.1" } });
-    let look = || desk.tells(desk.post("/site/look", &key));
+    let look = || desk.tells(desk.post("/site/peek", &key));
     let standing = look().await;
     assert_eq!(standing["key"], "ip=127.0.0.1");
     assert_eq!(standing["blocked_seconds"], Value::Null);
@@ -800,11 +800,11 @@ async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
     let key = |kind: &str, value: &str| json!({ "kind": kind, "name": "a b", "value": value });
     let ada = key("text", "ada");
     for (path, body, status) in [
-        ("/site/look", json!({ "key": key("address", "1.2.3") }), 400),
-        ("/site/look", json!({ "key": key("header", "x") }), 400),
-        ("/site/look", json!({ "key": key("stored", "a b") }), 400),
-        ("/site/look", json!({ "key": key("name", "ada") }), 422),
-        ("/site/look", json!({}), 422),
+        ("/site/peek", json!({ "key": key("address", "1.2.3") }), 400),
+        ("/site/peek", json!({ "key": key("header", "x") }), 400),
+        ("/site/peek", json!({ "key": key("stored", "a b") }), 400),
+        ("/site/peek", json!({ "key": key("name", "ada") }), 422),
+        ("/site/peek", json!({}), 422),
         ("/nowhere/look", json!({ "key": ada }), 404),
         ("/site/change", json!({ "key": ada, "do": "explode" }), 422),
         ("/site/change", json!({ "key": ada, "do": "give" }), 422),
@@ -819,7 +819,7 @@ async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
             422,
         ),
         (
-            "/site/look",
+            "/site/peek",
             json!({ "key": key("text", &"a".repeat(5_000)) }),
             413,
         ),
