@@ -1,4 +1,4 @@
-//! The keys of a service's limiters: looked at, reset, given units, blocked.
+//! Routes to peek at the keys of limiters, and to reset, credit and block them.
 //!
 //! To have this in a service of your own, copy this folder but for `main.rs`, and serve
 //! [`router`] on a listener that the world does not reach.

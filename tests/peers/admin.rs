@@ -87,7 +87,7 @@ impl Desk {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
+async fn an_operator_looks_at_a_key_resets_it_credits_it_and_blocks_it() {
     let desk = Desk::start().await;
     desk.log_in(&desk.token).await;
     assert_eq!(desk.statuses(12).await[9..], [200, 429, 429]);
@@ -100,9 +100,9 @@ async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
     assert_eq!(browser.text("#blocked-for").await, "Not blocked.");
 
     browser.put("#units", "3").await;
-    browser.click("#give button").await;
+    browser.click("#credit button").await;
     browser
-        .until("#status", |text| text == "Given 3 units.")
+        .until("#status", |text| text == "Credited 3 units.")
         .await;
     assert!(
         browser

@@ -205,9 +205,9 @@ on("look", "submit", () => {
   return peek(kind === "header" ? { kind, name: byId("header").value.trim(), value } : { kind, value });
 });
 on("reset", "click", () => change({ do: "reset" }, "Reset: nothing is charged."));
-on("give", "submit", () => {
+on("credit", "submit", () => {
   const units = byId("units").valueAsNumber;
-  return change({ do: "give", units }, `Given ${units} units.`);
+  return change({ do: "credit", units }, `Credited ${units} units.`);
 });
 on("block", "submit", () => {
   const seconds = byId("time").valueAsNumber * Number(byId("unit").value);
