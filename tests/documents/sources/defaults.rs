@@ -52,7 +52,6 @@ pub(super) fn defaults(block: &Block) -> Result<(), String> {
 }
 
 /// Returns the default of a setting as the page writes it, and whether the code has it.
-#[expect(clippy::too_many_lines, reason = "a table")]
 pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
     // Its Debug shows its clock, which clones share.
     let untouched = RedisStore::open("redis://127.0.0.1:1").expect("a URL");
