@@ -2,7 +2,8 @@
 //!
 //! - A block of Rust is a doctest.
 //! - A command, in a block of `sh` or in a sentence, is run by a test, `.ci/run` or the workflow (`commands.rs`).
-//! - A block or table after `<!-- from: NAME -->` is compared with its source in `sources/`. Other tables are prose.
+//! - A block or table after `<!-- from: NAME -->` is compared with its source in `sources/`. Other tables are prose,
+//!   unless a column is aligned to the right, as figures are.
 //! - A link into the repository resolves.
 //!
 //! After a bench was run and its output is in its `RESULTS.md`, this writes the tables again:
@@ -223,15 +224,21 @@ fn problems_in(text: &str) -> String {
 #[test]
 fn stale_blocks_and_commands_are_found() {
     for (text, message) in [
-        ("```text\nok\n```\n", "README.md:1: a block without"),
-        ("```toml\n[a]\n```\n", "a block without `<!-- from: NAME"),
+        (
+            "```text\nok\n```\n",
+            "README.md:1: a block or figures without",
+        ),
+        (
+            "```toml\n[a]\n```\n",
+            "a block or figures without `<!-- from: NAME",
+        ),
         (
             "<!-- from: no -->\n```text\n```\n",
             "no source is called no",
         ),
         (
             "<!-- from: axum -->\n\nText.\n\n```text\n```\n",
-            "a block without",
+            "a block or figures without",
         ),
         (
             "<!-- from: features -->\n|a|\n|---|\n",
@@ -245,6 +252,7 @@ fn stale_blocks_and_commands_are_found() {
             "<!-- from: faults -->\n|a|\n|---|\n|7.75 h|\n",
             "7.75 of [\"7.75 h",
         ),
+        ("|a|b|\n|---|--:|\n|x|1|\n", "a block or figures without"),
         ("```rust,ignore\n```\n", "Rust that is not compiled"),
         ("```rust\n```\n", "rustdoc does not read"),
         ("```\n```\n", "rustdoc does not read"),
