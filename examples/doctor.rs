@@ -36,6 +36,6 @@ fn store() -> Result<RedisStore, String> {
     let url = env::args()
         .nth(1)
         .or_else(|| env::var("TOLLGATE_STORE").ok());
-    let url = url.ok_or("whom? Credit the URL of a Redis, or set TOLLGATE_STORE")?;
+    let url = url.ok_or("no server to examine: pass the URL of a Redis, or set TOLLGATE_STORE")?;
     RedisStore::open(&url).map_err(|error| error.to_string())
 }

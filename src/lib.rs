@@ -1,14 +1,14 @@
 //! Exact, distributed rate limiting for tower and axum.
 //!
-//! A [`RateLimitLayer`] wraps any tower service of HTTP requests. It takes a [key](mod@key) from each
-//! request, an address or a header or a user, asks a [store](mod@store) in one atomic step whether
-//! a sliding window has room, and answers `429 Too Many Requests` with a `Retry-After` when it has
-//! not. With [`RedisStore`], all processes of a service share one exact limit; [`MemoryStore`] keeps
-//! to the same rules in one process.
+//! A [`RateLimitLayer`] wraps any tower service that handles HTTP requests. It takes a [key](mod@key)
+//! from each request, such as an address, a header or a user. It asks a [store](mod@store), in one
+//! atomic step, whether a sliding window has room. If not, it answers `429 Too Many Requests` with a
+//! `Retry-After`. With [`RedisStore`], all processes of a service share one exact limit.
+//! [`MemoryStore`] applies the same rules in one process.
 //!
 //! # Examples
 //!
-//! One line limits a router, here each client's address to 100 requests in any 60 seconds:
+//! One line limits a router, here to 100 requests of each client address in any 60 seconds:
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -19,34 +19,49 @@
 //!     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)));
 //! ```
 //!
-//! The address is known where the router is served by
-//! `into_make_service_with_connect_info::<SocketAddr>()`; see [`key::peer_ip`]. Quotas, names, keys
-//! and costs are told to the [layer](RateLimitLayer), or to a [`RateLimiter`] where there is no HTTP.
+//! The address is known if the router is served by
+//! `into_make_service_with_connect_info::<SocketAddr>()`; see [`key::peer_ip`]. Quotas, names, keys and
+//! costs are methods of the [layer](RateLimitLayer). Without HTTP, use a [`RateLimiter`].
 //!
 //! # How a check is decided
 //!
-//! 1. A check has a key, a cost in units, one unless said otherwise, and a list of [quotas](Quota).
+//! 1. A check has a key, a cost in units (1 by default), and a list of [quotas](Quota).
 //! 2. The store reads its own clock, once.
-//! 3. Each quota admits the check if the units charged to the key within its window, and the cost,
-//!    are at most its limit.
-//! 4. If every quota admits it, it is charged to all of them; else to none, and nothing is written.
-//! 5. The [`Decision`] tells what is used and left, and when a refused check will be admitted: that
-//!    is exact to the microsecond, by the predicate of rule 3.
+//! 3. Each quota admits the check if the units charged to the key within its window, plus the cost, are
+//!    at most its limit.
+//! 4. If every quota admits the check, it is charged to all of them. Otherwise it is charged to none,
+//!    and nothing is written.
+//! 5. The [`Decision`] has the units used and left, and the wait after which a refused check is
+//!    admitted. That wait is exact to the microsecond, by the predicate of rule 3.
 //!
-//! That is the default. Other [algorithms](Algorithm) keep less and promise less: see
+//! This is the default algorithm. Other [algorithms](Algorithm) store less and promise less: see
 //! [how to choose](guide::choosing_an_algorithm).
 //!
-//! # To read first
+//! # Where to find what
 //!
-//! [From nothing to a limit in production](guide::start) in ten steps, and the rest of the [guide]: where
-//! the layer goes, which key to take and whom to believe, tenants, what happens when Redis fails, what to
-//! watch, how to [look after keys](guide::operating), every default with its reason.
+//! | item | what it is for |
+//! |---|---|
+//! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
+//! | [`RateLimiter`] | checks without HTTP; [`Admin`] for operators |
+//! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | what is allowed, and how it is counted |
+//! | [`key`](mod@key) | who is counted: extractors, and [`Key`] |
+//! | [`store`](mod@store), [`RedisStore`], [`MemoryStore`] | where counts are kept, and the [`Store`] trait |
+//! | [`Decision`], [`DecisionView`], [`Source`] | the result of a check, and who decided |
+//! | [`FailurePolicy`] | what happens while the store fails |
+//! | [`Headers`], [`Rejection`], [`problem_json`](problem_json()), [`cors`] | what clients see |
+//! | [`Reservation`], [`WouldReject`] | what handlers see: a charge to settle, a dry run |
+//! | [`doctor`] | the report of [`RedisStore::doctor`] about a server |
+//! | [`Error`], [`ConfigError`] | what can go wrong |
+//!
+//! The [guide] starts with [ten steps to a limit in production](guide::start). Its pages cover the place
+//! of the layer, keys and proxies, tenants, failures of Redis, monitoring,
+//! [operating on keys](guide::operating), and every default with its reason.
 //!
 //! # What this does not do
 //!
-//! It refuses and does not queue; it counts requests, and not those that run; it believes no header about
-//! addresses that it was not told to; it reads no bodies; and it is exact as far as its store remembers.
-//! What to take instead is in the [guide](guide::what_this_does_not_do).
+//! It refuses requests and does not queue them. It counts requests, not those in flight. It trusts no
+//! header about addresses unless you configure one. It reads no bodies. It is as exact as the memory of
+//! its store. The guide has [alternatives](guide::what_this_does_not_do).
 //!
 //! # Features
 //!
@@ -54,11 +69,11 @@
 //! |---|---|---|
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
-//! | `metrics` | counts of checks, and how the store is, [through the facade `metrics`](guide::watching_it) | |
+//! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::watching_it) | |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |
 //! | `serde` | [`Quota`], [`Quotas`] and [`Algorithm`] in configurations, as text or maps | |
-//! | `test-util` | [`store::TestClock`] and [`store::TestStore`]: a clock that a test moves by hand, and a store that fails when it is told to | |
+//! | `test-util` | [`store::TestClock`] and [`store::TestStore`]: a clock that a test moves, and a store that refuses or fails on request | |
 //! | `tls` | TLS to Redis by rustls, by its URL | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -73,7 +88,7 @@
     )
 )]
 
-// From the outside in; a room knows only rooms below it.
+// Each room may use the rooms that CONTRIBUTING.md lists below it.
 mod algorithm;
 mod clock;
 mod decision;
@@ -99,7 +114,7 @@ pub use store::redis::doctor;
 pub use store::{MemoryStore, RedisStore, Store};
 pub use telemetry::RefusedKey;
 
-/// The examples of the README, as tests.
+/// Runs the examples of the README as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -128,7 +128,7 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
     );
 
     // A look costs nothing; after a reset nothing is used.
-    let look = client.get(format!("{url}/look?{LIMIT}"));
+    let look = client.get(format!("{url}/peek?{LIMIT}"));
     let looked = told(look.try_clone().expect("no body")).await;
     assert_eq!(looked["lanes"][0]["used"], json!([2]));
     let reset = client.post(format!("{url}/reset?{LIMIT}"));
@@ -738,14 +738,14 @@ async fn nobody_gets_at_the_keys_without_the_token_and_few_may_guess_it() {
 }
 
 #[tokio::test]
-async fn an_operator_looks_at_a_key_and_resets_gives_and_blocks() {
+async fn an_operator_looks_at_a_key_and_resets_credits_and_blocks() {
     let desk = Desk::start("memory:");
     assert_eq!(
         desk.statuses(12).await,
         [[200; 10].as_slice(), &[429; 2]].concat()
     );
     let key = json!({ "key": { "kind": "address", "value": "127.0.0.1" } });
-    let look = || desk.tells(desk.post("/site/look", &key));
+    let look = || desk.tells(desk.post("/site/peek", &key));
     let standing = look().await;
     assert_eq!(standing["key"], "ip=127.0.0.1");
     assert_eq!(standing["blocked_seconds"], Value::Null);
@@ -758,7 +758,7 @@ async fn an_operator_looks_at_a_key_and_resets_gives_and_blocks() {
     let returns = quota["returns_in_seconds"].as_f64().expect("a number");
     assert!(returns > 1_800.0 && returns <= 3_600.0, "{returns}");
 
-    let given = desk.change(&json!({ "do": "give", "units": 2 })).await;
+    let given = desk.change(&json!({ "do": "credit", "units": 2 })).await;
     assert_eq!(given["quotas"][0]["remaining"], 2);
     assert_eq!(desk.statuses(3).await, [200, 200, 429]);
     let reset = desk.change(&json!({ "do": "reset" })).await;
@@ -789,7 +789,7 @@ async fn an_operator_looks_at_a_key_and_resets_gives_and_blocks() {
         statuses_of(search.header("x-api-key", "ada"), 2).await,
         [200; 2]
     );
-    let standing = desk.tells(desk.post("/search/look", &api_key)).await;
+    let standing = desk.tells(desk.post("/search/peek", &api_key)).await;
     assert_eq!(standing["quotas"][1]["used"], 2);
     assert!(!standing["key"].as_str().expect("text").contains("ada"));
 }
@@ -800,17 +800,17 @@ async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
     let key = |kind: &str, value: &str| json!({ "kind": kind, "name": "a b", "value": value });
     let ada = key("text", "ada");
     for (path, body, status) in [
-        ("/site/look", json!({ "key": key("address", "1.2.3") }), 400),
-        ("/site/look", json!({ "key": key("header", "x") }), 400),
-        ("/site/look", json!({ "key": key("stored", "a b") }), 400),
-        ("/site/look", json!({ "key": key("name", "ada") }), 422),
-        ("/site/look", json!({}), 422),
-        ("/nowhere/look", json!({ "key": ada }), 404),
+        ("/site/peek", json!({ "key": key("address", "1.2.3") }), 400),
+        ("/site/peek", json!({ "key": key("header", "x") }), 400),
+        ("/site/peek", json!({ "key": key("stored", "a b") }), 400),
+        ("/site/peek", json!({ "key": key("name", "ada") }), 422),
+        ("/site/peek", json!({}), 422),
+        ("/nowhere/peek", json!({ "key": ada }), 404),
         ("/site/change", json!({ "key": ada, "do": "explode" }), 422),
-        ("/site/change", json!({ "key": ada, "do": "give" }), 422),
+        ("/site/change", json!({ "key": ada, "do": "credit" }), 422),
         (
             "/site/change",
-            json!({ "key": ada, "do": "give", "units": -1 }),
+            json!({ "key": ada, "do": "credit", "units": -1 }),
             422,
         ),
         (
@@ -819,7 +819,7 @@ async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
             422,
         ),
         (
-            "/site/look",
+            "/site/peek",
             json!({ "key": key("text", &"a".repeat(5_000)) }),
             413,
         ),

@@ -1,4 +1,4 @@
-//! A page to look at keys, reset them, give them units, block them: `cargo run --example admin`
+//! A page to peek at keys, and to reset, credit and block them: `cargo run --example admin`
 //!
 //! Beside it a service with limits, on another port. Do what the first lines say. On a Redis, what is
 //! done on the page of one process holds in all:

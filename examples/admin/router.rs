@@ -1,4 +1,4 @@
-//! The keys of a service's limiters: looked at, reset, given units, blocked.
+//! Routes to peek at the keys of limiters, and to reset, credit and block them.
 //!
 //! To have this in a service of your own, copy this folder but for `main.rs`, and serve
 //! [`router`] on a listener that the world does not reach.
@@ -37,7 +37,7 @@ pub(crate) fn router(
     let api = Router::new()
         .route("/limiters", get(list))
         .route("/limiters/{name}", get(overview))
-        .route("/limiters/{name}/look", post(look))
+        .route("/limiters/{name}/peek", post(peek))
         .route("/limiters/{name}/change", post(change))
         .layer(DefaultBodyLimit::max(MOST_BYTES))
         .with_state(Arc::new(limiters));
@@ -112,12 +112,12 @@ struct Question {
     key: Whose,
 }
 
-async fn look(
+async fn peek(
     State(limiters): Limiters,
     Path(name): Path<String>,
     Json(question): Json<Question>,
 ) -> Result<Json<Value>, Refusal> {
-    standing(find(&limiters, &name)?, &question.key.key()?).await
+    key_status(find(&limiters, &name)?, &question.key.key()?).await
 }
 
 #[derive(Deserialize)]
@@ -153,16 +153,16 @@ async fn change(
     // What failed may have been done all the same.
     tracing::warn!(limiter = name, key = key.as_str(), ?change, %peer, ok = done.is_ok(), "changed");
     done?;
-    standing(admin, &key).await
+    key_status(admin, &key).await
 }
 
-async fn standing(admin: &Admin, key: &Key) -> Result<Json<Value>, Refusal> {
-    let standing = admin.peek(key).await?;
+async fn key_status(admin: &Admin, key: &Key) -> Result<Json<Value>, Refusal> {
+    let status = admin.peek(key).await?;
     Ok(Json(json!({
         "key": key.as_str(),
-        "blocked_seconds": standing.blocked_for().map(|left| left.as_secs_f64()),
-        "source": format!("{:?}", standing.source()),
-        "quotas": quotas(&standing),
+        "blocked_seconds": status.blocked_for().map(|left| left.as_secs_f64()),
+        "source": format!("{:?}", status.source()),
+        "quotas": quotas(&status),
     })))
 }
 

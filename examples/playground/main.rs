@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/request", post(request))
         .route("/send", post(send))
-        .route("/look", get(look))
+        .route("/peek", get(peek))
         .route("/stream", post(start_stream))
         .route("/stream/stop", post(stop_stream))
         .route("/reset", post(reset))
@@ -104,12 +104,12 @@ async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
 
 /// How things stand, without a request: others may use the same key. What cannot be used, half typed
 /// maybe, is told in a 200 too.
-async fn look(State(shared): Shared, uri: Uri) -> Json<Value> {
+async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
     let settings = match Settings::of(&Query::of(&uri)) {
         Ok(settings) => settings,
         Err(invalid) => return Json(json!({ "invalid": invalid.told() })),
     };
-    let answers = shared.traffic.look(&settings).await;
+    let answers = shared.traffic.peek(&settings).await;
     let mut report = report::of(&[], &answers, &settings, shared.traffic.now());
     report["quotas"] = report::quotas(&settings.quotas);
     Json(report)

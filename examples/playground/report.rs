@@ -9,13 +9,13 @@ use tollgate::{DecisionView, Quotas, Rejection, RejectionReason};
 use crate::settings::Settings;
 use crate::traffic::Seen;
 
-/// Of requests, and how things stand for each algorithm by the answers to the last of them.
+/// Reports requests, and the decision of each algorithm on the last of them.
 pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: u64) -> Value {
     let requests = seen.iter().map(|seen| {
         let took = seen.ended - seen.began;
         json!([seen.began, took, seen.admitted])
     });
-    let lanes = answers.iter().map(standing);
+    let lanes = answers.iter().map(decision);
     json!({
         "now": now,
         "cost": settings.cost,
@@ -52,8 +52,8 @@ pub(crate) fn quotas(quotas: &Quotas) -> Value {
     quotas.collect()
 }
 
-/// How things stand by one algorithm; null where there is no decision, since the store failed.
-fn standing(answer: &Response) -> Value {
+/// The decision of one algorithm, or null if the store failed.
+fn decision(answer: &Response) -> Value {
     let rejection = answer.extensions().get().map(Rejection::reason);
     let decision = match rejection {
         Some(RejectionReason::Refused(decision)) => Some(decision),

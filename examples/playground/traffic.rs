@@ -83,7 +83,7 @@ impl Traffic {
     }
 
     /// Sends a request that costs nothing, and so passes and tells how things stand.
-    pub(crate) async fn look(&self, settings: &Settings) -> Vec<Response> {
+    pub(crate) async fn peek(&self, settings: &Settings) -> Vec<Response> {
         self.ask(settings, 0).await
     }
 

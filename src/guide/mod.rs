@@ -1,23 +1,22 @@
-//! Pages to read before a decision, rather than to look something up. In this order, or by what is asked.
+//! The guide: pages to read before a decision, in this order or by topic.
 //!
-//! <!-- from: items -->
-//! | | page | tells |
+//! | | page | covers |
 //! |---|---|---|
-//! | **To begin** | [start] | from nothing to a limit in production, in ten steps |
-//! | **To set it up** | [where the layer goes](where_the_layer_goes) | the stack around it, in tower and axum; browsers; limits in limits |
-//! | | [keys and proxies](keys_and_proxies) | which key to take, and whom to believe about addresses |
-//! | | [choosing an algorithm](choosing_an_algorithm) | what each promises and costs; what happens when a limit changes |
-//! | | [tenants and settling](tenants_and_settling) | plans from a database, dry runs, charges that follow the answer |
-//! | | [gRPC and clients](grpc_and_clients) | what a client of gRPC sees; keeping under the limit of another |
-//! | **To run it** | [when Redis fails](when_redis_fails) | what becomes of requests, how to run Redis, what to be woken by |
+//! | **First steps** | [start] | from nothing to a limit in production, in ten steps |
+//! | **Setup** | [where the layer goes](where_the_layer_goes) | the stack around it, in tower and axum; browsers; nested limits |
+//! | | [keys and proxies](keys_and_proxies) | the choice of a key, and which proxies to trust about addresses |
+//! | | [choosing an algorithm](choosing_an_algorithm) | what each promises and costs; changes of a limit |
+//! | | [tenants and settling](tenants_and_settling) | plans from a database, dry runs, charges that follow the response |
+//! | | [gRPC and clients](grpc_and_clients) | what a gRPC client sees; keeping under the limit of another service |
+//! | **Operation** | [when Redis fails](when_redis_fails) | what happens to requests, how to run Redis, which alerts should page |
 //! | | [watching it](watching_it) | metrics, alerts, a dashboard, events, and who is refused |
-//! | | [looking after keys](operating) | look at a key, reset it, give it units, block it; how soon that holds where |
+//! | | [looking after keys](operating) | peek at a key, reset, credit or block it; how soon that takes effect |
 //! | | [Cluster and Sentinel](cluster_and_sentinel) | slots, hash tags, failover, and what may be lost |
-//! | | [speed] | what a check costs, why, and how to measure one's own |
-//! | **To work with it** | [testing your service](testing_your_service) | a clock that is moved by hand, and a store that fails when it is told to |
+//! | | [speed] | what a check costs, why, and how to measure it |
+//! | **Development** | [testing your service](testing_your_service) | a clock that a test moves, and a store that fails on request |
 //! | | [moving from others](moving_from_others) | from `tower_governor`, from governor, from the script of tutorials |
-//! | **To be sure** | [defaults] | every default with its reason |
-//! | | [what this does not do](what_this_does_not_do) | its bounds, and what to take instead |
+//! | **Reference** | [defaults] | every default with its reason |
+//! | | [what this does not do](what_this_does_not_do) | limitations, and alternatives |
 
 #[doc = include_str!("start.md")]
 pub mod start {}
@@ -63,6 +62,3 @@ pub mod defaults {}
 
 #[doc = include_str!("what_this_does_not_do.md")]
 pub mod what_this_does_not_do {}
-
-#[cfg(all(test, feature = "test-util"))]
-mod tests;

@@ -1,9 +1,9 @@
-//! Who runs the commands that documents tell to type. A command that nobody runs may be stale.
+//! Finds out whether a command in a document is run by a test or by CI.
 
-use crate::project::{Project, files, read, text_of};
+use crate::project::{Project, files, read};
 
-/// The commands of a block of `sh`: without what comments say, and what goes on in the next line joined.
-pub(crate) fn of(block: &str) -> Vec<String> {
+/// Returns the commands of a block of `sh`, without comments, one for each program.
+pub(crate) fn in_block(block: &str) -> Vec<String> {
     let joined = block.replace("\\\n", " ");
     let lines = joined.lines().map(|line| {
         let line = line.split_once(" #").map_or(line, |(command, _)| command);
@@ -15,106 +15,107 @@ pub(crate) fn of(block: &str) -> Vec<String> {
         .collect()
 }
 
-/// Looks who runs it; else says what to do.
+/// Whether a span of code in a sentence is a command: cargo with options, or a script of this repository.
+pub(crate) fn is_command(code: &str) -> bool {
+    let mut words = code.split_whitespace().filter(|word| !word.contains('='));
+    match words.next() {
+        Some("cargo") => words.any(|word| word.starts_with('-')),
+        Some("tests/run" | ".ci/run" | ".ci/semver") => true,
+        _ => false,
+    }
+}
+
+/// Succeeds if something runs the command. The error says what to do.
 pub(crate) fn is_run(command: &str) -> Result<(), String> {
-    let words: Vec<&str> = command
-        .split(' ')
-        .skip_while(|word| is_setting(word))
-        .collect();
-    let after = |word: &str| {
-        let at = words.iter().position(|each| *each == word);
-        at.and_then(|at| words.get(at + 1))
-            .copied()
-            .unwrap_or_default()
-    };
+    let words = command.split(' ');
+    let words: Vec<&str> = words.skip_while(|word| is_variable(word)).collect();
+    let project = Project::get();
     match *words {
         ["cd", directory] => {
-            let there = crate::root().join(directory).is_dir();
-            there
+            let exists = crate::root().join(directory).is_dir();
+            exists
                 .then_some(())
                 .ok_or_else(|| format!("there is no directory {directory}"))
         }
         ["cargo", "run", ..] if words.contains(&"--example") => {
-            example_is_run(after("--example"), &words)
+            let name = value_of("--example", &words);
+            let example = project.target("example", name)?;
+            features_are_named(&example.required_features, &words)?;
+            a_test_runs(name)
+        }
+        ["cargo", "bench", ..] => {
+            let name = value_of("--bench", &words);
+            let bench = project.target("bench", name)?;
+            features_are_named(&bench.required_features, &words)?;
+            is_in_ci(&format!("--bench {name}"))
         }
         ["cargo", "doc", .., "--open"] => is_in_ci(command.trim_end_matches(" --open")),
-        // Where the benches beside peers are.
+        // The arguments of benches/peers choose what it measures.
         ["cargo", "run", "--release", "--ignore-rust-version", ..] => {
             is_in_ci("cargo run --release --ignore-rust-version")
         }
-        ["cargo", "bench", ..] => {
-            let bench = after("--bench");
-            Project::get().target("bench", bench)?;
-            features_are_named(
-                &Project::get().target("bench", bench)?.required_features,
-                &words,
-            )?;
-            is_in_ci(&format!("--bench {bench}"))
-        }
-        ["cargo", "test", ..] if !tests(&words).is_empty() => tests_are_there(&words),
-        // Which hands it all to `cargo test`.
-        ["tests/run", suite, ..] if suite.starts_with('-') => tests_are_there(&words),
-        ["tests/run"] => is_in_ci("tests/run"),
+        ["cargo", "test", ..] if !tests(&words).is_empty() => tests_exist(&words),
+        // The arguments go to `cargo test`.
+        ["tests/run", argument, ..] if argument.starts_with('-') => tests_exist(&words),
         ["tests/run", suite, ..] => is_in_ci(&format!("tests/run {suite}")),
         _ => is_in_ci(&words.join(" ")),
     }
 }
 
-/// `NAME=value` before a command.
-fn is_setting(word: &str) -> bool {
+/// Whether the word is `NAME=value`, which may stand before a command.
+fn is_variable(word: &str) -> bool {
     word.split_once('=').is_some_and(|(name, _)| {
-        !name.is_empty()
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        let mut bytes = name.bytes();
+        !name.is_empty() && bytes.all(|byte| byte.is_ascii_uppercase() || byte == b'_')
     })
 }
 
-/// What follows each `--test`.
+fn value_of<'a>(option: &str, words: &[&'a str]) -> &'a str {
+    let mut rest = words.iter().skip_while(|word| **word != option).skip(1);
+    rest.next().copied().unwrap_or_default()
+}
+
+/// Returns the value of each `--test`.
 fn tests<'a>(words: &[&'a str]) -> Vec<&'a str> {
-    let follows = |at: usize| match words[at] {
+    let value_at = |at: usize| match words[at] {
         "--test" => Some(words.get(at + 1).copied().unwrap_or_default()),
         word => word.strip_prefix("--test="),
     };
-    (0..words.len()).filter_map(follows).collect()
+    (0..words.len()).filter_map(value_at).collect()
 }
 
-fn tests_are_there(words: &[&str]) -> Result<(), String> {
+fn tests_exist(words: &[&str]) -> Result<(), String> {
     let mut tests = tests(words).into_iter();
     tests.try_for_each(|name| Project::get().target("test", name).map(drop))
 }
 
-/// An example that some test starts, with the features that it needs.
-fn example_is_run(name: &str, words: &[&str]) -> Result<(), String> {
-    let example = Project::get().target("example", name)?;
-    features_are_named(&example.required_features, words)?;
-    let tests = files("tests", &["rs"]);
-    let tests = text_of(
-        tests
-            .into_iter()
-            .filter(|path| !path.starts_with(crate::root().join("tests/documents"))),
-    );
-    let run = tests.contains(&format!("\"{name}\"")) || tests.contains(&format!("examples/{name}"));
+/// Succeeds if a test names the example, and so starts it.
+fn a_test_runs(example: &str) -> Result<(), String> {
+    let documents = crate::root().join("tests/documents");
+    let mut tests = files("tests", &["rs"]).into_iter();
+    let named = [format!("\"{example}\""), format!("examples/{example}")];
+    let run = tests.any(|path| {
+        let text = std::fs::read_to_string(&path).expect("text");
+        !path.starts_with(&documents) && named.iter().any(|name| text.contains(name))
+    });
     run.then_some(())
-        .ok_or_else(|| format!("no test runs the example {name}: add one to tests/examples.rs"))
+        .ok_or_else(|| format!("no test runs the example {example}: add one to tests/examples.rs"))
 }
 
 /// Cargo refuses to build a target whose features are off.
 fn features_are_named(required: &[String], words: &[&str]) -> Result<(), String> {
-    let project = Project::get();
     let all = words.contains(&"--all-features");
     let mut missing = required.iter().filter(|feature| {
-        let named = words
-            .iter()
-            .any(|word| word.split(',').any(|each| each == **feature));
-        !(all || named || project.is_default(feature))
+        let mut words = words.iter();
+        let named = words.any(|word| word.split(',').any(|each| each == **feature));
+        !(all || named || Project::get().is_default(feature))
     });
     missing.next().map_or(Ok(()), |feature| {
         Err(format!("it needs --features {feature}"))
     })
 }
 
-/// A line of what decides on changes, or of what runs each week.
+/// Succeeds if `.ci/run` or the workflow runs the command.
 fn is_in_ci(command: &str) -> Result<(), String> {
     let ci = [read(".ci/run"), read(".github/workflows/ci.yml")].join("\n");
     let mut lines = ci
@@ -127,8 +128,8 @@ fn is_in_ci(command: &str) -> Result<(), String> {
         })
     });
     run.then_some(()).ok_or_else(|| {
-        "nobody runs it: add it to .ci/run or .github/workflows/ci.yml, or have a maker of \
-         tests/documents/makers/ run it and put `<!-- from: NAME -->` before the block"
+        "nothing runs it: add it to .ci/run or .github/workflows/ci.yml, or run it in \
+         tests/documents/sources/ and put `<!-- from: NAME -->` before the block"
             .to_owned()
     })
 }

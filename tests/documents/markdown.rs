@@ -1,21 +1,23 @@
-//! A document as these tests read it: its blocks of code, its tables, and where it links to.
+//! A document as the checks read it: its blocks of code, its tables, its commands and its links.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{CodeBlockKind, Event, LinkType, Options, Parser, Tag, TagEnd};
 
-/// What stands before a block that is made from somewhere: `<!-- from: NAME -->`.
+use crate::commands::is_command;
+
+/// The comment before a block that has a source.
 const MARKER: (&str, &str) = ("<!-- from: ", " -->");
 
 pub(crate) struct Document {
-    /// From the root of the repository.
+    /// Relative to the repository.
     pub(crate) path: PathBuf,
     pub(crate) text: String,
     pub(crate) blocks: Vec<Block>,
-    /// Commands within its sentences, and the line.
+    /// The commands in sentences, with their lines.
     pub(crate) commands: Vec<(String, usize)>,
-    /// Where its links and pictures point, as written, and the line.
+    /// The targets of links and pictures, with their lines.
     pub(crate) links: Vec<(String, usize)>,
 }
 
@@ -23,25 +25,25 @@ pub(crate) struct Document {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) kind: Kind,
-    /// Of code, what stands between the fences; of a table, all of it.
+    /// The lines between the fences, or the whole table.
     pub(crate) text: String,
-    /// Where that is in the document.
+    /// The place of `text` in the document.
     pub(crate) range: Range<usize>,
     pub(crate) line: usize,
-    /// What the comment before it says that it is made from.
+    /// The name in the comment before it.
     pub(crate) from: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Kind {
-    /// What follows the opening fence.
+    /// The language after the opening fence.
     Code(String),
-    /// The cells of each row, as they are written; the heads first.
+    /// The cells of each row as they are written, the head first.
     Table(Vec<Vec<String>>),
 }
 
 impl Block {
-    /// The rows of a table below its heads.
+    /// Returns the rows of a table, without its head.
     pub(crate) fn rows(&self) -> &[Vec<String>] {
         match &self.kind {
             Kind::Table(rows) => &rows[1..],
@@ -58,15 +60,11 @@ impl Document {
     }
 
     pub(crate) fn parse(path: &Path, text: String) -> Self {
-        let mut document = Self {
-            path: path.to_owned(),
-            blocks: Vec::new(),
-            commands: Vec::new(),
-            links: Vec::new(),
-            text: String::new(),
-        };
+        let mut blocks = Vec::new();
+        let mut commands = Vec::new();
+        let mut links = Vec::new();
         let mut marker = None;
-        let mut cells = Vec::new();
+        let mut rows: Vec<Vec<String>> = Vec::new();
         let line_of = |at: usize| text[..at].matches('\n').count() + 1;
         for (event, range) in Parser::new_ext(&text, Options::ENABLE_TABLES).into_offset_iter() {
             match event {
@@ -79,7 +77,7 @@ impl Document {
                     let fenced = &text[range.clone()];
                     let begin = fenced.find('\n').map_or(fenced.len(), |at| at + 1);
                     let end = fenced.rfind("```").unwrap_or(fenced.len()).max(begin);
-                    document.blocks.push(Block {
+                    blocks.push(Block {
                         kind: Kind::Code(info.trim().to_owned()),
                         text: fenced[begin..end].to_owned(),
                         range: range.start + begin..range.start + end,
@@ -87,71 +85,59 @@ impl Document {
                         from: marker.take(),
                     });
                 }
-                Event::Start(Tag::TableHead | Tag::TableRow) => cells.push(Vec::new()),
+                Event::Start(Tag::TableHead | Tag::TableRow) => rows.push(Vec::new()),
                 Event::Start(Tag::TableCell) => {
                     let cell = text[range].trim().trim_matches('|').trim().to_owned();
-                    cells.last_mut().expect("a row").push(cell);
+                    rows.last_mut().expect("a row").push(cell);
                 }
-                Event::Start(Tag::Table(_)) => {
-                    document.blocks.push(Block {
-                        kind: Kind::Table(Vec::new()),
-                        text: text[range.clone()].to_owned(),
-                        line: line_of(range.start),
-                        range,
-                        from: marker.take(),
-                    });
-                }
-                Event::End(TagEnd::Table) => {
-                    let table = document.blocks.last_mut().expect("it has begun");
-                    table.kind = Kind::Table(std::mem::take(&mut cells));
-                }
+                Event::End(TagEnd::Table) => blocks.push(Block {
+                    kind: Kind::Table(std::mem::take(&mut rows)),
+                    text: text[range.clone()].to_owned(),
+                    line: line_of(range.start),
+                    range,
+                    from: marker.take(),
+                }),
+                // rustdoc and the browser know where `<https://…>` leads.
                 Event::Start(Tag::Link {
-                    dest_url,
-                    link_type,
+                    link_type: LinkType::Autolink,
                     ..
-                }) if link_type != LinkType::Autolink => {
-                    document
-                        .links
-                        .push((dest_url.to_string(), line_of(range.start)));
-                }
-                Event::Start(Tag::Image { dest_url, .. }) => {
-                    document
-                        .links
-                        .push((dest_url.to_string(), line_of(range.start)));
+                }) => {}
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    links.push((dest_url.to_string(), line_of(range.start)));
                 }
                 Event::Code(code) if is_command(&code) => {
-                    document
-                        .commands
-                        .push((code.to_string(), line_of(range.start)));
+                    commands.push((code.to_string(), line_of(range.start)));
                 }
-                // A comment belongs to what follows it at once.
+                // A comment belongs to the block right after it.
                 Event::Start(Tag::Paragraph | Tag::Heading { .. }) => marker = None,
                 _ => {}
             }
         }
-        document.text = text;
-        document
+        Self {
+            path: path.to_owned(),
+            text,
+            blocks,
+            commands,
+            links,
+        }
     }
 
-    /// The section under a heading that begins like this, up to the next heading of its level or above;
-    /// a line in bold by itself is the lowest kind of heading.
+    /// Returns the section under the heading that starts with `heading`. A line in bold is the lowest heading.
     pub(crate) fn section(&self, heading: &str) -> Self {
         let level = |line: &str| match line.bytes().take_while(|byte| *byte == b'#').count() {
             0 if line.starts_with("**") => 9,
             0 => 99,
             level => level,
         };
-        let mut lines = self
-            .text
-            .lines()
-            .skip_while(|line| !line.starts_with(heading));
+        let lines = self.text.lines();
+        let mut lines = lines.skip_while(|line| !line.starts_with(heading));
         let head = lines.next();
         let head = head.unwrap_or_else(|| panic!("{} has no {heading:?}", self.path.display()));
         let body = lines.take_while(|line| level(line) > level(head));
         Self::parse(&self.path, body.collect::<Vec<_>>().join("\n"))
     }
 
-    /// The only table.
+    /// Returns the first table.
     pub(crate) fn table(&self) -> Table {
         let mut tables = self.blocks.iter().filter_map(|block| match &block.kind {
             Kind::Table(rows) => Some(rows.clone()),
@@ -162,24 +148,18 @@ impl Document {
     }
 }
 
-/// Whether a piece of code is typed into a terminal: cargo with more than a word, or a script of ours.
-fn is_command(code: &str) -> bool {
-    let mut words = code.split_whitespace().filter(|word| !word.contains('='));
-    match words.next() {
-        Some("cargo") => words.any(|word| word.starts_with('-')),
-        Some("tests/run" | ".ci/run" | ".ci/semver") => true,
-        _ => false,
-    }
-}
-
-/// A table of results, in which cells are found by what they are about.
+/// A table of results.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// The cell in the row that begins with `row`, under `column`, or so many columns `after` it.
-    pub(crate) fn cell(&self, row: &str, column: &str, after: usize) -> &str {
+    pub(crate) fn cell(&self, row: &str, column: &str) -> &str {
+        self.cell_after(row, column, 0)
+    }
+
+    /// Returns the cell that is `after` columns to the right of `column`.
+    pub(crate) fn cell_after(&self, row: &str, column: &str, after: usize) -> &str {
         let heads = &self.rows[0];
         let at = heads.iter().position(|head| head == column);
         let at = at.unwrap_or_else(|| panic!("no column {column:?} in {heads:?}")) + after;
@@ -188,17 +168,18 @@ impl Table {
     }
 
     pub(crate) fn number(&self, row: &str, column: &str) -> f64 {
-        let cell = self.cell(row, column, 0);
+        let cell = self.cell(row, column).replace(' ', "");
         cell.parse()
             .unwrap_or_else(|_| panic!("{cell:?} of {row}, {column}"))
     }
 
+    /// Returns the rows without the head.
     pub(crate) fn rows(&self) -> &[Vec<String>] {
         &self.rows[1..]
     }
 }
 
-/// A table as it is written.
+/// Writes a table whose last `right` columns are numbers.
 pub(crate) fn table(
     heads: &[&str],
     right: usize,
@@ -216,4 +197,23 @@ pub(crate) fn table(
     text.push_str(&format!("|{}|\n", rules.collect::<Vec<_>>().join("|")));
     text.extend(rows.into_iter().map(line));
     text
+}
+
+/// Returns the numbers in a text, those with a space between their thousands without it.
+pub(crate) fn numbers(text: &str) -> Vec<String> {
+    let mut numbers = vec![String::new()];
+    let mut rest = text.chars();
+    while let Some(each) = rest.next() {
+        let digits = rest.as_str().bytes().take_while(u8::is_ascii_digit).count();
+        let number = numbers.last_mut().expect("one");
+        match each {
+            '0'..='9' => number.push(each),
+            '.' if !number.is_empty() && digits > 0 => number.push('.'),
+            ' ' if !number.is_empty() && digits == 3 => {}
+            _ if !number.is_empty() => numbers.push(String::new()),
+            _ => {}
+        }
+    }
+    numbers.retain(|number| !number.is_empty());
+    numbers
 }

@@ -1,15 +1,15 @@
-//! What the manifest says, as cargo reads it, and the files of the repository.
+//! The manifest as cargo reads it, and the files of the repository.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
 use serde_json::Value;
 
 pub(crate) struct Project {
-    /// What each feature turns on.
-    pub(crate) features: BTreeMap<String, Vec<String>>,
+    /// The features that each feature turns on.
+    features: BTreeMap<String, Vec<String>>,
     pub(crate) rust_version: String,
     targets: Vec<Target>,
 }
@@ -23,20 +23,14 @@ pub(crate) struct Target {
 
 impl Project {
     pub(crate) fn get() -> &'static Self {
-        static PROJECT: LazyLock<Project> = LazyLock::new(|| Project::read("Cargo.toml"));
+        static PROJECT: LazyLock<Project> = LazyLock::new(Project::read);
         &PROJECT
     }
 
-    fn read(manifest: &str) -> Self {
+    fn read() -> Self {
         let mut command = Command::new(env!("CARGO"));
         command.current_dir(crate::root());
-        command.args([
-            "metadata",
-            "--no-deps",
-            "--format-version=1",
-            "--manifest-path",
-            manifest,
-        ]);
+        command.args(["metadata", "--no-deps", "--format-version=1"]);
         let output = command.output().expect("cargo runs");
         let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let package = &metadata["packages"][0];
@@ -65,6 +59,12 @@ impl Project {
         }
     }
 
+    /// Returns all features but `default`.
+    pub(crate) fn named_features(&self) -> impl Iterator<Item = &str> {
+        let features = self.features.keys().map(String::as_str);
+        features.filter(|name| *name != "default")
+    }
+
     pub(crate) fn targets<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Target> {
         self.targets
             .iter()
@@ -77,7 +77,6 @@ impl Project {
         found.ok_or_else(|| format!("Cargo.toml has no {kind} {name:?}"))
     }
 
-    /// Whether nothing has to be said for this feature to be on.
     pub(crate) fn is_default(&self, feature: &str) -> bool {
         self.features["default"].iter().any(|on| on == feature)
     }
@@ -88,7 +87,7 @@ pub(crate) fn read(path: &str) -> String {
     text.unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The files below a directory of the repository with one of these extensions, but what was built.
+/// Returns the files below a directory that have one of the extensions, except for build output.
 pub(crate) fn files(directory: &str, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories = vec![crate::root().join(directory)];
@@ -107,10 +106,4 @@ pub(crate) fn files(directory: &str, extensions: &[&str]) -> Vec<PathBuf> {
     }
     found.sort();
     found
-}
-
-/// All the text of these files, for looking whether something is said in it.
-pub(crate) fn text_of(files: impl IntoIterator<Item = impl AsRef<Path>>) -> String {
-    let read = |path| std::fs::read_to_string(path).expect("a text");
-    files.into_iter().map(read).collect::<Vec<_>>().join("\n")
 }

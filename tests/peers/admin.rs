@@ -87,7 +87,7 @@ impl Desk {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
+async fn an_operator_looks_at_a_key_resets_it_credits_it_and_blocks_it() {
     let desk = Desk::start().await;
     desk.log_in(&desk.token).await;
     assert_eq!(desk.statuses(12).await[9..], [200, 429, 429]);
@@ -100,9 +100,9 @@ async fn an_operator_looks_at_a_key_resets_it_gives_it_units_and_blocks_it() {
     assert_eq!(browser.text("#blocked-for").await, "Not blocked.");
 
     browser.put("#units", "3").await;
-    browser.click("#give button").await;
+    browser.click("#credit button").await;
     browser
-        .until("#status", |text| text == "Given 3 units.")
+        .until("#status", |text| text == "Credited 3 units.")
         .await;
     assert!(
         browser
@@ -195,7 +195,7 @@ const HOLD: &str = r"
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_for_a_limiter_that_was_left_meanwhile_is_not_shown_under_the_next() {
-    for path in ["/site/look", "/site"] {
+    for path in ["/site/peek", "/site"] {
         let desk = Desk::start().await;
         desk.log_in(&desk.token).await;
         let _ = desk.statuses(12).await;
@@ -204,7 +204,7 @@ async fn an_answer_for_a_limiter_that_was_left_meanwhile_is_not_shown_under_the_
         browser
             .run(&HOLD.replace("arguments[0]", &format!("{path:?}")))
             .await;
-        if path == "/site/look" {
+        if path == "/site/peek" {
             browser.click("#look button").await;
         } else {
             browser
@@ -222,7 +222,7 @@ async fn an_answer_for_a_limiter_that_was_left_meanwhile_is_not_shown_under_the_
         browser
             .run("return new Promise((done) => setTimeout(done, 50))")
             .await;
-        assert!(!desk.is_shown("#standing").await, "{path}");
+        assert!(!desk.is_shown("#key-status").await, "{path}");
         assert_eq!(browser.text("#busiest-rows").await, "none", "{path}");
         desk.end().await;
     }

@@ -225,7 +225,7 @@ async fn starting_over_ends_a_stream_first_and_nothing_is_used_then() {
         .await;
     assert_eq!(page.browser.text("#stream").await, "Start stream");
     let url = format!(
-        "{}/look?quotas=100000/hour&key=ada&cost=1&algorithm=gcra",
+        "{}/peek?quotas=100000/hour&key=ada&cost=1&algorithm=gcra",
         page.url
     );
     let look = reqwest::get(url).await.expect("an answer");

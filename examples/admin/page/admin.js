@@ -1,6 +1,6 @@
 // The desk of an operator: asks the API of this page, and shows what it says.
 
-const EVERY = 5000; // milliseconds between two looks at the lists
+const EVERY = 5000; // milliseconds between two requests for the lists
 const byId = (id) => document.getElementById(id);
 
 // The token stays with this tab, until it is closed or logged out.
@@ -34,7 +34,7 @@ async function ask(path, body) {
   throw new Refused(answer.status, await answer.text());
 }
 
-// Whose standing is shown: the path of a limiter, and a key of it as it is stored.
+// The key whose status is shown: the path of its limiter, and the key as it is stored.
 let shown = null;
 let limiters = [];
 
@@ -71,7 +71,7 @@ function lookAt(key) {
   button.className = "small";
   button.textContent = "Look";
   button.setAttribute("aria-label", `Look at ${key}`);
-  button.addEventListener("click", () => attempt(() => look({ kind: "stored", value: key })));
+  button.addEventListener("click", () => attempt(() => peek({ kind: "stored", value: key })));
   return button;
 }
 
@@ -80,32 +80,32 @@ const limiterPath = () => `/${encodeURIComponent(byId("limiter").value)}`;
 // Whether an answer is still of use: none is once there was another limiter, or a log-out.
 const isAt = (limiter) => !byId("desk").hidden && limiterPath() === limiter;
 
-function show(limiter, standing) {
-  shown = { limiter, key: standing.key };
-  byId("key").textContent = standing.key;
-  const blocked = standing.blocked_seconds;
+function show(limiter, keyStatus) {
+  shown = { limiter, key: keyStatus.key };
+  byId("key").textContent = keyStatus.key;
+  const blocked = keyStatus.blocked_seconds;
   const line = byId("blocked-for");
   line.dataset.blocked = blocked !== null;
   line.textContent = blocked === null ? "Not blocked." : `Blocked for ${duration(blocked)}.`;
-  if (standing.source === "Fallback") line.textContent += " The store fails: these are the counts of this process.";
-  byId("quota-rows").replaceChildren(...standing.quotas.map((quota) =>
+  if (keyStatus.source === "Fallback") line.textContent += " The store fails: these are the counts of this process.";
+  byId("quota-rows").replaceChildren(...keyStatus.quotas.map((quota) =>
     row(quota.quota, quota.used, quota.remaining, duration(quota.returns_in_seconds))));
-  byId("standing").hidden = false;
+  byId("key-status").hidden = false;
 }
 
-async function look(key) {
+async function peek(key) {
   const limiter = limiterPath();
-  const standing = await ask(`${limiter}/look`, { key });
+  const keyStatus = await ask(`${limiter}/peek`, { key });
   if (!isAt(limiter)) return;
-  show(limiter, standing);
+  show(limiter, keyStatus);
   say("");
 }
 
 async function change(order, done) {
   const { limiter, key } = shown;
-  const standing = await ask(`${limiter}/change`, { key: { kind: "stored", value: key }, ...order });
+  const keyStatus = await ask(`${limiter}/change`, { key: { kind: "stored", value: key }, ...order });
   if (!isAt(limiter)) return;
-  show(limiter, standing);
+  show(limiter, keyStatus);
   say(done);
   await lists();
 }
@@ -139,7 +139,7 @@ async function attempt(what) {
 // Nothing of one limiter stays under the next, and nothing at all behind a log-out.
 function clear() {
   shown = null;
-  byId("standing").hidden = true;
+  byId("key-status").hidden = true;
   for (const id of ["key", "blocked-for", "quotas", "status"]) byId(id).textContent = "";
   for (const id of ["quota-rows", "blocked-rows", "busiest-rows"]) byId(id).replaceChildren();
 }
@@ -202,12 +202,12 @@ on("limiter", "change", chooseLimiter);
 on("kind", "change", chooseKind);
 on("look", "submit", () => {
   const [kind, value] = [byId("kind").value, byId("value").value.trim()];
-  return look(kind === "header" ? { kind, name: byId("header").value.trim(), value } : { kind, value });
+  return peek(kind === "header" ? { kind, name: byId("header").value.trim(), value } : { kind, value });
 });
 on("reset", "click", () => change({ do: "reset" }, "Reset: nothing is charged."));
-on("give", "submit", () => {
+on("credit", "submit", () => {
   const units = byId("units").valueAsNumber;
-  return change({ do: "give", units }, `Given ${units} units.`);
+  return change({ do: "credit", units }, `Credited ${units} units.`);
 });
 on("block", "submit", () => {
   const seconds = byId("time").valueAsNumber * Number(byId("unit").value);

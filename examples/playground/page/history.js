@@ -27,7 +27,7 @@ class Lane {
     /** The most that was in a trailing window since the start. */
     this.most = { units: 0, limit: this.trailings[0].limit, ratio: 0 };
     /** How things stood at last, by the store. */
-    this.standing = null;
+    this.decision = null;
     this.usedNow = 0;
   }
 
@@ -75,10 +75,10 @@ class Lane {
     if (ratio > this.most.ratio) this.most = { units, limit, ratio };
   }
 
-  /** How it stands by the store, since a bin. */
-  stand(bin, last, standing, limits) {
-    this.standing = standing;
-    const parts = standing.used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
+  /** Takes a decision of the store, for the bins from `bin` to `last`. */
+  update(bin, last, decision, limits) {
+    this.decision = decision;
+    const parts = decision.used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
     this.usedNow = Math.max(...parts);
     for (let since = bin; since <= last; since++) this.used[slot(since)] = this.usedNow;
   }
@@ -94,7 +94,7 @@ export class History {
     /** Everything until here is in the bins. */
     this.until = 0;
     this.last = null;
-    this.standsAt = 0;
+    this.updatedAt = 0;
   }
 
   /** Where what happened in a bin is kept. */
@@ -130,11 +130,11 @@ export class History {
     }
     this.advance(now / 1000);
     // Reports may overtake each other.
-    if (now < this.standsAt) return;
-    this.standsAt = now;
+    if (now < this.updatedAt) return;
+    this.updatedAt = now;
     const limits = this.quotas.map(({ limit }) => limit);
-    lanes.forEach((standing, i) => {
-      if (standing) this.lanes[i].stand(this.#binOf(now / 1000), this.last, standing, limits);
+    lanes.forEach((decision, i) => {
+      if (decision) this.lanes[i].update(this.#binOf(now / 1000), this.last, decision, limits);
     });
   }
 

@@ -53,7 +53,7 @@ async function apply() {
   const current = settings.read();
   const same = session && current.quotas === session.settings.quotas && current.key === session.settings.key;
   try {
-    const report = await server.look(current);
+    const report = await server.peek(current);
     // Typed on meanwhile.
     if (JSON.stringify(settings.read()) !== JSON.stringify(current)) return;
     if (!same) {
@@ -230,9 +230,9 @@ function draw(time) {
 function tell() {
   if (!session) return;
   const { history, quotas, chosen } = session;
-  const { standing } = history.lanes[chosen];
-  if (standing) gauges.show(standing);
-  showNumbers(standing, session.wait, history.asked);
+  const { decision } = history.lanes[chosen];
+  if (decision) gauges.show(decision);
+  showNumbers(decision, session.wait, history.asked);
   views.forEach((view, i) => view.tell(history.lanes[i], quotas.length === 1));
 }
 
@@ -241,7 +241,7 @@ async function look(pause) {
   let next = LOOK_EVERY;
   const to = session;
   try {
-    if (to && !document.hidden) take(await server.look(to.settings), to);
+    if (to && !document.hidden) take(await server.peek(to.settings), to);
   } catch (error) {
     next = Math.min(2 * pause, LOOK_AT_LEAST_EVERY);
     fail(error);

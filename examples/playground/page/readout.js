@@ -34,14 +34,14 @@ export function showErrors(invalid) {
 }
 
 /** Where it is counted. */
-export function showStore(standing) {
+export function showStore(decision) {
   const [state, text] = {
     Memory: ["well", "Counted in the memory of this process: all tabs share it"],
     Redis: ["well", "Counted in Redis: all tabs and processes share it"],
-    LocalDenial: ["well", "Counted in Redis: all tabs and processes share it"],
+    RefusalCache: ["well", "Counted in Redis: all tabs and processes share it"],
     Fallback: ["failing", "Redis does not answer: counted in this process meanwhile"],
     Other: ["well", "Counted in a store of another crate"],
-  }[standing?.source] ?? ["failing", "The store does not answer"];
+  }[decision?.source] ?? ["failing", "The store does not answer"];
   showState(state, text);
 }
 
@@ -96,8 +96,8 @@ export class Gauges {
 }
 
 /** `wait`: milliseconds, `Infinity` for never, null for none. */
-export function showNumbers(standing, wait, asked) {
-  write(byId("remaining"), standing ? number(standing.remaining) : "–");
+export function showNumbers(decision, wait, asked) {
+  write(byId("remaining"), decision ? number(decision.remaining) : "–");
   const text = wait === null ? "–" : wait === Infinity ? "never" : wait > 0 ? seconds(wait) : "now";
   write(byId("retry"), text);
   write(byId("asked"), number(asked));

@@ -34,8 +34,8 @@ async function heard(answer) {
 const told = async (response) => JSON.parse(await heard(response.text()));
 
 /** How things stand, without a request. */
-export async function look(settings) {
-  const report = await told(await ask("GET", "/look", settings));
+export async function peek(settings) {
+  const report = await told(await ask("GET", "/peek", settings));
   if (report.invalid) throw new Invalid(report.invalid);
   return report;
 }

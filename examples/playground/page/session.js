@@ -54,11 +54,11 @@ export class Session {
     if (setClock(report.now)) return false;
     this.history.record(report);
     const last = report.requests.at(-1);
-    report.lanes.forEach((standing, i) => {
-      if (!standing) return;
-      if (last) this.retryAt[i] = (last[2] >> i) & 1 ? null : after(report.now, standing.retry_after);
+    report.lanes.forEach((decision, i) => {
+      if (!decision) return;
+      if (last) this.retryAt[i] = (last[2] >> i) & 1 ? null : after(report.now, decision.retry_after);
       // Others may have given units back.
-      else if (standing.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
+      else if (decision.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
     });
     const fixed = report.lanes[FIXED];
     if (this.quotas.length === 1 && fixed?.used[0] > 0) this.edge = after(report.now, fixed.reset_after);

@@ -1,10 +1,9 @@
-//! What the code says of itself: its examples and features.
+//! The examples and features, from Cargo.toml and the first line of each example.
 
 use crate::markdown::{Block, table};
 use crate::project::{Project, read};
 
-/// Each example with what its first line says. Those that the document has keep their order; others come
-/// behind them.
+/// Lists the examples in the order of the block. New ones come last.
 pub(super) fn examples(block: &Block) -> String {
     let place = |name: &str| {
         let row = format!("[`{name}`]");
@@ -34,7 +33,7 @@ pub(super) fn examples(block: &Block) -> String {
     table(&["example", "shows"], 0, rows)
 }
 
-/// What an example's first line says that it shows, and the command that runs it.
+/// Returns what an example shows and the command that runs it: `//! A router with two limits: `cargo run …``.
 pub(crate) fn first_line(name: &str) -> (String, String) {
     let source = &Project::get()
         .target("example", name)
@@ -47,12 +46,12 @@ pub(crate) fn first_line(name: &str) -> (String, String) {
         .and_then(|line| line.strip_prefix("//! "));
     let parts = line.and_then(|line| line.strip_suffix('`')?.split_once(": `"));
     let (shows, command) = parts.unwrap_or_else(|| {
-        panic!("the first line of the example {name} is to be like: //! A router with two limits: `cargo run --example {name}`")
+        panic!("the first line of the example {name} should be like: //! A router with two limits: `cargo run --example {name}`")
     });
     (shows.to_owned(), command.to_owned())
 }
 
-/// Each feature with the comment above it in Cargo.toml.
+/// Lists each feature with the comment above it in Cargo.toml.
 pub(super) fn features() -> String {
     let manifest = read("Cargo.toml");
     let (_, features) = manifest.split_once("\n[features]\n").expect("features");
@@ -76,9 +75,9 @@ pub(super) fn features() -> String {
         }
     }
     assert_eq!(
-        rows.len() + 1,
-        Project::get().features.len(),
-        "each feature in a line of its own"
+        rows.len(),
+        Project::get().named_features().count(),
+        "each feature on its own line"
     );
     table(&["feature", "adds", "default"], 0, rows)
 }

@@ -1,0 +1,225 @@
+//! The page of defaults: each value is shown to be the one of the code.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue};
+use http_body_util::BodyExt;
+use metrics_util::debugging::DebuggingRecorder;
+use tollgate::key::{self, KeyExtractor};
+use tollgate::store::{CircuitBreaker, Store, TestStore};
+use tollgate::{
+    Algorithm, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter, RedisStore,
+    Rejection, Source,
+};
+
+use super::block_on;
+use super::requests::{
+    address, checked, failing, grpc_request, layer, refusing, request, send, send_request,
+    without_address, without_key,
+};
+use crate::markdown::Block;
+use crate::support::moody::Moody;
+
+/// Checks the second cell of each row against the settings that the first one links to. A first cell without links
+/// is the name of a fact. A default in words, like "nothing", is not checked.
+pub(super) fn defaults(block: &Block) -> Result<(), String> {
+    for row in block.rows() {
+        let value = &row[1];
+        if !value.contains(|each: char| each == '`' || each.is_ascii_digit()) {
+            continue;
+        }
+        let links = row[0].split("](crate::").skip(1);
+        let mut names: Vec<_> = links
+            .filter_map(|link| Some(link.split_once(')')?.0))
+            .collect();
+        let fact = row[0].replace('`', "");
+        if names.is_empty() {
+            names.push(&fact);
+        }
+        for name in names {
+            let (default, is_default) = default_of(name)
+                .ok_or_else(|| format!("{name}: tests/documents/sources/defaults.rs lacks it"))?;
+            if value != default || !is_default {
+                return Err(format!(
+                    "{name}: {value:?} should be {default:?}, and is: {is_default}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the default of a setting as the page writes it, and whether the code has it.
+pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
+    // Its Debug shows its clock, which clones share.
+    let untouched = RedisStore::open("redis://127.0.0.1:1").expect("a URL");
+    let second = Duration::from_secs(1);
+    let deadline = Duration::from_millis(100);
+    let set = |set: &dyn Fn(RedisStore) -> RedisStore| set(untouched.clone());
+    Some(match setting {
+        "Quota::algorithm" => {
+            let algorithm = Quota::per_minute(1).counted_by();
+            ("`SlidingLog`", algorithm == Algorithm::SlidingLog)
+        }
+        "RateLimiter::name" | "RateLimitLayer::name" => {
+            ("`default`", checked().limiter().as_str() == "default")
+        }
+        "RateLimitLayer::cost" => ("1 unit", checked().cost() == 1),
+        "RateLimitLayer::key" => {
+            let key = key::peer_ip().of(address().ip());
+            ("`peer_ip()`", checked().key() == &key)
+        }
+        "RateLimitLayer::on_missing_key" => ("rejected with 400", without_key() == 400),
+        "key::peer_ip" => ("rejected with 500", without_address() == 500),
+        "key::PeerIp::ipv6_prefix" => {
+            let key = key::peer_ip().of(address().ip());
+            ("64 bits", key.as_str().ends_with("/64"))
+        }
+        "key::ClientIp::ipv6_prefix" => {
+            let key = key::client_ip().of(address().ip());
+            ("64 bits", key.as_str().ends_with("/64"))
+        }
+        "key::ClientIp::behind" | "key::ClientIp::hops" => {
+            let layer = layer(TestStore::new()).key(key::client_ip());
+            ("nobody is trusted: 500", send(&layer).status() == 500)
+        }
+        "key::ClientIp::forwarded" | "key::ClientIp::header" => {
+            ("`X-Forwarded-For`", reads_x_forwarded_for())
+        }
+        "RateLimitLayer::status" => ("429", send(&refusing()).status() == 429),
+        "RateLimitLayer::responder" => ("`rate limit exceeded`", body() == "rate limit exceeded\n"),
+        "RateLimitLayer::grpc" => {
+            let status = send_request(&refusing(), grpc_request()).status();
+            ("an HTTP status, also for `application/grpc`", status == 429)
+        }
+        "RateLimitLayer::close_rejected_uploads" => ("`Connection: close`", closes_upload()),
+        "RateLimitLayer::headers" => (
+            "`X-RateLimit-*`",
+            Headers::default() == Headers::x_ratelimit(),
+        ),
+        "Retry-After of a 503" => {
+            let response = send(&failing().on_failure(FailurePolicy::closed()));
+            ("1 s", seconds(response.headers()) == 1)
+        }
+        "RateLimitLayer::on_failure" => ("`fall_back()`", falls_back()),
+        "RedisStore::deadline" => {
+            let [same, other] = [deadline, second].map(|time| set(&|store| store.deadline(time)));
+            ("100 ms", is_default(&untouched, &same, &other))
+        }
+        "store::CircuitBreaker::deadline" => {
+            let new = CircuitBreaker::new;
+            let [same, other] = [deadline, second].map(|time| new().deadline(time));
+            ("100 ms", is_default(&new(), &same, &other))
+        }
+        "RedisStore::fallback_keys" => {
+            let [same, other] = [100_000, 1].map(|keys| set(&|store| store.fallback_keys(keys)));
+            ("100 000", is_default(&untouched, &same, &other))
+        }
+        "store::CircuitBreaker::fallback_keys" => {
+            let new = CircuitBreaker::new;
+            let [same, other] = [100_000, 1].map(|keys| new().fallback_keys(keys));
+            ("100 000", is_default(&new(), &same, &other))
+        }
+        "RedisStore::prefix" => {
+            let [same, other] = ["tollgate", "shop"].map(|name| set(&|store| store.prefix(name)));
+            ("`tollgate`", is_default(&untouched, &same, &other))
+        }
+        "RedisStore::refusal_cache" => {
+            let times = [second, deadline];
+            let [same, other] = times.map(|time| set(&|store| store.refusal_cache(time)));
+            ("1 s at most", is_default(&untouched, &same, &other))
+        }
+        "RedisStore::block_list_refresh" => {
+            let times = [second, deadline];
+            let [same, other] = times.map(|time| set(&|store| store.block_list_refresh(time)));
+            ("1 s", is_default(&untouched, &same, &other))
+        }
+        "Admin::block" => ("10 000", blocks_at_most(10_000)),
+        "units that a check of a log may cost" => ("100 000", costs_at_most(100_000)),
+        "MemoryStore::with_max_keys" => ("100 000 keys", MemoryStore::new().max_keys() == 100_000),
+        "store::CircuitBreaker::named" => {
+            ("`other`", name_in_metrics(Moody::unavailable()) == "other")
+        }
+        "MemoryStore::named" => ("`memory`", name_in_metrics(MemoryStore::new()) == "memory"),
+        _ => return None,
+    })
+}
+
+/// Whether setting the default changes nothing, and setting another value does.
+fn is_default(untouched: &impl Debug, same: &impl Debug, other: &impl Debug) -> bool {
+    let shown = format!("{untouched:?}");
+    shown == format!("{same:?}") && shown != format!("{other:?}")
+}
+
+fn reads_x_forwarded_for() -> bool {
+    let mut request = request();
+    let client = HeaderValue::from_static("192.0.2.7");
+    request.headers_mut().insert("x-forwarded-for", client);
+    let extractor = key::client_ip().behind(["2001:db8::/32"]);
+    let (parts, ()) = request.into_parts();
+    extractor
+        .extract(&parts)
+        .is_ok_and(|key| key.as_str().contains("192.0.2.7"))
+}
+
+fn body() -> String {
+    let body = send(&refusing()).into_body().collect();
+    let bytes = block_on(body).expect("a body").to_bytes();
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn closes_upload() -> bool {
+    let mut request = request();
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("9"));
+    let response = send_request(&refusing(), request);
+    response
+        .headers()
+        .get(CONNECTION)
+        .is_some_and(|value| value == "close")
+}
+
+fn seconds(headers: &HeaderMap) -> u64 {
+    let value = headers[RETRY_AFTER].to_str().expect("text");
+    value.parse().expect("a number")
+}
+
+fn falls_back() -> bool {
+    let response = send(&failing());
+    let decision = response.extensions().get::<DecisionView>();
+    let rejected = response.extensions().get::<Rejection>().is_some();
+    !rejected && decision.is_some_and(|decision| decision.source() == Source::Fallback)
+}
+
+fn blocks_at_most(keys: usize) -> bool {
+    let admin = RateLimiter::new(MemoryStore::new(), Quota::per_minute(9)).admin();
+    let hour = Duration::from_secs(3_600);
+    let block = |key: usize| block_on(admin.block(format!("{key}"), hour)).is_ok();
+    (0..keys).all(block) && !block(keys)
+}
+
+fn costs_at_most(units: u32) -> bool {
+    let limiter = RateLimiter::new(TestStore::new(), Quota::per_minute(u32::MAX));
+    let costs = |units| block_on(limiter.check_n("ada", units)).is_ok();
+    costs(units) && !costs(units + 1)
+}
+
+/// Returns the label `store` of the metrics.
+fn name_in_metrics(store: impl Store) -> String {
+    let recorder = DebuggingRecorder::new();
+    metrics::with_local_recorder(&recorder, || {
+        let limiter = RateLimiter::new(store, Quota::per_minute(9));
+        let _ = block_on(limiter.check("ada"));
+    });
+    let metrics = recorder.snapshotter().snapshot().into_vec();
+    let labels = metrics
+        .iter()
+        .flat_map(|(metric, ..)| metric.key().labels());
+    let mut stores = labels.filter(|label| label.key() == "store");
+    stores
+        .next()
+        .map(|label| label.value().to_owned())
+        .unwrap_or_default()
+}

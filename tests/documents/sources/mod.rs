@@ -1,0 +1,104 @@
+//! The sources of annotated blocks: `<!-- from: NAME -->` stands for the entry NAME of [`SOURCES`].
+//!
+//! To add one, write a function in a file of this directory and name it in [`SOURCES`].
+
+mod algorithms;
+mod clients;
+mod defaults;
+mod faults;
+mod manifest;
+mod measured;
+mod moving;
+mod programs;
+mod requests;
+
+use std::future::Future;
+
+use crate::markdown::Block;
+
+pub(crate) use manifest::first_line;
+
+pub(crate) enum Source {
+    /// Generates the text of the block.
+    Text(fn(&Block) -> String),
+    /// Generates a text that differs from the block in numbers only.
+    Shape(fn(&Block) -> String),
+    /// Checks a block that is written by hand.
+    Check(fn(&Block) -> Result<(), String>),
+}
+
+const SOURCES: &[(&str, Source)] = &[
+    ("algorithms", Source::Text(algorithms::readme)),
+    ("promises", Source::Text(|_| algorithms::promises())),
+    ("stored", Source::Check(algorithms::stored)),
+    ("try-axum", Source::Text(|_| programs::axum().0)),
+    ("axum", Source::Text(|_| programs::axum().1)),
+    ("doctor", Source::Shape(programs::doctor)),
+    ("examples", Source::Text(manifest::examples)),
+    ("features", Source::Text(|_| manifest::features())),
+    ("redis-cost", Source::Text(measured::redis_cost)),
+    ("beside-peers", Source::Text(measured::beside_peers)),
+    ("benches", Source::Check(measured::printed)),
+    ("faults", Source::Check(faults::figures)),
+    ("fault-bounds", Source::Check(faults::bounds)),
+    ("defaults", Source::Check(defaults::defaults)),
+    ("governor-quotas", Source::Check(moving::quotas)),
+    ("headers", Source::Check(moving::headers)),
+    ("grpc-rejection", Source::Check(requests::grpc_rejection)),
+    ("clients", Source::Check(clients::clients)),
+    // `tests/metrics` compares these with what is emitted.
+    ("metrics", Source::Check(|_| Ok(()))),
+];
+
+pub(crate) fn source(name: &str) -> Option<&'static Source> {
+    let mut sources = SOURCES.iter();
+    let (_, source) = sources.find(|(each, _)| *each == name)?;
+    Some(source)
+}
+
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    SOURCES.iter().map(|(name, _)| *name)
+}
+
+impl Source {
+    /// Returns the text that the block should have, if it has another one.
+    pub(crate) fn compare(&self, block: &Block) -> Result<Option<String>, String> {
+        let (text, is_current) = match self {
+            Self::Text(generate) => {
+                let text = generate(block);
+                let is_current = text == block.text;
+                (text, is_current)
+            }
+            Self::Shape(generate) => {
+                let text = generate(block);
+                let is_current = shape(&text) == shape(&block.text);
+                (text, is_current)
+            }
+            Self::Check(check) => return check(block).map(|()| None),
+        };
+        Ok((!is_current).then_some(text))
+    }
+}
+
+/// Replaces each number by 0.
+fn shape(text: &str) -> String {
+    let mut shape = String::new();
+    let mut rest = text.chars().peekable();
+    while let Some(each) = rest.next() {
+        let ends = !rest.peek().is_some_and(char::is_ascii_digit);
+        match each {
+            '0'..='9' if shape.ends_with('0') => {}
+            '0'..='9' => shape.push('0'),
+            '.' if shape.ends_with('0') && !ends => {}
+            _ => shape.push(each),
+        }
+    }
+    shape
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(future)
+}
