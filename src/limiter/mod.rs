@@ -12,4 +12,4 @@ mod settle;
 pub use admin::{Admin, KeyStatus};
 pub use failure_policy::FailurePolicy;
 pub use limiter::RateLimiter;
-pub(crate) use limiter::{CheckProgress, PendingCheck, backoff_after};
+pub(crate) use limiter::{CheckProgress, backoff_after};
