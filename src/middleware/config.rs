@@ -57,7 +57,7 @@ pub(super) struct DryRun {
     pub(super) header: Option<HeaderName>,
 }
 
-/// What happens to a request without a key.
+/// The treatment of a request without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::telemetry::OutcomeLabel;
 
-/// What is decided about a request. Telemetry has recorded it.
+/// The decision about a request, already recorded by telemetry.
 pub(super) enum Outcome {
     /// Passes uncounted: skipped, exempt by its plan, or without a key where the layer allows that.
     Exempt,
@@ -39,8 +39,7 @@ impl Outcome {
     /// Decides about a request that the limiter checked.
     pub(super) fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
         match result {
-            // A lowered limit can leave more used than it allows. Then even cost 0 is refused, but
-            // cost 0 passes any limit.
+            // Cost 0 passes any limit, even one that was lowered below the units used.
             Ok(decision) if decision.is_allowed() || is_free(&decision) => {
                 config
                     .limiter

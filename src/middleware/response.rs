@@ -1,7 +1,7 @@
-//! The way from an [`Outcome`] to the response.
+//! The effects of an [`Outcome`] on the request and its response.
 //!
 //! A request that passes gets its extensions before the service is called, and its response gets its
-//! headers after. A rejected request gets its whole response here.
+//! headers after. For a rejected request, the whole response is made here.
 
 use std::mem;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) fn prepare_request(
         }
         Outcome::Admitted(decision) => insert_decision(config, parts, decision),
         Outcome::DryRun(rejection) => {
-            let decision = insert_refusal(parts, &rejection);
+            let decision = insert_refused_decision(parts, &rejection);
             insert_empty_reservation(config, parts, decision);
             Passed::DryRun(rejection)
         }
@@ -71,7 +71,7 @@ fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, mut decision: D
 }
 
 /// Inserts the decision of a request that a quota refused in a dry run.
-fn insert_refusal(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView> {
+fn insert_refused_decision(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView> {
     let RejectionReason::Refused(decision) = rejection.reason() else {
         return None;
     };

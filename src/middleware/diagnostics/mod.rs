@@ -2,11 +2,11 @@
 //!
 //! This room knows [`Rejection`](super::Rejection), and nothing else of the middleware.
 
-mod diagnostics;
 mod dry_run;
 mod forwarded_values;
+mod layer_diagnostics;
 mod misconfiguration;
 mod once_flag;
 
-pub(super) use diagnostics::Diagnostics;
+pub(super) use layer_diagnostics::Diagnostics;
 pub(super) use misconfiguration::layer_created;
