@@ -1,4 +1,4 @@
-//! The body of an answer: the service's, or that of a refusal.
+//! The response body: the inner service's, or the text of a rejection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body of an answer: that of the service inside, or the short text of a refusal.
+    /// The response body of [`RateLimit`](crate::RateLimit): that of the inner service, or the short text
+    /// of a rejection.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -21,25 +22,26 @@ pin_project! {
     #[derive(Debug)]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        Refusal { text: Option<Bytes> },
+        // `None` once it is read, or if it is empty.
+        Rejection { text: Option<Bytes> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(crate) fn inner(body: B) -> Self {
+    pub(super) fn inner(body: B) -> Self {
         let kind = Kind::Inner { body };
         Self { kind }
     }
 
-    pub(crate) fn refusal(text: Bytes) -> Self {
-        let kind = Kind::Refusal {
+    pub(super) fn rejection(text: Bytes) -> Self {
+        let kind = Kind::Rejection {
             text: Some(text).filter(|text| !text.is_empty()),
         };
         Self { kind }
     }
 }
 
-/// Empty: layers that answer for themselves, as those of CORS and timeouts do, ask for it.
+/// Creates an empty body, for outer layers that answer requests themselves, such as CORS and timeouts.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::inner(B::default())
@@ -56,22 +58,22 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
             KindProjection::Inner { body } => body.poll_frame(cx),
-            KindProjection::Refusal { text } => Poll::Ready(text.take().map(Frame::data).map(Ok)),
+            KindProjection::Rejection { text } => Poll::Ready(text.take().map(Frame::data).map(Ok)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } => body.is_end_stream(),
-            Kind::Refusal { text } => text.is_none(),
+            Kind::Rejection { text } => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } => body.size_hint(),
-            Kind::Refusal { text: None } => SizeHint::with_exact(0),
-            Kind::Refusal { text: Some(text) } => {
+            Kind::Rejection { text: None } => SizeHint::with_exact(0),
+            Kind::Rejection { text: Some(text) } => {
                 SizeHint::with_exact(u64::try_from(text.len()).unwrap_or(u64::MAX))
             }
         }

@@ -1,186 +1,205 @@
-//! A request whose turn is not decided at once.
+//! The check of a request, from its head to its [`Outcome`].
 
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use http::request::Parts;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::config::{Judged, LayerConfig};
+use super::config::LayerConfig;
+use super::outcome::Outcome;
 use super::plan_lookup::PlanFuture;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::key::Key;
-use crate::limiter::{CheckProgress, PendingCheck};
-use crate::quota::Plan;
-use crate::quota::Quotas;
+use crate::limiter::{CheckProgress, backoff_after};
+use crate::quota::{Plan, Quotas};
 
-/// Looks for the quotas of a key, asks the store, and waits for its turn, as far as there is need.
-pub(crate) struct CheckFuture {
-    gate: Arc<LayerConfig>,
-    /// When patience began, where there is any.
-    since: Option<Instant>,
-    /// In place of the layer's own.
-    quotas: Option<Quotas>,
+/// A started check.
+pub(super) enum StartedCheck {
+    /// Decided without waiting, as by a store in memory.
+    Done(Outcome),
+    Pending(CheckFuture),
+}
+
+/// Extracts the key and the cost of a request and asks the limiter.
+pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
+    if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
+        return StartedCheck::Done(Outcome::exempt(config));
+    }
+    let extracted = config.key.extract(parts);
+    config
+        .diagnostics
+        .observe_request(config.label(), &*config.key, parts, &extracted);
+    let key = match extracted {
+        Ok(key) => key,
+        Err(error) => return StartedCheck::Done(Outcome::without_key(config, error)),
+    };
+    let cost = config.cost.as_ref().map_or(1, |cost| cost(parts));
+    if let Some(look_up_plan) = &config.plan_lookup {
+        let plan = look_up_plan(&key, parts);
+        let stage = Stage::LookingUpPlan { plan, key, cost };
+        return StartedCheck::Pending(CheckFuture::new(config, stage));
+    }
+    match config.limiter.start_check(key, cost) {
+        CheckProgress::Done(result) if backoff(config, &result, config.max_wait).is_none() => {
+            StartedCheck::Done(Outcome::checked(config, result))
+        }
+        progress => StartedCheck::Pending(CheckFuture::new(config, Stage::Checking(progress))),
+    }
+}
+
+/// The future of a check that a plan, a store or a backoff delays.
+pub(super) struct CheckFuture {
+    config: Arc<LayerConfig>,
+    /// The start of the check, from which `max_wait` counts. `None` if the layer does not wait.
+    started: Option<Instant>,
+    /// The quotas of the key's plan, in place of the layer's.
+    plan_quotas: Option<Quotas>,
     stage: Stage,
 }
 
 enum Stage {
-    Planning {
+    LookingUpPlan {
         plan: PlanFuture,
         key: Key,
         cost: u32,
     },
-    Checking(PendingCheck),
-    Decided(Result<Decision, Error>),
-    Napping {
-        nap: Pin<Box<Sleep>>,
+    Checking(CheckProgress),
+    /// Backs off after a refusal.
+    Waiting {
+        sleep: Pin<Box<Sleep>>,
         key: Key,
         cost: u32,
     },
-    Over,
+    Done,
 }
 
 impl CheckFuture {
-    pub(super) fn planning(gate: &Arc<LayerConfig>, plan: PlanFuture, key: Key, cost: u32) -> Self {
-        Self::begin(gate, Stage::Planning { plan, key, cost })
-    }
-
-    pub(super) fn checking(gate: &Arc<LayerConfig>, check: PendingCheck) -> Self {
-        Self::begin(gate, Stage::Checking(check))
-    }
-
-    /// For what was refused and can wait.
-    pub(super) fn decided(gate: &Arc<LayerConfig>, decided: Result<Decision, Error>) -> Self {
-        Self::begin(gate, Stage::Decided(decided))
-    }
-
-    fn begin(gate: &Arc<LayerConfig>, stage: Stage) -> Self {
+    fn new(config: &Arc<LayerConfig>, stage: Stage) -> Self {
         Self {
-            gate: Arc::clone(gate),
-            since: (!gate.patience.is_zero()).then(Instant::now),
-            quotas: None,
+            config: Arc::clone(config),
+            started: (!config.max_wait.is_zero()).then(Instant::now),
+            plan_quotas: None,
             stage,
         }
     }
 
-    pub(crate) fn gate(&self) -> &Arc<LayerConfig> {
-        &self.gate
+    pub(super) fn config(&self) -> &Arc<LayerConfig> {
+        &self.config
     }
 
-    fn planned(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Next {
-        let limiter = &self.gate.limiter;
+    /// Starts the check with the quotas of the plan. Returns the outcome if there is nothing to check.
+    fn plan_found(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Option<Outcome> {
+        let limiter = &self.config.limiter;
         let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
-                let decided = limiter.check_without_quotas(key, cost, error);
-                // The store is not to be asked about other quotas than the key's.
-                self.since = None;
-                return Next::Asked(CheckProgress::Done(decided));
+                let result = limiter.check_without_quotas(key, cost, error);
+                // No further attempt: it would check the layer's quotas, which may not be the key's.
+                return Some(Outcome::checked(&self.config, result));
             }
         };
         limiter.quotas_found();
         match plan {
-            Plan::Exempt => return Next::Exempt,
+            Plan::Exempt => return Some(Outcome::exempt(&self.config)),
             Plan::Default => {}
-            Plan::Quotas(quotas) => self.quotas = Some(quotas),
+            Plan::Quotas(quotas) => self.plan_quotas = Some(quotas),
         }
-        Next::Asked(self.ask(key, cost))
+        self.start_attempt(key, cost);
+        None
     }
 
-    fn ask(&self, key: Key, cost: u32) -> CheckProgress {
-        let limiter = &self.gate.limiter;
-        match &self.quotas {
+    fn start_attempt(&mut self, key: Key, cost: u32) {
+        let limiter = &self.config.limiter;
+        let progress = match &self.plan_quotas {
             None => limiter.start_check(key, cost),
             Some(quotas) => limiter.start_check_with(quotas, key, cost),
-        }
+        };
+        self.stage = Stage::Checking(progress);
     }
 
-    /// Judges, unless there is time to ask again.
-    fn decide(&mut self, decided: Result<Decision, Error>) -> Option<Judged> {
-        match self.nap(&decided) {
-            None => Some(self.gate.judge(decided)),
-            Some(nap) => {
-                self.stage = nap;
-                None
-            }
+    /// Returns the outcome of an answered attempt, or `None` if a refused request waits for the next one.
+    fn finish_attempt(&mut self, result: Result<Decision, Error>) -> Option<Outcome> {
+        if let Some(waiting) = self.wait_after(&result) {
+            self.stage = waiting;
+            return None;
         }
+        self.stage = Stage::Done;
+        Some(Outcome::checked(&self.config, result))
     }
 
-    /// Waits before what was refused is asked for again.
-    fn nap(&self, decided: &Result<Decision, Error>) -> Option<Stage> {
-        let left = self.gate.patience.saturating_sub(self.since?.elapsed());
-        let nap = self.gate.backoff_after(decided, left)?;
-        let refused = decided.as_ref().ok()?;
-        Some(Stage::Napping {
-            nap: Box::pin(sleep(nap)),
+    fn wait_after(&self, result: &Result<Decision, Error>) -> Option<Stage> {
+        let left = self.config.max_wait.saturating_sub(self.started?.elapsed());
+        let backoff = backoff(&self.config, result, left)?;
+        let refused = result.as_ref().ok()?;
+        Some(Stage::Waiting {
+            sleep: Box::pin(sleep(backoff)),
             key: refused.charged_key()?.key.clone(),
             cost: refused.cost(),
         })
     }
 
-    /// Goes on to the next stage when this one is over.
-    fn poll_stage(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        match &mut self.stage {
-            Stage::Planning { plan, .. } => {
-                let plan = ready!(plan.as_mut().poll(cx));
-                if let Stage::Planning { key, cost, .. } = self.stage.take() {
-                    return Poll::Ready(self.planned(plan, key, cost));
-                }
-            }
-            Stage::Checking(check) => {
-                let decided = ready!(self.gate.limiter.poll_check(check, cx));
-                self.stage = Stage::Over;
-                return Poll::Ready(Next::Asked(CheckProgress::Done(decided)));
-            }
-            Stage::Napping { nap, .. } => {
-                ready!(nap.as_mut().poll(cx));
-                if let Stage::Napping { key, cost, .. } = self.stage.take() {
-                    return Poll::Ready(Next::Asked(self.ask(key, cost)));
-                }
-            }
-            Stage::Decided(_) | Stage::Over => {
-                if let Stage::Decided(decided) = self.stage.take() {
-                    return Poll::Ready(Next::Asked(CheckProgress::Done(decided)));
-                }
-            }
-        }
-        // Polled again after its end, there is nothing left to say.
-        Poll::Pending
+    fn take_stage(&mut self) -> Stage {
+        mem::replace(&mut self.stage, Stage::Done)
     }
-}
-
-/// What a stage came to.
-enum Next {
-    Exempt,
-    Asked(CheckProgress),
 }
 
 impl Future for CheckFuture {
-    type Output = Judged;
+    type Output = Outcome;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Judged> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let this = self.get_mut();
         loop {
-            match ready!(this.poll_stage(cx)) {
-                Next::Exempt => return Poll::Ready(this.gate.exempt()),
-                Next::Asked(CheckProgress::Pending(check)) => {
-                    this.stage = Stage::Checking(check);
+            let outcome = match &mut this.stage {
+                Stage::LookingUpPlan { plan, .. } => {
+                    let plan = ready!(plan.as_mut().poll(cx));
+                    let Stage::LookingUpPlan { key, cost, .. } = this.take_stage() else {
+                        return Poll::Pending;
+                    };
+                    this.plan_found(plan, key, cost)
                 }
-                Next::Asked(CheckProgress::Done(decided)) => {
-                    if let Some(judged) = this.decide(decided) {
-                        return Poll::Ready(judged);
-                    }
+                Stage::Checking(CheckProgress::Pending(check)) => {
+                    let result = ready!(this.config.limiter.poll_check(check, cx));
+                    this.finish_attempt(result)
                 }
+                Stage::Checking(CheckProgress::Done(_)) => {
+                    let Stage::Checking(CheckProgress::Done(result)) = this.take_stage() else {
+                        return Poll::Pending;
+                    };
+                    this.finish_attempt(result)
+                }
+                Stage::Waiting { sleep, .. } => {
+                    ready!(sleep.as_mut().poll(cx));
+                    let Stage::Waiting { key, cost, .. } = this.take_stage() else {
+                        return Poll::Pending;
+                    };
+                    this.start_attempt(key, cost);
+                    None
+                }
+                // Polled after completion.
+                Stage::Done => return Poll::Pending,
+            };
+            if let Some(outcome) = outcome {
+                return Poll::Ready(outcome);
             }
         }
     }
 }
 
-impl Stage {
-    fn take(&mut self) -> Self {
-        mem::replace(self, Self::Over)
+/// Returns the time until a refused check is tried again, or `None` if the request does not wait.
+fn backoff(
+    config: &LayerConfig,
+    result: &Result<Decision, Error>,
+    left: Duration,
+) -> Option<Duration> {
+    // A dry run delays no request.
+    if config.max_wait.is_zero() || config.dry_run.is_some() {
+        return None;
     }
+    backoff_after(result.as_ref().ok()?, left)
 }

@@ -1,4 +1,4 @@
-//! The future of an answer: the store's, then the service's.
+//! The future of a response: the check, then the inner service.
 
 use std::fmt;
 use std::future::Future;
@@ -13,14 +13,15 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::check::CheckFuture;
-use super::config::Judged;
-use super::response::ResponseFinisher;
+use super::outcome::Outcome;
+use super::response::{ResponseFinisher, prepare_request, rejection_response};
 
 pin_project! {
-    /// The future of [`RateLimit`](crate::RateLimit).
+    /// The response future of [`RateLimit`](crate::RateLimit).
     ///
-    /// Dropped before the decision, what the store was asked for may have been charged; dropped after
-    /// it, it was. Either way the charge stays, until its window has passed.
+    /// If it is dropped before the decision, the store may have charged the request. If it is dropped
+    /// after the decision, an admitted request is charged. Either way the charge stays until its window
+    /// has passed.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -36,28 +37,29 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        // The service is the ready one.
-        Asking { inquiry: CheckFuture, then: Option<(S, Request<B>)> },
-        Calling { #[pin] response: S::Future, telling: Option<ResponseFinisher> },
+        // `call` has the service that was polled ready. It is empty once the check is done.
+        Checking { check: CheckFuture, call: Option<(S, Request<B>)> },
+        // Without a finisher, the response stays as it is.
+        Calling { #[pin] response: S::Future, finisher: Option<ResponseFinisher> },
         Rejected { response: Option<Response<Bytes>> },
     }
 }
 
 impl<S: Service<Request<B>>, B> ResponseFuture<S, B> {
-    pub(crate) fn asking(inquiry: CheckFuture, service: S, request: Request<B>) -> Self {
-        let then = Some((service, request));
+    pub(super) fn checking(check: CheckFuture, service: S, request: Request<B>) -> Self {
+        let call = Some((service, request));
         Self {
-            state: State::Asking { inquiry, then },
+            state: State::Checking { check, call },
         }
     }
 
-    pub(crate) fn calling(response: S::Future, telling: Option<ResponseFinisher>) -> Self {
+    pub(super) fn calling(response: S::Future, finisher: Option<ResponseFinisher>) -> Self {
         Self {
-            state: State::Calling { response, telling },
+            state: State::Calling { response, finisher },
         }
     }
 
-    pub(crate) fn rejected(response: Response<Bytes>) -> Self {
+    pub(super) fn rejected(response: Response<Bytes>) -> Self {
         let response = Some(response);
         Self {
             state: State::Rejected { response },
@@ -76,27 +78,27 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Asking { inquiry, then } => {
-                    let judged = ready!(Pin::new(&mut *inquiry).poll(cx));
-                    let Some((service, request)) = then.take() else {
+                StateProjection::Checking { check, call } => {
+                    let outcome = ready!(Pin::new(&mut *check).poll(cx));
+                    let Some((service, request)) = call.take() else {
                         return Poll::Pending;
                     };
-                    go_on(inquiry, judged, service, request)
+                    call_or_reject(check, outcome, service, request)
                 }
-                StateProjection::Calling { response, telling } => {
+                StateProjection::Calling { response, finisher } => {
                     let response = ready!(response.poll(cx))?;
-                    let response = match telling.take() {
-                        Some(telling) => telling.on_answer(response),
+                    let response = match finisher.take() {
+                        Some(finisher) => finisher.finish(response),
                         None => response,
                     };
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
                 StateProjection::Rejected { response } => {
-                    // Polled again after its end, there is nothing left to answer.
+                    // Polled after completion.
                     let Some(response) = response.take() else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(Ok(response.map(ResponseBody::refusal)));
+                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                 }
             };
             state.set(next);
@@ -104,21 +106,20 @@ where
     }
 }
 
-fn go_on<S: Service<Request<B>>, B>(
-    inquiry: &CheckFuture,
-    judged: Judged,
+fn call_or_reject<S: Service<Request<B>>, B>(
+    check: &CheckFuture,
+    outcome: Outcome,
     mut service: S,
     request: Request<B>,
 ) -> State<S, B> {
-    let (parts, body) = request.into_parts();
-    match judged {
-        Judged::Passes(pass) => {
-            let (request, telling) = inquiry.gate().let_in(parts, body, pass);
-            let response = service.call(request);
-            State::Calling { response, telling }
+    let (mut parts, body) = request.into_parts();
+    match prepare_request(check.config(), &mut parts, outcome) {
+        Ok(finisher) => {
+            let response = service.call(Request::from_parts(parts, body));
+            State::Calling { response, finisher }
         }
-        Judged::Rejected(rejection) => State::Rejected {
-            response: Some(inquiry.gate().refuse(rejection, &parts)),
+        Err(rejection) => State::Rejected {
+            response: Some(rejection_response(check.config(), rejection, &parts)),
         },
     }
 }
@@ -126,7 +127,7 @@ fn go_on<S: Service<Request<B>>, B>(
 impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Asking { .. } => "asking",
+            State::Checking { .. } => "checking",
             State::Calling { .. } => "calling",
             State::Rejected { .. } => "rejected",
         };

@@ -1,4 +1,4 @@
-//! The layer: how requests become checks.
+//! The layer: the public builder of the middleware.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -12,48 +12,46 @@ use http_body::SizeHint;
 use tower_layer::Layer;
 
 use super::config::{LayerConfig, MissingKey};
-use super::diagnostics::note_layer;
+use super::diagnostics::layer_created;
 use super::headers::Headers;
-use super::headers::Templates;
-use super::plan_lookup::boxed;
-use super::rejection::{Rejection, plain_text};
+use super::plan_lookup::plan_future;
+use super::rejection::Rejection;
 use super::service::RateLimit;
 use crate::decision::DecisionView;
-use crate::key::Key;
-use crate::key::{KeyExtractor, peer_ip};
+use crate::key::{Key, KeyExtractor};
 use crate::limiter::{FailurePolicy, RateLimiter};
 use crate::quota::{IntoPlan, Quotas};
 use crate::store::Store;
 
-/// Puts a limit before a service: of a router, a route, or any other that takes HTTP requests.
+/// Limits the requests to a service: a router, a route, or any other service of HTTP requests.
 ///
-/// Each request is charged to its key. When the quotas have room, it goes on, and its answer gets
-/// [headers](Self::headers) that tell where its client stands; else it is answered `429 Too Many
-/// Requests` with a `Retry-After`, and the service is not called. In detail:
+/// Each request is charged to its key. If the quotas admit it, the service is called, and the response gets
+/// [headers](Self::headers) that report the client's limit. Otherwise the answer is `429 Too Many Requests`
+/// with a `Retry-After`, and the service is not called. In detail:
 ///
-/// 1. The [key](Self::key) of the request is looked for, unless it is [skipped](Self::skip). Without one
-///    it is answered 400, or 500 if the server is not set up to know it; see
+/// 1. The layer extracts the [key](Self::key), unless the request is [skipped](Self::skip). A request
+///    without a key is answered 400, or 500 if the server is not set up for this key; see
 ///    [`on_missing_key`](Self::on_missing_key).
-/// 2. Its [cost](Self::cost) is checked against all quotas, those of the layer or [of the
-///    key](Self::quotas_for), and charged if all admit it. If the store fails, the counts of this process
-///    decide; see [`on_failure`](Self::on_failure).
-/// 3. Admitted, the request goes on with a [`DecisionView`](crate::DecisionView) in its extensions,
-///    for handlers. Its answer is passed on as it is but for the headers, its error untouched. Then, or
-///    when its handler knows better, the charge may be [settled](Self::settle).
-/// 4. Refused, the answer carries a [`Rejection`](crate::Rejection) in its extensions, for layers
-///    outside. A [dry run](Self::dry_run) refuses nothing.
+/// 2. The [cost](Self::cost) is checked against all quotas of the layer, or [of the
+///    key](Self::quotas_for), and charged if all of them admit it. If the store fails, the counts of this
+///    process decide; see [`on_failure`](Self::on_failure).
+/// 3. An admitted request reaches the service with a [`DecisionView`](crate::DecisionView) in its
+///    extensions. Its response is unchanged but for the headers; an error of the service is unchanged too.
+///    The charge may then be [settled](Self::settle), or earlier by the [handler](Self::reserve).
+/// 4. The response to a rejected request has a [`Rejection`](crate::Rejection) in its extensions, for outer
+///    layers. A [dry run](Self::dry_run) rejects nothing.
 ///
-/// The limiter lives in the layer: axum may clone layers and services as it likes, they share one
-/// count. Cloning is cheap.
+/// The layer owns the limiter: axum may clone layers and services freely, and all clones share one count.
+/// Cloning is cheap.
 ///
 /// # Where to put it
 ///
-/// [`Router::layer`](axum::Router::layer) limits all routes that were added before it, and the
-/// fallback; `route_layer` spares what matches no route. On a `MethodRouter` it limits one route.
-/// Two of them on one `MethodRouter` need a `tower::ServiceBuilder`, for type inference. A whole
-/// `Router` that is wrapped from outside and handed to `axum::serve` needs
-/// `map_response(|r| r.map(axum::body::Body::new))` around it. A whole stack, with the reasons, is in
-/// the guide: [where the layer goes](crate::guide::where_the_layer_goes).
+/// [`Router::layer`](axum::Router::layer) limits all routes added before it, and the fallback.
+/// `route_layer` leaves out requests that match no route. On a `MethodRouter`, it limits one route; two
+/// layers on one `MethodRouter` need a `tower::ServiceBuilder`, for type inference. A whole `Router` that
+/// is wrapped and passed to `axum::serve` needs `map_response(|r| r.map(axum::body::Body::new))` around it.
+/// A whole stack, with the reasons, is in the guide:
+/// [where the layer goes](crate::guide::where_the_layer_goes).
 ///
 /// # Examples
 ///
@@ -77,46 +75,47 @@ use crate::store::Store;
 #[derive(Clone)]
 #[must_use = "a layer limits nothing until it is added to a service"]
 pub struct RateLimitLayer {
-    gate: Arc<LayerConfig>,
+    config: Arc<LayerConfig>,
 }
 
 impl RateLimitLayer {
-    /// Limits requests by the address of their peer, one unit each.
+    /// Creates a layer that limits requests by the address of their peer. Each request costs one unit.
     ///
-    /// `store` is a [`RedisStore`](crate::RedisStore), a [`MemoryStore`](crate::MemoryStore) or any
-    /// other; `quotas` is one [`Quota`](crate::Quota) or a list of them, which all must have room.
+    /// `store` is a [`RedisStore`](crate::RedisStore), a [`MemoryStore`](crate::MemoryStore) or your own.
+    /// `quotas` is one [`Quota`](crate::Quota) or a list of them, all of which must admit a request.
     pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
         Self::from(RateLimiter::new(store, quotas))
     }
 
-    /// Names the limiter, `default` unless said otherwise: a part of the stored key. Layers of one
-    /// name and store share their counts; give each limit of its own a name of its own. Clients see it
-    /// too, as the name of a [policy](crate::Headers): of nested layers of one name, two policies are
-    /// listed that they cannot tell apart.
+    /// Sets the name of the limiter, a part of the stored key. The default is `default`.
+    ///
+    /// Layers with the same name and store share their counts, so give each separate limit its own name.
+    /// Clients see the name as that of a [policy](crate::Headers): two nested layers with the same name list
+    /// two policies that clients cannot tell apart.
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
-        self.with(|gate| gate.limiter = gate.limiter.clone().name(name))
+        self.with(|config| config.limiter = config.limiter.clone().name(name))
     }
 
-    /// Counts by `key`; by [`peer_ip`](crate::key::peer_ip) unless said otherwise. Which to take is in the
-    /// guide: [keys and proxies](crate::guide::keys_and_proxies).
+    /// Sets the key to count by. The default is [`peer_ip`](crate::key::peer_ip).
+    ///
+    /// How to choose one is in the guide: [keys and proxies](crate::guide::keys_and_proxies).
     pub fn key(self, key: impl KeyExtractor) -> Self {
-        self.with(|gate| gate.key = Arc::new(key))
+        self.with(|config| config.key = Arc::new(key))
     }
 
-    /// Charges each request what `cost` says; one unit unless said otherwise.
+    /// Sets the cost of each request, computed from its head. The default is one unit.
     ///
-    /// A cost of 0 goes on without being charged. One above a limit is refused without a
-    /// `Retry-After`, since waiting would not help. A log takes at most 100 000 at once.
+    /// A request of cost 0 passes without a charge. A cost above a limit is refused without a
+    /// `Retry-After`, since no wait would help. A log counts at most 100 000 units at once.
     ///
-    /// Decide the cost by the route, not by the text of the path. The closure sees the path as the client
-    /// spelled it. A handler on `/search/{format}` gets `export` from `/search/export` and from
-    /// `/search/%65xport`, and `ends_with("/export")` is false for the second. Credit expensive handlers a
-    /// route and a layer of their own, or look at axum's `MatchedPath` in the extensions. The same holds for
-    /// a query.
+    /// Compute the cost from the route, not from the text of the path: the closure sees the path as the
+    /// client spelled it. A handler on `/search/{format}` gets `export` from `/search/export` and from
+    /// `/search/%65xport`, but `ends_with("/export")` is false for the second. Give expensive handlers their
+    /// own route and layer, or read axum's `MatchedPath` from the extensions. The same holds for a query.
     ///
     /// # Examples
     ///
-    /// One limit for two routes, of which one costs ten units:
+    /// One limit for two routes, one of which costs ten units:
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -147,13 +146,14 @@ impl RateLimitLayer {
     where
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
     {
-        self.with(|gate| gate.cost = Some(Arc::new(cost)))
+        self.with(|config| config.cost = Some(Arc::new(cost)))
     }
 
-    /// Lets requests pass uncounted for which `skip` says so: health checks, or the preflights of
-    /// [CORS](crate::cors::is_preflight).
+    /// Exempts the requests for which `skip` returns `true`, such as health checks or
+    /// [CORS preflights](crate::cors::is_preflight).
     ///
-    /// It is asked before the key is looked for. Such a request has no headers and no decision.
+    /// `skip` is called before the key is extracted. A skipped request is not counted, and gets no headers
+    /// and no decision.
     ///
     /// # Examples
     ///
@@ -167,27 +167,27 @@ impl RateLimitLayer {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        self.with(|gate| gate.skip = Some(Arc::new(skip)))
+        self.with(|config| config.skip = Some(Arc::new(skip)))
     }
 
-    /// Decides what happens to requests without a key; they are refused unless said otherwise.
+    /// Sets what happens to requests without a key. By default they are rejected.
     pub fn on_missing_key(self, then: MissingKey) -> Self {
-        self.with(|gate| gate.on_missing_key = then)
+        self.with(|config| config.on_missing_key = then)
     }
 
-    /// Asks `quotas` for the quotas of each key, in place of those of the layer: a tenant's plan, from a
-    /// database or, better, from a cache of it.
+    /// Looks up the quotas of each key, in place of the layer's: a tenant's plan, from a database or, better,
+    /// from a cache of it.
     ///
-    /// The future answers what can be made a [`Plan`](crate::Plan): quotas, none for the layer's own, or
-    /// that the key is exempt. Where it fails, the layer does what its
-    /// [policy](Self::on_failure) says of a store that fails. So an error must be nothing that a client
-    /// can cause: for a tenant that nobody knows, or that cannot be read, answer
-    /// [`Plan::Default`](crate::Plan::Default). It is waited for as long as it takes: bound it where it
-    /// asks somebody else.
+    /// The future returns anything that converts into a [`Plan`](crate::Plan): quotas, `None` for the
+    /// layer's own, or an exemption of the key. If it returns an error, the layer applies its
+    /// [failure policy](Self::on_failure), as if the store had failed. So never return an error that a client
+    /// can cause: for a tenant that is unknown or malformed, return
+    /// [`Plan::Default`](crate::Plan::Default). The layer sets no deadline: add a timeout if the lookup
+    /// calls another service.
     ///
-    /// A change of plan takes effect with the next request and keeps the history, as far as windows and
-    /// algorithms stay what they are. To look at such a key or reset it without a request, make a
-    /// [`RateLimiter`] of its plan, with the store and the name of this layer.
+    /// A new plan applies from the next request. It keeps the history as long as windows and algorithms stay
+    /// the same. To peek at such a key or reset it without a request, create a [`RateLimiter`] with the
+    /// quotas of its plan, and with the store and the name of this layer.
     ///
     /// # Examples
     ///
@@ -215,22 +215,24 @@ impl RateLimitLayer {
         F: Fn(&Key, &Parts) -> R + Send + Sync + 'static,
         R: Future<Output: IntoPlan> + Send + 'static,
     {
-        self.with(|gate| {
-            gate.plans = Some(Arc::new(move |key, parts| boxed(quotas(key, parts))));
+        self.with(|config| {
+            config.plan_lookup = Some(Arc::new(move |key, parts| plan_future(quotas(key, parts))));
         })
     }
 
-    /// Has requests wait for their turn rather than be refused, for as long as `patience` in all: around
-    /// a client, which is to keep under the limit of an upstream.
+    /// Makes refused requests wait for their turn instead of rejecting them, for at most `max_wait` in all.
+    /// For a client that must stay below the limit of an upstream.
     ///
-    /// A request whose turn would come later is refused at once. While one waits, it holds what the
-    /// service inside has set aside for it, and asks again each second at least, since units may be given
-    /// back. Those that wait for one key are not in line: the first to ask when there is room again is let
-    /// in. It needs a tokio runtime with time enabled. Before a server, rather refuse: who waits holds
-    /// memory and a connection, and may be gone.
+    /// A request whose turn would come later than `max_wait` is rejected at once. A waiting request holds
+    /// what the inner service reserved for it. It is checked again at least once a second, since units may
+    /// be refunded. Waiting requests form no queue: after a refund, the first one to check again is admitted.
+    /// Waiting needs a tokio runtime with time enabled.
     ///
-    /// The headers of a limit of one's own are no news to oneself: without them, those of the upstream are
-    /// seen as it sent them.
+    /// In front of a server, prefer to reject: a waiting request holds memory and a connection, and its
+    /// client may have disconnected.
+    ///
+    /// Turn the headers off for an outgoing limit, as below: then the caller sees those of the upstream
+    /// unchanged.
     ///
     /// # Examples
     ///
@@ -243,36 +245,38 @@ impl RateLimitLayer {
     ///     .headers(Headers::none())
     ///     .wait_up_to(Duration::from_secs(30));
     /// ```
-    pub fn wait_up_to(self, patience: Duration) -> Self {
-        self.with(|gate| gate.patience = patience)
+    pub fn wait_up_to(self, max_wait: Duration) -> Self {
+        self.with(|config| config.max_wait = max_wait)
     }
 
-    /// Adjusts the charge to the actual cost that `settle` computes from the response: 0 refunds the
-    /// request, more than was charged charges the rest, as far as there is room.
+    /// Adjusts the charge to the actual cost that `settle` computes from the response.
+    ///
+    /// A cost of 0 refunds the request. A cost above the charge is charged in addition, as long as the quotas
+    /// have room.
     ///
     /// The closure gets the decision, the head of the response and the size of its body. The head includes
-    /// the headers of the limit, which tell how things stood before. The response does not wait for the
-    /// store: a settlement there happens in the background, and if it fails, the charge stays. A response
-    /// that never comes, since the service fails or the client is gone, keeps its charge. A cost that only
-    /// the content tells is for the [handler](Self::reserve) to settle; where both settle, the first counts.
+    /// the headers of the limit, which report the state before the settlement. The response does not wait for
+    /// the store: the settlement runs in the background, and if it fails, the charge stays. If there is no
+    /// response, because the service failed or the client disconnected, the charge stays too. If only the
+    /// content tells the cost, let the [handler](Self::reserve) settle; if both settle, the first one counts.
     ///
-    /// **Recognize a refusal by its [`Rejection`], not by its status.** A layer further in leaves one in the
-    /// extensions of every refusal. Its status says less: [`status`](Self::status), a
-    /// [`responder`](Self::responder) or [`grpc`](Self::grpc) may make it any, 200 included, and a closure
-    /// that takes it for a success refunds every refused attempt.
+    /// **Recognize a rejection by its [`Rejection`], not by its status.** Every rejection of an inner layer
+    /// has one in its extensions. The status proves less: [`status`](Self::status), a
+    /// [`responder`](Self::responder) or [`grpc`](Self::grpc) can make it any, even 200. A closure that takes
+    /// such a response for a success refunds every rejected attempt.
     ///
     /// **Charge by the size, not by `Content-Length`.** hyper and axum add that header outside of all
     /// layers, so it is missing here. The size is the body's
     /// [`size_hint`](http_body::Body::size_hint) at this layer, and 0 for a HEAD request. It is exact for a
-    /// `String` or `Bytes`, and unknown for a stream. A compression layer inside leaves it unknown; one
-    /// outside compresses after this layer has charged for the whole.
+    /// `String` or `Bytes`, and unknown for a stream. An inner compression layer makes it unknown; an outer
+    /// one compresses after this layer charged for the uncompressed size.
     ///
-    /// A request of [cost](Self::cost) 0 passes any limit, and has nothing to settle: let it cost a unit at
-    /// least before.
+    /// A request of [cost](Self::cost) 0 passes any limit and has nothing to settle: charge at least one unit
+    /// before.
     ///
     /// # Examples
     ///
-    /// A login that only failures count against:
+    /// A login limit that only failures count against:
     ///
     /// ```
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer, Rejection};
@@ -285,8 +289,7 @@ impl RateLimitLayer {
     ///     });
     /// ```
     ///
-    /// Downloads that are paid by the kilobyte. 64 are reserved, which is also the charge for a body of
-    /// unknown size:
+    /// Downloads charged by the kilobyte. 64 are charged before, and kept for a body of unknown size:
     ///
     /// ```
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
@@ -303,38 +306,37 @@ impl RateLimitLayer {
     where
         F: Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync + 'static,
     {
-        self.with(|gate| gate.settle = Some(Arc::new(settle)))
+        self.with(|config| config.settle = Some(Arc::new(settle)))
     }
 
-    /// Gives each request that passes a [`Reservation`](crate::Reservation), by which its handler settles
-    /// what it has cost, also while or after it streams the answer.
+    /// Gives each request that passes a [`Reservation`](crate::Reservation), with which its handler settles
+    /// the actual cost, even during or after a streamed response.
     pub fn reserve(self) -> Self {
-        self.with(|gate| gate.reserves = true)
+        self.with(|config| config.reserves = true)
     }
 
-    /// What becomes of requests while the store fails: they
-    /// [fall back](FailurePolicy::fall_back) on the counts of this process unless said otherwise.
+    /// Sets what happens to requests while the store fails. By default they
+    /// [fall back](FailurePolicy::fall_back) to the counts of this process.
     pub fn on_failure(self, policy: FailurePolicy) -> Self {
-        self.with(|gate| gate.limiter = gate.limiter.clone().on_failure(policy))
+        self.with(|config| config.limiter = config.limiter.clone().on_failure(policy))
     }
 
-    /// Tells clients of their limit by these headers; by those of [`Headers::default`] unless said
-    /// otherwise.
+    /// Sets the headers that report the limit to clients. The default is [`Headers::default`].
     pub fn headers(self, headers: Headers) -> Self {
-        self.with(|gate| gate.headers = headers)
+        self.with(|config| config.headers = headers)
     }
 
-    /// Answers requests that a quota has no room for with this status; with 429 unless said otherwise.
+    /// Sets the status of responses to requests that a quota refused. The default is 429.
     pub fn status(self, status: StatusCode) -> Self {
-        self.with(|gate| gate.status = status)
+        self.with(|config| config.status = status)
     }
 
-    /// Answers requests that are not let through as `responder` says; by a short text unless said
-    /// otherwise.
+    /// Sets the function that makes the response to a rejected request. The default is a short text.
     ///
-    /// The answer gets what it does not have of `Retry-After` and `Cache-Control: no-store`, and the
-    /// [headers](Self::headers) of the limit. It should have the [status](Rejection::status) of the
-    /// rejection. It is not asked for calls that [`grpc`](Self::grpc) answers.
+    /// The layer adds `Retry-After` and `Cache-Control: no-store` if they are missing, and the
+    /// [headers](Self::headers) of the limit. The response should have the
+    /// [status](Rejection::status) of the rejection. The responder is not called for calls that
+    /// [`grpc`](Self::grpc) answers.
     ///
     /// # Examples
     ///
@@ -354,21 +356,21 @@ impl RateLimitLayer {
         B: Into<Bytes>,
     {
         let responder = move |rejection: &Rejection| responder(rejection).map(B::into);
-        self.with(|gate| gate.responder = Arc::new(responder))
+        self.with(|config| config.responder = Arc::new(responder))
     }
 
-    /// Rejects calls of gRPC as gRPC has it: HTTP status 200, no body, and `grpc-status` in the headers.
+    /// Rejects gRPC calls in gRPC's form: HTTP status 200, no body, and `grpc-status` in the headers.
     ///
-    /// For routes that serve nothing but gRPC, such as those of a tonic server. A client of gRPC takes a
-    /// bare 429 for `UNAVAILABLE`, which many retry at once. Off by default: any client can send
-    /// `content-type: application/grpc`, and on a REST route it would turn its 429 into a 200, which logs,
-    /// metrics and layers outside take for a success.
+    /// For routes that serve only gRPC, such as those of a tonic server. A gRPC client takes a bare 429 for
+    /// `UNAVAILABLE`, which many clients retry at once. Off by default: any client can send
+    /// `content-type: application/grpc`, and on a REST route its 429 would become a 200, which logs, metrics
+    /// and outer layers take for a success.
     ///
     /// A call is a POST of content type `application/grpc`, `application/grpc-web` or
-    /// `application/grpc-web-text`. It is answered in its own content type, whatever the
+    /// `application/grpc-web-text`. The rejection has the same content type, regardless of the
     /// [responder](Self::responder) and the [status](Self::status). Other requests get the ordinary
-    /// rejection, since gRPC asks servers not to answer them with a 200. What a client sees is in the
-    /// guide: [gRPC and clients](crate::guide::grpc_and_clients).
+    /// rejection, since gRPC asks servers not to answer them with a 200. What clients see is in the guide:
+    /// [gRPC and clients](crate::guide::grpc_and_clients).
     ///
     /// # Examples
     ///
@@ -381,19 +383,20 @@ impl RateLimitLayer {
     /// let server = tonic::transport::Server::builder().layer(limit);
     /// ```
     pub fn grpc(self) -> Self {
-        self.with(|gate| gate.grpc = true)
+        self.with(|config| config.grpc = true)
     }
 
-    /// Announces the end of a connection on which a rejected request still sends its body: on by default.
+    /// Sends `Connection: close` with the rejection of an HTTP/1 upload. On by default.
     ///
-    /// A rejection does not read the request body. A server of HTTP/1 then closes the connection, and hyper
-    /// does so without a word: the client's next request on the kept connection fails with a broken pipe.
-    /// So the rejection of an HTTP/1 request with a `Content-Length` above 0 or a `Transfer-Encoding` gets
-    /// `Connection: close`. Requests of HTTP/2 and 3 never do, as only their stream ends.
+    /// A rejection does not read the request body. An HTTP/1 server then closes the connection, and hyper
+    /// does so without an announcement: the client's next request on that connection fails with a broken
+    /// pipe. So the rejection of an HTTP/1 request with a `Content-Length` above 0 or a
+    /// `Transfer-Encoding` gets `Connection: close`. HTTP/2 and HTTP/3 end only the stream, so their
+    /// rejections never get it.
     ///
-    /// Switch it off where it costs more than it saves: behind a proxy that sends each request in one
-    /// piece, it makes the proxy connect anew after each rejected upload, and inside of a layer that has
-    /// read the body, nothing is left unread. Figures for nginx are in the guide:
+    /// Switch it off where it costs more than it saves. A proxy in front that sends each request in one piece
+    /// would have to reconnect after each rejected upload. Inside a layer that has read the body, nothing is
+    /// left unread. Figures for nginx are in the guide:
     /// [where the layer goes](crate::guide::where_the_layer_goes#refused-uploads).
     ///
     /// # Examples
@@ -405,98 +408,72 @@ impl RateLimitLayer {
     ///     .close_rejected_uploads(false);
     /// ```
     pub fn close_rejected_uploads(self, close: bool) -> Self {
-        self.with(|gate| gate.close_rejected_uploads = close)
+        self.with(|config| config.close_rejected_uploads = close)
     }
 
-    /// Refuses nothing, but counts and tells all that would be refused: to see what a limit would do
-    /// before it does it.
+    /// Rejects nothing, but counts and reports the requests that would be rejected, to try out a limit.
     ///
-    /// Every ten seconds at most, a line in the log says how many requests would have been refused,
-    /// and on level `debug` each is a line. Handlers find the [`DecisionView`] of such a request, layers
-    /// outside a [`WouldReject`](crate::WouldReject) in its answer. Clients are told nothing, no headers
-    /// of the limit either, unless by [a header](Self::dry_run_header), and nobody
-    /// [waits](Self::wait_up_to) for a turn.
+    /// At most every ten seconds, a log line reports how many requests would have been rejected; on level
+    /// `debug`, each of them is a line. Handlers find the [`DecisionView`] of such a request, outer layers a
+    /// [`WouldReject`](crate::WouldReject) in the extensions of its response. Clients see nothing, not even
+    /// the headers of the limit, except [a header](Self::dry_run_header) that you choose. No request
+    /// [waits](Self::wait_up_to) for its turn.
     pub fn dry_run(self) -> Self {
-        self.with(|gate| {
-            gate.dry_run.get_or_insert_default();
+        self.with(|config| {
+            config.dry_run.get_or_insert_default();
         })
     }
 
-    /// Does what [`dry_run`](Self::dry_run) does, and adds this header, with the limiter's name, to the
-    /// answers of requests that would have been refused.
+    /// Makes the layer a [dry run](Self::dry_run) that adds this header, with the limiter's name, to the
+    /// responses of requests that would have been rejected.
     pub fn dry_run_header(self, name: HeaderName) -> Self {
-        self.with(|gate| gate.dry_run.get_or_insert_default().header = Some(name))
+        self.with(|config| config.dry_run.get_or_insert_default().header = Some(name))
     }
 
-    /// Keeps so many of the keys that are refused most: see [`RateLimiter::track_refused`].
+    /// Tracks this number of the keys that are refused most: see [`RateLimiter::track_refused`].
     pub fn track_refused(self, keys: NonZeroUsize) -> Self {
-        self.with(|gate| gate.limiter = gate.limiter.clone().track_refused(keys))
+        self.with(|config| config.limiter = config.limiter.clone().track_refused(keys))
     }
 
-    /// The limiter that this layer asks: to look at its keys or [block](crate::Admin) them, and to count
+    /// Returns the limiter of this layer, to peek at its keys, to [block](crate::Admin) them, or to count
     /// jobs together with requests.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
-        &self.gate.limiter
+        &self.config.limiter
     }
 
     fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {
-        let gate = Arc::make_mut(&mut self.gate);
-        change(gate);
-        gate.wording = Arc::new(wording_of(&gate.limiter, &gate.headers));
-        // Another layer than before, with a log of its own.
-        gate.notices = Arc::default();
+        Arc::make_mut(&mut self.config).update(change);
         self
     }
 }
 
-/// Lets a layer and whoever else has the limiter share its counts, where they use the same keys: an
-/// extractor's `of` makes them. A limiter that was not told what to do when the store fails falls back.
+/// Creates a layer that shares a limiter, with a job for example.
+///
+/// Both share the counts of the same keys; an extractor's `of` creates them. A limiter without a failure
+/// policy falls back to the counts of this process.
 impl From<RateLimiter> for RateLimitLayer {
     fn from(mut limiter: RateLimiter) -> Self {
         if !limiter.has_policy() {
             limiter = limiter.on_failure(FailurePolicy::fall_back());
         }
-        note_layer();
-        let headers = Headers::default();
+        layer_created();
         Self {
-            gate: Arc::new(LayerConfig {
-                wording: Arc::new(wording_of(&limiter, &headers)),
-                limiter,
-                key: Arc::new(peer_ip()),
-                on_missing_key: MissingKey::default(),
-                skip: None,
-                cost: None,
-                plans: None,
-                patience: Duration::ZERO,
-                settle: None,
-                reserves: false,
-                headers,
-                status: StatusCode::TOO_MANY_REQUESTS,
-                responder: Arc::new(plain_text),
-                grpc: false,
-                close_rejected_uploads: true,
-                dry_run: None,
-                notices: Arc::default(),
-            }),
+            config: Arc::new(LayerConfig::new(limiter)),
         }
     }
-}
-
-fn wording_of(limiter: &RateLimiter, headers: &Headers) -> Templates {
-    Templates::new(headers, limiter.label(), limiter.quotas())
 }
 
 impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit::new(inner, Arc::clone(&self.gate))
+        RateLimit::new(inner, Arc::clone(&self.config))
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RateLimitLayer").field(&self.gate).finish()
+        f.debug_tuple("RateLimitLayer").field(&self.config).finish()
     }
 }

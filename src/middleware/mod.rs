@@ -12,6 +12,7 @@ mod diagnostics;
 mod future;
 mod headers;
 mod layer;
+mod outcome;
 mod plan_lookup;
 mod rejection;
 mod reservation;

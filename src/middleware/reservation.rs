@@ -1,4 +1,4 @@
-//! What was charged for a request, in the hands of its handler.
+//! The reservation: a charge that the handler settles.
 
 use std::fmt;
 use std::future::Future;
@@ -11,17 +11,18 @@ use super::config::LayerConfig;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 
-/// What was charged for a request, for its handler to settle when the cost is known.
+/// The charge of a request, which its handler settles once the actual cost is known.
 ///
-/// A layer that is told to [reserve](crate::RateLimitLayer::reserve) puts one into the extensions of
-/// each request that it lets through, where layers are nested that of the innermost one; with the
-/// feature `axum-08` it is an extractor too. Clones are one reservation: it is settled once, by who does
-/// so first. One that nobody settles keeps what was charged. Where nothing was charged, since the request
-/// is exempt or costs nothing, there is nothing to settle.
+/// A layer that [reserves](crate::RateLimitLayer::reserve) puts a reservation into the extensions of each
+/// request that it lets through. Of nested layers, the handler finds the reservation of the innermost one.
+/// With the feature `axum-08` it is an extractor too.
+///
+/// Clones share one reservation: the first one to settle it decides. A reservation that is never settled
+/// keeps its charge. An exempt request, or one of cost 0, has no charge and nothing to settle.
 ///
 /// # Examples
 ///
-/// A model's answer is charged 1 000 tokens before, and what it took after:
+/// A language model: 1 000 tokens are charged before the call, the actual number after it:
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -29,7 +30,7 @@ use crate::error::{Error, ErrorKind};
 ///
 /// async fn complete(reservation: Reservation, prompt: String) -> String {
 ///     let (answer, tokens) = (prompt.to_uppercase(), 640);
-///     // In the background: the answer does not wait for it.
+///     // Settles in the background: the response does not wait for it.
 ///     reservation.settle(tokens);
 ///     answer
 /// }
@@ -44,49 +45,51 @@ use crate::error::{Error, ErrorKind};
 pub struct Reservation(Arc<Inner>);
 
 struct Inner {
-    gate: Arc<LayerConfig>,
+    config: Arc<LayerConfig>,
     view: DecisionView,
-    /// Until it is settled.
+    /// The charge. `None` once it is settled, or if there is none.
     decision: Mutex<Option<Decision>>,
 }
 
 impl Reservation {
-    pub(crate) fn new(gate: Arc<LayerConfig>, decision: Decision) -> Self {
+    pub(super) fn new(config: Arc<LayerConfig>, decision: Decision) -> Self {
         Self(Arc::new(Inner {
-            gate,
+            config,
             view: decision.view().clone(),
             decision: Mutex::new(Some(decision)),
         }))
     }
 
-    /// For a request that was let through without a charge.
-    pub(crate) fn of_nothing(gate: Arc<LayerConfig>, view: Option<DecisionView>) -> Self {
+    /// Creates the reservation of a request that passed without a charge.
+    pub(super) fn without_charge(config: Arc<LayerConfig>, view: Option<DecisionView>) -> Self {
         Self(Arc::new(Inner {
-            gate,
+            config,
             view: view.unwrap_or_else(DecisionView::unlimited),
             decision: Mutex::default(),
         }))
     }
 
-    /// What was decided and charged.
+    /// Returns the decision that charged the request.
     #[must_use]
     pub fn decision(&self) -> &DecisionView {
         &self.0.view
     }
 
-    /// Makes the charge what the request has cost in the end, as
-    /// [`RateLimiter::settle`](crate::RateLimiter::settle) does, in the background: nobody waits for
-    /// it, and if the store fails, the charge stays as it is. After the first call, nothing.
+    /// Adjusts the charge to the actual cost, as [`RateLimiter::settle`](crate::RateLimiter::settle) does.
+    /// Later calls do nothing.
     ///
-    /// Call it in a tokio runtime, as handlers and the bodies of their answers are.
-    pub fn settle(&self, used: u32) {
+    /// It settles in the background, without making the caller wait. If the store fails, the charge stays
+    /// as it is.
+    ///
+    /// Call it in a tokio runtime, where handlers and response bodies run anyway.
+    pub fn settle(&self, actual_cost: u32) {
         let decision = &self.0.decision;
         let decision = decision
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(decision) = decision {
-            settle_later(&self.0.gate, decision, used);
+            settle_in_background(&self.0.config, decision, actual_cost);
         }
     }
 }
@@ -97,31 +100,37 @@ impl fmt::Debug for Reservation {
     }
 }
 
-/// Settles a charge while nobody waits for it.
-pub(crate) fn settle_later(gate: &Arc<LayerConfig>, decision: Decision, used: u32) {
-    if used == decision.held() {
+/// Settles a charge without making the caller wait.
+pub(super) fn settle_in_background(
+    config: &Arc<LayerConfig>,
+    decision: Decision,
+    actual_cost: u32,
+) {
+    if actual_cost == decision.held() {
         return;
     }
     if decision.cost() == 0 {
-        gate.notices.nothing_to_settle(gate.limiter.label());
+        config.diagnostics.nothing_to_settle(config.label());
         return;
     }
-    let settling_gate = Arc::clone(gate);
-    let mut settling = Box::pin(async move {
+    let task_config = Arc::clone(config);
+    let mut settlement = Box::pin(async move {
         let LayerConfig {
-            limiter, notices, ..
-        } = &*settling_gate;
-        let outcome = limiter.settle(decision, used).await;
-        notices.settled(limiter.label(), &outcome);
+            limiter,
+            diagnostics,
+            ..
+        } = &*task_config;
+        let result = limiter.settle(decision, actual_cost).await;
+        diagnostics.settled(limiter.label(), &result);
     });
-    // In memory that is all.
-    let mut nobody = Context::from_waker(Waker::noop());
-    if settling.as_mut().poll(&mut nobody).is_pending() {
+    // A store in memory is done after one poll and needs no task.
+    let mut cx = Context::from_waker(Waker::noop());
+    if settlement.as_mut().poll(&mut cx).is_pending() {
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(settling)),
-            Err(_) => gate
-                .notices
-                .settled(gate.limiter.label(), &Err(no_runtime())),
+            Ok(runtime) => drop(runtime.spawn(settlement)),
+            Err(_) => config
+                .diagnostics
+                .settled(config.label(), &Err(no_runtime())),
         }
     }
 }
@@ -129,6 +138,6 @@ pub(crate) fn settle_later(gate: &Arc<LayerConfig>, decision: Decision, used: u3
 fn no_runtime() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "settling was not begun in a tokio runtime",
+        "cannot settle in the background: not called in a tokio runtime",
     )
 }

@@ -1,135 +1,200 @@
-//! What the answer to a request tells its client, and what it makes of the charge.
+//! The effects of an [`Outcome`] on the request and its response.
+//!
+//! A request that passes gets its extensions before the service is called, and its response gets its
+//! headers after. For a rejected request, the whole response is made here.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::LOCATION;
-use http::{HeaderValue, Response};
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, LOCATION};
+use http::request::Parts;
+use http::{HeaderValue, Method, Response};
 use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
 use super::headers::{Place, encoded, inner_remaining, refill_time};
-use super::rejection::{Rejection, WouldReject};
-use super::reservation::Reservation;
-use super::reservation::settle_later;
+use super::outcome::Outcome;
+use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
+use super::reservation::{Reservation, settle_in_background};
 use crate::decision::{Decision, DecisionView, QuotaDecision};
 
-/// What is kept of a request while the service answers it.
-pub(crate) struct ResponseFinisher {
-    gate: Arc<LayerConfig>,
-    tell: Tell,
-    /// Whether the request is a HEAD.
+/// Prepares a request for the service: puts the decision and the reservation into its extensions.
+///
+/// Returns what finishes the response, `None` for an exempt request.
+///
+/// # Errors
+///
+/// The rejection of a request that must not reach the service.
+pub(super) fn prepare_request(
+    config: &Arc<LayerConfig>,
+    parts: &mut Parts,
+    outcome: Outcome,
+) -> Result<Option<ResponseFinisher>, Rejection> {
+    let passed = match outcome {
+        Outcome::Rejected(rejection) => return Err(rejection),
+        Outcome::Exempt => {
+            insert_empty_reservation(config, parts, None);
+            return Ok(None);
+        }
+        Outcome::Admitted(decision) => insert_decision(config, parts, decision),
+        Outcome::DryRun(rejection) => {
+            let decision = insert_refused_decision(parts, &rejection);
+            insert_empty_reservation(config, parts, decision);
+            Passed::DryRun(rejection)
+        }
+    };
+    Ok(Some(ResponseFinisher {
+        config: Arc::clone(config),
+        passed,
+        is_head: parts.method == Method::HEAD,
+    }))
+}
+
+/// Inserts the decision of an admitted request, and a reservation of its charge if the layer reserves.
+fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, mut decision: Decision) -> Passed {
+    let outer = parts.extensions.get::<DecisionView>().cloned();
+    if let Some(outer) = outer {
+        config
+            .diagnostics
+            .observe_nested(config.label(), &decision, &outer);
+        decision.set_outer(outer);
+    }
+    parts.extensions.insert(decision.view().clone());
+    if !config.reserves {
+        return Passed::Admitted(decision);
+    }
+    let reservation = Reservation::new(Arc::clone(config), decision);
+    parts.extensions.insert(reservation.clone());
+    Passed::Reserved(reservation)
+}
+
+/// Inserts the decision of a request that a quota refused in a dry run.
+fn insert_refused_decision(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView> {
+    let RejectionReason::Refused(decision) = rejection.reason() else {
+        return None;
+    };
+    let mut decision = decision.clone();
+    if let Some(outer) = parts.extensions.get::<DecisionView>() {
+        decision.set_outer(outer.clone());
+    }
+    parts.extensions.insert(decision.clone());
+    Some(decision)
+}
+
+/// Inserts a reservation without a charge if the layer reserves. It hides the one of an outer layer, which
+/// the handler must not settle.
+fn insert_empty_reservation(
+    config: &Arc<LayerConfig>,
+    parts: &mut Parts,
+    decision: Option<DecisionView>,
+) {
+    if config.reserves {
+        let reservation = Reservation::without_charge(Arc::clone(config), decision);
+        parts.extensions.insert(reservation);
+    }
+}
+
+/// Adds headers to the response of the service and settles the charge.
+pub(super) struct ResponseFinisher {
+    config: Arc<LayerConfig>,
+    passed: Passed,
+    /// Whether the request method is HEAD.
     is_head: bool,
 }
 
-pub(super) enum Tell {
-    Admitted(Held),
-    Spared(Rejection),
-}
-
-/// Who holds what was charged.
-pub(super) enum Held {
-    DirectSend(Decision),
-    /// The handler does too.
-    Shared(Reservation),
+/// Why a request passed, with its charge.
+enum Passed {
+    Admitted(Decision),
+    /// Admitted, and the handler shares the charge.
+    Reserved(Reservation),
+    DryRun(Rejection),
 }
 
 impl ResponseFinisher {
-    pub(super) fn new(gate: Arc<LayerConfig>, tell: Tell, is_head: bool) -> Self {
-        Self {
-            gate,
-            tell,
-            is_head,
-        }
-    }
-
-    /// Writes the headers, and settles the charge by the answer.
-    pub(crate) fn on_answer<B: Body>(self, mut response: Response<B>) -> Response<B> {
+    /// Finishes the response of the service.
+    pub(super) fn finish<B: Body>(self, response: Response<B>) -> Response<B> {
         let Self {
-            gate,
-            tell,
+            config,
+            passed,
             is_head,
         } = self;
-        match tell {
-            Tell::Admitted(held) => {
-                gate.write_headers(held.view(), &mut response);
-                match &gate.settle {
-                    None => response,
-                    Some(settle) => {
-                        let (parts, body) = response.into_parts();
-                        // A router outside may drop the content of a HEAD response only later.
-                        let size = if is_head {
-                            SizeHint::with_exact(0)
-                        } else {
-                            body.size_hint()
-                        };
-                        let used = settle(held.view(), &parts, size);
-                        held.settle(&gate, used);
-                        Response::from_parts(parts, body)
-                    }
+        match passed {
+            Passed::Admitted(decision) => {
+                let (response, actual_cost) =
+                    finish_admitted(&config, decision.view(), is_head, response);
+                if let Some(actual_cost) = actual_cost {
+                    settle_in_background(&config, decision, actual_cost);
                 }
+                response
             }
-            Tell::Spared(rejection) => {
-                gate.announce(rejection, &mut response);
+            Passed::Reserved(reservation) => {
+                let (response, actual_cost) =
+                    finish_admitted(&config, reservation.decision(), is_head, response);
+                if let Some(actual_cost) = actual_cost {
+                    reservation.settle(actual_cost);
+                }
+                response
+            }
+            Passed::DryRun(rejection) => {
+                let mut response = response;
+                report_dry_run(&config, rejection, &mut response);
                 response
             }
         }
     }
 }
 
-impl Held {
-    fn view(&self) -> &DecisionView {
-        match self {
-            Self::DirectSend(decision) => decision.view(),
-            Self::Shared(reservation) => reservation.decision(),
-        }
-    }
-
-    fn settle(self, gate: &Arc<LayerConfig>, used: u32) {
-        match self {
-            Self::DirectSend(decision) => settle_later(gate, decision, used),
-            Self::Shared(reservation) => reservation.settle(used),
-        }
-    }
+/// Adds the headers, and computes the actual cost if the layer settles.
+fn finish_admitted<B: Body>(
+    config: &LayerConfig,
+    decision: &DecisionView,
+    is_head: bool,
+    mut response: Response<B>,
+) -> (Response<B>, Option<u32>) {
+    add_headers(config, decision, &mut response);
+    let Some(settle) = &config.settle else {
+        return (response, None);
+    };
+    let (parts, body) = response.into_parts();
+    // An outer router may drop the body of a HEAD response only later.
+    let size = if is_head {
+        SizeHint::with_exact(0)
+    } else {
+        body.size_hint()
+    };
+    let actual_cost = settle(decision, &parts, size);
+    (Response::from_parts(parts, body), Some(actual_cost))
 }
 
-impl LayerConfig {
-    /// Writes the headers of an admitted request. A layer further in, or a service that has a limit of
-    /// its own, is tighter if it has refused the request or tells of fewer units.
-    fn write_headers<B>(&self, decision: &DecisionView, response: &mut Response<B>) {
-        if self.dry_run.is_some() {
-            return;
-        }
-        let remaining = decision.remaining();
-        let rejected = response.extensions().get::<Rejection>().cloned();
-        let is_behind = rejected.as_ref().is_some_and(Rejection::is_refused)
-            || self.wording.has_single_values()
-                && inner_remaining(response.headers())
-                    .is_some_and(|inner| inner <= u64::from(remaining));
-        let place = if is_behind {
-            Place::Behind
-        } else {
-            Place::Tightest
-        };
-        // A client that is told to have nothing left might not go where it is sent.
-        if remaining > 0 || !is_redirect(response) {
-            self.wording.write(decision, place, response.headers_mut());
-        }
-        if let (Some(rejection), Some(wait)) = (rejected, wait_for_as_much(decision)) {
-            rejection.lengthen_wait(wait, response.headers_mut());
-        }
+/// Adds the headers of an admitted request.
+///
+/// An inner layer, or a service with a limit of its own, is tighter if it refused the request or reports
+/// fewer units left.
+fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut Response<B>) {
+    if config.dry_run.is_some() {
+        return;
     }
-
-    /// Tells of a request that a dry run let through.
-    fn announce<B>(&self, rejection: Rejection, response: &mut Response<B>) {
-        let header = self.dry_run.as_ref().and_then(|run| run.header.clone());
-        let limiter = HeaderValue::from_str(&encoded(rejection.limiter()));
-        if let (Some(header), Ok(limiter)) = (header, limiter) {
-            response.headers_mut().append(header, limiter);
-        }
-        response
-            .extensions_mut()
-            .insert(WouldReject::new(rejection));
+    let remaining = decision.remaining();
+    let inner_rejection = response.extensions().get::<Rejection>().cloned();
+    let inner_is_tighter = inner_rejection.as_ref().is_some_and(Rejection::is_refused)
+        || config.templates.has_single_values()
+            && inner_remaining(response.headers())
+                .is_some_and(|inner| inner <= u64::from(remaining));
+    let place = if inner_is_tighter {
+        Place::Behind
+    } else {
+        Place::Tightest
+    };
+    // A client that reads "0 remaining" might not follow the redirect.
+    if remaining > 0 || !is_redirect(response) {
+        config
+            .templates
+            .write(decision, place, response.headers_mut());
+    }
+    if let (Some(rejection), Some(wait)) = (inner_rejection, retry_wait(decision)) {
+        rejection.lengthen_wait(wait, response.headers_mut());
     }
 }
 
@@ -137,13 +202,14 @@ fn is_redirect<B>(response: &Response<B>) -> bool {
     response.status().is_redirection() && response.headers().contains_key(LOCATION)
 }
 
-/// A request that a layer further in has rejected is refused here if it comes again before this layer
-/// has room for it: how long that takes, at least. `None` where there is room now.
-fn wait_for_as_much(decision: &DecisionView) -> Option<Duration> {
+/// Returns the least time until this layer admits the same request again, `None` if it does now.
+///
+/// A client that an inner layer rejected would otherwise retry too early for this layer.
+fn retry_wait(decision: &DecisionView) -> Option<Duration> {
     let wait = |quota: QuotaDecision<'_>| {
-        let lacking = decision.cost().checked_sub(quota.remaining())?;
-        // The first of them is on its way already.
-        let others = refill_time(quota.quota(), lacking.checked_sub(1)?);
+        let missing = decision.cost().checked_sub(quota.remaining())?;
+        // The first missing unit returns after `reset_after`, the others after it.
+        let others = refill_time(quota.quota(), missing.checked_sub(1)?);
         Some(
             quota
                 .reset_after()
@@ -151,4 +217,45 @@ fn wait_for_as_much(decision: &DecisionView) -> Option<Duration> {
         )
     };
     decision.quotas().filter_map(wait).max()
+}
+
+/// Reports a request that only a dry run let pass, in the header and the extensions of its response.
+fn report_dry_run<B>(config: &LayerConfig, rejection: Rejection, response: &mut Response<B>) {
+    let header = config.dry_run.as_ref().and_then(|run| run.header.clone());
+    let limiter = HeaderValue::from_str(&encoded(rejection.limiter()));
+    if let (Some(header), Ok(limiter)) = (header, limiter) {
+        response.headers_mut().append(header, limiter);
+    }
+    response
+        .extensions_mut()
+        .insert(WouldReject::new(rejection));
+}
+
+/// Makes the response to a rejected request.
+pub(super) fn rejection_response(
+    config: &LayerConfig,
+    rejection: Rejection,
+    parts: &Parts,
+) -> Response<Bytes> {
+    // Only if the layer serves gRPC: any client can send its content type.
+    let grpc = if config.grpc { Grpc::of(parts) } else { None };
+    let mut response = match grpc {
+        None => (config.responder)(&rejection),
+        Some(grpc) => grpc.reject(&rejection),
+    };
+    rejection.complete(&config.templates, &mut response);
+    if config.close_rejected_uploads && unread_body::is_announced(parts) {
+        unread_body::announce_close(response.headers_mut());
+    }
+    if parts.method == Method::HEAD {
+        remove_body(&mut response);
+    }
+    response
+}
+
+/// Removes the body of a response to HEAD and keeps its length (RFC 9110, section 9.3.2).
+fn remove_body(response: &mut Response<Bytes>) {
+    let body = mem::take(response.body_mut());
+    let length = response.headers_mut().entry(CONTENT_LENGTH);
+    length.or_insert_with(|| body.len().into());
 }

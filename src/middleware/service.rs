@@ -1,4 +1,4 @@
-//! The service: asks the limiter, then calls the service inside or answers itself.
+//! The service: checks a request, then calls the inner service or rejects.
 
 use std::mem;
 use std::sync::Arc;
@@ -9,41 +9,43 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::config::{Asked, Judged, LayerConfig};
+use super::check::{StartedCheck, start_check};
+use super::config::LayerConfig;
 use super::future::ResponseFuture;
+use super::response::{prepare_request, rejection_response};
 
-/// A service with a limit before it; made by [`RateLimitLayer`](crate::RateLimitLayer).
+/// A service with a rate limit, created by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
-/// It is ready when the service inside is, and never waits for a quota there: a request that is
-/// refused is answered, by its future. While that asks the store, it holds what the service inside
-/// has set aside for the call.
+/// It is ready when the inner service is: `poll_ready` never waits for a quota. A refused request is
+/// answered by its future. While that future waits for the store, it holds what the inner service
+/// reserved for the call.
 ///
-/// The request body may be of any type. The response body has to implement [`http_body::Body`], as those
-/// of axum, hyper, tonic and tower-http do: [`settle`](crate::RateLimitLayer::settle) asks for its size.
+/// The request body may be of any type. The response body has to implement [`http_body::Body`], like those
+/// of axum, hyper, tonic and tower-http: [`settle`](crate::RateLimitLayer::settle) needs its size.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    gate: Arc<LayerConfig>,
+    config: Arc<LayerConfig>,
 }
 
 impl<S> RateLimit<S> {
-    pub(crate) fn new(inner: S, gate: Arc<LayerConfig>) -> Self {
-        Self { inner, gate }
+    pub(super) fn new(inner: S, config: Arc<LayerConfig>) -> Self {
+        Self { inner, config }
     }
 
-    /// The service inside.
+    /// Gets a reference to the inner service.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service inside.
+    /// Gets a mutable reference to the inner service.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service inside, without the limit.
+    /// Consumes `self` and returns the inner service.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.inner
@@ -64,30 +66,32 @@ where
     }
 
     fn call(&mut self, req: Request<B>) -> Self::Future {
-        let (parts, body) = req.into_parts();
-        match self.gate.ask(&parts) {
-            // Without waiting, the service need not be cloned, which for axum's would allocate.
-            Asked::Judged(Judged::Passes(pass)) => {
-                let (request, telling) = self.gate.let_in(parts, body, pass);
-                ResponseFuture::calling(self.inner.call(request), telling)
-            }
-            Asked::Judged(Judged::Rejected(rejection)) => {
-                // What the service has set aside for this call, like a permit of `ConcurrencyLimit`,
-                // is given back.
-                drop(self.take_ready());
-                ResponseFuture::rejected(self.gate.refuse(rejection, &parts))
-            }
-            Asked::Pending(inquiry) => {
-                let service = self.take_ready();
+        let (mut parts, body) = req.into_parts();
+        let outcome = match start_check(&self.config, &parts) {
+            StartedCheck::Done(outcome) => outcome,
+            StartedCheck::Pending(check) => {
                 let request = Request::from_parts(parts, body);
-                ResponseFuture::asking(inquiry, service, request)
+                return ResponseFuture::checking(check, self.take_ready(), request);
+            }
+        };
+        match prepare_request(&self.config, &mut parts, outcome) {
+            // Calls the service in place: a clone of axum's would allocate.
+            Ok(finisher) => {
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::calling(self.inner.call(request), finisher)
+            }
+            Err(rejection) => {
+                // Releases what the inner service reserved for this call, such as a permit of
+                // `ConcurrencyLimit`.
+                drop(self.take_ready());
+                ResponseFuture::rejected(rejection_response(&self.config, rejection, &parts))
             }
         }
     }
 }
 
 impl<S: Clone> RateLimit<S> {
-    /// The service that was polled ready, which is the one to call.
+    /// Takes the service that was polled ready, which must get the call, and leaves a clone.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         mem::replace(&mut self.inner, clone)

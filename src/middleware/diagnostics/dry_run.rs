@@ -1,51 +1,52 @@
-//! What a dry run would have refused: counted, and told now and then.
+//! The log of a dry run: how many requests would have been rejected.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::middleware::rejection::Rejection;
 
-/// How often it is told at most, in seconds.
-const EVERY_SECONDS: u64 = 10;
+/// The least time between two lines, in seconds.
+const INTERVAL_SECONDS: u64 = 10;
 
-/// How many requests a dry run has let through that would have been refused.
+/// The count of requests that a dry run passed instead of rejecting.
 #[derive(Debug)]
-pub(crate) struct DryRunLog {
-    begin: Instant,
-    /// Since it was told last.
+pub(super) struct DryRunLog {
+    created: Instant,
+    /// The requests since the last line.
     count: AtomicU64,
-    /// When it is told next, in seconds from `begin`.
-    next: AtomicU64,
+    /// The time of the next line, in seconds since `created`.
+    next_line: AtomicU64,
 }
 
 impl Default for DryRunLog {
     fn default() -> Self {
         Self {
-            begin: Instant::now(),
+            created: Instant::now(),
             count: AtomicU64::default(),
-            next: AtomicU64::default(),
+            next_line: AtomicU64::default(),
         }
     }
 }
 
 impl DryRunLog {
-    pub(super) fn note(&self, rejection: &Rejection) {
-        self.note_at(self.begin.elapsed().as_secs(), rejection);
+    /// Counts a request, and logs the count if a line is due.
+    pub(super) fn count(&self, rejection: &Rejection) {
+        self.count_at(self.created.elapsed().as_secs(), rejection);
     }
 
-    fn note_at(&self, seconds: u64, rejection: &Rejection) {
+    fn count_at(&self, now: u64, rejection: &Rejection) {
         let limiter = rejection.limiter();
         self.count.fetch_add(1, Ordering::Relaxed);
-        let next = self.next.load(Ordering::Relaxed);
-        let then = seconds.saturating_add(EVERY_SECONDS);
-        let is_due = seconds >= next
+        let due = self.next_line.load(Ordering::Relaxed);
+        let following = now.saturating_add(INTERVAL_SECONDS);
+        let is_due = now >= due
             && self
-                .next
-                .compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed)
+                .next_line
+                .compare_exchange(due, following, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if is_due {
             let count = self.count.swap(0, Ordering::Relaxed);
-            tracing::info!(target: "tollgate::diagnostics", limiter, count, "dry run: requests would have been refused");
+            tracing::info!(target: "tollgate::diagnostics", limiter, count, "dry run: requests would have been rejected");
         }
     }
 }
@@ -60,20 +61,20 @@ mod tests {
     use crate::telemetry::log_of;
 
     #[test]
-    fn what_would_be_refused_is_told_every_ten_seconds_with_its_number() {
+    fn a_line_with_the_count_appears_every_ten_seconds() {
         let reason = RejectionReason::NoKey(KeyError::new(KeyErrorKind::Missing, "none"));
         let rejection = Rejection::new(&Arc::from("search"), reason);
-        let spared = DryRunLog::default();
+        let dry_run = DryRunLog::default();
         let log = log_of(|| {
             for second in 0..25 {
                 for _ in 0..3 {
-                    spared.note_at(second, &rejection);
+                    dry_run.count_at(second, &rejection);
                 }
             }
         });
-        let told: Vec<_> = log.iter().filter(|line| line.contains("INFO")).collect();
-        assert_eq!(told.len(), 3, "{log:?}");
-        for (line, count) in told.iter().zip(["count=1", "count=30", "count=30"]) {
+        let lines: Vec<_> = log.iter().filter(|line| line.contains("INFO")).collect();
+        assert_eq!(lines.len(), 3, "{log:?}");
+        for (line, count) in lines.iter().zip(["count=1", "count=30", "count=30"]) {
             assert!(line.contains(count) && line.contains("search"), "{line}");
         }
     }

@@ -1,4 +1,4 @@
-//! Counts the different forwarded addresses that each peer of a layer sends.
+//! The number of different forwarded addresses that each peer of a layer sends.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -6,12 +6,15 @@ use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 
-/// The number of different values that marks a peer as a proxy of many clients. A client that connects
-/// directly sends none or repeats one, the proxy of an office sends a few.
+/// The number of different values that marks a peer as a proxy of many clients.
+///
+/// A client that connects directly sends none or repeats one. The proxy of an office sends a few.
 pub(super) const VALUES: usize = 10;
 
-/// The number of peers that are watched. A load balancer has a few addresses; of a content delivery
-/// network with a hundred, the first 32 bring about ten requests each among the first 1 000.
+/// The number of peers that are watched.
+///
+/// A load balancer has a few addresses. A content delivery network may have a hundred; then the first 32
+/// send about ten requests each among the first 1 000.
 const PEERS: usize = 32;
 
 /// The forwarded values of the first peers that send any.
@@ -24,14 +27,14 @@ pub(super) struct ForwardedValues {
 #[derive(Debug)]
 struct Peer {
     address: IpAddr,
-    /// Hashes of the values: at most 80 bytes, whatever the peer sends.
+    /// Hashes of the values: at most 80 bytes, however long the values are.
     values: ArrayVec<u64, VALUES>,
 }
 
 /// The forwarded value of one request.
 #[derive(Debug, Hash)]
 pub(super) enum Value<'a> {
-    /// Without a port, which changes with each connection.
+    /// An address without its port, which changes with each connection.
     Address(IpAddr),
     Unreadable(&'a [u8]),
 }
@@ -43,7 +46,7 @@ impl ForwardedValues {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = peers.iter_mut().find(|known| known.address == peer) {
             if !peer.values.contains(&hash) {
-                // A full list is complete: the caller has warned.
+                // A full list needs no more values: the caller has warned.
                 let _ = peer.values.try_push(hash);
             }
             return peer.values.is_full();

@@ -1,4 +1,4 @@
-//! Signs that a layer is not set up well, in the first requests that it sees.
+//! Signs of a wrong setup in the first requests of a layer.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,15 +9,14 @@ use http::header::{FORWARDED, HeaderName};
 use http::request::Parts;
 
 use super::forwarded_values::{ForwardedValues, VALUES, Value};
-use super::layer_log::Once;
-use crate::key::Key;
-use crate::key::{KeyError, KeyExtractor, claimed_client, has_route, peer_of};
+use super::once_flag::OnceFlag;
+use crate::key::{Key, KeyError, KeyExtractor, claimed_client, has_route, peer_of};
 
-/// So many requests of a layer are looked at: what is set up wrongly shows in them, and those that come
-/// later are not held up.
+/// The number of requests that are inspected. A wrong setup shows in them, and later requests do not pay
+/// for the inspection.
 const REQUESTS: u32 = 1_000;
 
-/// So many layers that are made in a minute while requests are answered are made in handlers.
+/// The number of layers created within a minute that means that handlers create them.
 const LAYERS: u32 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -28,68 +27,70 @@ const FORWARDING: [HeaderName; 3] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// What has been seen of a layer's first requests.
+/// The findings in a layer's first requests.
 #[derive(Debug, Default)]
 pub(super) struct MisconfigurationChecks {
-    seen: AtomicU32,
-    proxied: Once,
+    inspected: AtomicU32,
+    proxy_warned: OnceFlag,
     forwarded: ForwardedValues,
     /// The key of the first request, if it is a private address.
-    first: OnceLock<Option<Key>>,
-    is_shared: AtomicBool,
+    first_key: OnceLock<Option<Key>>,
+    /// Whether a later request had another key.
+    keys_differ: AtomicBool,
     has_route: AtomicBool,
-    pathless: AtomicU32,
-    routeless: Once,
+    without_route: AtomicU32,
+    route_warned: OnceFlag,
 }
 
 impl MisconfigurationChecks {
     #[inline]
-    pub(super) fn are_looked_for(&self) -> bool {
-        self.seen.load(Ordering::Relaxed) < REQUESTS
+    pub(super) fn is_active(&self) -> bool {
+        self.inspected.load(Ordering::Relaxed) < REQUESTS
     }
 
     #[cold]
-    pub(super) fn look_at(
+    pub(super) fn observe(
         &self,
         limiter: &str,
         extractor: &dyn KeyExtractor,
         parts: &Parts,
-        found: &Result<Key, KeyError>,
+        extracted: &Result<Key, KeyError>,
     ) {
-        let nth = self.seen.fetch_add(1, Ordering::Relaxed) + 1;
-        SERVES.store(true, Ordering::Relaxed);
+        let nth = self.inspected.fetch_add(1, Ordering::Relaxed) + 1;
+        SERVING.store(true, Ordering::Relaxed);
         let reads = extractor.reads();
-        if reads.peer && !self.proxied.was_said() {
-            self.look_for_proxy(limiter, parts);
+        if reads.peer && !self.proxy_warned.is_set() {
+            self.check_proxy(limiter, parts);
         }
         if reads.path {
-            self.look_for_route(limiter, parts);
+            self.check_route(limiter, parts);
         }
-        if let Ok(key) = found {
-            let is_reported = reads.warned || self.proxied.was_said();
-            self.look_for_one_address(limiter, key, nth, is_reported);
+        if let Ok(key) = extracted {
+            let is_reported = reads.warned || self.proxy_warned.is_set();
+            self.check_single_address(limiter, key, nth, is_reported);
         }
         if nth == REQUESTS {
             self.forwarded.clear();
         }
     }
 
-    fn look_for_proxy(&self, limiter: &str, parts: &Parts) {
+    /// Warns if `peer_ip` counts the address of a proxy.
+    fn check_proxy(&self, limiter: &str, parts: &Parts) {
         let mut names = FORWARDING.into_iter();
         let header = names.find(|name| parts.headers.contains_key(name));
         let Some((peer, header)) = peer_of(parts).zip(header) else {
             return;
         };
         if is_private(peer) {
-            if self.proxied.is_first() {
+            if self.proxy_warned.first_time() {
                 tracing::warn!(target: "tollgate::diagnostics",
                     limiter,
                     "requests arrive from a private address with `{header}`: a proxy is in front, and all \
                      its clients share one limit; use `key::client_ip`"
                 );
             }
-        } else if self.has_many_values(peer, &header, parts) && self.proxied.is_first() {
-            // The peer is not named: a client that makes up the header is no proxy.
+        } else if self.has_many_values(peer, &header, parts) && self.proxy_warned.first_time() {
+            // Does not name the peer: it may be a client that invents the header.
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "one peer sent {VALUES} different values of `{header}`: if it is a proxy, all its clients \
@@ -98,7 +99,8 @@ impl MisconfigurationChecks {
         }
     }
 
-    /// Whether a peer with a public address forwards like a proxy: clients have public addresses too.
+    /// Whether a peer forwards as many addresses as a proxy. For a public peer the header alone proves
+    /// nothing: clients have public addresses too.
     fn has_many_values(&self, peer: IpAddr, header: &HeaderName, parts: &Parts) -> bool {
         let headers = &parts.headers;
         let raw = || headers.get(header).map(|value| value.as_bytes());
@@ -108,41 +110,43 @@ impl MisconfigurationChecks {
         value.is_some_and(|value| self.forwarded.add(peer.to_canonical(), &value))
     }
 
-    fn look_for_route(&self, limiter: &str, parts: &Parts) {
+    /// Warns if no request has the route that `key::path` counts by.
+    fn check_route(&self, limiter: &str, parts: &Parts) {
         if self.has_route.load(Ordering::Relaxed) {
             return;
         }
         if has_route(parts) {
             self.has_route.store(true, Ordering::Relaxed);
-        } else if self.pathless.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS
-            && self.routeless.is_first()
+        } else if self.without_route.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS
+            && self.route_warned.first_time()
         {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "none of {REQUESTS} requests has a route for `key::path` to count by: it is known on \
-                 layers that are added by `layer` or `route_layer` of the axum router itself"
+                "none of {REQUESTS} requests has a route for `key::path`: add the layer by `layer` or \
+                 `route_layer` of the axum router itself"
             );
         }
     }
 
-    fn look_for_one_address(&self, limiter: &str, key: &Key, nth: u32, is_reported: bool) {
-        let first = self
-            .first
+    /// Warns if all requests have the same private address as their key.
+    fn check_single_address(&self, limiter: &str, key: &Key, nth: u32, is_reported: bool) {
+        let first_key = self
+            .first_key
             .get_or_init(|| is_private_address(key).then(|| key.clone()));
-        if first.as_ref() != Some(key) {
-            self.is_shared.store(true, Ordering::Relaxed);
-        } else if nth == REQUESTS && !is_reported && !self.is_shared.load(Ordering::Relaxed) {
+        if first_key.as_ref() != Some(key) {
+            self.keys_differ.store(true, Ordering::Relaxed);
+        } else if nth == REQUESTS && !is_reported && !self.keys_differ.load(Ordering::Relaxed) {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "all of the first {REQUESTS} requests are counted as {}, a private address: if it is a \
-                 proxy's, its clients share one limit; count by `key::client_ip`",
+                "the first {REQUESTS} requests all have the key {}, a private address: if it is a proxy, \
+                 all its clients share one limit; use `key::client_ip`",
                 key.as_str()
             );
         }
     }
 }
 
-/// Whether a key is nothing but an address, and a private one.
+/// Whether a key is a single private address.
 fn is_private_address(key: &Key) -> bool {
     let address = key.as_str().strip_prefix("ip=");
     let address = address.and_then(|address| address.split('/').next()?.parse().ok());
@@ -163,40 +167,42 @@ fn is_private(address: IpAddr) -> bool {
             address.is_loopback()
                 || address.is_unique_local()
                 || address.is_unicast_link_local()
-                // What a prefix leaves of the loopback.
+                // The loopback address, cut to a prefix.
                 || address.is_unspecified()
         }
     }
 }
 
-/// Whether a layer of this process has seen a request.
-static SERVES: AtomicBool = AtomicBool::new(false);
+/// Whether a layer of this process has received a request.
+static SERVING: AtomicBool = AtomicBool::new(false);
 
-/// A layer was made: at first to be set up with, later in a handler, where each layer has a count of
-/// its own, unless it is of a store that is shared, and is asked once.
-pub(crate) fn note_layer() {
-    static MADE: Mutex<Option<Made>> = Mutex::new(None);
-    static SAID: Once = Once::new();
-    if !SERVES.load(Ordering::Relaxed) || SAID.was_said() {
+/// Counts a created layer, and warns if handlers seem to create them.
+///
+/// Layers created before the first request belong to the setup. A layer created in a handler may have its
+/// own count, unless its store is shared, and serves one request only.
+pub(in crate::middleware) fn layer_created() {
+    static CREATED: Mutex<Option<LayerCount>> = Mutex::new(None);
+    static WARNED: OnceFlag = OnceFlag::new();
+    if !SERVING.load(Ordering::Relaxed) || WARNED.is_set() {
         return;
     }
-    let made = one_more(&mut MADE.lock().unwrap_or_else(PoisonError::into_inner));
-    if made >= LAYERS && SAID.is_first() {
+    let count = count_layer(&mut CREATED.lock().unwrap_or_else(PoisonError::into_inner));
+    if count >= LAYERS && WARNED.first_time() {
         tracing::warn!(target: "tollgate::diagnostics",
-            "{LAYERS} rate limit layers were made in a minute in which this process answers requests: \
-             make a layer once and clone it, not in a handler, where each may have a count of its own"
+            "{LAYERS} rate limit layers were created within a minute while this process answers requests: \
+             create a layer once and clone it; layers created in a handler may each have their own count"
         );
     }
 }
 
-/// How many layers were made since then.
-type Made = (Instant, u32);
+/// The start of a minute, and the number of layers created since.
+type LayerCount = (Instant, u32);
 
-fn one_more(made: &mut Option<Made>) -> u32 {
-    let (since, before) = made
+fn count_layer(count: &mut Option<LayerCount>) -> u32 {
+    let (since, before) = count
         .filter(|(since, _)| since.elapsed() < MINUTE)
         .unwrap_or_else(|| (Instant::now(), 0));
     let now = before.saturating_add(1);
-    *made = Some((since, now));
+    *count = Some((since, now));
     now
 }

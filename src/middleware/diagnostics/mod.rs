@@ -1,9 +1,12 @@
-//! Log lines about a layer that seems to be set up wrongly: one line per finding, never one per request.
+//! Log lines about layers that seem to be set up wrongly: one line per finding, never one per request.
+//!
+//! This room knows [`Rejection`](super::Rejection), and nothing else of the middleware.
 
 mod dry_run;
 mod forwarded_values;
-mod layer_log;
+mod layer_diagnostics;
 mod misconfiguration;
+mod once_flag;
 
-pub(super) use layer_log::Diagnostics;
-pub(super) use misconfiguration::note_layer;
+pub(super) use layer_diagnostics::Diagnostics;
+pub(super) use misconfiguration::layer_created;

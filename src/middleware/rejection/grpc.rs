@@ -268,7 +268,8 @@ mod tests {
             assert_eq!(text(&response, &STATUS), "8");
             assert_eq!(text(&response, &MESSAGE), "rate limit exceeded");
             assert_eq!(text(&response, &RETRY_PUSHBACK), "3000");
-            let body = ResponseBody::<http_body_util::Empty<Bytes>>::refusal(response.into_body());
+            let body =
+                ResponseBody::<http_body_util::Empty<Bytes>>::rejection(response.into_body());
             assert!(body.is_end_stream());
         }
     }

@@ -1,0 +1,162 @@
+//! The findings of one layer, each logged once.
+
+use http::request::Parts;
+
+use super::dry_run::DryRunLog;
+use super::misconfiguration::MisconfigurationChecks;
+use super::once_flag::OnceFlag;
+use crate::decision::DecisionView;
+use crate::error::Error;
+use crate::key::{Key, KeyError, KeyExtractor};
+use crate::middleware::rejection::Rejection;
+use crate::telemetry::OutageLog;
+
+/// The diagnostics of one layer, which remember the lines that were logged.
+#[derive(Debug)]
+pub(in crate::middleware) struct Diagnostics {
+    key_misconfigured: OnceFlag,
+    cost_too_large: OnceFlag,
+    charged_twice: OnceFlag,
+    nothing_to_settle: OnceFlag,
+    settlement: OutageLog,
+    dry_run: DryRunLog,
+    misconfiguration: MisconfigurationChecks,
+}
+
+impl Default for Diagnostics {
+    fn default() -> Self {
+        Self {
+            key_misconfigured: OnceFlag::new(),
+            cost_too_large: OnceFlag::new(),
+            charged_twice: OnceFlag::new(),
+            nothing_to_settle: OnceFlag::new(),
+            settlement: OutageLog::of("the store"),
+            dry_run: DryRunLog::default(),
+            misconfiguration: MisconfigurationChecks::default(),
+        }
+    }
+}
+
+impl Diagnostics {
+    /// Inspects a request for signs of a wrong setup, if it is one of the layer's first.
+    #[inline]
+    pub(in crate::middleware) fn observe_request(
+        &self,
+        limiter: &str,
+        extractor: &dyn KeyExtractor,
+        parts: &Parts,
+        extracted: &Result<Key, KeyError>,
+    ) {
+        if self.misconfiguration.is_active() {
+            self.misconfiguration
+                .observe(limiter, extractor, parts, extracted);
+        }
+    }
+
+    /// Logs an extractor that the server is not set up for. Logged once, since it fails for all requests.
+    pub(in crate::middleware) fn key_misconfigured(&self, limiter: &str, error: &KeyError) {
+        if self.key_misconfigured.first_time() {
+            tracing::error!(target: "tollgate::diagnostics",
+                limiter,
+                "cannot extract a rate limit key, answering 500: {error}"
+            );
+        }
+    }
+
+    /// Logs a cost that no log can count.
+    pub(in crate::middleware) fn cost_too_large(&self, limiter: &str, error: &Error) {
+        if self.cost_too_large.first_time() {
+            tracing::error!(target: "tollgate::diagnostics",
+                limiter,
+                "cannot count the cost of a request, answering 500: {error}"
+            );
+        }
+    }
+
+    /// Logs a request that two layers charged to the same count.
+    pub(in crate::middleware) fn observe_nested(
+        &self,
+        limiter: &str,
+        decision: &DecisionView,
+        outer: &DecisionView,
+    ) {
+        let mut outers = std::iter::successors(Some(outer), |outer| outer.outer());
+        if outers.any(|outer| outer.charges_same_count(decision)) && self.charged_twice.first_time()
+        {
+            tracing::warn!(target: "tollgate::diagnostics",
+                limiter,
+                "a request was charged twice: two of its layers share name, key and store; give each \
+                 layer its own name, or remove one"
+            );
+        }
+    }
+
+    /// Logs a settlement of a request of cost 0. Logged once, since all such requests have the same fault.
+    pub(in crate::middleware) fn nothing_to_settle(&self, limiter: &str) {
+        if self.nothing_to_settle.first_time() {
+            tracing::warn!(target: "tollgate::diagnostics",
+                limiter,
+                "cannot settle a request of cost 0: nothing was charged, and it passes any limit; charge \
+                 at least 1 unit before"
+            );
+        }
+    }
+
+    /// Logs when settlements begin to fail, and when they succeed again.
+    pub(in crate::middleware) fn settled(&self, limiter: &str, result: &Result<(), Error>) {
+        match result {
+            Ok(()) => self.settlement.back(limiter),
+            Err(error) => {
+                let consequence = "charges stay as reserved";
+                self.settlement.fails(limiter, consequence, error);
+            }
+        }
+    }
+
+    /// Counts a request that would have been rejected, were this not a dry run.
+    pub(in crate::middleware) fn would_reject(&self, rejection: &Rejection) {
+        self.dry_run.count(rejection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::key::KeyErrorKind;
+    use crate::telemetry::log_of;
+
+    #[test]
+    fn misconfigured_keys_are_one_line_with_the_remedy() {
+        let error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
+        let log = log_of(|| {
+            let diagnostics = Diagnostics::default();
+            for _ in 0..100 {
+                diagnostics.key_misconfigured("search", &error);
+            }
+        });
+        assert_eq!(log.len(), 1, "{log:?}");
+        assert!(
+            log[0].contains("ERROR") && log[0].contains("search"),
+            "{log:?}"
+        );
+        let line = "cannot extract a rate limit key, answering 500: call the_method()";
+        assert!(log[0].contains(line), "{log:?}");
+    }
+
+    #[test]
+    fn a_cost_that_is_too_large_is_one_line() {
+        let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
+        let log = log_of(|| {
+            let diagnostics = Diagnostics::default();
+            for _ in 0..100 {
+                diagnostics.cost_too_large("search", &error);
+            }
+        });
+        assert_eq!(log.len(), 1, "{log:?}");
+        assert!(
+            log[0].contains("500") && log[0].contains("a cost of 100001"),
+            "{log:?}"
+        );
+    }
+}
