@@ -174,7 +174,7 @@ impl Admin {
     /// unless the limiter was told to [track](RateLimiter::track_refused) them.
     #[must_use]
     pub fn busiest_refused(&self, most: usize) -> Vec<RefusedKey> {
-        self.limiter.telemetry().busiest(most)
+        self.limiter.telemetry().most_refused(most)
     }
 }
 

@@ -33,7 +33,7 @@ impl RateLimiter {
     /// Quotas were found: said where they could not be before.
     pub(crate) fn quotas_found(&self) {
         if let Some(on_failure) = &self.on_failure {
-            on_failure.quotas_notices.back(&self.name);
+            on_failure.quotas_notices.record_success(&self.name);
         }
     }
 
@@ -64,7 +64,7 @@ impl RateLimiter {
             .map_or(FailureAction::Closed, |_| on_failure.policy.then);
         on_failure
             .notices_of(&error)
-            .fails(&self.name, then.text(), &error);
+            .record_failure(&self.name, then.text(), &error);
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };

@@ -133,8 +133,8 @@ impl FailureHandler {
         Self {
             policy,
             shares: policy.share_each(quotas),
-            store_notices: OutageLog::of("the store"),
-            quotas_notices: OutageLog::of_some_keys("what tells the quotas of a key"),
+            store_notices: OutageLog::new("the store"),
+            quotas_notices: OutageLog::per_key("what tells the quotas of a key"),
         }
     }
 

@@ -113,7 +113,7 @@ impl RateLimiter {
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self.scope = Key::from(&*self.name);
-        self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.keeps_busiest()));
+        self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
         }
@@ -168,7 +168,7 @@ impl RateLimiter {
                 poll_fn(|cx| self.poll_check(&mut check, cx)).await
             }
         };
-        self.telemetry.checked(&checked);
+        self.telemetry.record_check(&checked);
         checked
     }
 
@@ -254,7 +254,7 @@ impl RateLimiter {
             match checked.as_ref().ok().and_then(|it| backoff_after(it, left)) {
                 Some(nap) => tokio::time::sleep(nap).await,
                 None => {
-                    self.telemetry.checked(&checked);
+                    self.telemetry.record_check(&checked);
                     return checked;
                 }
             }
@@ -380,7 +380,7 @@ impl RateLimiter {
         if let Some(on_failure) = &self.on_failure {
             on_failure
                 .store_notices
-                .decided(&self.name, decision.source());
+                .record_decision(&self.name, decision.source());
         }
         Ok(decision)
     }

@@ -145,7 +145,7 @@ impl LayerConfig {
     }
 
     pub(crate) fn exempt(&self) -> Judged {
-        self.limiter.telemetry().exempt();
+        self.limiter.telemetry().record_exempt();
         Judged::Passes(Pass::Exempt)
     }
 
@@ -168,7 +168,7 @@ impl LayerConfig {
             Ok(decision) if decision.is_allowed() || costs_nothing(&decision) => {
                 self.limiter
                     .telemetry()
-                    .decided(OutcomeLabel::Admitted, &decision);
+                    .record_decision(OutcomeLabel::Admitted, &decision);
                 Judged::Passes(Pass::Admitted(decision))
             }
             Ok(decision) => self.reject(RejectionReason::Refused(decision.into_view())),
@@ -200,13 +200,17 @@ impl LayerConfig {
         };
         match reason {
             RejectionReason::Refused(decision) => {
-                telemetry.decided(or_would(OutcomeLabel::Refused), decision);
+                telemetry.record_decision(or_would(OutcomeLabel::Refused), decision);
             }
             RejectionReason::NoKey(error) => {
-                telemetry.undecided(or_would(OutcomeLabel::NoKey), error, error.kind().text());
+                telemetry.record_failure(or_would(OutcomeLabel::NoKey), error, error.kind().text());
             }
             RejectionReason::Failed(error) => {
-                telemetry.undecided(or_would(OutcomeLabel::Failed), error, error.kind().text());
+                telemetry.record_failure(
+                    or_would(OutcomeLabel::Failed),
+                    error,
+                    error.kind().text(),
+                );
             }
         }
     }

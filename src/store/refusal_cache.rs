@@ -145,14 +145,14 @@ impl RefusalCache {
         let denials = [denial].into_iter().chain(kept.cloned()).take(MAX_OF_KEY);
         self.of_keys.insert(whose, denials.collect());
         drop(change);
-        self.meter.refusals(|| self.of_keys.len());
+        self.meter.record_refusals(|| self.of_keys.len());
     }
 
     fn remove(&self, whose: Fingerprint, change: MutexGuard<'_, ()>) {
         let removed = self.of_keys.remove(&whose);
         drop(change);
         if removed.is_some() {
-            self.meter.refusals(|| self.of_keys.len());
+            self.meter.record_refusals(|| self.of_keys.len());
         }
     }
 

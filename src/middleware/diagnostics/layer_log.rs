@@ -32,7 +32,7 @@ impl Default for Diagnostics {
             cost_too_large: Once::new(),
             charged_twice: Once::new(),
             nothing_to_settle: Once::new(),
-            settling: OutageLog::of("the store"),
+            settling: OutageLog::new("the store"),
             spared: DryRunLog::default(),
             suspicions: MisconfigurationChecks::default(),
         }
@@ -83,10 +83,10 @@ impl Diagnostics {
     /// A charge was settled, or was not.
     pub(crate) fn settled(&self, limiter: &str, outcome: &Result<(), Error>) {
         match outcome {
-            Ok(()) => self.settling.back(limiter),
+            Ok(()) => self.settling.record_success(limiter),
             Err(error) => {
                 let then = "charges stay as they were reserved";
-                self.settling.fails(limiter, then, error);
+                self.settling.record_failure(limiter, then, error);
             }
         }
     }

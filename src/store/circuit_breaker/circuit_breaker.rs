@@ -138,7 +138,7 @@ impl CircuitBreaker {
 
     fn build(mut settings: Settings) -> Self {
         // What it holds is told apart from what another one of the same name does.
-        settings.meter = settings.meter.anew();
+        settings.meter = settings.meter.same_name();
         let breakers = std::iter::repeat_with(Breaker::default);
         let deadline_micros = settings.deadline.as_micros();
         Self {
@@ -330,7 +330,7 @@ impl CircuitBreaker {
         StoreFuture::boxed(async move {
             let outcome = later.await;
             if let Err(error) = &outcome {
-                guard.inner.settings.meter.failed(error.kind());
+                guard.inner.settings.meter.record_error(error.kind());
             }
             guard.note(part, outcome.as_ref().map(|()| Source::Other));
             outcome
@@ -365,14 +365,14 @@ impl CircuitBreaker {
     pub(crate) fn note_time(&self, began: u64) {
         let Settings { meter, clock, .. } = &self.inner.settings;
         let waited = clock.now().saturating_sub(began);
-        meter.answered(Duration::from_micros(waited));
+        meter.record_duration(Duration::from_micros(waited));
     }
 
     /// Tells the breaker what came of a check, or of its probe.
     pub(crate) fn note_end(&self, part: usize, is_probe: bool, answer: &Result<Answer, Error>) {
         let outcome = answer.as_ref().map(Answer::source);
         if let Err(error) = &outcome {
-            self.inner.settings.meter.failed(error.kind());
+            self.inner.settings.meter.record_error(error.kind());
         }
         if is_probe {
             self.note_probe(part, Some(outcome));
@@ -423,8 +423,8 @@ impl CircuitBreaker {
         let meter = &self.inner.settings.meter;
         match turn {
             None => {}
-            Some(Transition::Opened) => meter.breaker_opened(),
-            Some(Transition::Closed) => meter.breaker_closed(),
+            Some(Transition::Opened) => meter.record_breaker_opened(),
+            Some(Transition::Closed) => meter.record_breaker_closed(),
         }
     }
 

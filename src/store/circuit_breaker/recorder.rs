@@ -86,7 +86,7 @@ impl OutcomeRecorder {
 impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         // Of who did not wait to the end too: else a store that hangs would look fast.
-        if StoreMeter::LISTENS {
+        if StoreMeter::IS_ENABLED {
             self.guard.note_time(self.began);
         }
         if self.has_ended {

@@ -185,8 +185,8 @@ impl MemoryStore {
     /// Tells how many keys are held, when a shard holds another number than before.
     #[inline(always)]
     fn tell_held(&self, before: usize, now: usize) {
-        if StoreMeter::LISTENS && before != now {
-            self.inner.meter.keys_held(before, now);
+        if StoreMeter::IS_ENABLED && before != now {
+            self.inner.meter.record_keys(before, now);
         }
     }
 

@@ -77,7 +77,7 @@ pub(crate) fn list(of: Weak<Shared>) -> impl Fn(&BlockList, RefreshTrigger) -> S
                 RefreshTrigger::Beside => {
                     let outcome = shared.look_patiently(&blocks).await;
                     if let Err(error) = &outcome {
-                        shared.client.meter.failed(error.kind());
+                        shared.client.meter.record_error(error.kind());
                     }
                     shared.seen.looked(&outcome);
                     outcome

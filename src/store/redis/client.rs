@@ -63,7 +63,7 @@ impl Client {
         let script = &self.scripts.decide;
         let call = call::decide(script, &self.names, entries);
         self.meter
-            .called(entries.iter().map(|entry| entry.count).sum());
+            .record_batch(entries.iter().map(|entry| entry.count).sum());
         let reply = run(live, script, call).await?;
         let asked = entries
             .iter()

@@ -233,7 +233,7 @@ impl RedisStore {
     }
 
     fn build(mut client: Client, settings: Settings) -> Self {
-        client.meter = client.meter.anew();
+        client.meter = client.meter.same_name();
         let clock = &settings.clock;
         let denials = RefusalCache::new(clock.clone(), settings.denials_for, client.meter.clone());
         let is_cluster = Arc::new(AtomicBool::new(client.connection.is_of_cluster()));

@@ -1,4 +1,4 @@
-//! The same as `metrics`, for builds without that feature: nothing.
+//! The interface of `metrics` for builds without the feature. Records nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,36 +8,36 @@ use crate::error::ErrorKind;
 use crate::telemetry::checks::OutcomeLabel;
 
 #[derive(Debug)]
-pub(super) struct CheckCounts;
+pub(crate) struct CheckCounts;
 
 impl CheckCounts {
-    pub(super) fn new(_limiter: &Arc<str>) -> Self {
+    pub(crate) fn new(_limiter: &Arc<str>) -> Self {
         Self
     }
 
     #[inline]
-    pub(super) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
+    pub(crate) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct StoreMeter;
 
 impl StoreMeter {
-    pub(crate) const LISTENS: bool = false;
+    pub(crate) const IS_ENABLED: bool = false;
 
     pub(crate) fn new(_store: &str) -> Self {
         Self
     }
 
-    pub(crate) fn anew(&self) -> Self {
+    pub(crate) fn same_name(&self) -> Self {
         Self
     }
 
-    pub(crate) fn answered(&self, _after: Duration) {}
-    pub(crate) fn failed(&self, _kind: ErrorKind) {}
-    pub(crate) fn breaker_opened(&self) {}
-    pub(crate) fn breaker_closed(&self) {}
-    pub(crate) fn keys_held(&self, _before: usize, _now: usize) {}
-    pub(crate) fn refusals(&self, _count: impl FnOnce() -> usize) {}
-    pub(crate) fn called(&self, _checks: u32) {}
+    pub(crate) fn record_duration(&self, _duration: Duration) {}
+    pub(crate) fn record_error(&self, _kind: ErrorKind) {}
+    pub(crate) fn record_breaker_opened(&self) {}
+    pub(crate) fn record_breaker_closed(&self) {}
+    pub(crate) fn record_keys(&self, _before: usize, _now: usize) {}
+    pub(crate) fn record_refusals(&self, _count: impl FnOnce() -> usize) {}
+    pub(crate) fn record_batch(&self, _checks: u32) {}
 }
