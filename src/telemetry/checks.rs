@@ -121,7 +121,7 @@ impl Telemetry {
     pub(crate) fn record_check(&self, result: &Result<Decision, Error>) {
         match result {
             Ok(decision) if decision.is_allowed() => {
-                self.record_decision(OutcomeLabel::Admitted, decision)
+                self.record_decision(OutcomeLabel::Admitted, decision);
             }
             Ok(decision) => self.record_decision(OutcomeLabel::Refused, decision),
             Err(error) => {

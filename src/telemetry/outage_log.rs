@@ -160,7 +160,7 @@ mod tests {
     fn a_wrong_setup_is_louder() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
         let log = log_of(|| {
-            OutageLog::new("the store").record_failure("search", "checks are not admitted", &error)
+            OutageLog::new("the store").record_failure("search", "checks are not admitted", &error);
         });
         assert!(log[0].contains("ERROR"), "{log:?}");
     }
@@ -223,7 +223,7 @@ mod tests {
     fn the_line_has_the_consequence_and_its_end() {
         let error = Error::new(ErrorKind::Unavailable, "connection refused");
         let log = log_of(|| {
-            OutageLog::new("the store").record_failure("search", "all is admitted", &error)
+            OutageLog::new("the store").record_failure("search", "all is admitted", &error);
         });
         let text = "all is admitted until the store is back: connection refused";
         assert!(
