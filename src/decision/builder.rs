@@ -222,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_holds_is_not_written_over() {
+    fn a_held_decision_is_not_overwritten() {
         let held: Vec<_> = (0..20).map(decide_one).collect();
         let view = decide_one(20).view().clone();
-        // Those that nobody held are written over here.
+        // Dropped decisions are overwritten here.
         for limit in 30..50 {
             assert_eq!(decide_one(limit).limit(), limit);
         }
@@ -236,19 +236,19 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_that_was_let_go_is_the_next_one() {
-        let place = |limit| std::ptr::from_ref(decide_one(limit).answer());
-        assert_eq!(place(1), place(2));
+    fn a_dropped_decision_is_reused() {
+        let address = |limit| std::ptr::from_ref(decide_one(limit).answer());
+        assert_eq!(address(1), address(2));
     }
 
     #[test]
-    fn a_decision_is_let_go_by_the_last_who_holds_a_view() {
+    fn a_decision_is_reused_once_its_last_view_is_dropped() {
         let decision = decide_one(1);
-        let place = std::ptr::from_ref(decision.answer());
+        let address = std::ptr::from_ref(decision.answer());
         let view = decision.view().clone();
         drop(decision);
-        assert_ne!(std::ptr::from_ref(decide_one(2).answer()), place);
+        assert_ne!(std::ptr::from_ref(decide_one(2).answer()), address);
         drop(view);
-        assert_eq!(std::ptr::from_ref(decide_one(3).answer()), place);
+        assert_eq!(std::ptr::from_ref(decide_one(3).answer()), address);
     }
 }

@@ -63,7 +63,7 @@ impl RateLimiter {
                 poll_fn(|cx| self.poll_check(&mut check, cx)).await
             }
         };
-        self.telemetry.checked(&checked);
+        self.telemetry.record_check(&checked);
         checked
     }
 
@@ -124,7 +124,7 @@ impl RateLimiter {
             match decision.and_then(|decision| backoff_after(decision, time_left)) {
                 Some(backoff) => sleep(backoff).await,
                 None => {
-                    self.telemetry.checked(&checked);
+                    self.telemetry.record_check(&checked);
                     return checked;
                 }
             }
@@ -249,7 +249,7 @@ impl RateLimiter {
         if let Some(on_failure) = &self.on_failure {
             on_failure
                 .store_outages
-                .decided(&self.name, decision.source());
+                .record_decision(&self.name, decision.source());
         }
         Ok(decision)
     }

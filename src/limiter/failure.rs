@@ -34,7 +34,7 @@ impl RateLimiter {
     /// Notes a successful lookup of quotas, which ends an outage in the log.
     pub(crate) fn quotas_found(&self) {
         if let Some(on_failure) = &self.on_failure {
-            on_failure.lookup_outages.back(&self.name);
+            on_failure.lookup_outages.record_success(&self.name);
         }
     }
 
@@ -63,7 +63,7 @@ impl RateLimiter {
         let action = answered.as_ref().map_or(FailureAction::Closed, |_| action);
         on_failure
             .outages_of(&error)
-            .fails(&self.name, action.text(), &error);
+            .record_failure(&self.name, action.text(), &error);
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };

@@ -132,8 +132,8 @@ impl FailureHandler {
         Self {
             policy,
             shares: policy.shares_of(quotas),
-            store_outages: OutageLog::of("the store"),
-            lookup_outages: OutageLog::of_some_keys("the lookup of the quotas of a key"),
+            store_outages: OutageLog::new("the store"),
+            lookup_outages: OutageLog::per_key("the lookup of the quotas of a key"),
         }
     }
 

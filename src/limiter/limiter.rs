@@ -87,7 +87,7 @@ impl RateLimiter {
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self.scope = Key::from(&*self.name);
-        self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.keeps_busiest()));
+        self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
         }

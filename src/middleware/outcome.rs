@@ -20,7 +20,7 @@ pub(super) enum Outcome {
 impl Outcome {
     /// Exempts a request.
     pub(super) fn exempt(config: &LayerConfig) -> Self {
-        config.limiter.telemetry().exempt();
+        config.limiter.telemetry().record_exempt();
         Self::Exempt
     }
 
@@ -44,7 +44,7 @@ impl Outcome {
                 config
                     .limiter
                     .telemetry()
-                    .decided(OutcomeLabel::Admitted, &decision);
+                    .record_decision(OutcomeLabel::Admitted, &decision);
                 Self::Admitted(decision)
             }
             Ok(decision) => Self::reject(config, RejectionReason::Refused(decision.into_view())),
@@ -82,13 +82,13 @@ fn record_rejection(config: &LayerConfig, reason: &RejectionReason) {
     };
     match reason {
         RejectionReason::Refused(decision) => {
-            telemetry.decided(label(OutcomeLabel::Refused), decision);
+            telemetry.record_decision(label(OutcomeLabel::Refused), decision);
         }
         RejectionReason::NoKey(error) => {
-            telemetry.undecided(label(OutcomeLabel::NoKey), error, error.kind().text());
+            telemetry.record_failure(label(OutcomeLabel::NoKey), error, error.kind().text());
         }
         RejectionReason::Failed(error) => {
-            telemetry.undecided(label(OutcomeLabel::Failed), error, error.kind().text());
+            telemetry.record_failure(label(OutcomeLabel::Failed), error, error.kind().text());
         }
     }
 }

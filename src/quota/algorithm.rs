@@ -1,6 +1,6 @@
-//! How units are counted.
+//! The algorithms that count units, and the table of facts about them.
 
-/// How units are counted: what is promised, and what a key costs.
+/// The algorithm that counts units: its promise, and its memory per key.
 ///
 /// | algorithm | promise about any span as long as the window | stored for each key |
 /// |---|---|---|
@@ -11,36 +11,37 @@
 /// | [`FixedWindow`](Self::FixedWindow) | never more than the limit in one aligned window, up to twice across an edge | one count |
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
 ///
-/// A quota of another algorithm has a count of its own: changing the algorithm starts anew. When to
-/// take which: [`choosing_an_algorithm`](crate::guide::choosing_an_algorithm).
+/// Each algorithm has its own stored count: changing the algorithm starts a new one. See
+/// [`choosing_an_algorithm`](crate::guide::choosing_an_algorithm), and [`ALL`](Self::ALL) for the facts
+/// about each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Remembers when each unit was charged. The default, because it is the one without a footnote.
+    /// Stores the time of each charged unit. The default, because its promise has no exception.
     ///
-    /// In memory it takes 8 bytes for each microsecond in which units were charged. Takes costs up
-    /// to 100 000 at once.
+    /// In memory it takes 8 bytes for each microsecond in which units were charged. The highest cost of
+    /// a check is 100 000.
     #[default]
     SlidingLog,
-    /// Decides as [`SlidingLog`](Self::SlidingLog) does, but keeps a sorted set by time in Redis,
-    /// which other tools can read. Takes costs up to 100 000 at once.
+    /// Decides as [`SlidingLog`](Self::SlidingLog), but stores a sorted set by time in Redis, which
+    /// other tools can read. The highest cost of a check is 100 000.
     SortedSetLog,
-    /// Counts aligned windows, and adds to this one the part of the one before that a window back
-    /// from now overlaps. The cheapest in memory that has no edge to burst across.
+    /// Counts aligned windows, and adds the part of the previous window that the sliding window still
+    /// overlaps. Takes the least memory of those without an edge to burst across.
     SlidingCounter,
-    /// Counts buckets of window/n, each in full until all of it is a window back. Exact on the safe
-    /// side at a bounded size: with 60, a unit of a minute returns at most a second late.
+    /// Counts buckets of window/n, each in full until all of it is a window back. Never admits more than
+    /// the limit, at a bounded size: with 60 buckets, a unit of a minute returns at most a second late.
     ///
-    /// The number of buckets is from 1 to 1 000; others are taken as the nearest of these.
+    /// The number of buckets is clamped to the range from 1 to 1 000.
     SlidingBuckets(u16),
-    /// Counts aligned windows, which begin at multiples of their length by the store's clock.
+    /// Counts aligned windows, which start at multiples of their length by the store's clock.
     FixedWindow,
-    /// Lets units flow out evenly, a limit of them in a window, where up to a limit may wait. For
-    /// traffic that should come smoothly rather than in bursts.
+    /// Drains a level of units evenly, by a limit of units per window; the level is at most the limit.
+    /// For traffic that should arrive smoothly rather than in bursts.
     ///
-    /// Callers with different limits may share a key, as while a deployment changes a limit. Any span as
-    /// long as the window then holds less than twice the largest limit that charged within it. A caller
-    /// with a lower limit waits until the level is below that limit, a window at most.
+    /// Checks with different limits may share a key, for example while a deployment changes a limit. Any
+    /// span as long as the window then holds less than twice the largest limit that charged within it. A
+    /// check with a lower limit waits until the level is below that limit, at most a window.
     Gcra,
 }
 
@@ -83,8 +84,8 @@ impl AlgorithmFacts {
 
 /// The most units that an algorithm admits in any span as long as the window.
 ///
-/// Where limits of one key differ between callers, the limit is the largest one that charged within
-/// the span.
+/// If checks of one key have different limits, the limit is the largest one that charged within the
+/// span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Promise {

@@ -152,14 +152,14 @@ impl RefusalCache {
         let refusals = refusals.take(MAX_PER_KEY).collect();
         self.refusals.insert(fingerprint, refusals);
         drop(guard);
-        self.meter.refusals(|| self.refusals.len());
+        self.meter.record_refusals(|| self.refusals.len());
     }
 
     fn remove(&self, fingerprint: Fingerprint, guard: MutexGuard<'_, ()>) {
         let removed = self.refusals.remove(&fingerprint);
         drop(guard);
         if removed.is_some() {
-            self.meter.refusals(|| self.refusals.len());
+            self.meter.record_refusals(|| self.refusals.len());
         }
     }
 

@@ -1,9 +1,10 @@
 //! The keys that are refused most, in bounded memory: the space-saving algorithm of Metwally, Agrawal
 //! and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
 //!
-//! As many keys are counted as there are places. Another key takes the place of the one with the
-//! least, and its count: so a count is never too low, and too high by that at most. A key that makes up
-//! more than one part in so many of all refusals as there are places is always among them.
+//! The number of counted keys is bounded. When it is reached, a new key replaces the key with the lowest
+//! count and takes over that count. So a count is never too low, and too high by at most the count that
+//! was taken over. With a capacity of n, a key that makes up more than 1/n of all refusals is always
+//! counted.
 
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
@@ -11,51 +12,52 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-use crate::key::Fingerprint;
-use crate::key::Key;
+use crate::key::{Fingerprint, Key};
 
 /// A key that was refused often, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusedKey {
-    /// The key as it is stored: hashed, if what it was made of is.
+    /// The key as it is stored: hashed, if its source value is hashed.
     pub key: Key,
-    /// How often it was refused, at most.
+    /// The number of refusals, at most.
     pub refused: u64,
-    /// By how much that may be too high.
+    /// The amount by which that number may be too high.
     pub error: u64,
 }
 
-/// So many times as large as need be is the table of places: in a full one, what is removed leaves marks
-/// that have to be swept.
-const EMPTY_PLACES: usize = 4;
+/// The size of the hash table relative to the number of keys. Removing from a full table leaves
+/// tombstones, which have to be swept.
+const TABLE_SIZE_FACTOR: usize = 4;
 
-/// For so many keys at most there is room from the beginning.
-const MOST_AT_FIRST: usize = 1_000;
+/// The most keys for which the hash table has room at first.
+const MAX_INITIAL_CAPACITY: usize = 1_000;
 
-/// So many of the busiest keys.
+/// The refusals of the most refused keys.
 #[derive(Debug)]
-pub(super) struct Busiest {
+pub(super) struct MostRefused {
     capacity: NonZeroUsize,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    counted: Vec<RefusedKey>,
-    /// Where each key is among them.
-    places: HashTable<usize>,
-    /// What the least count was when it was last looked for, and where one as small was found.
-    least: u64,
+    keys: Vec<RefusedKey>,
+    /// The index of each key.
+    indices: HashTable<usize>,
+    /// The lowest count when it was last searched for.
+    lowest: u64,
+    /// The index at which a key with the lowest count was last found.
     hand: usize,
 }
 
-impl Busiest {
+impl MostRefused {
     pub(super) fn new(capacity: NonZeroUsize) -> Self {
+        let initial = capacity.get().min(MAX_INITIAL_CAPACITY);
         Self {
             capacity,
             counts: Mutex::new(Counts {
-                places: HashTable::with_capacity(capacity.get().min(MOST_AT_FIRST) * EMPTY_PLACES),
+                indices: HashTable::with_capacity(initial * TABLE_SIZE_FACTOR),
                 ..Counts::default()
             }),
         }
@@ -65,101 +67,104 @@ impl Busiest {
         self.capacity
     }
 
-    pub(super) fn refused(&self, key: &Key) {
-        self.lock().count(key, self.capacity.get());
+    /// Counts a refusal of a key.
+    pub(super) fn record(&self, key: &Key) {
+        self.lock().record(key, self.capacity.get());
     }
 
-    /// The busiest first.
-    pub(super) fn first(&self, most: usize) -> Vec<RefusedKey> {
-        let mut keys = self.lock().counted.clone();
+    /// Returns up to `max` keys, the most refused first.
+    pub(super) fn top(&self, max: usize) -> Vec<RefusedKey> {
+        let mut keys = self.lock().keys.clone();
         keys.sort_by(|one, two| {
-            let order = |of: &RefusedKey| (Reverse(of.refused), of.error);
+            let order = |key: &RefusedKey| (Reverse(key.refused), key.error);
             order(one)
                 .cmp(&order(two))
                 .then_with(|| one.key.cmp(&two.key))
         });
-        keys.truncate(most);
+        keys.truncate(max);
         keys
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        // It is whole between any two of its steps.
+        // Poisoning is ignored: the counts are consistent between any two steps.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Counts {
-    fn count(&mut self, key: &Key, capacity: usize) {
-        let whose = key.fingerprint();
-        let known = |place: &usize| self.is_at(*place, whose);
-        let place = match self.places.find(whose.hash(), known) {
-            Some(place) => *place,
-            None if self.counted.len() < capacity => self.append(key),
-            None => self.take_least(key),
+    fn record(&mut self, key: &Key, capacity: usize) {
+        let fingerprint = key.fingerprint();
+        let is_same = |index: &usize| self.is_at(*index, fingerprint);
+        let index = match self.indices.find(fingerprint.hash(), is_same) {
+            Some(index) => *index,
+            None if self.keys.len() < capacity => self.append(key),
+            None => self.replace_lowest(key),
         };
-        if let Some(counted) = self.counted.get_mut(place) {
+        if let Some(counted) = self.keys.get_mut(index) {
             counted.refused += 1;
         }
     }
 
     fn append(&mut self, key: &Key) -> usize {
-        let place = self.counted.len();
-        self.counted.push(RefusedKey {
+        let index = self.keys.len();
+        self.keys.push(RefusedKey {
             key: key.clone(),
             refused: 0,
             error: 0,
         });
-        self.note_place(place);
-        place
+        self.add_index(index);
+        index
     }
 
-    /// Gives the place of the least to another key, which may have been refused as often before.
-    fn take_least(&mut self, key: &Key) -> usize {
-        let place = self.least_place();
-        let Some(counted) = self.counted.get_mut(place) else {
-            return place;
+    /// Replaces a key that has the lowest count. The new key may have been refused as often before.
+    fn replace_lowest(&mut self, key: &Key) -> usize {
+        let index = self.find_lowest();
+        let Some(counted) = self.keys.get_mut(index) else {
+            return index;
         };
-        let before = std::mem::replace(&mut counted.key, key.clone());
+        let replaced = std::mem::replace(&mut counted.key, key.clone());
         counted.error = counted.refused;
-        let was_there = |at: &usize| *at == place;
-        let hash = before.fingerprint().hash();
-        if let Ok(was) = self.places.find_entry(hash, was_there) {
-            was.remove();
+        let hash = replaced.fingerprint().hash();
+        if let Ok(entry) = self.indices.find_entry(hash, |other| *other == index) {
+            entry.remove();
         }
-        self.note_place(place);
-        place
+        self.add_index(index);
+        index
     }
 
-    /// Where one of the least is. Counts only grow: as long as there is one that is no more than the least
-    /// was, it is found by going on from the last.
-    fn least_place(&mut self) -> usize {
-        let of = |place: usize| self.counted.get(place).map(|counted| counted.refused);
-        let places = self.counted.len();
-        let onward = (self.hand..places).chain(0..self.hand);
-        if let Some(place) = onward.clone().find(|place| of(*place) <= Some(self.least)) {
-            self.hand = place;
-            return place;
+    /// Returns the index of a key with the lowest count.
+    ///
+    /// Counts only grow. So a key that has no more than the last lowest count still has the lowest one,
+    /// and the search goes on from the last key found.
+    fn find_lowest(&mut self) -> usize {
+        let count_at = |index: usize| self.keys.get(index).map(|counted| counted.refused);
+        let len = self.keys.len();
+        let indices = (self.hand..len).chain(0..self.hand);
+        let is_lowest = |index: &usize| count_at(*index) <= Some(self.lowest);
+        if let Some(index) = indices.clone().find(is_lowest) {
+            self.hand = index;
+            return index;
         }
-        let least = onward.min_by_key(|place| of(*place)).unwrap_or_default();
-        self.least = of(least).unwrap_or_default();
-        self.hand = least;
-        least
+        let index = indices
+            .min_by_key(|index| count_at(*index))
+            .unwrap_or_default();
+        self.lowest = count_at(index).unwrap_or_default();
+        self.hand = index;
+        index
     }
 
-    fn is_at(&self, place: usize, whose: Fingerprint) -> bool {
-        let counted = self.counted.get(place);
-        counted.is_some_and(|counted| counted.key.fingerprint() == whose)
+    fn is_at(&self, index: usize, fingerprint: Fingerprint) -> bool {
+        let counted = self.keys.get(index);
+        counted.is_some_and(|counted| counted.key.fingerprint() == fingerprint)
     }
 
-    fn note_place(&mut self, place: usize) {
-        let Self {
-            counted, places, ..
-        } = self;
-        let hash = |place: &usize| {
-            let counted = counted.get(*place);
+    fn add_index(&mut self, index: usize) {
+        let Self { keys, indices, .. } = self;
+        let hash = |index: &usize| {
+            let counted = keys.get(*index);
             counted.map_or(0, |counted| counted.key.fingerprint().hash())
         };
-        places.insert_unique(hash(&place), place, hash);
+        indices.insert_unique(hash(&index), index, hash);
     }
 }
 
@@ -171,15 +176,15 @@ mod tests {
 
     use super::*;
 
-    fn busiest(capacity: usize, stream: &[u16]) -> (Vec<RefusedKey>, HashMap<Key, u64>) {
-        let busiest = Busiest::new(NonZeroUsize::new(capacity).unwrap());
+    fn count_all(capacity: usize, stream: &[u16]) -> (Vec<RefusedKey>, HashMap<Key, u64>) {
+        let refused = MostRefused::new(NonZeroUsize::new(capacity).unwrap());
         let mut exact = HashMap::new();
         for number in stream {
             let key = Key::from(number.to_string());
-            busiest.refused(&key);
+            refused.record(&key);
             *exact.entry(key).or_default() += 1;
         }
-        (busiest.first(usize::MAX), exact)
+        (refused.top(usize::MAX), exact)
     }
 
     proptest! {
@@ -188,43 +193,43 @@ mod tests {
             capacity in 1..20_usize,
             stream in prop::collection::vec((0..60_u16, 0..60_u16).prop_map(|(a, b)| a.min(b)), 0..600),
         ) {
-            let (kept, exact) = busiest(capacity, &stream);
-            prop_assert!(kept.len() <= capacity);
-            prop_assert_eq!(kept.iter().map(|key| key.refused).sum::<u64>(), stream.len() as u64);
-            for counted in &kept {
-                let truly = exact[&counted.key];
-                prop_assert!(counted.refused >= truly && counted.refused - counted.error <= truly);
-                prop_assert!(counted.error <= (stream.len() / capacity) as u64);
+            let (counted, exact) = count_all(capacity, &stream);
+            prop_assert!(counted.len() <= capacity);
+            prop_assert_eq!(counted.iter().map(|key| key.refused).sum::<u64>(), stream.len() as u64);
+            for key in &counted {
+                let expected = exact[&key.key];
+                prop_assert!(key.refused >= expected && key.refused - key.error <= expected);
+                prop_assert!(key.error <= (stream.len() / capacity) as u64);
             }
-            prop_assert!(kept.is_sorted_by_key(|key| Reverse(key.refused)));
-            // Whoever makes up more than one part in so many is there.
-            for (key, truly) in exact {
-                let must = truly > (stream.len() / capacity) as u64;
-                prop_assert!(!must || kept.iter().any(|counted| counted.key == key));
+            prop_assert!(counted.is_sorted_by_key(|key| Reverse(key.refused)));
+            // A key with more than one part in `capacity` of all refusals is counted.
+            for (key, expected) in exact {
+                let must = expected > (stream.len() / capacity) as u64;
+                prop_assert!(!must || counted.iter().any(|counted| counted.key == key));
             }
         }
 
         #[test]
         fn few_keys_are_counted_exactly(stream in prop::collection::vec(0..10_u16, 0..300)) {
-            let (kept, exact) = busiest(10, &stream);
-            prop_assert_eq!(kept.len(), exact.len());
-            for counted in kept {
-                prop_assert_eq!((counted.refused, counted.error), (exact[&counted.key], 0));
+            let (counted, exact) = count_all(10, &stream);
+            prop_assert_eq!(counted.len(), exact.len());
+            for key in counted {
+                prop_assert_eq!((key.refused, key.error), (exact[&key.key], 0));
             }
         }
     }
 
     #[test]
-    fn no_more_are_told_than_are_asked_for() {
-        let busiest = Busiest::new(NonZeroUsize::new(5).unwrap());
+    fn no_more_keys_are_returned_than_requested() {
+        let refused = MostRefused::new(NonZeroUsize::new(5).unwrap());
         for key in ["a", "b", "b", "c", "c", "c"] {
-            busiest.refused(&Key::from(key));
+            refused.record(&Key::from(key));
         }
-        let told = busiest.first(2);
-        let told: Vec<_> = told
+        let top = refused.top(2);
+        let top: Vec<_> = top
             .iter()
             .map(|key| (key.key.as_str(), key.refused))
             .collect();
-        assert_eq!(told, [("c", 3), ("b", 2)]);
+        assert_eq!(top, [("c", 3), ("b", 2)]);
     }
 }

@@ -1,36 +1,33 @@
-//! What an operator sees of checks and stores: metrics, events, and who is refused most.
-//!
-//! Nothing here decides, and nothing here holds a check up: what is not listened to costs a load.
+//! Records the outcome of each check in metrics, events and the counts of refused keys.
 
 use std::error::Error as StdError;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use super::busiest_refused::Busiest;
-use super::busiest_refused::RefusedKey;
+use super::busiest_refused::{MostRefused, RefusedKey};
 use super::events::Events;
 use super::metrics::CheckCounts;
 
 use crate::decision::{Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 
-/// What came of a check.
+/// The outcome of a check, as metrics and events label it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutcomeLabel {
     Admitted,
     Refused,
-    /// Refused, in a dry run: it went on.
+    /// Refused in a dry run: the request was forwarded.
     WouldReject,
-    /// Not counted: skipped, of an exempt tenant, or without a key where that may be.
+    /// Not counted: skipped, exempt by its plan, or without a key if that is permitted.
     Exempt,
-    /// Without a key, or of one that is not known how to read: answered without a check.
+    /// Without a key, or with one that cannot be extracted: answered without a check.
     NoKey,
-    /// Nobody decided, and the policy is not to admit.
+    /// Not decided, and the failure policy is not to admit.
     Failed,
 }
 
 impl OutcomeLabel {
-    /// All of them, each at its own place.
+    /// All outcomes, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
     pub(crate) const ALL: [Self; 6] = [
         Self::Admitted,
@@ -53,85 +50,87 @@ impl OutcomeLabel {
     }
 }
 
-/// What is told of the checks of one limiter; its clones tell together.
+/// The metrics, events and refused keys of one limiter. Its clones share them.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     limiter: Arc<str>,
     counts: CheckCounts,
     events: Events,
-    busiest: Option<Busiest>,
+    most_refused: Option<MostRefused>,
 }
 
 impl Telemetry {
-    pub(crate) fn new(limiter: &Arc<str>, busiest: Option<NonZeroUsize>) -> Self {
+    pub(crate) fn new(limiter: &Arc<str>, tracked_keys: Option<NonZeroUsize>) -> Self {
         Self {
             limiter: Arc::clone(limiter),
             counts: CheckCounts::new(limiter),
             events: Events::default(),
-            busiest: busiest.map(Busiest::new),
+            most_refused: tracked_keys.map(MostRefused::new),
         }
     }
 
-    /// How many keys are kept to know the busiest.
-    pub(crate) fn keeps_busiest(&self) -> Option<NonZeroUsize> {
-        self.busiest.as_ref().map(Busiest::capacity)
+    /// Returns the number of keys whose refusals are counted.
+    pub(crate) fn tracked_keys(&self) -> Option<NonZeroUsize> {
+        self.most_refused.as_ref().map(MostRefused::capacity)
     }
 
-    /// The keys that were refused most, the busiest first.
-    pub(crate) fn busiest(&self, most: usize) -> Vec<RefusedKey> {
-        let busiest = self.busiest.as_ref();
-        busiest.map_or_else(Vec::new, |busiest| busiest.first(most))
+    /// Returns up to `max` keys, the most refused first.
+    pub(crate) fn most_refused(&self, max: usize) -> Vec<RefusedKey> {
+        let most_refused = self.most_refused.as_ref();
+        most_refused.map_or_else(Vec::new, |keys| keys.top(max))
     }
 
-    /// A check was decided, and something came of that.
+    /// Records a decision and its outcome.
     #[inline]
-    pub(crate) fn decided(&self, outcome: OutcomeLabel, decision: &DecisionView) {
+    pub(crate) fn record_decision(&self, outcome: OutcomeLabel, decision: &DecisionView) {
         self.counts.count(outcome, decision.source());
         if outcome == OutcomeLabel::Admitted {
-            self.events.admitted(&self.limiter, decision);
+            self.events.log_admitted(&self.limiter, decision);
         } else {
-            self.refused(outcome, decision);
+            self.record_refusal(outcome, decision);
         }
     }
 
-    fn refused(&self, outcome: OutcomeLabel, decision: &DecisionView) {
-        self.events.refused(&self.limiter, outcome, decision);
-        if let (Some(busiest), Some(whose)) = (&self.busiest, decision.charged_key()) {
-            busiest.refused(&whose.key);
+    fn record_refusal(&self, outcome: OutcomeLabel, decision: &DecisionView) {
+        self.events.log_refused(&self.limiter, outcome, decision);
+        if let (Some(keys), Some(charged)) = (&self.most_refused, decision.charged_key()) {
+            keys.record(&charged.key);
         }
     }
 
-    /// A request was not counted.
-    pub(crate) fn exempt(&self) {
+    /// Records a request that was not counted.
+    pub(crate) fn record_exempt(&self) {
         self.counts.count(OutcomeLabel::Exempt, Source::None);
-        self.events.exempt(&self.limiter);
+        self.events.log_exempt(&self.limiter);
     }
 
-    /// Nobody decided.
+    /// Records a check that was not decided.
     #[cold]
-    pub(crate) fn undecided(
+    pub(crate) fn record_failure(
         &self,
         outcome: OutcomeLabel,
         error: &(dyn StdError + 'static),
         kind: &str,
     ) {
         self.counts.count(outcome, Source::None);
-        self.events.undecided(&self.limiter, outcome, error, kind);
+        self.events.log_failure(&self.limiter, outcome, error, kind);
     }
 
-    /// What came of a check without HTTP.
+    /// Records the result of a check without HTTP.
     #[inline]
-    pub(crate) fn checked(&self, checked: &Result<Decision, Error>) {
-        match checked {
-            Ok(decision) if decision.is_allowed() => self.decided(OutcomeLabel::Admitted, decision),
-            Ok(decision) => self.decided(OutcomeLabel::Refused, decision),
+    pub(crate) fn record_check(&self, result: &Result<Decision, Error>) {
+        match result {
+            Ok(decision) if decision.is_allowed() => {
+                self.record_decision(OutcomeLabel::Admitted, decision);
+            }
+            Ok(decision) => self.record_decision(OutcomeLabel::Refused, decision),
             Err(error) => {
-                // No wait would help: that is a refusal.
+                // No wait would help, so this is a refusal.
                 let outcome = match error.kind() {
                     ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
                     _ => OutcomeLabel::Failed,
                 };
-                self.undecided(outcome, error, error.kind().text());
+                self.record_failure(outcome, error, error.kind().text());
             }
         }
     }
@@ -142,13 +141,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_label_of_a_metric_is_at_its_own_place() {
+    fn each_label_is_at_the_index_of_its_discriminant() {
         let outcomes = OutcomeLabel::ALL.map(|outcome| (outcome as usize, outcome.text()));
         let sources = Source::ALL.map(|source| (source as usize, source.text()));
         let kinds = ErrorKind::ALL.map(|kind| (kind as usize, kind.text()));
         for labels in [&outcomes[..], &sources, &kinds] {
-            let places = labels.iter().map(|(place, _)| *place);
-            assert!(places.eq(0..labels.len()), "{labels:?}");
+            let indices = labels.iter().map(|(index, _)| *index);
+            assert!(indices.eq(0..labels.len()), "{labels:?}");
             let texts: std::collections::BTreeSet<_> = labels.iter().map(|label| label.1).collect();
             assert_eq!(texts.len(), labels.len());
         }

@@ -1,8 +1,8 @@
-//! One event for each check, for whoever listens at that level.
+//! One event for each check.
 //!
-//! Names of fields are those of OpenTelemetry where it has one (`error.type`), times are seconds as
-//! there. A key is never told: an alias is, which is the same for one key as long as this process
-//! lives, and from which nobody finds the key.
+//! Field names are those of OpenTelemetry if it has one (`error.type`), and times are seconds as there.
+//! An event never contains a key. It contains an alias, which stays the same for a key while this process
+//! runs, and from which the key cannot be found.
 
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use super::checks::OutcomeLabel;
 use crate::clock::Clock;
 use crate::decision::DecisionView;
 
-/// So many refusals a second are told at info, for each limiter: enough to see who and why, and not
-/// for a client to fill a disk with. All others are told at debug.
-const TOLD_A_SECOND: u64 = 10;
+/// The most refusals per second and limiter that are logged at info. Enough to see which keys are refused
+/// and why, and too few for a client to fill a disk. The others are logged at debug.
+const MAX_INFO_PER_SECOND: u64 = 10;
 
-/// A refusal, at either level.
+/// Logs a refusal at the level.
 macro_rules! refusal {
     ($level:ident, $limiter:ident, $outcome:ident, $decision:ident $(, $left_out:ident)?) => {
         $level!(
@@ -31,17 +31,18 @@ macro_rules! refusal {
             retry_after = seconds($decision.retry_after()),
             key_alias = alias($decision),
             $($left_out,)?
-            "a check was refused"
+            "check refused"
         )
     };
 }
 
-/// What is told of the checks of one limiter.
+/// The events of one limiter.
 #[derive(Debug)]
 pub(super) struct Events {
     clock: Clock,
-    /// The second in which refusals were told last, times 16, and how many were.
-    told: AtomicU64,
+    /// The last second with a refusal at info, times 16, plus the number of those refusals.
+    logged: AtomicU64,
+    /// The refusals since then that were not at info.
     left_out: AtomicU64,
 }
 
@@ -49,7 +50,7 @@ impl Default for Events {
     fn default() -> Self {
         Self {
             clock: Clock::monotonic(),
-            told: AtomicU64::new(0),
+            logged: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
         }
     }
@@ -57,7 +58,7 @@ impl Default for Events {
 
 impl Events {
     #[inline]
-    pub(super) fn admitted(&self, limiter: &str, decision: &DecisionView) {
+    pub(super) fn log_admitted(&self, limiter: &str, decision: &DecisionView) {
         debug!(
             target: "tollgate::check",
             limiter,
@@ -67,34 +68,39 @@ impl Events {
             limit = decision.limit(),
             remaining = decision.remaining(),
             key_alias = alias(decision),
-            "a check was admitted"
+            "check admitted"
         );
     }
 
-    pub(super) fn refused(&self, limiter: &str, outcome: OutcomeLabel, decision: &DecisionView) {
-        match self.turn_of(outcome) {
+    pub(super) fn log_refused(
+        &self,
+        limiter: &str,
+        outcome: OutcomeLabel,
+        decision: &DecisionView,
+    ) {
+        match self.take_info_turn(outcome) {
             Some(left_out) => refusal!(info, limiter, outcome, decision, left_out),
             None => refusal!(debug, limiter, outcome, decision),
         }
     }
 
-    pub(super) fn exempt(&self, limiter: &str) {
+    pub(super) fn log_exempt(&self, limiter: &str) {
         debug!(
             target: "tollgate::check",
             limiter,
             outcome = OutcomeLabel::Exempt.text(),
-            "a request was not counted"
+            "request not counted"
         );
     }
 
-    pub(super) fn undecided(
+    pub(super) fn log_failure(
         &self,
         limiter: &str,
         outcome: OutcomeLabel,
         error: &(dyn StdError + 'static),
         kind: &str,
     ) {
-        if let Some(left_out) = self.turn_of(outcome) {
+        if let Some(left_out) = self.take_info_turn(outcome) {
             info!(
                 target: "tollgate::check",
                 limiter,
@@ -102,7 +108,7 @@ impl Events {
                 error.type = kind,
                 error,
                 left_out,
-                "a check was refused"
+                "check refused"
             );
             return;
         }
@@ -112,33 +118,35 @@ impl Events {
             outcome = outcome.text(),
             error.type = kind,
             error,
-            "a check was not decided"
+            "check failed"
         );
     }
 
-    /// Whether what came of a check is told at info, and how many like it were not.
-    fn turn_of(&self, outcome: OutcomeLabel) -> Option<u64> {
-        // Of a dry run there is a line that says how many.
-        let is_told =
+    /// Returns `Some` if the outcome is logged at info, with the number of refusals that were not since
+    /// the last one.
+    fn take_info_turn(&self, outcome: OutcomeLabel) -> Option<u64> {
+        // A dry run has its own line, with the number of refusals.
+        let is_info =
             outcome == OutcomeLabel::Refused && enabled!(target: "tollgate::check", Level::INFO);
-        if is_told {
-            self.turn(self.clock.now() / 1_000_000)
+        if is_info {
+            self.take_turn(self.clock.now() / 1_000_000)
         } else {
             None
         }
     }
 
-    /// Whether a refusal in this second is told, and how many were not since the last one that was.
-    fn turn(&self, second: u64) -> Option<u64> {
-        let step = |told: u64| match (told / 16, told % 16) {
-            (last, count) if last == second && count >= TOLD_A_SECOND => None,
+    /// Returns `Some` if a refusal in this second is logged at info, with the number of refusals that were
+    /// not since the last one.
+    fn take_turn(&self, second: u64) -> Option<u64> {
+        let step = |logged: u64| match (logged / 16, logged % 16) {
+            (last, count) if last == second && count >= MAX_INFO_PER_SECOND => None,
             (last, count) if last == second => Some(last * 16 + count + 1),
             _ => Some(second * 16 + 1),
         };
-        let is_told = self
-            .told
+        let logged = self
+            .logged
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
-        if is_told.is_ok() {
+        if logged.is_ok() {
             Some(self.left_out.swap(0, Ordering::Relaxed))
         } else {
             self.left_out.fetch_add(1, Ordering::Relaxed);
@@ -152,8 +160,8 @@ fn seconds(wait: Option<Duration>) -> Option<f64> {
 }
 
 fn alias(decision: &DecisionView) -> Option<tracing::field::DisplayValue<String>> {
-    let charged_to = decision.charged_key()?;
-    let alias = charged_to.key.fingerprint().alias();
+    let charged = decision.charged_key()?;
+    let alias = charged.key.fingerprint().alias();
     Some(tracing::field::display(format!("{alias:016x}")))
 }
 
@@ -162,15 +170,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_refusals_are_told_in_each_second_and_then_how_many_were_not() {
+    fn refusals_at_info_are_bounded_per_second_and_the_next_has_the_number_of_the_others() {
         let events = Events::default();
         for second in [7, 8, 30] {
-            for place in 0..TOLD_A_SECOND {
-                let left_out = if place == 0 && second > 7 { 90 } else { 0 };
-                assert_eq!(events.turn(second), Some(left_out), "{second}");
+            for index in 0..MAX_INFO_PER_SECOND {
+                let left_out = if index == 0 && second > 7 { 90 } else { 0 };
+                assert_eq!(events.take_turn(second), Some(left_out), "{second}");
             }
             for _ in 0..90 {
-                assert_eq!(events.turn(second), None);
+                assert_eq!(events.take_turn(second), None);
             }
         }
     }

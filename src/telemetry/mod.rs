@@ -1,7 +1,7 @@
-//! What operators see of checks and stores: metrics, events, the outage log, the keys refused most.
+//! Metrics, events, the outage log and the most refused keys, for operators.
 //!
-//! This room knows `decision`, `key` and `error`. It decides nothing and delays no check: what nobody
-//! listens to costs one load.
+//! This room knows `decision`, `key`, `error` and `clock`. It decides nothing and delays no check:
+//! telemetry without a listener costs one load.
 
 mod busiest_refused;
 mod checks;

@@ -1,4 +1,4 @@
-//! Outages, as one line when they begin and one when they end.
+//! Logs one line when an outage begins and one when it ends.
 
 use std::error::Error as _;
 use std::fmt;
@@ -8,114 +8,116 @@ use std::time::{Duration, Instant};
 use crate::decision::Source;
 use crate::error::{Error, ErrorKind};
 
-/// How long a store must have answered for it to be back: of a store that fails now and then, not
-/// each failure is news.
+/// The time without a failure after which an outage is over. Keeps a store that fails now and then from
+/// logging each failure.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// So many times as long for what is set up wrongly.
+/// The factor by which [`QUIET`] is longer after a wrong set-up.
 const QUIETER: u32 = 60;
 
-/// What has been said already of something that may fail, for one handle of a limiter.
+/// Remembers what was logged about a store or a lookup that may fail, for one handle of a limiter.
 #[derive(Debug)]
 pub(crate) struct OutageLog {
-    what: &'static str,
-    said: AtomicU8,
-    /// When it last failed, in milliseconds from `begin`.
+    /// The name of the store or lookup in the log.
+    subject: &'static str,
+    /// The state that was logged last.
+    logged: AtomicU8,
+    /// The time of the last failure, in milliseconds since `start`.
     last_failure: AtomicU64,
-    begin: Instant,
+    start: Instant,
     quiet: Duration,
 }
 
-/// What was said last: that it is fine, fails, or is set up wrongly.
-const FINE: u8 = 0;
-const FAILS: u8 = 1;
+/// The states that are logged.
+const WORKING: u8 = 0;
+const FAILING: u8 = 1;
 const MISCONFIGURED: u8 = 2;
 
 impl OutageLog {
-    /// For what is called so in the log.
-    pub(crate) fn of(what: &'static str) -> Self {
-        Self::new(what, QUIET)
+    /// Creates the log of a subject: "the store".
+    pub(crate) fn new(subject: &'static str) -> Self {
+        Self::with_quiet(subject, QUIET)
     }
 
-    /// For what may fail for some keys, while it does what it should for others.
-    pub(crate) fn of_some_keys(what: &'static str) -> Self {
-        Self::new(what, QUIET * QUIETER)
+    /// Creates the log of a subject that may fail for some keys while it works for others.
+    pub(crate) fn per_key(subject: &'static str) -> Self {
+        Self::with_quiet(subject, QUIET * QUIETER)
     }
 
-    fn new(what: &'static str, quiet: Duration) -> Self {
+    fn with_quiet(subject: &'static str, quiet: Duration) -> Self {
         Self {
-            what,
-            said: AtomicU8::new(FINE),
+            subject,
+            logged: AtomicU8::new(WORKING),
             last_failure: AtomicU64::default(),
-            begin: Instant::now(),
+            start: Instant::now(),
             quiet,
         }
     }
 
-    /// It failed, and something becomes of that: said when it begins, and when it turns out to be set up
-    /// wrongly.
-    pub(crate) fn fails(&self, limiter: &str, then: &str, error: &Error) {
+    /// Records a failure and its consequence. Logs the first one, and the first one that is due to a wrong
+    /// set-up.
+    pub(crate) fn record_failure(&self, limiter: &str, consequence: &str, error: &Error) {
         self.last_failure.store(self.millis(), Ordering::Relaxed);
         let is_misconfigured = error.kind() == ErrorKind::Misconfigured;
-        let now = if is_misconfigured {
+        let state = if is_misconfigured {
             MISCONFIGURED
         } else {
-            FAILS
+            FAILING
         };
-        if self.said.fetch_max(now, Ordering::Relaxed) >= now {
+        if self.logged.fetch_max(state, Ordering::Relaxed) >= state {
             return;
         }
         if is_misconfigured {
-            tracing::error!(target: "tollgate::outage", limiter, "{then} until this is mended: {}", Whole(error));
+            tracing::error!(target: "tollgate::outage", limiter, "{consequence} until this is fixed: {}", WithSource(error));
         } else {
-            let what = self.what;
-            tracing::warn!(target: "tollgate::outage", limiter, "{then} until {what} is back: {}", Whole(error));
+            let subject = self.subject;
+            tracing::warn!(target: "tollgate::outage", limiter, "{consequence} until {subject} is back: {}", WithSource(error));
         }
     }
 
-    /// A check was decided: said when the store had failed, and it was the store that decided.
+    /// Records a decision: a success if the store made it.
     #[inline]
-    pub(crate) fn decided(&self, limiter: &str, by: Source) {
-        if !matches!(by, Source::RefusalCache | Source::Block | Source::None) {
-            self.back(limiter);
+    pub(crate) fn record_decision(&self, limiter: &str, source: Source) {
+        if !matches!(source, Source::RefusalCache | Source::Block | Source::None) {
+            self.record_success(limiter);
         }
     }
 
-    /// It did what it should: said when it had failed.
+    /// Records a success. Logs the end of an outage.
     #[inline]
-    pub(crate) fn back(&self, limiter: &str) {
-        // Read first: writing would have all cores pass the line around, on each request.
-        let said = self.said.load(Ordering::Relaxed);
-        if said != FINE {
-            self.back_from(limiter, said);
+    pub(crate) fn record_success(&self, limiter: &str) {
+        // Read first: a write would move the cache line between cores on each request.
+        let logged = self.logged.load(Ordering::Relaxed);
+        if logged != WORKING {
+            self.end_outage(limiter, logged);
         }
     }
 
     #[cold]
-    fn back_from(&self, limiter: &str, said: u8) {
-        let failed = Duration::from_millis(self.last_failure.load(Ordering::Relaxed));
-        // What is set up wrongly may be so for one key, while others are decided.
-        let quiet = if said == MISCONFIGURED {
+    fn end_outage(&self, limiter: &str, logged: u8) {
+        let last_failure = Duration::from_millis(self.last_failure.load(Ordering::Relaxed));
+        // A wrong set-up may concern one key, while others are decided.
+        let quiet = if logged == MISCONFIGURED {
             self.quiet * QUIETER
         } else {
             self.quiet
         };
-        let is_back = self.begin.elapsed().saturating_sub(failed) >= quiet;
-        if is_back && self.said.swap(FINE, Ordering::Relaxed) != FINE {
-            tracing::info!(target: "tollgate::outage", limiter, "{} answers again", self.what);
+        let is_over = self.start.elapsed().saturating_sub(last_failure) >= quiet;
+        if is_over && self.logged.swap(WORKING, Ordering::Relaxed) != WORKING {
+            tracing::info!(target: "tollgate::outage", limiter, "{} answers again", self.subject);
         }
     }
 
     fn millis(&self) -> u64 {
-        u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// An error with what is underneath, where its own text says nothing of that: what tells quotas is the
-/// application's, and so is its log.
-struct Whole<'a>(&'a Error);
+/// Formats an error, with its source if the lookup of quotas failed. The lookup is the application's, and
+/// the error's own text does not contain its source.
+struct WithSource<'a>(&'a Error);
 
-impl fmt::Display for Whole<'_> {
+impl fmt::Display for WithSource<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(error) = self;
         match error.source() {
@@ -133,16 +135,16 @@ mod tests {
     use crate::telemetry::log_of;
 
     #[test]
-    fn a_failing_store_is_a_line_when_it_begins_and_one_when_it_ends() {
-        let error = Error::new(ErrorKind::Unavailable, "nobody is there");
+    fn an_outage_is_a_line_when_it_begins_and_one_when_it_ends() {
+        let error = Error::new(ErrorKind::Unavailable, "connection refused");
         let log = log_of(|| {
-            let outage = OutageLog::new("the store", Duration::ZERO);
+            let outage = OutageLog::with_quiet("the store", Duration::ZERO);
             for _ in 0..2 {
                 for _ in 0..100 {
-                    outage.fails("search", "checks are not admitted", &error);
+                    outage.record_failure("search", "checks are not admitted", &error);
                 }
                 for _ in 0..100 {
-                    outage.decided("search", Source::Redis);
+                    outage.record_decision("search", Source::Redis);
                 }
             }
         });
@@ -151,26 +153,26 @@ mod tests {
             .filter_map(|line| line.split_whitespace().nth(1))
             .collect();
         assert_eq!(levels, ["WARN", "INFO", "WARN", "INFO"], "{log:?}");
-        assert!(log[0].contains("nobody is there"), "{log:?}");
+        assert!(log[0].contains("connection refused"), "{log:?}");
     }
 
     #[test]
     fn a_wrong_setup_is_louder() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
         let log = log_of(|| {
-            OutageLog::of("the store").fails("search", "checks are not admitted", &error)
+            OutageLog::new("the store").record_failure("search", "checks are not admitted", &error);
         });
         assert!(log[0].contains("ERROR"), "{log:?}");
     }
 
     #[test]
-    fn a_wrong_setup_is_said_though_the_store_had_failed_before() {
+    fn a_wrong_setup_is_logged_after_an_outage_too() {
         let log = log_of(|| {
-            let outage = OutageLog::of("the store");
+            let outage = OutageLog::new("the store");
             for kind in [ErrorKind::Unavailable, ErrorKind::Misconfigured] {
                 for _ in 0..100 {
                     let error = Error::new(kind, "what it is");
-                    outage.fails("search", "checks are not admitted", &error);
+                    outage.record_failure("search", "checks are not admitted", &error);
                 }
             }
         });
@@ -179,49 +181,51 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_from_memory_does_not_say_that_the_store_is_back() {
-        let error = Error::new(ErrorKind::Unavailable, "nobody is there");
+    fn a_refusal_from_memory_does_not_end_an_outage() {
+        let error = Error::new(ErrorKind::Unavailable, "connection refused");
         let log = log_of(|| {
-            let outage = OutageLog::new("the store", Duration::ZERO);
-            outage.fails("search", "checks are not admitted", &error);
-            outage.decided("search", Source::RefusalCache);
-            outage.decided("search", Source::None);
+            let outage = OutageLog::with_quiet("the store", Duration::ZERO);
+            outage.record_failure("search", "checks are not admitted", &error);
+            outage.record_decision("search", Source::RefusalCache);
+            outage.record_decision("search", Source::None);
         });
         assert_eq!(log.len(), 1, "{log:?}");
     }
 
     #[test]
-    fn one_key_that_is_set_up_wrongly_is_not_news_each_time() {
+    fn one_key_with_a_wrong_setup_is_not_logged_each_time() {
         let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
         let log = log_of(|| {
-            let outage = OutageLog::new("the store", Duration::from_millis(1));
+            let outage = OutageLog::with_quiet("the store", Duration::from_millis(1));
             for _ in 0..5 {
-                outage.fails("search", "checks are not admitted", &error);
+                outage.record_failure("search", "checks are not admitted", &error);
                 std::thread::sleep(Duration::from_millis(2));
-                outage.decided("search", Source::Redis);
+                outage.record_decision("search", Source::Redis);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");
     }
 
     #[test]
-    fn a_store_that_fails_now_and_then_is_not_news_each_time() {
+    fn a_store_that_fails_now_and_then_is_not_logged_each_time() {
         let error = Error::new(ErrorKind::Timeout, "too late");
         let log = log_of(|| {
-            let outage = OutageLog::new("the store", Duration::from_secs(3_600));
+            let outage = OutageLog::with_quiet("the store", Duration::from_secs(3_600));
             for _ in 0..100 {
-                outage.fails("search", "checks are not admitted", &error);
-                outage.decided("search", Source::Redis);
+                outage.record_failure("search", "checks are not admitted", &error);
+                outage.record_decision("search", Source::Redis);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");
     }
 
     #[test]
-    fn the_line_says_what_becomes_of_it_and_until_when() {
-        let error = Error::new(ErrorKind::Unavailable, "nobody is there");
-        let log = log_of(|| OutageLog::of("the store").fails("search", "all is admitted", &error));
-        let text = "all is admitted until the store is back: nobody is there";
+    fn the_line_has_the_consequence_and_its_end() {
+        let error = Error::new(ErrorKind::Unavailable, "connection refused");
+        let log = log_of(|| {
+            OutageLog::new("the store").record_failure("search", "all is admitted", &error);
+        });
+        let text = "all is admitted until the store is back: connection refused";
         assert!(
             log[0].contains(text) && log[0].contains("search"),
             "{log:?}"
@@ -229,10 +233,11 @@ mod tests {
     }
 
     #[test]
-    fn the_line_says_why_quotas_could_not_be_found() {
+    fn the_line_has_the_cause_of_a_failed_lookup() {
         let error = Error::new(ErrorKind::QuotasUnknown, "the quotas could not be found");
         let error = error.with_source(fmt::Error);
-        let log = log_of(|| OutageLog::of("the plans").fails("search", "nothing is", &error));
+        let log =
+            log_of(|| OutageLog::new("the plans").record_failure("search", "nothing is", &error));
         let text = format!("the quotas could not be found: {}", fmt::Error);
         assert!(log[0].contains(&text), "{log:?}");
     }

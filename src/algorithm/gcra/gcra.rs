@@ -132,12 +132,12 @@ impl CountingRule for Gcra {
     }
 
     #[inline(always)]
-    fn store(&mut self, now: Self) {
-        if now.inflow == 0 {
+    fn store(&mut self, current: Self) {
+        if current.inflow == 0 {
             self.holes = None;
         }
-        (self.time, self.units, self.part) = (now.time, now.units, now.part);
-        (self.rate, self.inflow) = (now.rate, now.inflow);
+        (self.time, self.units, self.part) = (current.time, current.units, current.part);
+        (self.rate, self.inflow) = (current.rate, current.inflow);
     }
 
     fn used(&self, _: &QuotaCheck) -> u64 {

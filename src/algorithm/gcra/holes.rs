@@ -161,7 +161,8 @@ mod tests {
         let mut holes = Holes::default();
         holes.add(5, 10, 5, false);
         holes.add(15, 20, 5, false);
-        // Of 20 units charged and 10 refunded, one of the first five is left, and all of the middle five.
+        // 20 units were charged and 10 refunded. One of the first five is left, and all of the middle
+        // five.
         holes.drop_drained(20, 6);
         assert_eq!(shown(&holes).len(), 2);
         holes.drop_drained(20, 4);

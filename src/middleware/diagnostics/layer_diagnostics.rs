@@ -30,7 +30,7 @@ impl Default for Diagnostics {
             cost_too_large: OnceFlag::new(),
             charged_twice: OnceFlag::new(),
             nothing_to_settle: OnceFlag::new(),
-            settlement: OutageLog::of("the store"),
+            settlement: OutageLog::new("the store"),
             dry_run: DryRunLog::default(),
             misconfiguration: MisconfigurationChecks::default(),
         }
@@ -105,10 +105,10 @@ impl Diagnostics {
     /// Logs when settlements begin to fail, and when they succeed again.
     pub(in crate::middleware) fn settled(&self, limiter: &str, result: &Result<(), Error>) {
         match result {
-            Ok(()) => self.settlement.back(limiter),
+            Ok(()) => self.settlement.record_success(limiter),
             Err(error) => {
                 let consequence = "charges stay as reserved";
-                self.settlement.fails(limiter, consequence, error);
+                self.settlement.record_failure(limiter, consequence, error);
             }
         }
     }

@@ -104,7 +104,7 @@ impl CircuitBreaker {
 
     fn build(mut settings: Settings) -> Self {
         // Another store of the same name has a share of its own in the gauges.
-        settings.meter = settings.meter.anew();
+        settings.meter = settings.meter.same_name();
         let breakers = std::iter::repeat_with(Breaker::default);
         let deadline_micros = settings.deadline.as_micros();
         Self {
@@ -292,7 +292,7 @@ impl CircuitBreaker {
         outcome: Result<Source, &Error>,
     ) {
         if let Err(error) = &outcome {
-            self.inner.settings.meter.failed(error.kind());
+            self.inner.settings.meter.record_error(error.kind());
         }
         let Some(breaker) = self.inner.breakers.get(partition) else {
             return;
@@ -337,15 +337,15 @@ impl CircuitBreaker {
         self.inner
             .settings
             .meter
-            .answered(Duration::from_micros(waited));
+            .record_duration(Duration::from_micros(waited));
     }
 
     fn count_transition(&self, transition: Option<Transition>) {
         let meter = &self.inner.settings.meter;
         match transition {
             None => {}
-            Some(Transition::Opened) => meter.breaker_opened(),
-            Some(Transition::Closed) => meter.breaker_closed(),
+            Some(Transition::Opened) => meter.record_breaker_opened(),
+            Some(Transition::Closed) => meter.record_breaker_closed(),
         }
     }
 }

@@ -47,7 +47,7 @@ impl<T> OutcomeRecorder<T> {
 impl<T> Drop for OutcomeRecorder<T> {
     fn drop(&mut self) {
         // Waits that callers cut short count as well: else a hanging store would look fast.
-        if StoreMeter::LISTENS && self.operation != Operation::Adjust {
+        if StoreMeter::IS_ENABLED && self.operation != Operation::Adjust {
             self.circuit_breaker.record_wait(self.started_at);
         }
         if !self.is_recorded {

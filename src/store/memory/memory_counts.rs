@@ -170,8 +170,8 @@ impl MemoryCounts {
     /// Records the number of keys if it changed in a shard.
     #[inline(always)]
     fn record_len(&self, before: usize, now: usize) {
-        if StoreMeter::LISTENS && before != now {
-            self.meter.keys_held(before, now);
+        if StoreMeter::IS_ENABLED && before != now {
+            self.meter.record_keys(before, now);
         }
     }
 

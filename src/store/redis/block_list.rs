@@ -103,7 +103,7 @@ impl SharedBlockList {
                     RefreshTrigger::Background => {
                         let outcome = shared.refresh_in_background(&blocks).await;
                         if let Err(error) = &outcome {
-                            shared.client.meter.failed(error.kind());
+                            shared.client.meter.record_error(error.kind());
                         }
                         shared.log(&outcome);
                         outcome

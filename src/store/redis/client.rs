@@ -62,7 +62,7 @@ impl Client {
         let script = &self.scripts.decide;
         let call = codec::decide(script, &self.names, entries);
         self.meter
-            .called(entries.iter().map(|entry| entry.count).sum());
+            .record_batch(entries.iter().map(|entry| entry.count).sum());
         let reply = run(connection, script, call).await?;
         let entries = entries
             .iter()

@@ -234,7 +234,7 @@ impl RedisStore {
     }
 
     fn build(mut client: Client, settings: Settings) -> Self {
-        client.meter = client.meter.anew();
+        client.meter = client.meter.same_name();
         let clock = &settings.clock;
         let refusal_cache = RefusalCache::new(
             clock.clone(),

@@ -1,4 +1,4 @@
-//! The same as `metrics`, for builds without that feature: nothing.
+//! The interface of `metrics` for builds without the feature. Records nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +23,21 @@ impl CheckCounts {
 pub(crate) struct StoreMeter;
 
 impl StoreMeter {
-    pub(crate) const LISTENS: bool = false;
+    pub(crate) const IS_ENABLED: bool = false;
 
     pub(crate) fn new(_store: &str) -> Self {
         Self
     }
 
-    pub(crate) fn anew(&self) -> Self {
+    pub(crate) fn same_name(&self) -> Self {
         Self
     }
 
-    pub(crate) fn answered(&self, _after: Duration) {}
-    pub(crate) fn failed(&self, _kind: ErrorKind) {}
-    pub(crate) fn breaker_opened(&self) {}
-    pub(crate) fn breaker_closed(&self) {}
-    pub(crate) fn keys_held(&self, _before: usize, _now: usize) {}
-    pub(crate) fn refusals(&self, _count: impl FnOnce() -> usize) {}
-    pub(crate) fn called(&self, _checks: u32) {}
+    pub(crate) fn record_duration(&self, _duration: Duration) {}
+    pub(crate) fn record_error(&self, _kind: ErrorKind) {}
+    pub(crate) fn record_breaker_opened(&self) {}
+    pub(crate) fn record_breaker_closed(&self) {}
+    pub(crate) fn record_keys(&self, _before: usize, _now: usize) {}
+    pub(crate) fn record_refusals(&self, _count: impl FnOnce() -> usize) {}
+    pub(crate) fn record_batch(&self, _checks: u32) {}
 }

@@ -1,22 +1,21 @@
-//! Handles of metrics, kept once they are registered: to look one up takes longer than a check in
-//! memory.
+//! Handles of metrics, cached once they are registered: a lookup takes longer than a check in memory.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Recorder, Unit, with_recorder};
 
-/// Metrics of one name.
+/// The name, unit and description of metrics that differ by their labels.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) unit: Unit,
-    pub(super) about: &'static str,
+    pub(super) description: &'static str,
 }
 
 const METADATA: Metadata<'static> = Metadata::new("tollgate", Level::INFO, Some(module_path!()));
 
-/// What a recorder hands out.
+/// A handle that a recorder returns.
 pub(super) trait Handle: Clone {
     fn register(recorder: &dyn Recorder, key: &Key, family: &Family) -> Self;
 }
@@ -25,8 +24,12 @@ macro_rules! handle {
     ($handle:ty, $describe:ident, $register:ident) => {
         impl Handle for $handle {
             fn register(recorder: &dyn Recorder, key: &Key, family: &Family) -> Self {
-                let Family { name, unit, about } = family;
-                recorder.$describe((*name).into(), Some(*unit), (*about).into());
+                let Family {
+                    name,
+                    unit,
+                    description,
+                } = family;
+                recorder.$describe((*name).into(), Some(*unit), (*description).into());
                 recorder.$register(key, &METADATA)
             }
         }
@@ -37,7 +40,7 @@ handle!(Counter, describe_counter, register_counter);
 handle!(Gauge, describe_gauge, register_gauge);
 handle!(Histogram, describe_histogram, register_histogram);
 
-/// A handle that is registered when there is first something to tell.
+/// A handle that is registered when it first records a value.
 #[derive(Debug)]
 pub(super) struct CachedHandle<H> {
     key: OnceLock<Key>,
@@ -54,76 +57,80 @@ impl<H> Default for CachedHandle<H> {
 }
 
 impl<H: Handle> CachedHandle<H> {
-    /// Whether this was the first that a recorder was told.
+    /// Records a value. Returns whether it is the first since the handle was cached.
     #[inline]
-    pub(super) fn tell(
+    pub(super) fn record(
         &self,
         family: &Family,
         key: impl FnOnce() -> Key,
-        tell: impl FnOnce(&H),
+        record: impl FnOnce(&H),
     ) -> bool {
         match self.handle.get() {
             Some(handle) => {
-                tell(handle);
+                record(handle);
                 false
             }
-            None => self.register(family, key, tell),
+            None => self.register(family, key, record),
         }
     }
 
     #[cold]
-    fn register(&self, family: &Family, key: impl FnOnce() -> Key, tell: impl FnOnce(&H)) -> bool {
+    fn register(
+        &self,
+        family: &Family,
+        key: impl FnOnce() -> Key,
+        record: impl FnOnce(&H),
+    ) -> bool {
         let key = self.key.get_or_init(key);
         with_recorder(|recorder| {
             let handle = H::register(recorder, key, family);
-            // The recorder that stands in until the application has installed one holds nothing. What
-            // it hands out is not kept, nor is what another does that holds nothing.
+            // A recorder of size 0 is the placeholder until the application installs one, or records
+            // nothing. Its handles are not cached.
             if size_of_val(recorder) == 0 {
-                tell(&handle);
+                record(&handle);
             } else {
-                tell(self.handle.get_or_init(|| handle));
+                record(self.handle.get_or_init(|| handle));
             }
         });
         self.handle.get().is_some()
     }
 }
 
-/// What one store adds to a gauge that all stores of its name in this process have together; nothing any
-/// more when it is gone.
+/// One store's share of a gauge that stores of the same name sum into. Subtracted on drop.
 #[derive(Debug, Default)]
 pub(super) struct GaugeShare {
     gauge: CachedHandle<Gauge>,
-    now: AtomicI64,
-    /// What of it the gauge was told.
-    told: AtomicI64,
+    value: AtomicI64,
+    /// The part of the value that was added to the gauge.
+    recorded: AtomicI64,
 }
 
 impl GaugeShare {
-    /// It is so much more than it was.
-    pub(super) fn add(&self, family: &Family, key: impl FnOnce() -> Key, more: i64) {
-        self.now.fetch_add(more, Ordering::SeqCst);
-        self.tell(family, key);
+    /// Adds to the share.
+    pub(super) fn add(&self, family: &Family, key: impl FnOnce() -> Key, difference: i64) {
+        self.value.fetch_add(difference, Ordering::SeqCst);
+        self.record(family, key);
     }
 
-    /// It is so much.
-    pub(super) fn set(&self, family: &Family, key: impl FnOnce() -> Key, now: i64) {
-        self.now.store(now, Ordering::SeqCst);
-        self.tell(family, key);
+    /// Sets the share.
+    pub(super) fn set(&self, family: &Family, key: impl FnOnce() -> Key, value: i64) {
+        self.value.store(value, Ordering::SeqCst);
+        self.record(family, key);
     }
 
-    fn tell(&self, family: &Family, key: impl FnOnce() -> Key) {
-        self.gauge.tell(family, key, |gauge| {
-            // To a gauge that is not kept, nothing was added.
+    fn record(&self, family: &Family, key: impl FnOnce() -> Key) {
+        self.gauge.record(family, key, |gauge| {
+            // Nothing was added to a gauge that is not cached.
             if self.gauge.handle.get().is_none() {
-                gauge.set(as_f64(self.now.load(Ordering::Relaxed)));
+                gauge.set(as_f64(self.value.load(Ordering::Relaxed)));
                 return;
             }
-            // Others tell meanwhile: the last of them tells what it is in the end.
+            // Other threads record at the same time: the last one records the final value.
             loop {
-                let now = self.now.load(Ordering::SeqCst);
-                let before = self.told.swap(now, Ordering::SeqCst);
-                gauge.increment(as_f64(now - before));
-                if self.now.load(Ordering::SeqCst) == now {
+                let value = self.value.load(Ordering::SeqCst);
+                let before = self.recorded.swap(value, Ordering::SeqCst);
+                gauge.increment(as_f64(value - before));
+                if self.value.load(Ordering::SeqCst) == value {
                     return;
                 }
             }
@@ -134,12 +141,12 @@ impl GaugeShare {
 impl Drop for GaugeShare {
     fn drop(&mut self) {
         if let Some(gauge) = self.gauge.handle.get() {
-            gauge.decrement(as_f64(*self.told.get_mut()));
+            gauge.decrement(as_f64(*self.recorded.get_mut()));
         }
     }
 }
 
-/// Of what is held in memory, there is no more than that.
+/// Saturates at `i32::MAX`: there are fewer keys than that in memory.
 fn as_f64(count: i64) -> f64 {
     i32::try_from(count).unwrap_or(i32::MAX).into()
 }

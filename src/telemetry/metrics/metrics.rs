@@ -1,7 +1,7 @@
-//! Metrics, through the facade of the crate `metrics`: the application says where they go.
+//! Metrics through the facade of the `metrics` crate. The application chooses the recorder.
 //!
-//! Labels are names that the application gave and words of this crate, never what a client sent: their
-//! number is bounded however many keys there are.
+//! Labels are names from the application and words of this crate, never a value from a client. So their
+//! number is bounded, however many keys there are.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,39 +16,39 @@ use crate::telemetry::checks::OutcomeLabel;
 const CHECKS: Family = Family {
     name: "tollgate_checks_total",
     unit: Unit::Count,
-    about: "Checks by what came of them and who decided.",
+    description: "Checks by outcome and source.",
 };
 const STORE_DURATION: Family = Family {
     name: "tollgate_store_duration_seconds",
     unit: Unit::Seconds,
-    about: "How long checks waited for the store.",
+    description: "Time that checks waited for the store.",
 };
 const STORE_ERRORS: Family = Family {
     name: "tollgate_store_errors_total",
     unit: Unit::Count,
-    about: "What the store failed to do, by the kind of error.",
+    description: "Failed calls of the store, by kind of error.",
 };
 const BREAKERS_OPEN: Family = Family {
     name: "tollgate_circuit_breakers_open",
     unit: Unit::Count,
-    about: "Parts of the store that are not asked at present.",
+    description: "Circuit breakers of the store that are open.",
 };
 const KEYS: Family = Family {
     name: "tollgate_keys",
     unit: Unit::Count,
-    about: "Keys that this process holds counts or refusals of.",
+    description: "Keys with counts or remembered refusals in this process.",
 };
 const BATCH_CHECKS: Family = Family {
     name: "tollgate_batch_checks",
     unit: Unit::Count,
-    about: "Checks that one call carried.",
+    description: "Checks per call of the store.",
 };
 
-/// How often each came of a check of one limiter.
+/// The checks of one limiter, counted by outcome and source.
 #[derive(Debug)]
 pub(crate) struct CheckCounts {
     limiter: Arc<str>,
-    /// By outcome and source.
+    /// Indexed by outcome, then by source.
     counts: Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>,
 }
 
@@ -63,14 +63,13 @@ impl CheckCounts {
     #[inline]
     pub(crate) fn count(&self, outcome: OutcomeLabel, source: Source) {
         if self.add(outcome, source, 1) {
-            self.begin(source);
+            self.initialize(source);
         }
     }
 
-    /// Has what may be rare begin at zero: the first of it would else be no growth to whoever looks at
-    /// rates.
+    /// Records zero for rare outcomes. Otherwise the first one would not show as growth in a rate.
     #[cold]
-    fn begin(&self, source: Source) {
+    fn initialize(&self, source: Source) {
         if source != Source::None {
             self.add(OutcomeLabel::Admitted, source, 0);
             self.add(OutcomeLabel::Refused, source, 0);
@@ -78,14 +77,14 @@ impl CheckCounts {
         self.add(OutcomeLabel::Failed, Source::None, 0);
     }
 
-    /// Whether this was the first of them that a recorder was told.
+    /// Counts checks. Returns whether they are the first of a recorder.
     #[inline]
     fn add(&self, outcome: OutcomeLabel, source: Source, checks: u64) -> bool {
         let by_outcome = self.counts.get(outcome as usize);
         let count = by_outcome.and_then(|counts| counts.get(source as usize));
         count.is_some_and(|count| {
             let key = || self.key(outcome, source);
-            count.tell(&CHECKS, key, |count| count.increment(checks))
+            count.record(&CHECKS, key, |count| count.increment(checks))
         })
     }
 
@@ -99,61 +98,61 @@ impl CheckCounts {
     }
 }
 
-/// What is told of one store; clones tell together.
+/// The metrics of one store. Clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct StoreMeter(Arc<OfStore>);
+pub(crate) struct StoreMeter(Arc<StoreHandles>);
 
 #[derive(Debug)]
-struct OfStore {
+struct StoreHandles {
     store: String,
     duration: CachedHandle<Histogram>,
     errors: [CachedHandle<Counter>; ErrorKind::ALL.len()],
     breakers_open: GaugeShare,
-    counts_held: GaugeShare,
-    refusals_held: GaugeShare,
+    keys_with_counts: GaugeShare,
+    keys_with_refusals: GaugeShare,
     batch: CachedHandle<Histogram>,
 }
 
 impl StoreMeter {
-    /// Whether anybody may want to know: what takes time to find out is not found out else.
-    pub(crate) const LISTENS: bool = true;
+    /// Whether metrics are compiled in. Values that are expensive to determine are skipped otherwise.
+    pub(crate) const IS_ENABLED: bool = true;
 
     pub(crate) fn new(store: &str) -> Self {
-        Self(Arc::new(OfStore {
+        Self(Arc::new(StoreHandles {
             store: store.to_owned(),
             duration: CachedHandle::default(),
             errors: Default::default(),
             breakers_open: GaugeShare::default(),
-            counts_held: GaugeShare::default(),
-            refusals_held: GaugeShare::default(),
+            keys_with_counts: GaugeShare::default(),
+            keys_with_refusals: GaugeShare::default(),
             batch: CachedHandle::default(),
         }))
     }
 
-    /// One that tells of another store, or another form of it, under the same name.
-    pub(crate) fn anew(&self) -> Self {
+    /// Creates the metrics of another store with the same name.
+    pub(crate) fn same_name(&self) -> Self {
         Self::new(&self.0.store)
     }
 
-    fn key(&self, family: &Family, also: Option<Label>) -> Key {
+    fn key(&self, family: &Family, label: Option<Label>) -> Key {
         let store = Label::new("store", self.0.store.clone());
-        let labels: Vec<_> = [store].into_iter().chain(also).collect();
+        let labels: Vec<_> = [store].into_iter().chain(label).collect();
         Key::from_parts(family.name, labels)
     }
 
-    /// A check was answered, or was not, after so long.
-    pub(crate) fn answered(&self, after: Duration) {
+    /// Records how long a check waited for the store, answered or not.
+    pub(crate) fn record_duration(&self, waited: Duration) {
         let key = || self.key(&STORE_DURATION, None);
-        let seconds = after.as_secs_f64();
+        let seconds = waited.as_secs_f64();
         let duration = &self.0.duration;
-        if duration.tell(&STORE_DURATION, key, |duration| duration.record(seconds)) {
-            self.begin();
+        if duration.record(&STORE_DURATION, key, |duration| duration.record(seconds)) {
+            self.initialize();
         }
     }
 
-    /// Has what may be rare begin at zero, as for checks.
+    /// Records zero for rare errors, as [`CheckCounts::initialize`] does.
     #[cold]
-    fn begin(&self) {
+    fn initialize(&self) {
         for kind in [
             ErrorKind::Timeout,
             ErrorKind::Unavailable,
@@ -161,64 +160,64 @@ impl StoreMeter {
             ErrorKind::Full,
             ErrorKind::InvalidReply,
         ] {
-            self.add_failed(kind, 0);
+            self.add_errors(kind, 0);
         }
         let key = || self.key(&BREAKERS_OPEN, None);
         self.0.breakers_open.add(&BREAKERS_OPEN, key, 0);
     }
 
-    /// The store failed a check.
-    pub(crate) fn failed(&self, kind: ErrorKind) {
-        if self.add_failed(kind, 1) {
-            self.begin();
+    /// Records a failure of the store.
+    pub(crate) fn record_error(&self, kind: ErrorKind) {
+        if self.add_errors(kind, 1) {
+            self.initialize();
         }
     }
 
-    /// Whether this was the first that a recorder was told of it.
-    fn add_failed(&self, kind: ErrorKind, checks: u64) -> bool {
+    /// Counts errors. Returns whether they are the first of a recorder.
+    fn add_errors(&self, kind: ErrorKind, count: u64) -> bool {
         let label = Label::from_static_parts("kind", kind.text());
         let key = || self.key(&STORE_ERRORS, Some(label));
         let errors = self.0.errors.get(kind as usize);
         errors.is_some_and(|errors| {
-            errors.tell(&STORE_ERRORS, key, |errors| errors.increment(checks))
+            errors.record(&STORE_ERRORS, key, |errors| errors.increment(count))
         })
     }
 
-    /// One of its parts is not asked any more.
-    pub(crate) fn breaker_opened(&self) {
-        self.breakers_open(1);
+    /// Records that a circuit breaker of the store opened.
+    pub(crate) fn record_breaker_opened(&self) {
+        self.add_open_breakers(1);
     }
 
-    /// One of its parts is asked again.
-    pub(crate) fn breaker_closed(&self) {
-        self.breakers_open(-1);
+    /// Records that a circuit breaker of the store closed.
+    pub(crate) fn record_breaker_closed(&self) {
+        self.add_open_breakers(-1);
     }
 
-    fn breakers_open(&self, more: i64) {
+    fn add_open_breakers(&self, difference: i64) {
         let key = || self.key(&BREAKERS_OPEN, None);
-        self.0.breakers_open.add(&BREAKERS_OPEN, key, more);
+        self.0.breakers_open.add(&BREAKERS_OPEN, key, difference);
     }
 
-    /// A part of it has counts of so many keys in this process, and had of so many before.
-    pub(crate) fn keys_held(&self, before: usize, now: usize) {
+    /// Records the change of the number of keys with counts in this process.
+    pub(crate) fn record_keys(&self, before: usize, now: usize) {
         let label = Label::from_static_parts("holds", "counts");
         let key = || self.key(&KEYS, Some(label));
-        let more = as_i64(now) - as_i64(before);
-        self.0.counts_held.add(&KEYS, key, more);
+        let difference = as_i64(now) - as_i64(before);
+        self.0.keys_with_counts.add(&KEYS, key, difference);
     }
 
-    /// So many keys have refusals that are remembered.
-    pub(crate) fn refusals(&self, count: impl FnOnce() -> usize) {
+    /// Records the number of keys with remembered refusals.
+    pub(crate) fn record_refusals(&self, count: impl FnOnce() -> usize) {
         let label = Label::from_static_parts("holds", "refusals");
         let key = || self.key(&KEYS, Some(label));
-        self.0.refusals_held.set(&KEYS, key, as_i64(count()));
+        self.0.keys_with_refusals.set(&KEYS, key, as_i64(count()));
     }
 
-    /// A call carried so many checks.
-    pub(crate) fn called(&self, checks: u32) {
+    /// Records the number of checks in a call.
+    pub(crate) fn record_batch(&self, checks: u32) {
         let key = || self.key(&BATCH_CHECKS, None);
         let batch = &self.0.batch;
-        batch.tell(&BATCH_CHECKS, key, |batch| batch.record(f64::from(checks)));
+        batch.record(&BATCH_CHECKS, key, |batch| batch.record(f64::from(checks)));
     }
 }
 

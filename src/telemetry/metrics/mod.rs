@@ -1,4 +1,4 @@
-//! Metrics through the facade of the crate `metrics`; without the feature, nothing.
+//! Metrics through the facade of the `metrics` crate; without the feature, methods that do nothing.
 
 #[cfg(not(feature = "metrics"))]
 mod disabled;
