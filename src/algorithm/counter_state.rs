@@ -1,5 +1,5 @@
 //! What the algorithms have in common that keep a few numbers rather than each unit. Twin of
-//! `lua/tally.lua`.
+//! `lua/counter.lua`.
 //!
 //! A tally is stored as it was last charged; what time has made of it since is worked out when it
 //! is asked. So a refusal writes nothing.
@@ -131,7 +131,7 @@ impl<T: CountingRule> CounterState<T> {
     /// After a step back of the clock, where units were charged is no longer where they stand:
     /// nothing is found again.
     pub(super) fn refund(&mut self, question: QuotaCheck, charge: Charge, units: u32) -> bool {
-        self.born == charge.receipt.stamp
+        self.born == charge.receipt.generation
             && !self.tally.is_after(&question)
             && self.tally.at(&question).used(&question) > 0
             && self.tally.take(&question, charge, units.into())
@@ -177,8 +177,8 @@ fn judge<T: CountingRule>(now: &T, used: u64, born: u64, question: QuotaCheck) -
         },
         renewed: false,
         receipt: Receipt {
-            stamp: born,
-            mark: now.mark(&question),
+            generation: born,
+            position: now.mark(&question),
             counted: Counted::Own,
         },
     }

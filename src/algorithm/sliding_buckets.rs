@@ -83,7 +83,7 @@ impl CountingRule for SlidingBuckets {
     fn take(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let mut taken = false;
         self.buckets.retain_mut(|bucket| {
-            if bucket.index == charge.receipt.mark {
+            if bucket.index == charge.receipt.position {
                 bucket.count = bucket.count.saturating_sub(units);
                 taken = true;
             }

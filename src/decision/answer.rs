@@ -174,10 +174,10 @@ const NEVER: u64 = u64::MAX;
 /// the algorithm's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receipt {
-    /// Which count it was: one that was reset or has ended since is another.
-    pub(crate) stamp: u64,
-    /// Where in the count.
-    pub(crate) mark: u64,
+    /// The generation of the count that was charged: one that was reset or has ended since is another.
+    pub(crate) generation: u64,
+    /// The position of the charge in that generation.
+    pub(crate) position: u64,
     pub(crate) counted: Counted,
 }
 

@@ -24,8 +24,8 @@ pub(crate) fn documented() -> Vec<&'static str> {
 /// The server's time, so much later.
 fn later(store: &RedisStore, millis: u32) -> RedisStore {
     let clock = include_str!("../../lua/clock.lua");
-    let present = "present = string.format('%.0f', now)";
-    let clock = format!("{clock}\nnow = now + {millis} * 1000\n{present}\n");
+    let now_text = "now_text = string.format('%.0f', now)";
+    let clock = format!("{clock}\nnow = now + {millis} * 1000\n{now_text}\n");
     store.clone().with_clock_source(&clock, TestClock::new())
 }
 

@@ -181,7 +181,7 @@ impl CountingRule for Gcra {
     /// is the most that can be left of it.
     fn take(&mut self, question: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let scale = self.scale(question);
-        let (end, poured) = (charge.receipt.mark, u64::from(self.poured));
+        let (end, poured) = (charge.receipt.position, u64::from(self.poured));
         if end > poured {
             // It flowed into another meter, which began in the same microsecond.
             return false;

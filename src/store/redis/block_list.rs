@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::store::block_list::BlockList;
 use crate::store::block_list::{RefreshTrigger, full};
 use crate::store::future::StoreFuture;
-use crate::store::redis::protocol::codec as call;
+use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::requests::Block;
 
 /// How often to look: as long as a refusal is remembered, and nothing to Redis.
@@ -91,7 +91,7 @@ impl Shared {
     /// The part of the store that has the list.
     fn part_of_blocks(&self) -> usize {
         if self.is_cluster.load(Ordering::Relaxed) {
-            usize::from(KeyNames::slot_of_blocks()) / SLOTS_OF_PART
+            usize::from(KeyNames::block_list_slot()) / SLOTS_OF_PART
         } else {
             0
         }
@@ -204,7 +204,7 @@ impl Client {
         let micros = micros.map_or(LONGEST, |micros| micros.min(LONGEST));
         let script = &self.scripts.block;
         let mut call = script.call(1, 2, 0);
-        call.arg(self.names.blocks());
+        call.arg(self.names.block_list());
         call.arg(format!(
             "{},{}",
             blocked.limiter.as_str(),
@@ -214,7 +214,7 @@ impl Client {
         match self.run_anywhere(script, call).await? {
             Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),
-            _ => Err(call::unexpected("to block")),
+            _ => Err(malformed_reply("to block")),
         }
     }
 
@@ -222,17 +222,17 @@ impl Client {
     async fn blocked(&self, version: &str) -> Result<Option<List>, Error> {
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
-        call.arg(self.names.blocks()).arg(version);
+        call.arg(self.names.block_list()).arg(version);
         let reply = self.run_anywhere(script, call).await?;
         let texts: Vec<String> =
-            redis::from_redis_value(reply).map_err(|_| call::unexpected("what is blocked"))?;
+            redis::from_redis_value(reply).map_err(|_| malformed_reply("what is blocked"))?;
         let (present, version, blocked) = match texts.as_slice() {
             [_] => return Ok(None),
             [blocked @ .., present, version] => (present, version, blocked),
-            [] => return Err(call::unexpected("what is blocked")),
+            [] => return Err(malformed_reply("what is blocked")),
         };
         let now = present.parse();
-        let now: u64 = now.map_err(|_| call::unexpected("what is blocked"))?;
+        let now: u64 = now.map_err(|_| malformed_reply("what is blocked"))?;
         let (pairs, _) = blocked.as_chunks();
         let list = List {
             version: version.clone(),

@@ -8,11 +8,9 @@ use std::time::Duration;
 use redis::{Cmd, RedisResult, Value};
 
 use super::connection::{Connection, ConnectionHandle, ConnectionIndex};
-use super::protocol::KeyNames;
-use super::protocol::{BatchEntry, EntryReply};
+use super::protocol::{self, BatchEntry, EntryReply, KeyNames};
 use super::script::{Script, Scripts};
 use crate::error::{Error, ErrorKind};
-use crate::store::redis::protocol::codec as call;
 use crate::store::redis::protocol::errors as error;
 use crate::store::requests::Subject;
 use crate::store::requests::{Credit, Refund, Reset};
@@ -61,16 +59,16 @@ impl Client {
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
-        let call = call::decide(script, &self.names, entries);
+        let call = protocol::encode_checks(script, &self.names, entries);
         self.meter
             .called(entries.iter().map(|entry| entry.count).sum());
         let reply = run(live, script, call).await?;
         let asked = entries
             .iter()
             .map(|BatchEntry { check, count }| (check.quotas(), check.cost(), *count));
-        let granted = call::decode(reply, asked)?;
+        let granted = protocol::decode_replies(reply, asked)?;
         let mut errors = granted.iter().filter_map(|granted| granted.as_ref().err());
-        if errors.any(error::is_of_replica) {
+        if errors.any(error::is_from_replica) {
             live.give_up();
         }
         Ok(granted)
@@ -92,7 +90,7 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = call::refund(&self.scripts.refund, &self.names, refund);
+        let call = protocol::encode_refund(&self.scripts.refund, &self.names, refund);
         let (client, way) = (self.clone(), self.way(refund.subject));
         async move {
             let live = client.wait(way).await?;
@@ -105,11 +103,11 @@ impl Client {
         &self,
         give: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = call::credit(&self.scripts.give, &self.names, give);
+        let call = protocol::encode_credit(&self.scripts.credit, &self.names, give);
         let (client, way) = (self.clone(), self.way(give.subject));
         async move {
             let live = client.wait(way).await?;
-            run(&live, &client.scripts.give, call).await.map(drop)
+            run(&live, &client.scripts.credit, call).await.map(drop)
         }
     }
 

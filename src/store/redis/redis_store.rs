@@ -389,7 +389,8 @@ impl RedisStore {
             drop(alone);
             let granted = outcome?.into_iter().next().transpose()?;
             let answer = granted.and_then(EntryReply::into_last);
-            let answer = answer.ok_or_else(|| super::protocol::unexpected("nothing"))?;
+            let answer =
+                answer.ok_or_else(|| super::protocol::errors::malformed_reply("no answer"))?;
             denials.note(check, &answer, sent);
             Ok(answer)
         })

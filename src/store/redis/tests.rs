@@ -55,12 +55,12 @@ fn decided(
             }
         })
         .collect();
-    let call = super::protocol::decide(&scripts.decide, &KeyNames::default(), &entries);
+    let call = super::protocol::encode_checks(&scripts.decide, &KeyNames::default(), &entries);
     let reply = connection.req_command(&scripts.decide.by_text(&call));
     let asked = asked
         .iter()
         .map(|&(_, quotas, cost, count)| (quotas, cost, count));
-    let granted = super::protocol::decode(reply.unwrap(), asked).unwrap();
+    let granted = super::protocol::decode_replies(reply.unwrap(), asked).unwrap();
     let granted = granted.into_iter();
     granted
         .map(|granted| granted.map_err(|error| error.kind()))

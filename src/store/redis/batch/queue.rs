@@ -12,7 +12,7 @@ use crate::key::Fingerprint;
 use crate::key::Key;
 use crate::quota::Algorithm;
 use crate::quota::{Quota, Quotas};
-use crate::store::redis::protocol::UNITS_OF_ENTRY;
+use crate::store::redis::protocol::MAX_ENTRY_UNITS;
 use crate::store::requests::{Check, Subject};
 
 /// The most work in one call, in tenths of a microsecond of the server: a short call leaves the
@@ -241,7 +241,7 @@ impl OwnedCheck {
     fn checks_within(&self, work: u64) -> usize {
         let left = work.saturating_sub(self.work_of_entry());
         let done = left / self.work_of_check().max(1);
-        let most = (UNITS_OF_ENTRY / u64::from(self.cost.max(1))).max(1);
+        let most = (MAX_ENTRY_UNITS / u64::from(self.cost.max(1))).max(1);
         usize::try_from(done.min(most)).unwrap_or(usize::MAX)
     }
 }

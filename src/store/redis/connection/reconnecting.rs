@@ -326,7 +326,7 @@ impl State {
 
 impl Failure {
     fn new(error: RedisError) -> Self {
-        let pause = if error::is_of_setup(&error) {
+        let pause = if error::is_misconfigured(&error) {
             PAUSE_OF_SETUP
         } else {
             PAUSE

@@ -68,7 +68,7 @@ impl Server {
     async fn try_connect(&self, on_loss: OnDisconnect) -> RedisResult<MultiplexedConnection> {
         let connected = open(&self.client, on_loss).await;
         match (connected, &self.in_resp2) {
-            (Err(refusal), Some(in_resp2)) if error::may_be_of_protocol(&refusal) => {
+            (Err(refusal), Some(in_resp2)) if error::may_lack_resp3(&refusal) => {
                 open(in_resp2, Box::new(|| ())).await
             }
             (connected, _) => connected,

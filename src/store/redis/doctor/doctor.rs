@@ -1,49 +1,44 @@
-//! The examination: which questions are asked, and in which order.
+//! The examination: the questions and their order.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, Value};
+use redis::FromRedisValue;
 
-use super::info::{Info, Node, of_each};
-use super::replicas::MinReplicas;
+use super::durability::{self, MinReplicas};
+use super::info::{self, Info, Node};
+use super::permissions::{self, Cleanup};
+use super::remedies::{MissingPermission, is_unreachable, missing_permission, remedy_for};
 use super::report::{Finding, Report, Severity};
-use super::rights::Trial;
-use super::timing::Reading;
-use super::trouble::{Denied, advice, denied};
-use crate::error::{Error, ErrorKind};
-use crate::store::redis::client::Client;
-use crate::store::redis::connection::ConnectionIndex;
-use crate::store::redis::redis_store::{RedisStore, within_deadline};
-
-/// How long each question may take where the store's deadline is shorter: what is slow is to be found
-/// so, and not to be missed.
-const PATIENCE: Duration = Duration::from_secs(1);
+use super::session::Session;
+use super::timing::{self, ClockReading};
+use super::{memory, script_trial, server};
+use crate::error::Error;
+use crate::store::redis::redis_store::RedisStore;
 
 impl RedisStore {
-    /// Looks whether the server is fit to count on, and says what to do where it is not.
+    /// Examines whether the server is fit to count on, and suggests a remedy for each fault.
     ///
-    /// | topic | what is looked at |
+    /// | topic | what is examined |
     /// |---|---|
-    /// | `connection` | whether it is there and lets us in |
-    /// | `server` | its version: Redis 6.0 or later, or Valkey |
-    /// | `role` | a master; a replica takes no writes |
-    /// | `cluster` | of a cluster, whether all slots can be reached |
-    /// | `rights` | what the user may not do of what the scripts do |
-    /// | `script` | a check, a refund and a reset by every algorithm, on a key that nobody else has |
+    /// | `connection` | whether the server answers and accepts the credentials |
+    /// | `server` | the version: Redis 6.0 or later, or Valkey |
+    /// | `role` | whether it is a master; a replica takes no writes |
+    /// | `cluster` | in a cluster, whether all slots are reachable |
+    /// | `permissions` | which commands of the scripts the user may not run |
+    /// | `script` | a check, a refund and a reset by every algorithm, on a random key |
     /// | `memory` | whether there is room below `maxmemory` |
-    /// | `eviction` | `maxmemory-policy`: where a count is thrown away, its client gets a fresh quota |
-    /// | `replicas` | what a failover forgets, and whether a master that is cut off goes on admitting |
-    /// | `persistence` | what a restart forgets, and whether the server can save |
-    /// | `round trip` | percentiles of a look by the script, beside the deadline |
-    /// | `clock` | the server's, beside ours: only its own counts, but it should not jump |
+    /// | `eviction` | `maxmemory-policy`: a client whose count is evicted gets a fresh quota |
+    /// | `replicas` | what a failover loses, and whether a master that is cut off goes on admitting |
+    /// | `persistence` | what a restart loses, and whether the server can save |
+    /// | `round trip` | percentiles of a look by the script, compared with the deadline |
+    /// | `clock` | the server's clock, compared with the local one: only the server's counts, but it should not jump |
     ///
-    /// Every question may take a second, or the store's deadline where that is longer, and the round
-    /// trips two; where the server is not there or stops answering, the report ends with that. So the
-    /// whole takes under a second of a healthy server. It leaves no key behind, works beside traffic,
-    /// and never shows a password. What the user has no right to look at is
-    /// [`Unknown`](Severity::Unknown), which is not a fault.
+    /// Every question may take a second, or the store's deadline if that is longer; the round trips
+    /// take two seconds at most. A healthy server is examined in less than a second. If the server is
+    /// unreachable or stops answering, the report ends there.
+    ///
+    /// The examination leaves no key behind, is safe beside traffic, and never shows a password. What
+    /// the user may not read is [`Unknown`](Severity::Unknown), which is not a fault.
     ///
     /// # Examples
     ///
@@ -59,83 +54,44 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn doctor(&self) -> Report {
-        let asking = Asking::of(&self.shared.client);
+        let session = Session::new(&self.shared.client);
         let mut report = Report::default();
-        let found = Box::pin(examine(&asking, &mut report)).await;
-        if let Err(error) = found {
-            let text = format!("no answer any more: {error}");
-            report.push(Finding::problem("connection", text).with_remedy(advice(&error)));
+        if let Err(error) = Box::pin(examine(&session, &mut report)).await {
+            let text = format!("the server stopped answering: {error}");
+            report.push(Finding::problem("connection", text).with_remedy(remedy_for(&error)));
         }
         report
     }
 }
 
-/// Asks a server, with patience.
-#[derive(Debug)]
-pub(crate) struct Asking {
-    pub(crate) client: Client,
-    /// How long checks wait.
-    pub(crate) deadline: Duration,
-}
-
-impl Asking {
-    fn of(client: &Client) -> Self {
-        let deadline = client.deadline;
-        let mut client = client.clone();
-        client.deadline = deadline.max(PATIENCE);
-        client.connection = client.connection.with_deadline(client.deadline);
-        Self { client, deadline }
-    }
-
-    pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Error> {
-        self.within(self.client.query(ConnectionIndex::default(), command))
-            .await
-    }
-
-    pub(crate) async fn within<T>(
-        &self,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        within_deadline(&self.client, call).await
-    }
-}
-
-/// Whether nothing is to be expected of further questions.
-pub(crate) fn is_gone(error: &Error) -> bool {
-    let has_answered = super::trouble::code_of(error).is_some();
-    error.kind() == ErrorKind::Timeout || (error.kind() == ErrorKind::Unavailable && !has_answered)
-}
-
-/// Looks at everything in turn; an error says that there is no answer any more.
-async fn examine(asking: &Asking, report: &mut Report) -> Result<(), Error> {
-    let connection = connection(asking).await;
-    let is_there = connection.severity() < Severity::Problem;
+/// Examines each topic in turn. Fails once the server is unreachable.
+async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
+    let connection = connection(session).await;
+    let is_connected = connection.severity() < Severity::Problem;
     report.push(connection);
-    if !is_there {
+    if !is_connected {
         return Ok(());
     }
-    let first = still_there(Reading::take(asking).await)?;
-    let (nodes, is_told) = nodes(asking, report).await?;
-    report.extend(of_each(&nodes, super::server::version));
-    report.extend(of_each(&nodes, super::server::role));
-    report.extend(super::trial::slots(asking, &nodes).await);
-    let (rights, trial) = super::rights::rights(asking).await;
-    report.push(rights);
-    report.push(match trial {
-        Trial::May => super::trial::script(asking).await,
-        Trial::KeepsKeys => super::trial::would_leave_keys(),
-        Trial::Unknown => super::trial::not_tried(),
+    let first = unless_unreachable(ClockReading::take(session).await)?;
+    let (nodes, has_info) = nodes(session, report).await?;
+    report.extend(info::findings_of(&nodes, server::version));
+    report.extend(info::findings_of(&nodes, server::role));
+    report.extend(script_trial::slots(session, &nodes).await);
+    let (permissions, cleanup) = permissions::permissions(session).await;
+    report.push(permissions);
+    report.push(match cleanup {
+        Cleanup::Possible => script_trial::script(session).await,
+        Cleanup::Impossible => script_trial::would_leave_keys(),
+        Cleanup::Unknown => script_trial::not_tried(),
     });
-    if is_told {
-        settings(asking, &nodes, report).await?;
+    if has_info {
+        examine_info(session, &nodes, report).await?;
     }
-    report.push(super::timing::round_trips(asking).await);
-    let last = still_there(Reading::take(asking).await)?;
-    let is_one = !nodes
-        .iter()
-        .any(|node| super::server::is_of_cluster(&node.info));
+    report.push(timing::round_trips(session).await);
+    let last = unless_unreachable(ClockReading::take(session).await)?;
+    let is_single = !nodes.iter().any(|node| server::is_in_cluster(&node.info));
     report.push(match (first, last) {
-        (Ok(first), Ok(last)) => super::timing::clock(first, last, is_one),
+        (Ok(first), Ok(last)) => timing::clock(first, last, is_single),
         (Err(error), _) | (_, Err(error)) => {
             Finding::unknown("clock", format!("could not be read: {error}"))
         }
@@ -143,46 +99,50 @@ async fn examine(asking: &Asking, report: &mut Report) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tells what will not be answered any more from what is answered by an error.
-fn still_there<T>(reply: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+/// Separates the error of an unreachable server, which ends the examination, from an error reply.
+fn unless_unreachable<T>(reply: Result<T, Error>) -> Result<Result<T, Error>, Error> {
     match reply {
-        Err(error) if is_gone(&error) => Err(error),
+        Err(error) if is_unreachable(&error) => Err(error),
         reply => Ok(reply),
     }
 }
 
-async fn connection(asking: &Asking) -> Finding {
+async fn connection(session: &Session) -> Finding {
     const TOPIC: &str = "connection";
-    match asking.ask(&redis::cmd("PING")).await {
+    match session.query(&redis::cmd("PING")).await {
         Ok(_) => Finding::ok(TOPIC, "the server answers"),
-        // It is PING that is refused, not we.
-        Err(error) if denied(&error) == Some(Denied::Command) && names(&error, "ping") => {
+        // Only PING is forbidden, not the user.
+        Err(error)
+            if missing_permission(&error) == Some(MissingPermission::Command)
+                && quotes(&error, "ping") =>
+        {
             Finding::ok(TOPIC, "the server answers; PING is not permitted")
         }
-        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(advice(&error)),
+        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
     }
 }
 
-/// Whether an error is about this command.
-fn names(error: &Error, command: &str) -> bool {
+/// Whether an error quotes this command.
+fn quotes(error: &Error, command: &str) -> bool {
     let text = error.to_string().to_lowercase();
     ["'", "`"]
         .iter()
         .any(|quote| text.contains(&format!("{quote}{command}{quote}")))
 }
 
-/// What the servers tell of themselves, and whether that is all that they could.
-async fn nodes(asking: &Asking, report: &mut Report) -> Result<(Vec<Node>, bool), Error> {
-    let error = match still_there(asking.ask(&redis::cmd("INFO")).await)? {
-        Ok(reply) => return Ok((super::info::nodes(reply), true)),
+/// Reads the INFO of each server. Without the permission, HELLO tells a part of it, and the flag is
+/// false.
+async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, bool), Error> {
+    let error = match unless_unreachable(session.query(&redis::cmd("INFO")).await)? {
+        Ok(reply) => return Ok((info::nodes(reply), true)),
         Err(error) => error,
     };
-    let what = "memory, eviction, replicas and persistence could not be looked at";
+    let what = "memory, eviction, replicas and persistence could not be examined";
     report.push(
         Finding::unknown("info", format!("{what}: {error}"))
-            .with_remedy("ACL SETUSER <user> +info, or ask as another user"),
+            .with_remedy("ACL SETUSER <user> +info, or examine it as another user"),
     );
-    let hello = still_there(asking.ask(&redis::cmd("HELLO")).await)?;
+    let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
     let info = hello.map(Info::from_hello).unwrap_or_default();
     let node = Node {
         address: None,
@@ -191,33 +151,36 @@ async fn nodes(asking: &Asking, report: &mut Report) -> Result<(Vec<Node>, bool)
     Ok((vec![node], false))
 }
 
-/// What can be judged by what servers tell, and some of their settings.
-async fn settings(asking: &Asking, nodes: &[Node], report: &mut Report) -> Result<(), Error> {
-    report.extend(of_each(nodes, super::memory::room));
-    report.extend(of_each(nodes, super::memory::eviction));
-    let least = setting(asking, "min-replicas-*").await?;
-    let number = |name| least.as_ref()?.get(name)?.parse().ok();
-    let least = number("min-replicas-to-write").map(|to_write| MinReplicas {
+/// Examines what INFO and a few settings tell.
+async fn examine_info(session: &Session, nodes: &[Node], report: &mut Report) -> Result<(), Error> {
+    report.extend(info::findings_of(nodes, memory::room));
+    report.extend(info::findings_of(nodes, memory::eviction));
+    let settings = settings(session, "min-replicas-*").await?;
+    let number = |name| settings.as_ref()?.get(name)?.parse().ok();
+    let min_replicas = number("min-replicas-to-write").map(|to_write| MinReplicas {
         to_write,
         max_lag: number("min-replicas-max-lag").unwrap_or_default(),
     });
-    report.extend(of_each(nodes, |info| {
-        super::replicas::replicas(info, least)
+    report.extend(info::findings_of(nodes, |info| {
+        durability::replicas(info, min_replicas)
     }));
-    let saves = setting(asking, "save").await?;
-    let saves = saves.as_ref().and_then(|saves| saves.get("save"));
-    let saves = saves.map(String::as_str);
-    report.extend(of_each(nodes, |info| {
-        super::replicas::persistence(info, saves)
+    let settings = self::settings(session, "save").await?;
+    let save = settings.as_ref().and_then(|settings| settings.get("save"));
+    let save = save.map(String::as_str);
+    report.extend(info::findings_of(nodes, |info| {
+        durability::persistence(info, save)
     }));
     Ok(())
 }
 
-/// Settings of these names, where they may be read.
-async fn setting(asking: &Asking, name: &str) -> Result<Option<HashMap<String, String>>, Error> {
+/// Reads the settings whose names match, if the user may.
+async fn settings(
+    session: &Session,
+    pattern: &str,
+) -> Result<Option<HashMap<String, String>>, Error> {
     let mut get = redis::cmd("CONFIG");
-    get.arg("GET").arg(name);
-    let reply = still_there(asking.ask(&get).await)?;
+    get.arg("GET").arg(pattern);
+    let reply = unless_unreachable(session.query(&get).await)?;
     Ok(reply
         .ok()
         .and_then(|reply| HashMap::from_redis_value(reply).ok()))

@@ -1,25 +1,26 @@
-//! Looks whether a Redis is fit to count on: [`RedisStore::doctor`] and its [`Report`].
+//! Examines whether a Redis server is fit to count on: [`RedisStore::doctor`] and its [`Report`].
 //!
-//! The example `doctor` prints it: `cargo run --example doctor -- redis://127.0.0.1:6379`
+//! The example `doctor` prints a report: `cargo run --example doctor -- redis://127.0.0.1:6379`
 //!
-//! # Rights
+//! # Permissions
 //!
-//! Those that [a store needs](RedisStore#rights) are enough: what a user may not look at is
-//! [`Unknown`](Severity::Unknown).
+//! The permissions that [a store needs](RedisStore#rights) are enough. What the user may not read is
+//! reported as [`Unknown`](Severity::Unknown).
 //!
-//! The doctor tells more where it may also `+info +config|get +acl|whoami` (before Redis 7.0
-//! `+config`, which allows `CONFIG SET` as well).
+//! With `+info +config|get +acl|whoami` the report says more. Before Redis 7.0, `+config` takes the
+//! place of `+config|get`, and allows `CONFIG SET` as well.
 
 mod doctor;
+mod durability;
 mod info;
 mod memory;
-mod replicas;
+mod permissions;
+mod remedies;
 mod report;
-mod rights;
-mod scratch;
+mod scratch_key;
+mod script_trial;
 mod server;
+mod session;
 mod timing;
-mod trial;
-mod trouble;
 
 pub use report::{Finding, Report, Severity};

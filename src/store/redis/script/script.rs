@@ -1,4 +1,4 @@
-//! The script: the files of `lua/`, joined, and how it is called.
+//! The scripts of a store, and how they are called.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,46 +6,51 @@ use redis::{Arg, Cmd, RedisWrite};
 
 const CLOCK: &str = include_str!("../../../../lua/clock.lua");
 
-/// The files behind the clock: those that the scripts of counts have in common, of which each is run when
-/// it is first needed, and the end of each script; then those of scripts that need no other file. A
-/// function that a call does not use still takes as long as a twentieth of a command to make, and there
-/// are dozens.
+/// Joins the files behind the clock. `modules` are common to the scripts of counts and become branches
+/// of one function `require`, since a function that a call does not use still takes a twentieth of a
+/// command to create, and there are dozens. One of `ends` follows them. The files of `alone` need no
+/// other file.
 macro_rules! files {
-    (needed: $($needed:literal)*; ends: $decide:literal $refund:literal $give:literal; alone: $block:literal $blocked:literal) => {
+    (
+        modules: $($module:literal)*;
+        ends: $decide:literal $refund:literal $credit:literal;
+        alone: $block:literal $blocked:literal
+    ) => {
         /// The files by name.
         #[cfg(test)]
         const FILES: &[(&str, &str)] = &[
             ("clock", CLOCK),
-            $(($needed, include_str!(concat!("../../../../lua/", $needed, ".lua"))),)*
+            $(($module, include_str!(concat!("../../../../lua/", $module, ".lua"))),)*
             ($decide, DECIDE),
             ($refund, REFUND),
-            ($give, GIVE),
+            ($credit, CREDIT),
             ($block, BLOCK),
             ($blocked, BLOCKED),
         ];
 
-        const NEEDED: &str = concat!(
-            "local function need(name)\n",
+        const MODULES: &str = concat!(
+            "local function require(name)\n",
             $(
-                "if name == '", $needed, "' then\n",
-                include_str!(concat!("../../../../lua/", $needed, ".lua")),
+                "if name == '", $module, "' then\n",
+                include_str!(concat!("../../../../lua/", $module, ".lua")),
                 "end\n",
             )*
             "end\n",
         );
         const DECIDE: &str = include_str!(concat!("../../../../lua/", $decide, ".lua"));
         const REFUND: &str = include_str!(concat!("../../../../lua/", $refund, ".lua"));
-        const GIVE: &str = include_str!(concat!("../../../../lua/", $give, ".lua"));
+        const CREDIT: &str = include_str!(concat!("../../../../lua/", $credit, ".lua"));
         const BLOCK: &str = include_str!(concat!("../../../../lua/", $block, ".lua"));
         const BLOCKED: &str = include_str!(concat!("../../../../lua/", $blocked, ".lua"));
     };
 }
 
 files!(
-    needed:
+    modules:
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
-        "holes" "numbers" "tally" "tally_steps" "aligned" "tick" "settle" "log" "list" "push" "begin" "text" "several";
-    ends: "decide" "refund" "give";
+        "holes" "parse_numbers" "counter" "counter_ops" "aligned" "arithmetic" "advance" "log" "list"
+        "push" "set_ttl" "format_integer" "multi_quota";
+    ends: "decide" "refund" "credit";
     alone: "block" "blocked"
 );
 
@@ -54,37 +59,37 @@ files!(
 pub(crate) struct Scripts {
     /// Decides checks.
     pub(crate) decide: Script,
-    /// Takes units back: seldom, so that it does not make the other longer.
+    /// Gives units of a check back. Apart from `decide`, which it would make longer.
     pub(crate) refund: Script,
-    /// Has fewer units count: more seldom still.
-    pub(crate) give: Script,
-    /// Notes what is blocked.
+    /// Credits units to a key.
+    pub(crate) credit: Script,
+    /// Blocks or unblocks a key.
     pub(crate) block: Script,
-    /// Tells what is blocked.
+    /// Lists the blocked keys.
     pub(crate) blocked: Script,
 }
 
 impl Scripts {
-    /// Those of all stores.
+    /// Returns the scripts that all stores share.
     pub(crate) fn shared() -> Arc<Self> {
         static SCRIPTS: LazyLock<Arc<Scripts>> =
             LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
         Arc::clone(&SCRIPTS)
     }
 
-    /// The same bytes behind another clock.
+    /// Puts the same files behind another clock, for tests.
     pub(crate) fn with_clock(clock: &str) -> Self {
         Self {
-            decide: Script::new([clock, NEEDED, DECIDE].concat()),
-            refund: Script::new([clock, NEEDED, REFUND].concat()),
-            give: Script::new([clock, NEEDED, GIVE].concat()),
+            decide: Script::new([clock, MODULES, DECIDE].concat()),
+            refund: Script::new([clock, MODULES, REFUND].concat()),
+            credit: Script::new([clock, MODULES, CREDIT].concat()),
             block: Script::new([clock, BLOCK].concat()),
             blocked: Script::new([clock, BLOCKED].concat()),
         }
     }
 }
 
-/// A script and its hash, which is computed once.
+/// A script with its hash, which is computed once.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,
@@ -97,18 +102,18 @@ impl Script {
         Self { text, hash }
     }
 
-    /// The head of the usual call: a server that has seen the script knows it by its hash. The keys
-    /// and arguments are still to be written; there is room for so many, and for names of a length.
-    pub(crate) fn call(&self, keys: usize, args: usize, name: usize) -> Cmd {
-        const NUMBER: usize = 12;
-        let bytes = self.hash.len() + keys * name + args * NUMBER;
+    /// Begins an EVALSHA, with room for so many keys of a length and so many arguments. The caller
+    /// appends both.
+    pub(crate) fn call(&self, keys: usize, args: usize, key_length: usize) -> Cmd {
+        const NUMBER_LENGTH: usize = 12;
+        let bytes = self.hash.len() + keys * key_length + args * NUMBER_LENGTH;
         let mut call = Cmd::with_capacity(3 + keys + args, bytes);
         call.arg("EVALSHA").arg(&self.hash).arg(keys);
         call
     }
 
-    /// The same call, which brings the script along and has the server remember it. EVAL rather than
-    /// SCRIPT LOAD: one round trip, needs no further right, and goes where the keys are.
+    /// Turns a call into an EVAL with the text, which the server caches. EVAL rather than SCRIPT LOAD: it
+    /// takes one round trip, needs no further permission, and is routed by its keys.
     pub(crate) fn by_text(&self, call: &Cmd) -> Cmd {
         let mut by_text = redis::cmd("EVAL");
         by_text.arg(&self.text);
@@ -121,47 +126,19 @@ impl Script {
     }
 }
 
+/// The text of a file in `lua/`.
+#[cfg(test)]
+pub(crate) fn source(name: &str) -> &'static str {
+    let found = FILES.iter().find(|(file, _)| *file == name);
+    found.unwrap().1
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
-    use super::Scripts;
-    use super::{DECIDE, FILES, GIVE, REFUND};
-    use crate::store::redis::protocol::{
-        ADMITTED_FIELDS, CALL_FIELDS, CALL_REPLY_FIELDS, ENTRY_REPLY_FIELDS, GIVE_COUNT_FIELDS,
-        GIVE_FIELDS, PLAN_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS, REFUND_FIELDS, REFUSED_FIELDS,
-        RUN_FIELDS,
-    };
-
-    /// The lines `field   text` of a header, by field.
-    fn header(file: &str) -> BTreeMap<&str, Vec<&str>> {
-        let (header, _) = file
-            .strip_prefix("--[[\n")
-            .unwrap()
-            .split_once("]]\n")
-            .unwrap();
-        let mut fields = BTreeMap::<_, Vec<_>>::new();
-        for line in header.lines() {
-            if let Some((field, text)) = line.split_once("  ") {
-                fields.entry(field).or_default().push(text.trim());
-            }
-        }
-        fields
-    }
-
-    fn documented<'a>(
-        fields: &BTreeMap<&str, Vec<&'a str>>,
-        field: &str,
-        of: &str,
-    ) -> Vec<&'a str> {
-        let lines = fields.get(field).unwrap();
-        let list = lines.iter().find_map(|line| line.strip_prefix(of));
-        list.unwrap()
-            .trim_start_matches(':')
-            .split(',')
-            .map(str::trim)
-            .collect()
-    }
+    use super::super::header::header;
+    use super::*;
 
     fn commands(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_uppercase());
@@ -169,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_says_what_it_is_and_takes() {
+    fn every_file_has_a_complete_header() {
         for (name, file) in FILES {
             assert!(file.starts_with(&format!("--[[\n{name}: ")), "{name}");
             let fields = header(file);
@@ -181,43 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn the_header_of_decide_lists_the_fields_that_are_encoded_and_decoded() {
-        let fields = header(DECIDE);
-        let arguments = |of| documented(&fields, "ARGV", of);
-        assert_eq!(arguments("call"), CALL_FIELDS);
-        assert_eq!(arguments("plan"), PLAN_FIELDS);
-        assert_eq!(arguments("quota"), QUOTA_FIELDS);
-        assert_eq!(arguments("run"), RUN_FIELDS);
-        let replied = |of| documented(&fields, "reply", of);
-        assert_eq!(replied("call"), CALL_REPLY_FIELDS);
-        assert_eq!(replied("entry"), ENTRY_REPLY_FIELDS);
-        assert_eq!(replied("admitted"), ADMITTED_FIELDS);
-        assert_eq!(replied("receipt"), RECEIPT_FIELDS);
-        assert_eq!(replied("refused"), REFUSED_FIELDS);
-        assert_eq!(documented(&header(REFUND), "ARGV", "count"), REFUND_FIELDS);
-        let given = header(GIVE);
-        assert_eq!(documented(&given, "ARGV", "call"), GIVE_FIELDS);
-        assert_eq!(documented(&given, "ARGV", "count"), GIVE_COUNT_FIELDS);
-    }
-
-    #[test]
-    fn the_scripts_read_as_many_arguments_as_their_headers_list() {
-        let read = |text: &str| DECIDE.matches(text).count();
-        let of_call = read("args[1]") + read("local at = 2\n");
-        assert_eq!(of_call, 2 * CALL_FIELDS.len());
-        // A plan is read at `at`, its quotas at the `at` behind it, a run at the `at` behind those.
-        for of in [QUOTA_FIELDS.len(), PLAN_FIELDS.len(), RUN_FIELDS.len()] {
-            assert_eq!(read(&format!("at = at + {of}\n")), 1, "{of}");
-        }
-        assert_eq!(REFUND.matches("ARGV[at").count(), REFUND_FIELDS.len());
-        assert_eq!(GIVE.matches("ARGV[1]").count(), GIVE_FIELDS.len());
-        assert_eq!(GIVE.matches("ARGV[at").count(), GIVE_COUNT_FIELDS.len());
-    }
-
-    #[test]
     fn headers_name_the_commands_that_are_called() {
         for (name, file) in FILES {
-            // Also where pcall is given it.
+            // Calls through `pcall(call, '…')` too.
             let file = &file.replace("call, '", "call('");
             let calls = file.split("call('").skip(1);
             let called: BTreeSet<_> = calls.map(|call| call.split('\'').next().unwrap()).collect();
@@ -232,11 +175,11 @@ mod tests {
         let Scripts {
             decide,
             refund,
-            give,
+            credit,
             block,
             blocked,
         } = &*scripts;
-        for script in [decide, refund, give, block, blocked] {
+        for script in [decide, refund, credit, block, blocked] {
             assert!(script.text.is_ascii());
             assert!(!script.text.starts_with("#!"));
         }
