@@ -66,14 +66,14 @@ fn store(server: &RedisServer) -> RedisStore {
 }
 
 #[tokio::test]
-async fn the_rights_that_are_documented_suffice() {
+async fn the_documented_permissions_suffice() {
     let server = RedisServer::start();
     run(&mut server.connect(), &documented());
     use_all(&store(&server), 0).await.unwrap();
 }
 
 #[tokio::test]
-async fn each_right_is_needed_and_that_one_is_missing_is_said() {
+async fn each_permission_is_needed_and_its_lack_is_named() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let mut rights: Vec<&str> = documented();
@@ -108,7 +108,7 @@ async fn used(limiter: &RateLimiter, key: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_check_that_fails_for_want_of_a_right_is_charged_to_none_of_its_quotas() {
+async fn a_check_that_fails_by_a_missing_permission_charges_no_quota() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let store = store(&server);
@@ -152,7 +152,7 @@ async fn a_check_that_fails_for_want_of_a_right_is_charged_to_none_of_its_quotas
 }
 
 #[tokio::test]
-async fn a_log_is_whole_where_a_right_is_missing_when_the_clock_has_stepped_back() {
+async fn a_log_stays_whole_if_a_permission_is_missing_after_the_clock_stepped_back() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let store = store(&server);
@@ -186,7 +186,7 @@ async fn a_log_is_whole_where_a_right_is_missing_when_the_clock_has_stepped_back
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_by_a_log_when_its_clock_has_stepped_back() {
+async fn a_full_server_still_refuses_by_a_log_after_its_clock_stepped_back() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     run(&mut connection, &documented());
@@ -206,7 +206,7 @@ async fn a_full_server_refuses_by_a_log_when_its_clock_has_stepped_back() {
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn a_cluster_needs_one_right_more() {
+async fn a_cluster_needs_one_more_permission() {
     let server = RedisServer::start_cluster();
     let url = format!(
         "redis+cluster://limiter:password@127.0.0.1:{}",

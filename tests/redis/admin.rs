@@ -46,7 +46,7 @@ async fn until(limiter: &RateLimiter, key: &str, wanted: Source) -> Duration {
 }
 
 #[tokio::test]
-async fn what_one_process_blocks_all_others_refuse_within_a_second_and_so_it_ends() {
+async fn a_block_starts_and_ends_in_all_processes_within_a_second() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     assert_eq!(source(&there, "ada").await, Source::Redis);
@@ -64,7 +64,7 @@ async fn what_one_process_blocks_all_others_refuse_within_a_second_and_so_it_end
 }
 
 #[tokio::test]
-async fn a_process_that_was_idle_learns_of_a_block_by_its_first_check() {
+async fn an_idle_process_learns_of_a_block_at_its_first_check() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", HOUR).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_process_that_was_idle_learns_of_a_block_by_its_first_check() {
 }
 
 #[tokio::test]
-async fn what_one_process_resets_and_gives_another_that_has_refused_admits_within_a_second() {
+async fn resets_and_credits_end_refusals_of_other_processes_within_a_second() {
     let server = RedisServer::start();
     let [here, there] = [store_on(&server), store_on(&server)]
         .map(|store| RateLimiter::new(store, Quota::per_hour(5)));
@@ -97,7 +97,7 @@ async fn what_one_process_resets_and_gives_another_that_has_refused_admits_withi
 }
 
 #[tokio::test]
-async fn a_look_and_a_list_tell_at_once_what_others_have_blocked() {
+async fn peek_and_list_show_blocks_of_other_processes_at_once() {
     let server = RedisServer::start();
     // One of them never looks by itself.
     let [here, there] = [
@@ -119,7 +119,7 @@ async fn a_look_and_a_list_tell_at_once_what_others_have_blocked() {
 }
 
 #[tokio::test]
-async fn a_block_for_good_is_one_in_other_processes_too() {
+async fn a_permanent_block_holds_in_other_processes_too() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", Duration::MAX).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_block_for_good_is_one_in_other_processes_too() {
 }
 
 #[tokio::test]
-async fn a_blocked_key_costs_redis_nothing_and_a_list_that_is_known_one_command_a_second() {
+async fn a_blocked_key_costs_redis_nothing_and_an_unchanged_list_one_command_a_second() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let quiet = RateLimiter::new(store_on(&server), Quota::per_hour(5));
@@ -158,7 +158,7 @@ async fn a_blocked_key_costs_redis_nothing_and_a_list_that_is_known_one_command_
 }
 
 #[tokio::test]
-async fn a_process_that_is_told_not_to_look_knows_its_own_blocks_only() {
+async fn a_process_without_refresh_knows_only_its_own_blocks() {
     let server = RedisServer::start();
     let [here, there] =
         [(); 2].map(|()| RateLimiter::new(store_on(&server), Quota::per_hour(1_000)));
@@ -206,7 +206,7 @@ async fn a_block_outlives_the_server_and_ends_on_time_without_it() {
 }
 
 #[tokio::test]
-async fn while_the_server_is_away_operators_are_told_so_each_time() {
+async fn while_the_server_is_down_every_admin_operation_fails() {
     let mut server = RedisServer::start();
     let (limiter, _) = falling_back(&server);
     let admin = limiter.admin();
@@ -242,7 +242,7 @@ fn fill(connection: &mut redis::Connection, keys: usize) {
 }
 
 #[tokio::test]
-async fn a_list_that_is_full_takes_no_more_but_who_is_in_it_and_says_so() {
+async fn a_full_list_accepts_only_its_members_and_fails_for_others() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     fill(&mut connection, 9_999);
@@ -273,7 +273,7 @@ async fn a_list_that_is_full_takes_no_more_but_who_is_in_it_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_has_ended_makes_room_and_leaves_the_list() {
+async fn ended_blocks_are_removed_and_make_room() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let limiter = RateLimiter::new(time.redis.clone(), Quota::per_hour(3));
@@ -295,7 +295,7 @@ async fn what_has_ended_makes_room_and_leaves_the_list() {
 }
 
 #[tokio::test]
-async fn a_list_lives_as_long_as_what_it_says_and_little_longer() {
+async fn a_list_expires_shortly_after_its_last_block() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let admin = RateLimiter::new(store_on(&server), Quota::per_hour(3)).admin();
@@ -320,7 +320,7 @@ async fn a_list_lives_as_long_as_what_it_says_and_little_longer() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_lost_blocks_nobody_within_a_second_and_begins_anew() {
+async fn a_lost_list_blocks_no_key_within_a_second_and_starts_again() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", HOUR).await.unwrap();
@@ -336,7 +336,7 @@ async fn a_list_that_is_lost_blocks_nobody_within_a_second_and_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_list_is_known_anew_when_its_version_goes_back() {
+async fn a_list_is_read_again_when_its_version_goes_back() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let clock = include_str!("../support/clock.lua");
@@ -367,7 +367,7 @@ async fn a_list_is_known_anew_when_its_version_goes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_blocked_here_holds_at_once_whatever_looks_are_under_way() {
+async fn a_local_block_holds_at_once_despite_refreshes_in_flight() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     let looking: Vec<_> = (0..6)
@@ -444,7 +444,7 @@ impl ConnectionLike for Late {
 }
 
 #[tokio::test]
-async fn an_answer_from_before_a_block_does_not_undo_it() {
+async fn a_reply_from_before_a_block_does_not_undo_it() {
     let server = RedisServer::start();
     let there = limiter(&server);
     there.admin().block("bob", HOUR).await.unwrap();
@@ -484,7 +484,7 @@ async fn an_answer_from_before_a_block_does_not_undo_it() {
 }
 
 #[tokio::test]
-async fn services_of_another_prefix_have_a_list_of_their_own() {
+async fn another_prefix_has_another_list() {
     let server = RedisServer::start();
     let one = limiter(&server);
     let other = RateLimiter::new(store_on(&server).prefix("other"), Quota::per_hour(3));
@@ -508,7 +508,7 @@ fn without(server: &RedisServer, rights: &[&str]) -> RateLimiter {
 }
 
 #[tokio::test]
-async fn without_the_right_to_look_checks_go_on_and_one_line_says_what_is_missing() {
+async fn without_the_permission_to_refresh_checks_go_on_and_one_line_names_it() {
     let server = RedisServer::start();
     let limiter = without(&server, &["-zrange", "-zrangebyscore", "-zadd"]);
     log::keep();
@@ -537,7 +537,7 @@ async fn without_the_right_to_look_checks_go_on_and_one_line_says_what_is_missin
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_blocks_nobody_and_says_so() {
+async fn a_full_server_fails_to_block() {
     let server = RedisServer::start();
     let limiter = limiter(&server);
     let mut connection = server.connect();
@@ -549,7 +549,7 @@ async fn a_server_that_is_full_blocks_nobody_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_unblocks_one_of_several_and_all_others_see_it() {
+async fn a_full_server_unblocks_one_of_several_keys_in_all_processes() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     let keys = ["ada", "bob"];
@@ -576,7 +576,7 @@ async fn a_server_that_is_full_unblocks_one_of_several_and_all_others_see_it() {
 }
 
 #[tokio::test]
-async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
+async fn a_list_of_another_type_is_a_misconfiguration_and_checks_go_on() {
     let server = RedisServer::start();
     let () = server.connect().set(LIST, "somebody else's").unwrap();
     let store = store_on(&server).block_list_refresh(Duration::from_millis(20));
@@ -655,7 +655,7 @@ async fn on_a_cluster_of_six_a_block_holds_for_keys_of_each_master() {
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn on_a_cluster_that_has_lost_a_master_blocks_are_told_by_the_others() {
+async fn on_a_cluster_without_one_master_blocks_are_read_from_the_others() {
     use crate::support::cluster::Cluster;
 
     let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);

@@ -43,7 +43,7 @@ fn scripts_called(connection: &mut redis::Connection) -> u64 {
 }
 
 #[tokio::test]
-async fn checks_of_one_key_travel_as_one_and_are_granted_in_their_order() {
+async fn checks_of_one_key_share_an_entry_and_are_decided_in_order() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (_, algorithm) in ALGORITHMS {
@@ -79,7 +79,7 @@ async fn checks_of_many_keys_share_calls_of_bounded_length() {
 }
 
 #[tokio::test]
-async fn a_check_that_is_alone_waits_for_nobody() {
+async fn a_single_check_is_sent_at_once() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let limiter = limiter(&server, Quota::per_hour(50)).await;
@@ -130,7 +130,7 @@ async fn a_check_whose_future_is_dropped_before_it_is_sent_is_not_charged() {
 }
 
 #[tokio::test]
-async fn who_is_late_is_told_so_whenever_the_others_came() {
+async fn each_check_times_out_by_its_own_deadline() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(150);
     let store = store_on(&server).deadline(deadline);
@@ -157,7 +157,7 @@ async fn who_is_late_is_told_so_whenever_the_others_came() {
 }
 
 #[tokio::test]
-async fn a_batch_goes_on_when_the_script_was_forgotten_and_when_one_of_its_keys_is_bad() {
+async fn a_batch_succeeds_after_a_script_flush_and_beside_a_bad_key() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let limiter = limiter(&server, Quota::per_hour(9)).await;
@@ -174,7 +174,7 @@ async fn a_batch_goes_on_when_the_script_was_forgotten_and_when_one_of_its_keys_
 }
 
 #[test]
-fn a_runtime_that_ends_while_checks_are_on_their_way_does_not_hang() {
+fn a_runtime_that_shuts_down_with_checks_in_flight_does_not_hang() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1_000_000));
     let (done, ended) = std::sync::mpsc::channel();

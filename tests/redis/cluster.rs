@@ -248,7 +248,7 @@ mod of_six {
     }
 
     #[tokio::test]
-    async fn what_is_given_goes_to_the_master_of_the_key() {
+    async fn a_credit_goes_to_the_master_of_the_key() {
         let cluster = Cluster::start();
         let limiter = limiter(&cluster.url());
         for master in 0..3 {
@@ -368,7 +368,7 @@ mod of_six {
     }
 
     #[tokio::test]
-    async fn what_is_given_back_follows_a_slot_that_moves_to_a_new_master() {
+    async fn a_refund_follows_a_slot_that_moves_to_a_new_master() {
         let cluster = Cluster::start();
         let new = join_empty(&cluster);
         let rights = [&crate::acl::documented()[..], &crate::acl::OF_CLUSTER].concat();
@@ -408,7 +408,7 @@ mod of_six {
     }
 
     #[tokio::test]
-    async fn why_there_is_no_cluster_is_said_clearly() {
+    async fn a_cluster_that_cannot_be_reached_fails_with_the_reason() {
         let nowhere = DeadPort::new();
         let url = nowhere.url().replace("redis://", "redis+cluster://");
         let error = limiter(&url).check("ada").await.unwrap_err();

@@ -74,7 +74,7 @@ async fn all_checks_of_a_runtime_share_one_connection_of_resp3() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_made_anew() {
+async fn a_lost_connection_is_reconnected() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1_000));
     let _ = limiter.check("ada").await.unwrap();
@@ -94,7 +94,7 @@ async fn a_lost_connection_is_made_anew() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_later_is_found() {
+async fn a_server_that_starts_later_is_reached() {
     let mut server = RedisServer::start();
     let port = server.port();
     server.kill();
@@ -111,7 +111,7 @@ async fn a_server_that_comes_later_is_found() {
 }
 
 #[tokio::test]
-async fn a_connection_of_the_application_serves_as_well() {
+async fn an_external_connection_can_be_used() {
     let server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
     let multiplexed: MultiplexedConnection =
@@ -150,7 +150,7 @@ async fn a_url_may_ask_for_resp2_and_another_database() {
 }
 
 #[test]
-fn a_check_outside_of_any_runtime_is_an_error_and_no_panic() {
+fn a_check_outside_of_a_runtime_is_an_error_and_no_panic() {
     let store = RedisStore::open("redis://127.0.0.1").unwrap();
     let mut check = Box::pin(async move { store.ping().await });
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

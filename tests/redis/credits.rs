@@ -25,7 +25,7 @@ async fn ran(
 }
 
 #[tokio::test]
-async fn a_gift_is_one_call_of_at_most_six_commands_whatever_is_given() {
+async fn a_credit_is_one_call_of_at_most_six_commands() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in ALGORITHMS {
@@ -56,7 +56,7 @@ async fn a_gift_is_one_call_of_at_most_six_commands_whatever_is_given() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_given_units_lives_as_long_as_it_counts() {
+async fn a_credited_log_lives_as_long_as_it_counts() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in ALGORITHMS {
@@ -90,7 +90,7 @@ async fn a_key_without_a_count_is_left_alone() {
 }
 
 #[tokio::test]
-async fn all_quotas_are_given_units_and_those_that_share_a_count_once() {
+async fn a_credit_applies_once_to_each_key_of_all_quotas() {
     let server = RedisServer::start();
     let log = [Quota::per_day(90), Quota::per_day(50).named("strict")];
     // So long that none ends meanwhile.
@@ -111,7 +111,7 @@ async fn all_quotas_are_given_units_and_those_that_share_a_count_once() {
 }
 
 #[tokio::test]
-async fn where_one_count_cannot_be_read_nothing_is_given() {
+async fn if_one_key_cannot_be_read_none_is_credited() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in ALGORITHMS {
@@ -135,7 +135,7 @@ async fn where_one_count_cannot_be_read_nothing_is_given() {
 }
 
 #[tokio::test]
-async fn the_oldest_units_go_and_the_youngest_stay_as_they_are() {
+async fn a_credit_removes_the_oldest_units() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let limiter = limiter(store_on(&server), Algorithm::SortedSetLog, 100).await;
@@ -150,7 +150,7 @@ async fn the_oldest_units_go_and_the_youngest_stay_as_they_are() {
 }
 
 #[tokio::test]
-async fn no_more_is_given_at_once_than_a_log_takes() {
+async fn a_credit_of_more_than_a_log_accepts_is_an_error() {
     let server = RedisServer::start();
     for (_, algorithm) in ALGORITHMS {
         let quota = Quota::per_day(1_000_000).algorithm(algorithm);

@@ -106,7 +106,7 @@ fn part_of(limit: u32, part: f64) -> u32 {
 
 /// Products of these go beyond 2^53, and some of these are what old servers write as 1e+08.
 #[test]
-fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
+fn products_beyond_2_pow_53_are_decided_alike_and_waits_are_exact() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

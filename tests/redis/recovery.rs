@@ -97,7 +97,7 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
 }
 
 #[tokio::test]
-async fn a_connection_that_stays_silent_is_made_anew() {
+async fn a_silent_connection_is_replaced() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let limiter = limiter(&relay.url());
@@ -110,7 +110,7 @@ async fn a_connection_that_stays_silent_is_made_anew() {
 }
 
 #[tokio::test]
-async fn impatient_callers_do_not_hide_that_a_connection_is_silent() {
+async fn callers_that_give_up_early_do_not_hide_a_silent_connection() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let limiter = limiter(&relay.url());
@@ -127,7 +127,7 @@ async fn impatient_callers_do_not_hide_that_a_connection_is_silent() {
 }
 
 #[tokio::test]
-async fn callers_that_give_up_do_not_cost_a_connection_that_answers() {
+async fn callers_that_give_up_do_not_close_a_connection_that_answers() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let limiter = limiter(&relay.url());
@@ -155,7 +155,7 @@ async fn a_server_that_pauses_for_longer_than_the_deadline_keeps_its_connection(
 }
 
 #[test]
-fn a_check_that_is_dropped_in_another_runtime_does_not_cost_the_connection_of_its_own() {
+fn a_check_dropped_in_another_runtime_does_not_close_the_connection() {
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap()
@@ -179,7 +179,7 @@ fn a_check_that_is_dropped_in_another_runtime_does_not_cost_the_connection_of_it
 }
 
 #[tokio::test]
-async fn a_demoted_master_is_left_for_the_one_that_the_address_now_means() {
+async fn a_demoted_master_is_left_for_the_new_one_at_the_address() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let relay = Relay::to(old.port()).await;
     let limiter = limiter(&relay.url());
@@ -200,7 +200,7 @@ async fn a_demoted_master_is_left_for_the_one_that_the_address_now_means() {
 }
 
 #[tokio::test]
-async fn a_replica_is_not_connected_to_again_and_again() {
+async fn reconnecting_to_a_replica_backs_off() {
     let (master, replica) = (RedisServer::start(), RedisServer::start());
     let port = master.port().to_string();
     run(&mut replica.connect(), &["REPLICAOF", "127.0.0.1", &port]);
@@ -211,7 +211,7 @@ async fn a_replica_is_not_connected_to_again_and_again() {
 }
 
 #[tokio::test]
-async fn many_who_wait_for_a_connection_begin_one() {
+async fn many_waiters_share_one_connection_attempt() {
     // It takes connections, and never says anything.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let limiter = limiter(&format!("redis://{}", listener.local_addr().unwrap()));
@@ -235,14 +235,14 @@ async fn many_who_wait_for_a_connection_begin_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_hello_is_spoken_to_in_resp2() {
+async fn a_server_without_hello_is_used_with_resp2() {
     let server = Node::start(&["--rename-command", "HELLO", ""]);
     let limiter = limiter(&server.url());
     assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
 }
 
 #[tokio::test]
-async fn each_of_several_connections_has_its_own_checks_and_one_that_is_slow_delays_no_other() {
+async fn a_slow_connection_delays_no_check_of_the_others() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let store = RedisStore::open(&relay.url()).unwrap();

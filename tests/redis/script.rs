@@ -84,7 +84,7 @@ async fn a_look_at_a_log_that_has_partly_expired_writes_nothing() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_found_in_few_steps_and_trimmed_in_one() {
+async fn expired_units_are_found_in_logarithmic_time() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_second(u32::MAX));
     let name = "tollgate:v1:{default,ada}:log:1000000";
@@ -168,7 +168,7 @@ async fn quotas_of_one_window_are_charged_once_and_judged_each() {
 }
 
 #[tokio::test]
-async fn scripts_forgotten_between_any_two_checks_change_nothing() {
+async fn a_script_flush_between_any_two_checks_changes_nothing() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(20));
     let mut connection = server.connect();
@@ -182,7 +182,7 @@ async fn scripts_forgotten_between_any_two_checks_change_nothing() {
 }
 
 #[tokio::test]
-async fn the_whole_range_of_limits_windows_and_costs_is_taken() {
+async fn the_whole_range_of_limits_windows_and_costs_works() {
     let server = RedisServer::start();
     let store = store_on(&server);
     let days = |days: u64| Duration::from_secs(days * 86_400);

@@ -78,7 +78,7 @@ async fn checks_follow_a_master_that_is_changed_on_purpose() {
 }
 
 #[tokio::test]
-async fn a_sentinel_that_hangs_or_is_gone_delays_nothing() {
+async fn a_hanging_or_dead_sentinel_delays_nothing() {
     let mut sentinels = Sentinels::start();
     let url = sentinels.url();
     sentinels.sentinels[0].stop();
@@ -99,7 +99,7 @@ async fn a_sentinel_that_hangs_or_is_gone_delays_nothing() {
 }
 
 #[tokio::test]
-async fn a_master_that_no_sentinel_knows_is_a_wrong_setup() {
+async fn a_master_that_no_sentinel_knows_is_a_misconfiguration() {
     let sentinels = Sentinels::start();
     let url = format!("redis+sentinel://{}/other", sentinels.addresses());
     let error = limiter(&url).check("ada").await.unwrap_err();
@@ -108,7 +108,7 @@ async fn a_master_that_no_sentinel_knows_is_a_wrong_setup() {
 }
 
 #[tokio::test]
-async fn servers_and_sentinels_have_users_of_their_own() {
+async fn servers_and_sentinels_may_have_different_users() {
     let sentinels = Sentinels::start();
     for sentinel in &sentinels.sentinels {
         let rights = ["+sentinel|get-master-addr-by-name"];

@@ -76,7 +76,7 @@ async fn time_to_drop_a_million(algorithm: Algorithm, live: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_million_expired_units_are_dropped_in_a_call_under_five_milliseconds() {
+async fn a_million_expired_units_are_dropped_in_under_five_milliseconds() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
         for live in [0, NOW_UNITS] {
             // The server's slow log tells time that passed, not work: where another thread or process
@@ -97,7 +97,7 @@ async fn a_million_expired_units_are_dropped_in_a_call_under_five_milliseconds()
 }
 
 #[tokio::test]
-async fn a_log_takes_a_hundred_thousand_units_at_once_and_a_count_any_number() {
+async fn a_log_accepts_a_hundred_thousand_units_at_once_and_a_counter_any_number() {
     let server = RedisServer::start();
     for (name, algorithm) in [
         ("list", Algorithm::SlidingLog),
