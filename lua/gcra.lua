@@ -101,7 +101,7 @@ local make_ops, fast_path = require('counter')({
     return begins
   end,
 
-  -- Where the charge ends among all units that flowed in.
+  -- The end of the charge among all units that flowed in.
   position = function(numbers)
     return numbers[4]
   end,

@@ -105,7 +105,7 @@ local make_ops, fast_path = require('counter')({
     end
     local previous = previous_for(settled, quota, used(settled, quota) - units)
     if numbers[1] < settled[1] then
-      -- What is stored as this window is the previous one by now.
+      -- The stored window is the previous one by now.
       numbers[3] = previous
     else
       numbers[2], numbers[3] = previous, 0

@@ -45,11 +45,11 @@ pub(super) fn eviction(info: &Info) -> Finding {
     let which = if policy.starts_with("volatile-") {
         "keys with a time to live, which all counts have"
     } else {
-        "all keys"
+        "any key, counts included"
     };
     let text = format!(
-        "maxmemory-policy is {policy}: when memory is full, counts are evicted like {which}, and \
-         each eviction gives a client a fresh quota"
+        "maxmemory-policy is {policy}: when memory is full, Redis evicts {which}, and each evicted \
+         count gives its client a fresh quota"
     );
     let finding = if evicted > 0 {
         Finding::problem(

@@ -10,8 +10,8 @@
 //! With `+info +config|get +acl|whoami` the report says more. Before Redis 7.0, `+config` takes the
 //! place of `+config|get`, and allows `CONFIG SET` as well.
 
-mod doctor;
 mod durability;
+mod examination;
 mod info;
 mod memory;
 mod permissions;

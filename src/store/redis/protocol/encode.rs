@@ -114,7 +114,7 @@ impl<'a> QuotaLists<'a> {
         runs
     }
 
-    /// Packs the lists and the runs of entries as MessagePack.
+    /// Packs the lists and the runs of entries in the format of `cmsgpack`.
     fn pack(&self, runs: &[EntryRun], out: &mut impl Write) -> io::Result<()> {
         let of_lists = self
             .lists

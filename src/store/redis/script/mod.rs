@@ -2,10 +2,10 @@
 
 #[cfg(test)]
 mod header;
-mod script;
+mod scripts;
 
 #[cfg(test)]
 pub(super) use header::header;
 #[cfg(test)]
-pub(super) use script::source;
-pub(super) use script::{Script, Scripts};
+pub(super) use scripts::source;
+pub(super) use scripts::{Script, Scripts};
