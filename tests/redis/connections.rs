@@ -1,4 +1,4 @@
-//! How a store comes by its connections.
+//! How a store makes its connections.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn a_store_outlives_the_runtime_that_first_used_it() {
         let decision = runtime().block_on(limiter.check("ada"));
         assert_eq!(decision.unwrap().used(), used);
     }
-    // At once, too.
+    // Concurrently, too.
     let (one, other) = (runtime(), runtime());
     for used in 4..=7 {
         let runtime = if used % 2 == 0 { &one } else { &other };
@@ -84,7 +84,7 @@ async fn a_lost_connection_is_reconnected() {
             &mut connection,
             &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
         );
-        // The check that meets the loss may fail; which one that is depends on when it is noticed.
+        // One check may fail; which one depends on when the loss is noticed.
         let mut failed = 0;
         while let Err(error) = limiter.check("ada").await {
             failed += 1;
@@ -123,7 +123,7 @@ async fn an_external_connection_can_be_used() {
         store_on(&server),
     ];
     for (used, store) in (1..).zip(stores) {
-        // A slow machine is not what is tested.
+        // Speed is not what is tested.
         let store = store.deadline(Duration::from_secs(10));
         store.ping().await.unwrap();
         let limiter = RateLimiter::new(store, Quota::per_hour(9));
@@ -160,7 +160,7 @@ fn a_check_outside_of_a_runtime_is_an_error_and_no_panic() {
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::Misconfigured);
 }
 
-/// Whether a line of CLIENT LIST is of a client of this protocol; before Redis 7.0 it does not say.
+/// Whether a line of CLIENT LIST is a client of this protocol. Before Redis 7.0 the line lacks it.
 fn speaks(client: &str, protocol: u8) -> bool {
     !client.contains("resp=") || client.contains(&format!("resp={protocol}"))
 }

@@ -1,5 +1,5 @@
-//! What an operator gives, and what that costs in Redis. That it is what the memory store gives is for the
-//! parity of the stores to show.
+//! Credits by an operator, and what they cost in Redis. The parity tests compare them with the memory
+//! store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::redis_server::{RedisServer, times_to_live};
 
 const SET_OF_ADA: &str = "tollgate:v1:{default,ada}:set:25920000000000";
 
-/// What the server ran for a gift.
+/// The commands that the server runs for a credit.
 async fn ran(
     connection: &mut redis::Connection,
     limiter: &RateLimiter,
@@ -79,7 +79,7 @@ async fn a_key_without_a_count_is_left_alone() {
         let limiter = limiter(store_on(&server), algorithm, 9).await.name(name);
         limiter.admin().credit("nobody", 1).await.unwrap();
         let ran_for_five = ran(&mut connection, &limiter, 5).await;
-        // A call, a time, a look.
+        // EVALSHA, TIME, and one read.
         assert_eq!(ran_for_five.values().sum::<u64>(), 3, "{ran_for_five:?}");
         let ran_for_none = ran(&mut connection, &limiter, 0).await;
         assert!(ran_for_none.is_empty(), "{ran_for_none:?}");
@@ -93,7 +93,7 @@ async fn a_key_without_a_count_is_left_alone() {
 async fn a_credit_applies_once_to_each_key_of_all_quotas() {
     let server = RedisServer::start();
     let log = [Quota::per_day(90), Quota::per_day(50).named("strict")];
-    // So long that none ends meanwhile.
+    // So long that no window ends during the test.
     let year = Duration::from_secs(366 * 86_400);
     let others = ALGORITHMS.map(|(_, algorithm)| Quota::new(70, year).algorithm(algorithm));
     let meters = [40, 60].map(|limit| Quota::new(limit, year / 2).algorithm(Algorithm::Gcra));
@@ -115,7 +115,7 @@ async fn if_one_key_cannot_be_read_none_is_credited() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in ALGORITHMS {
-        // The broken one is read last.
+        // The broken key is read last.
         let days = |days: u64| {
             let window = Duration::from_secs(days * 86_400);
             Quota::new(9, window).algorithm(algorithm)

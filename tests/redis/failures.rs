@@ -1,4 +1,4 @@
-//! What a check comes to when Redis will not, cannot or does not answer.
+//! Errors of checks when Redis refuses, is unreachable, or does not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,14 +120,14 @@ async fn a_password_that_a_server_quotes_is_not_shown() {
         let report = store.doctor().await;
         let shown = format!("{error} {error:?} {source:?} {report} {report:?} {store:?}");
         assert!(!shown.contains("s3cret"), "{shown}");
-        // What it is that fails is told all the same: by the server, or by the client in its own words.
+        // The cause is still named: by the server, or by the client in its own words.
         let told = ["unknown command", "RESP3NotSupported", "AUTH"];
         let is_told = told.iter().any(|told| shown.contains(told));
         assert!(is_told || !url.ends_with("resp3"), "{shown}");
     }
 }
 
-/// A connection on which every command fails, and is counted.
+/// A connection that counts commands and fails all of them.
 #[derive(Clone)]
 struct Failing {
     commands: Arc<AtomicU32>,

@@ -1,4 +1,4 @@
-//! How a store gets over a connection that serves no more.
+//! How a store recovers from a broken connection.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use crate::support::node::Node;
 use crate::support::redis_server::{RedisServer, run, signal};
 use crate::support::relay::Relay;
 
-/// The deadline unless said otherwise.
+/// The default deadline.
 const DEADLINE: Duration = Duration::from_millis(100);
 
 fn limiter(url: &str) -> RateLimiter {
     RateLimiter::new(RedisStore::open(url).unwrap(), Quota::per_hour(1_000_000))
 }
 
-/// Checks one key after the other, about a thousand a second, for so long.
+/// Checks a new key about a thousand times a second, for this time.
 async fn drive(limiter: &RateLimiter, time: Duration) -> Vec<(Duration, Result<Decision, Error>)> {
     let (begin, mut checks) = (Instant::now(), Vec::new());
     let mut key = 0;
@@ -48,13 +48,13 @@ fn assert_soon_after(begin: Instant) {
     assert!(passed < Duration::from_secs(1), "{passed:?}");
 }
 
-/// Late, or not asked after others were.
+/// Whether a check timed out, or failed by the open breaker.
 fn is_of_outage(decision: &Result<Decision, Error>) -> bool {
     let kind = decision.as_ref().err().map(Error::kind);
     matches!(kind, Some(ErrorKind::Timeout | ErrorKind::Unavailable))
 }
 
-/// How many calls of the script the server has run, when it runs no more.
+/// The calls of the script that the server has run, once no more arrive.
 async fn calls_at_last(server: &RedisServer) -> u64 {
     let mut connection = server.connect();
     let mut count = || calls(&mut connection).get("evalsha").copied().unwrap_or(0);
@@ -77,7 +77,7 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
     forget_calls(&mut server.connect());
     signal(&server, "STOP");
     let decisions = drive(&limiter, Duration::from_millis(1_500)).await;
-    // Until nobody looks any more whether it is back, which would not be stale.
+    // Until no probe is in flight, which would not be stale.
     tokio::time::sleep(DEADLINE * 2).await;
     signal(&server, "CONT");
     assert!(decisions.len() >= 500, "{} checks", decisions.len());
@@ -172,7 +172,7 @@ fn a_check_dropped_in_another_runtime_does_not_close_the_connection() {
         assert!(given_up.is_err());
     });
     other.block_on(async { drop(check) });
-    // What it was to do for the connection ends with it.
+    // The task of the connection ends with its runtime.
     drop(other);
     signal(&server, "CONT");
     let _ = own.block_on(decided(&limiter, "ada"));
@@ -188,7 +188,7 @@ async fn a_demoted_master_is_left_for_the_new_one_at_the_address() {
     run(&mut old.connect(), &["REPLICAOF", "127.0.0.1", &port]);
     relay.lead_to(new.port());
     let begin = Instant::now();
-    // Refused by the script, for one check and not for the call.
+    // The replica fails the entry, not the call.
     let error = limiter.check("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let _ = decided(&limiter, "ada").await;
@@ -212,7 +212,7 @@ async fn reconnecting_to_a_replica_backs_off() {
 
 #[tokio::test]
 async fn many_waiters_share_one_connection_attempt() {
-    // It takes connections, and never says anything.
+    // A listener that accepts connections and never answers.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let limiter = limiter(&format!("redis://{}", listener.local_addr().unwrap()));
     let accepted = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Refusals that this process remembers.
+//! The refusal cache of a process.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ async fn only_the_same_check_is_refused_from_the_cache() {
     let _ = limiter.check_n("ada", 8).await.unwrap();
     assert_eq!(source(&limiter, 5).await, (false, Source::Redis));
     assert_eq!(source(&limiter, 5).await, (false, Source::RefusalCache));
-    // A look, a smaller cost, another name, another limit, another key: each is asked for.
+    // A look, a smaller cost, another name, limit or key: each asks Redis.
     assert_eq!(source(&limiter, 0).await, (true, Source::Redis));
     let other = limiter.clone().name("other");
     assert_eq!(source(&other, 5).await, (true, Source::Redis));

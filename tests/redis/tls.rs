@@ -1,4 +1,4 @@
-//! Servers that are spoken to by TLS.
+//! TLS connections.
 
 use std::time::Duration;
 
