@@ -1,11 +1,13 @@
-//! Examines whether a Redis server is fit to count on: [`RedisStore::doctor`](crate::RedisStore::doctor) and its [`Report`].
+//! Examines whether a Redis server is fit to count on.
+//!
+//! [`RedisStore::doctor`](crate::RedisStore::doctor) returns a [`Report`].
 //!
 //! The example `doctor` prints a report: `cargo run --example doctor -- redis://127.0.0.1:6379`
 //!
 //! # Permissions
 //!
-//! The permissions that [a store needs](crate::RedisStore#rights) are enough. What the user may not read is
-//! reported as [`Unknown`](Severity::Unknown).
+//! The permissions that [a store needs](crate::RedisStore#rights) are enough. What the user may not
+//! read is reported as [`Unknown`](Severity::Unknown).
 //!
 //! With `+info +config|get +acl|whoami` the report says more. Before Redis 7.0, `+config` takes the
 //! place of `+config|get`, and allows `CONFIG SET` as well.
