@@ -1,5 +1,5 @@
 --[[
-aligned: windows that begin at multiples of their length.
+aligned: windows that begin at multiples of their length since the epoch.
 
 KEYS    none
 ARGV    none
@@ -8,7 +8,7 @@ calls   none
 server  any
 ]]
 
--- Which window of a quota it is now, counted from the epoch, and how long until the next begins.
+-- Adds to a quota the number of the current window and the microseconds until the next one.
 return function(quota)
   local window = quota.window
   local current = math.floor(now / window)

@@ -1,15 +1,15 @@
 --[[
-blocked: tells what is blocked, to who does not know it yet. In place of decide behind the clock.
+blocked: lists the blocked keys, if the list has changed. A script of its own behind the clock.
 
-KEYS    the list of what is blocked: a sorted set of members by when they end
+KEYS    the block list: a sorted set of members, scored by the end of their block
 ARGV    version
-reply   member, ends, present, version
+reply   member, ends, now, version
 calls   ZRANGE, ZRANGEBYSCORE
 server  Redis 5.0
 
-version is the one that the caller knows, 0 for no list, and empty for none of them; where the list has
-no other, it alone is replied. Else member and ends come before for each that is blocked: as Redis has
-them, since to make others of ten thousand takes Lua longer than all the rest.
+`version` is the one that the caller knows: 0 for no list, empty if it knows none. A list of the same
+version replies with the version alone. Otherwise `member` and `ends` come first, for each blocked
+key, as Redis returns them: copying ten thousand in Lua takes longer than the rest of the script.
 ]]
 
 local head = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
@@ -17,7 +17,7 @@ local version = head[2] or '0'
 if version == ARGV[1] then
   return { version }
 end
-local reply = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. present, '+inf', 'WITHSCORES')
+local reply = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now_text, '+inf', 'WITHSCORES')
 local count = #reply
-reply[count + 1], reply[count + 2] = present, version
+reply[count + 1], reply[count + 2] = now_text, version
 return reply

@@ -1,9 +1,9 @@
 --[[
-clock: what time it is at the server. First of the script, so that all its checks share one time.
+clock: reads the server's clock. First in every script, so that all checks of a call share one time.
 
 KEYS    none
 ARGV    none
-reply   none; defines `now`, in whole microseconds since the Unix epoch, and `present`, the same as text
+reply   none; defines `now`, in whole microseconds since the Unix epoch, and `now_text`, its text
 calls   TIME
 server  Redis 5.0
 ]]
@@ -13,5 +13,5 @@ local micros = time[2]
 while #micros < 6 do
   micros = '0' .. micros
 end
-local present = time[1] .. micros
-local now = present + 0
+local now_text = time[1] .. micros
+local now = now_text + 0

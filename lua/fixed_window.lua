@@ -1,17 +1,16 @@
 --[[
-fixed_window: the plain limit, one count for each window aligned to the epoch. Twin of
-src/algorithm/fixed_window.rs.
+fixed_window: one count for each window aligned to the epoch. Twin of src/algorithm/fixed_window.rs.
 
-KEYS    none; is given one
-ARGV    none; is given a quota
-reply   steps, grant, prepare
-calls   those of tally
+KEYS    none; the caller passes the key
+ARGV    none; the caller passes the quota
+reply   make_ops, fast_path, prepare
+calls   those of counter
 server  Redis 5.0
 
-Stored: the window, its count.
+Stored: the number of the window, its count.
 ]]
 
-local steps, grant = need('tally')({
+local make_ops, fast_path = require('counter')({
   is_after = function(numbers, quota)
     return numbers[1] > quota.current
   end,
@@ -36,22 +35,22 @@ local steps, grant = need('tally')({
     numbers[2] = numbers[2] + cost
   end,
 
-  receipt = function(numbers)
+  position = function(numbers)
     return numbers[1]
   end,
 
   take = function(numbers, _, charge, units)
-    local counts = numbers[1] == charge.mark
+    local counts = numbers[1] == charge.position
     if counts then
       numbers[2] = math.max(numbers[2] - units, 0)
     end
     return counts
   end,
 
-  give = function(numbers, _, units)
+  credit = function(numbers, _, units)
     numbers[2] = numbers[2] - units
     return numbers
   end,
 }, '^(%d+) (%d+) (%d+)$', '%s %d %d')
 
-return steps, grant, need('aligned')
+return make_ops, fast_path, require('aligned')

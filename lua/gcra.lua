@@ -1,24 +1,24 @@
 --[[
-gcra: the generic cell rate algorithm, as a meter: units flow in when they are charged and drain evenly,
-a limit of them in a window. Up to the limit may stand in the meter at once. Counts in whole parts of a
-unit, so that nothing drifts where the limit does not divide the window. Twin of src/algorithm/gcra.rs.
+gcra: the generic cell rate algorithm, as a leaky bucket: charged units flow in, and drain evenly at the
+limit per window. The level may rise to the limit. Counts in whole fractions of a unit, so that nothing
+drifts where the limit does not divide the window. Twin of src/algorithm/gcra/gcra.rs.
 
-KEYS    none; is given one
-ARGV    none; is given a quota
-reply   steps, grant, prepare
-calls   those of tally
+KEYS    none; the caller passes the key
+ARGV    none; the caller passes the quota
+reply   make_ops, fast_path, prepare
+calls   those of counter
 server  Redis 5.0
 
-Stored: a time; the whole units that stood in the meter then; what stood of one more, in units times
-microseconds, of which a whole unit is a window; how many units have flowed in since the meter was empty
-or this was full; the rate, which is the limit of the last charge. Then the numbers of holes, three for
-each. Where the level is above the limit of a quota, it drains by the rate, otherwise by that limit.
+Stored: a time; the level in whole units at that time; the rest of the level, in units times microseconds,
+where a whole unit is a window; the units that flowed in since the level was last 0 or this number
+overflowed; the rate, which is the limit of the last charge. Then three numbers for each hole. A level
+above the limit of a quota drains by the rate, otherwise by that limit.
 ]]
 
-local tick_of = need('tick')
+local tick_of = require('arithmetic')
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
--- As many units flow in before another meter begins.
+-- Units that flow in before a new generation begins.
 local MAX_POURED = 4294967295
 
 local function prepare(quota)
@@ -26,8 +26,8 @@ local function prepare(quota)
   quota.whole = ceil(quota.window / quota.tick)
 end
 
--- In which parts of a unit a meter is read that drains at a rate: a unit is `whole` of them, and `rate`
--- of them drain each tick.
+-- Returns the fractions of a unit in which a level is computed that drains at a rate: a unit is `whole`
+-- of them, and `rate` of them drain in each tick.
 local function scale_of(rate, quota)
   if rate == quota.limit then
     return rate, quota.tick, quota.whole
@@ -36,7 +36,7 @@ local function scale_of(rate, quota)
   return rate, tick, ceil(quota.window / tick)
 end
 
--- The same of a meter as it is stored. It drains under a limit of 0 too.
+-- The same for stored numbers. They drain under a limit of 0 too.
 local function scale(numbers, quota)
   return scale_of(max(numbers[2] > quota.limit and numbers[5] or quota.limit, 1), quota)
 end
@@ -54,7 +54,7 @@ local function at(numbers, quota)
   end
   level = level - passed * rate
   local units = floor(level / whole)
-  -- Not now: the rest of a tick goes on counting.
+  -- The time is that of the last whole tick: the rest of a tick is not lost.
   local settled = { time + passed * tick, units, (level - units * whole) * tick, numbers[4], rate }
   for index = 6, #numbers do
     settled[index] = numbers[index]
@@ -62,14 +62,14 @@ local function at(numbers, quota)
   return settled
 end
 
--- Lowers the level as it is stored.
+-- Lowers a stored level.
 local function lower(numbers, tick, whole, taken)
   local level = max(numbers[2] * whole + ceil(numbers[3] / tick) - taken, 0)
   numbers[2] = floor(level / whole)
   numbers[3] = (level - numbers[2] * whole) * tick
 end
 
-local steps, grant = need('tally')({
+local make_ops, fast_path = require('counter')({
   base = 6,
   group = 3,
 
@@ -101,21 +101,21 @@ local steps, grant = need('tally')({
     return begins
   end,
 
-  -- The position of the end of the charge.
-  receipt = function(numbers)
+  -- The end of the charge among all units that flowed in.
+  position = function(numbers)
     return numbers[4]
   end,
 
-  -- Units drain in the order in which they flowed in. So the level minus all that flowed in after a charge is
-  -- the most that can be left of it.
+  -- Units drain in the order in which they flowed in. So at most the level, less what flowed in after a
+  -- charge, is left of the charge.
   take = function(numbers, quota, charge, units)
-    if charge.mark > numbers[4] then
-      -- It flowed into another meter, which began in the same microsecond.
+    if charge.position > numbers[4] then
+      -- The charge is of another generation, which began in the same microsecond.
       return false
     end
     local rate, tick, whole = scale(numbers, quota)
-    local holes = need('holes')
-    local after = numbers[4] - charge.mark - holes.after(numbers, charge.mark)
+    local holes = require('holes')
+    local after = numbers[4] - charge.position - holes.after(numbers, charge.position)
     local level = numbers[2] * whole + ceil(numbers[3] / tick)
     local passed = floor(max(now - numbers[1], 0) / tick)
     level = passed >= ceil(level / rate) and 0 or level - passed * rate
@@ -125,18 +125,18 @@ local steps, grant = need('tally')({
     end
     lower(numbers, tick, whole, taken)
     if taken >= whole then
-      local start = max(charge.mark - charge.cost, 0)
-      holes.add(numbers, start, charge.mark, floor(taken / whole), charge.held > 0)
+      local start = max(charge.position - charge.cost, 0)
+      holes.add(numbers, start, charge.position, floor(taken / whole), charge.refundable > 0)
       holes.forget_drained(numbers, numbers[2])
     end
     return true
   end,
 
-  -- The oldest units go, which would drain next.
-  give = function(numbers, quota, units)
+  -- Takes the oldest units, which would drain next.
+  credit = function(numbers, quota, units)
     local _, tick, whole = scale(numbers, quota)
     if numbers[2] > quota.limit and numbers[2] - units <= quota.limit then
-      -- From here on it drains slower for this limit. What has drained until now stays so.
+      -- From here on the level drains at the slower rate of this limit. What has drained stays drained.
       local settled = at(numbers, quota)
       numbers[1], numbers[2], numbers[3] = now, settled[2], settled[3]
     end
@@ -145,4 +145,4 @@ local steps, grant = need('tally')({
   end,
 }, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d %d')
 
-return steps, grant, prepare
+return make_ops, fast_path, prepare

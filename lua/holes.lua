@@ -3,20 +3,20 @@ holes: the units of a gcra that were given back, by their position among all tha
 src/algorithm/gcra/holes.rs, which says what they are for.
 
 KEYS    none
-ARGV    none; is given the numbers of a gcra
+ARGV    none; the caller passes the numbers of a gcra
 reply   a table of functions of the numbers
 calls   none
 server  any
 
-A hole is three numbers behind the five of the meter, oldest first: the position of the start of its first
-charge; that of the end of its last charge, or one less if more of that may be given back; how many of
-their units were given back.
+A hole is three numbers behind the five of the gcra, oldest first: the position where its first charge
+starts; the position where its last charge ends, or one less while more of that charge may be given back;
+the units that were given back.
 ]]
 
--- Where the first hole is, and how many holes a meter remembers, in numbers.
+-- The index of the first hole, and the most numbers that holes may have.
 local FIRST, MAX = 6, 3 * 32
 
--- How many units were given back of what flowed in after a position.
+-- Returns how many of the units that flowed in after a position were given back.
 local function after(numbers, position)
   local sum = 0
   for at = #numbers - 2, FIRST, -3 do
@@ -28,7 +28,7 @@ local function after(numbers, position)
   return sum
 end
 
--- Makes a hole and the next one into one.
+-- Merges a hole with the next one.
 local function merge(numbers, at)
   if at >= FIRST and numbers[at + 3] then
     numbers[at + 1], numbers[at + 2] = numbers[at + 4], numbers[at + 2] + numbers[at + 5]
@@ -38,14 +38,14 @@ local function merge(numbers, at)
   end
 end
 
--- The same, if no charge between them is open.
+-- The same, if the next hole starts where this one ends; the end of an open charge is one less.
 local function join(numbers, at)
   if at >= FIRST and numbers[at + 1] == numbers[at + 3] then
     merge(numbers, at)
   end
 end
 
--- The first of the two neighbours with the fewest units.
+-- Returns the first of the two neighbours that have the fewest units together.
 local function smallest_pair(numbers)
   local smallest, fewest = FIRST, nil
   for at = FIRST, #numbers - 5, 3 do
@@ -57,14 +57,14 @@ local function smallest_pair(numbers)
   return smallest
 end
 
--- Notes that units of one charge were given back, and whether more of them may be.
+-- Adds units of one charge that were given back; `is_open` says whether more of them may be.
 local function add(numbers, first, last, units, is_open)
   local at, till = FIRST, is_open and last - 1 or last
   while numbers[at] and numbers[at + 1] <= first do
     at = at + 3
   end
   if numbers[at] and numbers[at] < last then
-    -- Part of it was given back before.
+    -- Part of the charge was given back before.
     numbers[at + 1], numbers[at + 2] = math.max(numbers[at + 1], till), numbers[at + 2] + units
   else
     table.insert(numbers, at, units)
@@ -78,12 +78,12 @@ local function add(numbers, first, last, units, is_open)
   end
 end
 
--- Forgets holes before which no unit stands any more, of so many whole ones that stand.
-local function forget_drained(numbers, standing)
+-- Forgets the holes before which all units have drained, of a level in whole units.
+local function forget_drained(numbers, level)
   local at, given_back = #numbers - 2, 0
   while at >= FIRST do
     given_back = given_back + numbers[at + 2]
-    if standing < numbers[4] - numbers[at] - given_back then
+    if level < numbers[4] - numbers[at] - given_back then
       break
     end
     at = at - 3

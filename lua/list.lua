@@ -1,24 +1,22 @@
 --[[
-list: how sliding_log keeps its units. A kind of log, as log has it.
+list: the backend of sliding_log, with the functions that log documents.
 
-KEYS    none; is given one
+KEYS    none; the caller passes the key
 ARGV    none
-reply   a kind of log
+reply   backend
 calls   LLEN, LINDEX twice; then for a trim LINDEX, LTRIM; to charge those of push; to undo that LTRIM;
 calls   to refund LLEN, LINDEX, LREM
 server  Redis 5.0
 ]]
 
 local call = redis.call
-local text, push = need('text'), need('push')
+local format_integer, push = require('format_integer'), require('push')
 
--- When the unit at an index was charged.
 local function entry_at(key, index)
-  return call('LINDEX', key, text(index)) + 0
+  return call('LINDEX', key, format_integer(index)) + 0
 end
 
--- How many entries there are, the oldest and, as text, the newest.
-local function survey(key)
+local function bounds(key)
   local length = call('LLEN', key)
   if length == 0 then
     return 0
@@ -27,9 +25,9 @@ local function survey(key)
   return length, length > 1 and entry_at(key, 0) or newest + 0, newest
 end
 
--- The index of the first entry later than `time`, in a list whose first entry is not and whose last
--- one is, and the entry, unless it is the last. Gallops from the head, where what has expired is, so
--- that the cost is the logarithm of the answer and not of the length.
+-- Returns the index of the first entry later than `time`, and the entry unless it is the last. The first
+-- entry of the list must not be later, the last one must be. Gallops from the head, where the expired
+-- units are: the cost grows with the logarithm of the result, not of the length.
 local function first_later(key, length, time)
   local low, high, later = 0, 1, nil
   while high < length - 1 and not later do
@@ -53,25 +51,25 @@ local function first_later(key, length, time)
   return high, later
 end
 
--- The only loop over stored units. Pushes before it forgets: without the right to RPUSH the log stays as
--- it was.
+-- The only loop over stored units. Pushes before it trims: without the permission for RPUSH the log stays
+-- as it was.
 local function rewind(key, length)
-  local kept = 0
+  local unchanged = 0
   if entry_at(key, 0) <= now then
-    kept = first_later(key, length, now)
+    unchanged = first_later(key, length, now)
   end
-  if kept == 0 then
+  if unchanged == 0 then
     push(key, length)
-    call('LTRIM', key, text(length), '-1')
+    call('LTRIM', key, format_integer(length), '-1')
   else
     push(key, 1)
-    call('LTRIM', key, '0', text(kept - 1))
-    push(key, length - kept)
+    call('LTRIM', key, '0', format_integer(unchanged - 1))
+    push(key, length - unchanged)
   end
 end
 
 local function trim(key, expired)
-  call('LTRIM', key, text(expired), '-1')
+  call('LTRIM', key, format_integer(expired), '-1')
   return expired
 end
 
@@ -80,11 +78,11 @@ local function drop(key, expired, units)
 end
 
 local function pop(key, count)
-  call('LTRIM', key, '0', text(-count - 1))
+  call('LTRIM', key, '0', format_integer(-count - 1))
 end
 
 local function take(key, time, units)
-  -- How many entries are at most `latest`.
+  -- Returns how many entries are at most `latest`.
   local function not_later(length, latest)
     if entry_at(key, 0) > latest then
       return 0
@@ -103,14 +101,14 @@ local function take(key, time, units)
   if first == last then
     return false
   end
-  -- No more than there are, and from the nearer end: LREM walks until it has found them.
+  -- Never more than there are, and from the nearer end: LREM walks until it has found them all.
   units = math.min(units, last - first)
-  call('LREM', key, text(first < length / 2 and units or -units), text(time))
+  call('LREM', key, format_integer(first < length / 2 and units or -units), format_integer(time))
   return true
 end
 
 return {
-  survey = survey,
+  bounds = bounds,
   entry_at = entry_at,
   expired = first_later,
   trim = trim,

@@ -1,39 +1,39 @@
 --[[
-log: the steps of the algorithms that remember when each unit was charged. A unit charged at t counts
-in [t, t + window). Twin of src/algorithm/sliding_log.rs.
+log: the operations of the algorithms that store the time of every unit. A unit charged at t counts in
+[t, t + window). Twin of src/algorithm/sliding_log/sliding_log.rs.
 
-KEYS    none; is given one
-ARGV    none; is given a count and its quotas
-reply   steps of a kind of log
-calls   those of the kind; after a refund EXISTS; where a gift leaves nothing, UNLINK
+KEYS    none; the caller passes the key
+ARGV    none; the caller passes the state and its quotas
+reply   ops, for a backend
+calls   those of the backend; after a refund EXISTS; where a credit leaves nothing, UNLINK
 server  Redis 5.0
 
-A kind of log is a table of functions: `survey` tells how many units it holds, when the oldest and, as
-text, the newest was charged, and what `push` is to be told of the newest; `entry_at` when the one at
-an index was charged; `expired` how many were charged up to a time, which is less than all and more
-than none, and where it is known when the next one was; `trim` forgets up to so many of the oldest,
-and tells how many; `rewind` has those after now be charged now; `push` charges units now; `take`
-takes back up to so many that were charged at a time, and tells whether there were any; `drop` forgets
-so many expired ones, as far as `trim` would, and so many of those behind them; `pop` forgets so many of
-the newest.
+A backend is a table of functions:
+`bounds` returns the number of units, the time of the oldest, the time of the newest as text, and what
+`push` needs to know of the newest. `entry_at` returns the time of the unit at an index. `expired`
+returns how many units were charged up to a time, which is more than none and less than all, and, if
+known, the time of the next one. `trim` removes up to so many of the oldest and returns how many.
+`rewind` moves the units later than now to now. `push` charges units now. `take` gives back up to so
+many units charged at a time and returns whether there were any. `drop` removes expired units, at most as
+many as `trim` would, and then so many of the oldest. `pop` removes so many of the newest.
 ]]
 
-return function(kind)
-  local call, entry_at = redis.call, kind.entry_at
-  local settle, renew = need('settle')(kind)
+return function(backend)
+  local call, entry_at = redis.call, backend.entry_at
+  local advance, renew = require('advance')(backend)
 
   local function read(log, cost)
-    local used, oldest, skipped, newest = settle(log, cost, kind.survey(log.key))
-    log.used, log.held, log.oldest, log.skipped, log.newest = used, used, oldest, skipped, newest
+    local used, oldest, skipped, newest = advance(log, cost, backend.bounds(log.key))
+    log.used, log.stored, log.oldest, log.skipped, log.newest = used, used, oldest, skipped, newest
   end
 
-  -- When the unit at `index` returns, in microseconds from now. Units that are not stored yet are
+  -- Returns the microseconds until the unit at `index` expires. Units that are not written yet are
   -- charged now.
-  local function returns_in(log, index)
+  local function expires_in(log, index)
     local time = now
     if index == 0 and log.oldest then
       time = log.oldest
-    elseif index < log.held then
+    elseif index < log.stored then
       time = entry_at(log.key, log.skipped + index)
     end
     return time < now and time + log.window - now or log.window
@@ -41,16 +41,16 @@ return function(kind)
 
   local function judge(log, quota, cost)
     local used, limit = log.used, quota.limit
-    -- Where the limit was lowered below what is used, some leave before one more fits.
+    -- With a limit lowered below what is used, several units expire before one more fits.
     local surplus = used > limit and used - limit or 0
-    local reset = used > surplus and returns_in(log, surplus) or 0
+    local reset = used > surplus and expires_in(log, surplus) or 0
     local wait = 0
     if cost > limit then
       wait = -1
     elseif used + cost > limit then
-      -- That many units must leave, and they leave in order.
+      -- That many units must expire, and they expire in order.
       local last = used + cost - limit - 1
-      wait = last == surplus and reset or returns_in(log, last)
+      wait = last == surplus and reset or expires_in(log, last)
     end
     quota.used, quota.wait, quota.reset = used, wait, reset
   end
@@ -60,31 +60,31 @@ return function(kind)
   end
 
   local function write(log)
-    kind.push(log.key, log.used - log.held, log.newest)
-    if log.held == 0 then
-      need('begin')(log)
+    backend.push(log.key, log.used - log.stored, log.newest)
+    if log.stored == 0 then
+      require('set_ttl')(log)
     end
   end
 
-  -- Takes back what a write charged. A log that was empty before is gone then.
+  -- Removes what `write` charged. A log that was empty before is gone then.
   local function undo(log)
-    kind.pop(log.key, log.used - log.held)
+    backend.pop(log.key, log.used - log.stored)
   end
 
-  -- The units of a charge are those of its time: units of one microsecond are all alike.
-  local function refund(log, made, units)
-    if made.time + log.window <= now then
+  -- The units of a charge are those of its time: units of one microsecond are interchangeable.
+  local function refund(log, charged, units)
+    if charged.time + log.window <= now then
       return
     end
-    if kind.take(log.key, made.time, units) and call('EXISTS', log.key) == 1 then
+    if backend.take(log.key, charged.time, units) and call('EXISTS', log.key) == 1 then
       renew(log)
     end
   end
 
-  -- The oldest go: they would be back soon.
-  local function give(log, units)
+  -- Removes the oldest units, which would expire first.
+  local function credit(log, units)
     if units < log.used then
-      kind.drop(log.key, log.skipped, units)
+      backend.drop(log.key, log.skipped, units)
       renew(log)
     elseif log.used > 0 then
       call('UNLINK', log.key)
@@ -98,6 +98,6 @@ return function(kind)
     write = write,
     undo = undo,
     refund = refund,
-    give = give,
+    credit = credit,
   }
 end

@@ -1,20 +1,20 @@
 --[[
 push: appends units to the list of a sliding_log, charged now.
 
-KEYS    none; is given one
-ARGV    none; is given how many
+KEYS    none; the caller passes the key
+ARGV    none; the caller passes the number of units
 reply   push
 calls   RPUSH
 server  Redis 5.0
 ]]
 
--- As many arguments as are passed to one command at once: unpack fails at 8 000.
+-- Arguments of one command: unpack fails at 8 000.
 local CHUNK = 4000
 
 return function(key, count)
   local entries, unpack = {}, table.unpack or unpack
   for index = 1, math.min(count, CHUNK) do
-    entries[index] = present
+    entries[index] = now_text
   end
   while count > 0 do
     local pushed = math.min(count, CHUNK)

@@ -1,25 +1,24 @@
 --[[
-sliding_buckets: the sliding window in steps. Counts of short aligned buckets, each of which counts
-in full until the last moment that it holds is a window back. Twin of
-src/algorithm/sliding_buckets.rs.
+sliding_buckets: the sliding window in steps. Counts short aligned buckets, each in full until its last
+moment is a window ago. Twin of src/algorithm/sliding_buckets.rs.
 
-KEYS    none; is given one
-ARGV    none; is given a quota
-reply   steps, grant, prepare
-calls   those of tally
+KEYS    none; the caller passes the key
+ARGV    none; the caller passes the quota
+reply   make_ops, fast_path, prepare
+calls   those of counter
 server  Redis 5.0
 
-Stored: for each bucket that is not empty, oldest first, its number since the epoch and its count.
+Stored: the number since the epoch and the count of each bucket that is not empty, oldest first.
 ]]
 
-local function prepare(quota, parts)
-  -- Rounded up: so one bucket more than the window has parts covers all that counts.
-  quota.length = math.ceil(quota.window / parts)
+local function prepare(quota, buckets)
+  -- Rounded up, so that `buckets` + 1 of them cover the window.
+  quota.length = math.ceil(quota.window / buckets)
   quota.current = math.floor(now / quota.length)
 end
 
--- When the units of a bucket have returned: a window after the last of its moments.
-local function returned_at(quota, index)
+-- Returns when the units of a bucket expire: a window after its last moment.
+local function expires_at(quota, index)
   return (index + 1) * quota.length - 1 + quota.window
 end
 
@@ -40,7 +39,7 @@ local function used(numbers)
   return sum
 end
 
-local steps, grant = need('tally')({
+local make_ops, fast_path = require('counter')({
   base = 1,
   group = 2,
 
@@ -50,12 +49,12 @@ local steps, grant = need('tally')({
 
   at = function(numbers, quota)
     local count, current = #numbers, quota.current
-    if count > 0 and numbers[count - 1] <= current and returned_at(quota, numbers[1]) > now then
+    if count > 0 and numbers[count - 1] <= current and expires_at(quota, numbers[1]) > now then
       return numbers
     end
     local counting = {}
     for at = 1, count, 2 do
-      if returned_at(quota, numbers[at]) > now then
+      if expires_at(quota, numbers[at]) > now then
         add_to(counting, math.min(numbers[at], current), numbers[at + 1])
       end
     end
@@ -69,7 +68,7 @@ local steps, grant = need('tally')({
     for at = 1, #numbers, 2 do
       left = left - numbers[at + 1]
       if left <= target then
-        return returned_at(quota, numbers[at]) - now
+        return expires_at(quota, numbers[at]) - now
       end
     end
     return 0
@@ -79,13 +78,13 @@ local steps, grant = need('tally')({
     add_to(numbers, quota.current, cost)
   end,
 
-  receipt = function(_, quota)
+  position = function(_, quota)
     return quota.current
   end,
 
   take = function(numbers, _, charge, units)
     for at = 1, #numbers, 2 do
-      if numbers[at] == charge.mark then
+      if numbers[at] == charge.position then
         numbers[at + 1] = math.max(numbers[at + 1] - units, 0)
         if numbers[at + 1] == 0 then
           table.remove(numbers, at)
@@ -97,15 +96,15 @@ local steps, grant = need('tally')({
     return false
   end,
 
-  -- Of the oldest first: they would be back soon, and the youngest are those that recent charges find
-  -- again.
-  give = function(numbers, quota, units)
+  -- Takes the oldest units first: they would expire soonest, and refunds of recent charges still find the
+  -- newest.
+  credit = function(numbers, quota, units)
     local left, size = {}, 0
     for at = 1, #numbers, 2 do
       local index, count = numbers[at], numbers[at + 1]
-      if returned_at(quota, index) > now then
-        local given = math.min(count, units)
-        count, units = count - given, units - given
+      if expires_at(quota, index) > now then
+        local taken = math.min(count, units)
+        count, units = count - taken, units - taken
       end
       if count > 0 then
         left[size + 1], left[size + 2] = index, count
@@ -116,4 +115,4 @@ local steps, grant = need('tally')({
   end,
 })
 
-return steps, grant, prepare
+return make_ops, fast_path, prepare

@@ -1,25 +1,24 @@
 --[[
-sliding_counter: the estimated sliding window. The count of this aligned window, and that of the one
-before by the part of it that a window back from now still overlaps, rounded up. Twin of
-src/algorithm/sliding_counter.rs.
+sliding_counter: the estimated sliding window. Counts this aligned window in full, and the previous one by
+the part that a window ending now still overlaps, rounded up. Twin of src/algorithm/sliding_counter.rs.
 
-KEYS    none; is given one
-ARGV    none; is given a quota
-reply   steps, grant, prepare
-calls   those of tally
+KEYS    none; the caller passes the key
+ARGV    none; the caller passes the quota
+reply   make_ops, fast_path, prepare
+calls   those of counter
 server  Redis 5.0
 
-Stored: the window, the count of the one before, its own count.
+Stored: the number of the window, the count of the previous window, the count of this window.
 ]]
 
-local tick_of = need('tick')
+local tick_of = require('arithmetic')
 local floor, ceil, min = math.floor, math.ceil, math.min
 
 local function tick_for(numbers, quota)
   return tick_of(math.max(numbers[2], numbers[3], quota.limit), quota.window)
 end
 
--- The longest overlap at which the window before counts as at most `target`.
+-- Returns the longest overlap at which the previous window counts as at most `target`.
 local function overlap_for(numbers, quota, target)
   if target >= numbers[2] then
     return quota.window
@@ -28,7 +27,7 @@ local function overlap_for(numbers, quota, target)
   return floor(target * floor(quota.window / tick) / numbers[2]) * tick
 end
 
--- The most units of the window before that count as at most `target` now.
+-- Returns the most units of the previous window that count as at most `target` now.
 local function previous_for(numbers, quota, target)
   local tick = tick_for(numbers, quota)
   local most = floor(target * floor(quota.window / tick) / ceil(quota.left / tick))
@@ -57,7 +56,7 @@ local function used(numbers, quota)
   return counted + min(part, previous)
 end
 
-local steps, grant = need('tally')({
+local make_ops, fast_path = require('counter')({
   is_after = function(numbers, quota)
     return numbers[1] > quota.current
   end,
@@ -69,10 +68,10 @@ local steps, grant = need('tally')({
     local overlap = quota.left
     local left = target - numbers[3]
     if left >= 0 then
-      -- The window before has to slide on.
+      -- The previous window has to slide out far enough.
       return overlap - min(overlap_for(numbers, quota, left), overlap)
     end
-    -- What counts in full has to become the window before, and then slide on.
+    -- This window has to become the previous one, and then slide out far enough.
     local next = { numbers[1] + 1, numbers[3], 0 }
     return overlap + quota.window - overlap_for(next, quota, target)
   end,
@@ -81,13 +80,13 @@ local steps, grant = need('tally')({
     numbers[3] = numbers[3] + cost
   end,
 
-  receipt = function(numbers)
+  position = function(numbers)
     return numbers[1]
   end,
 
   take = function(numbers, _, charge, units)
-    -- Of this window, or of the one before.
-    local count = 3 - (numbers[1] - charge.mark)
+    -- 3 is the count of this window, 2 of the previous one.
+    local count = 3 - (numbers[1] - charge.position)
     if count ~= 3 and count ~= 2 then
       return false
     end
@@ -95,10 +94,10 @@ local steps, grant = need('tally')({
     return true
   end,
 
-  -- Of this window first, whose units would count longest. Then of the one before as few as it takes:
-  -- with each, the part of them that counts falls by one or not at all. Only where more counts than a
-  -- limit that was lowered since may it fall by more: what is left is counted in a finer tick.
-  give = function(numbers, quota, units)
+  -- Takes units of this window first, which would count longest. Then as few as possible of the previous
+  -- one: each lowers the part that counts by one or not at all. It may fall by more only where more counts
+  -- than a limit that was lowered since: what is left is counted in a finer tick.
+  credit = function(numbers, quota, units)
     local settled = at(numbers, quota)
     if units <= settled[3] then
       numbers[3] = numbers[3] - units
@@ -106,7 +105,7 @@ local steps, grant = need('tally')({
     end
     local previous = previous_for(settled, quota, used(settled, quota) - units)
     if numbers[1] < settled[1] then
-      -- What is stored as this window is by now the one before.
+      -- The stored window is the previous one by now.
       numbers[3] = previous
     else
       numbers[2], numbers[3] = previous, 0
@@ -115,4 +114,4 @@ local steps, grant = need('tally')({
   end,
 }, '^(%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d')
 
-return steps, grant, need('aligned')
+return make_ops, fast_path, require('aligned')

@@ -1,70 +1,69 @@
 --[[
-sliding_log: the exact sliding window. A list of the times at which units were charged, in whole
-microseconds, oldest first, one entry a unit. What decides where one quota stands alone is here; for
-all else are the steps of log.
+sliding_log: the exact sliding window. A list with one entry for each unit: the time of its charge in
+whole microseconds, oldest first. This file decides for a single quota; list and log do the rest.
 
 KEYS    the list
-ARGV    none; is given a quota
-reply   steps, grant
+ARGV    none; the caller passes the quota
+reply   make_ops, fast_path
 calls   LLEN, LINDEX twice; to charge one unit RPUSH
 server  Redis 5.0
 ]]
 
 local call = redis.call
 
-local function steps()
-  return need('log')(need('list'))
+local function make_ops()
+  return require('log')(require('list'))
 end
 
--- Charges as many of so many checks of a cost as are admitted, and tells how many. Appends what the
--- quota says after each, and of the first that is refused.
-local function grant(quota, first, cost, count, reply, size)
-  local key, window, limit = KEYS[first], quota.window, quota.limit
+-- Charges as many checks of a cost as are admitted, and returns their number. Appends the reply to each
+-- of them, and to the first that is refused.
+local function fast_path(quota, first_key, cost, count, reply, size)
+  local key, window, limit = KEYS[first_key], quota.window, quota.limit
   local used, oldest = call('LLEN', key), now
   if used > 0 then
     local newest = call('LINDEX', key, '-1')
     oldest = (used > 1 and call('LINDEX', key, '0') or newest) + 0
-    -- Mostly there is nothing to rewind and nothing to trim. Texts of 16 digits, from 2001 to 2286,
-    -- compare as their numbers do.
-    if newest > present or oldest + window <= now then
-      quota.key, quota.settle = key, quota.settle or need('settle')(need('list'))
-      used, oldest = quota.settle(quota, cost, used, oldest, newest)
+    -- Usually there is nothing to rewind or to trim. Texts of 16 digits, from 2001 to 2286, compare as
+    -- their numbers do.
+    if newest > now_text or oldest + window <= now then
+      quota.key, quota.advance = key, quota.advance or require('advance')(require('list'))
+      used, oldest = quota.advance(quota, cost, used, oldest, newest)
       oldest = oldest or now
     end
   end
-  local granted, units = count, cost * count
+  local admitted, units = count, cost * count
   if used + units > limit then
-    granted = used + cost <= limit and math.floor((limit - used) / cost) or 0
-    units = granted * cost
+    admitted = used + cost <= limit and math.floor((limit - used) / cost) or 0
+    units = admitted * cost
   end
   if units == 1 then
-    call('RPUSH', key, present)
+    call('RPUSH', key, now_text)
   elseif units > 1 then
-    need('push')(key, units)
+    require('push')(key, units)
   end
   if used == 0 and units > 0 then
-    quota.key, quota.begin = key, quota.begin or need('begin')
-    quota.begin(quota)
+    quota.key, quota.set_ttl = key, quota.set_ttl or require('set_ttl')
+    quota.set_ttl(quota)
   end
   local reset = oldest < now and oldest + window - now or window
   for after = used + cost, used + units, cost do
     reply[size + 1], reply[size + 2] = after, reset
     size = size + 2
   end
-  if granted == count then
-    return granted, size
+  if admitted == count then
+    return admitted, size
   end
-  local wait, held = reset, used
+  local wait, stored = reset, used
   used = used + units
   if cost > limit or used + cost > limit + 1 then
-    -- More has to leave than the oldest unit.
-    quota.made, quota.key = quota.made or steps(), key
-    quota.used, quota.held, quota.oldest, quota.skipped = used, held, oldest, 0
-    quota.made.judge(quota, quota, cost)
+    -- More than the oldest unit has to expire.
+    quota.ops, quota.key = quota.ops or make_ops(), key
+    quota.used, quota.stored, quota.oldest, quota.skipped = used, stored, oldest, 0
+    quota.ops.judge(quota, quota, cost)
     used, wait, reset = quota.used, quota.wait, quota.reset
   end
   reply[size + 1], reply[size + 2], reply[size + 3] = used, wait, reset
-  return granted, size + 3
+  return admitted, size + 3
 end
 
-return steps, grant
+return make_ops, fast_path

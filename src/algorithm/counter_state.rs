@@ -1,5 +1,5 @@
 //! The steps shared by the algorithms that keep a few numbers rather than each unit. Twin of
-//! `lua/tally.lua`.
+//! `lua/counter.lua`.
 //!
 //! A counter is stored as of its last charge. Each check calculates what has expired since then. So
 //! a refusal writes nothing.
@@ -132,7 +132,7 @@ impl<T: CountingRule> CounterState<T> {
     /// Takes units of a charge back. Finds none after the clock stepped back: the charge then does not
     /// stand where its receipt says.
     pub(super) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
-        self.generation == charge.receipt.stamp
+        self.generation == charge.receipt.generation
             && !self.counter.is_in_future(&check)
             && self.counter.current(&check).used(&check) > 0
             && self.counter.refund(&check, charge, units.into())
@@ -178,8 +178,8 @@ fn judge<T: CountingRule>(current: &T, used: u64, generation: u64, check: QuotaC
         },
         renewed: false,
         receipt: Receipt {
-            stamp: generation,
-            mark: current.position(&check),
+            generation,
+            position: current.position(&check),
             scope: CountScope::Own,
         },
     }

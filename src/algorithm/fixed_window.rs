@@ -46,7 +46,7 @@ impl CountingRule for FixedWindow {
     }
 
     fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
-        let counts = self.window == charge.receipt.mark;
+        let counts = self.window == charge.receipt.position;
         if counts {
             self.count = self.count.saturating_sub(units);
         }

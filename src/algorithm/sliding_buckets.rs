@@ -83,7 +83,7 @@ impl CountingRule for SlidingBuckets {
     fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let mut found = false;
         self.buckets.retain_mut(|bucket| {
-            if bucket.index == charge.receipt.mark {
+            if bucket.index == charge.receipt.position {
                 bucket.count = bucket.count.saturating_sub(units);
                 found = true;
             }

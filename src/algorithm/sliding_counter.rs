@@ -102,7 +102,7 @@ impl CountingRule for SlidingCounter {
     }
 
     fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
-        let count = match self.window.checked_sub(charge.receipt.mark) {
+        let count = match self.window.checked_sub(charge.receipt.position) {
             Some(0) => &mut self.current,
             Some(1) => &mut self.previous,
             _ => return false,

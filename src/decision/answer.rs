@@ -173,9 +173,9 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receipt {
     /// The generation of the count. A count that was reset or has ended since is in another one.
-    pub(crate) stamp: u64,
+    pub(crate) generation: u64,
     /// The position in the count.
-    pub(crate) mark: u64,
+    pub(crate) position: u64,
     pub(crate) scope: CountScope,
 }
 

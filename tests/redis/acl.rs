@@ -1,4 +1,4 @@
-//! The rights that a user of Redis needs: those that the documentation lists, and none of them less.
+//! The permissions that a Redis user needs are exactly those that the documentation lists.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tollgate::{Algorithm, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 use crate::support::costs::algorithms;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 
-/// The rights that a cluster needs as well.
+/// The permissions that a cluster needs in addition.
 #[cfg(feature = "cluster")]
 pub(crate) const OF_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
 
-/// The line in the documentation of the store, in words.
+/// The words of the ACL rule in the documentation of the store.
 pub(crate) fn documented() -> Vec<&'static str> {
     let docs = include_str!("../../src/store/redis/redis_store.rs");
     let (_, line) = docs.split_once("/// ACL SETUSER ").unwrap();
@@ -21,20 +21,20 @@ pub(crate) fn documented() -> Vec<&'static str> {
     ["ACL", "SETUSER"].into_iter().chain(words).collect()
 }
 
-/// The server's time, so much later.
+/// A store whose clock is ahead of the server's.
 fn later(store: &RedisStore, millis: u32) -> RedisStore {
     let clock = include_str!("../../lua/clock.lua");
-    let present = "present = string.format('%.0f', now)";
-    let clock = format!("{clock}\nnow = now + {millis} * 1000\n{present}\n");
+    let now_text = "now_text = string.format('%.0f', now)";
+    let clock = format!("{clock}\nnow = now + {millis} * 1000\n{now_text}\n");
     store.clone().with_clock_source(&clock, TestClock::new())
 }
 
-/// Everything that a store does, until something fails.
+/// Runs every operation of a store, until one fails.
 async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
     store.ping().await?;
     for (name, algorithm) in algorithms() {
         let key = format!("ada:{run}");
-        // Some of what was charged expires and is trimmed, and then the clock steps back.
+        // Some units expire and are trimmed, and then the clock steps back.
         for millis in [0, 6_000, 12_000, 11_000] {
             let quota = Quota::new(9, Duration::from_secs(10)).algorithm(algorithm);
             let limiter = RateLimiter::new(later(store, millis), quota).name(name);
@@ -66,14 +66,14 @@ fn store(server: &RedisServer) -> RedisStore {
 }
 
 #[tokio::test]
-async fn the_rights_that_are_documented_suffice() {
+async fn the_documented_permissions_suffice() {
     let server = RedisServer::start();
     run(&mut server.connect(), &documented());
     use_all(&store(&server), 0).await.unwrap();
 }
 
 #[tokio::test]
-async fn each_right_is_needed_and_that_one_is_missing_is_said() {
+async fn each_permission_is_needed_and_its_lack_is_named() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let mut rights: Vec<&str> = documented();
@@ -94,21 +94,21 @@ async fn each_right_is_needed_and_that_one_is_missing_is_said() {
     }
 }
 
-/// Two quotas of these algorithms, each with a count of its own. No window ends meanwhile.
+/// Two quotas of these algorithms, stored in different keys. No window ends during the test.
 fn pair(first: Algorithm, second: Algorithm) -> [Quota; 2] {
     let days = |days: u64| Duration::from_secs(days * 86_400);
     [(first, 300), (second, 310)]
         .map(|(algorithm, window)| Quota::new(1_000, days(window)).algorithm(algorithm))
 }
 
-/// Units that each quota counts.
+/// The units used in each quota.
 async fn used(limiter: &RateLimiter, key: &str) -> Vec<u32> {
     let decision = limiter.peek(key).await.unwrap();
     decision.quotas().map(|quota| quota.used()).collect()
 }
 
 #[tokio::test]
-async fn a_check_that_fails_for_want_of_a_right_is_charged_to_none_of_its_quotas() {
+async fn a_check_that_fails_by_a_missing_permission_charges_no_quota() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let store = store(&server);
@@ -151,7 +151,7 @@ async fn a_check_that_fails_for_want_of_a_right_is_charged_to_none_of_its_quotas
 }
 
 #[tokio::test]
-async fn a_log_is_whole_where_a_right_is_missing_when_the_clock_has_stepped_back() {
+async fn a_log_stays_whole_if_a_permission_is_missing_after_the_clock_stepped_back() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let store = store(&server);
@@ -185,7 +185,7 @@ async fn a_log_is_whole_where_a_right_is_missing_when_the_clock_has_stepped_back
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_by_a_log_when_its_clock_has_stepped_back() {
+async fn a_full_server_still_refuses_by_a_log_after_its_clock_stepped_back() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     run(&mut connection, &documented());
@@ -205,7 +205,7 @@ async fn a_full_server_refuses_by_a_log_when_its_clock_has_stepped_back() {
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn a_cluster_needs_one_right_more() {
+async fn a_cluster_needs_one_more_permission() {
     let server = RedisServer::start_cluster();
     let url = format!(
         "redis+cluster://limiter:password@127.0.0.1:{}",

@@ -1,4 +1,4 @@
-//! What operators do with keys holds in all processes, and what that takes.
+//! Administration of keys holds in all processes, and what it costs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +19,13 @@ use crate::support::test_time::TestTime;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The list of what is blocked.
+/// The block list.
 const LIST: &str = "tollgate:v1:{blocks}";
 
-/// How often a process looks unless it is told otherwise, and what a busy machine takes besides.
+/// The default refresh interval, with a margin for a busy machine.
 const SOON: Duration = Duration::from_millis(1_300);
 
-/// A limiter of a process of its own, which looks for what others have blocked.
+/// A limiter as in a process of its own, which refreshes the block list.
 fn limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::open(&server.url()).unwrap();
     RateLimiter::new(store.deadline(10 * SECOND), Quota::per_hour(1_000_000))
@@ -35,7 +35,7 @@ async fn source(limiter: &RateLimiter, key: &str) -> Source {
     limiter.check(key).await.unwrap().source()
 }
 
-/// Checks a key until it is decided so, and returns how long that took.
+/// Checks a key until the decision has this source, and returns the time taken.
 async fn until(limiter: &RateLimiter, key: &str, wanted: Source) -> Duration {
     let begin = Instant::now();
     while source(limiter, key).await != wanted {
@@ -46,7 +46,7 @@ async fn until(limiter: &RateLimiter, key: &str, wanted: Source) -> Duration {
 }
 
 #[tokio::test]
-async fn what_one_process_blocks_all_others_refuse_within_a_second_and_so_it_ends() {
+async fn a_block_starts_and_ends_in_all_processes_within_a_second() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     assert_eq!(source(&there, "ada").await, Source::Redis);
@@ -55,7 +55,7 @@ async fn what_one_process_blocks_all_others_refuse_within_a_second_and_so_it_end
         assert_eq!(source(&here, "ada").await, Source::Block);
         let took = until(&there, "ada", Source::Block).await;
         assert!(took < SOON, "{took:?}");
-        // Whoever unblocks it.
+        // Another process unblocks it.
         there.admin().unblock("ada").await.unwrap();
         assert_eq!(source(&there, "ada").await, Source::Redis);
         let took = until(&here, "ada", Source::Redis).await;
@@ -64,18 +64,18 @@ async fn what_one_process_blocks_all_others_refuse_within_a_second_and_so_it_end
 }
 
 #[tokio::test]
-async fn a_process_that_was_idle_learns_of_a_block_by_its_first_check() {
+async fn an_idle_process_learns_of_a_block_at_its_first_check() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", HOUR).await.unwrap();
-    // It does not wait for what it may do without.
+    // The check does not wait for the list.
     assert_eq!(source(&there, "ada").await, Source::Redis);
     let took = until(&there, "ada", Source::Block).await;
     assert!(took < SECOND / 2, "{took:?}");
 }
 
 #[tokio::test]
-async fn what_one_process_resets_and_gives_another_that_has_refused_admits_within_a_second() {
+async fn resets_and_credits_end_refusals_of_other_processes_within_a_second() {
     let server = RedisServer::start();
     let [here, there] = [store_on(&server), store_on(&server)]
         .map(|store| RateLimiter::new(store, Quota::per_hour(5)));
@@ -97,9 +97,9 @@ async fn what_one_process_resets_and_gives_another_that_has_refused_admits_withi
 }
 
 #[tokio::test]
-async fn a_look_and_a_list_tell_at_once_what_others_have_blocked() {
+async fn peek_and_list_show_blocks_of_other_processes_at_once() {
     let server = RedisServer::start();
-    // One of them never looks by itself.
+    // One of them never refreshes on its own.
     let [here, there] = [
         limiter(&server),
         RateLimiter::new(store_on(&server), Quota::per_hour(5)),
@@ -119,7 +119,7 @@ async fn a_look_and_a_list_tell_at_once_what_others_have_blocked() {
 }
 
 #[tokio::test]
-async fn a_block_for_good_is_one_in_other_processes_too() {
+async fn a_permanent_block_holds_in_other_processes_too() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", Duration::MAX).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_block_for_good_is_one_in_other_processes_too() {
 }
 
 #[tokio::test]
-async fn a_blocked_key_costs_redis_nothing_and_a_list_that_is_known_one_command_a_second() {
+async fn a_blocked_key_costs_redis_nothing_and_an_unchanged_list_one_command_a_second() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let quiet = RateLimiter::new(store_on(&server), Quota::per_hour(5));
@@ -158,7 +158,7 @@ async fn a_blocked_key_costs_redis_nothing_and_a_list_that_is_known_one_command_
 }
 
 #[tokio::test]
-async fn a_process_that_is_told_not_to_look_knows_its_own_blocks_only() {
+async fn a_process_without_refresh_knows_only_its_own_blocks() {
     let server = RedisServer::start();
     let [here, there] =
         [(); 2].map(|()| RateLimiter::new(store_on(&server), Quota::per_hour(1_000)));
@@ -170,7 +170,7 @@ async fn a_process_that_is_told_not_to_look_knows_its_own_blocks_only() {
     }
 }
 
-/// A limiter that falls back, and its clock in this process.
+/// A limiter that falls back to memory, and the clock of this process.
 fn falling_back(server: &RedisServer) -> (RateLimiter, TestClock) {
     let local = TestClock::new();
     let clock = include_str!("../../lua/clock.lua");
@@ -206,13 +206,13 @@ async fn a_block_outlives_the_server_and_ends_on_time_without_it() {
 }
 
 #[tokio::test]
-async fn while_the_server_is_away_operators_are_told_so_each_time() {
+async fn while_the_server_is_down_every_admin_operation_fails() {
     let mut server = RedisServer::start();
     let (limiter, _) = falling_back(&server);
     let admin = limiter.admin();
     admin.block("ada", HOUR).await.unwrap();
     server.kill();
-    // Also when the breaker is open.
+    // Eight rounds: the breaker opens meanwhile.
     for _ in 0..8 {
         for outcome in [
             admin.peek("ada").await.map(drop),
@@ -227,12 +227,12 @@ async fn while_the_server_is_away_operators_are_told_so_each_time() {
         }
         let _ = limiter.check("bob").await.unwrap();
     }
-    // What was not done is not done here either.
+    // Failed operations have no effect in this process either.
     assert_eq!(source(&limiter, "ada").await, Source::Block);
     assert_eq!(source(&limiter, "bob").await, Source::Fallback);
 }
 
-/// Has so many keys be blocked, for a day.
+/// Blocks this many keys for a day.
 fn fill(connection: &mut redis::Connection, keys: usize) {
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
     let mut members = vec![(seconds * 1_000, "#".to_owned())];
@@ -242,7 +242,7 @@ fn fill(connection: &mut redis::Connection, keys: usize) {
 }
 
 #[tokio::test]
-async fn a_list_that_is_full_takes_no_more_but_who_is_in_it_and_says_so() {
+async fn a_full_list_accepts_only_its_members_and_fails_for_others() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     fill(&mut connection, 9_999);
@@ -257,7 +257,7 @@ async fn a_list_that_is_full_takes_no_more_but_who_is_in_it_and_says_so() {
     assert_eq!(source(&there, "key:10000").await, Source::Redis);
     assert_eq!(source(&there, "key:9999").await, Source::Block);
 
-    // Another time for one that is blocked needs no room, and its end makes some.
+    // Blocking a blocked key again needs no room, and unblocking it makes room.
     admin.block("ada", 2 * HOUR).await.unwrap();
     let left = there.admin().peek("ada").await.unwrap().blocked_for();
     assert!(left.unwrap() > HOUR, "{left:?}");
@@ -273,7 +273,7 @@ async fn a_list_that_is_full_takes_no_more_but_who_is_in_it_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_has_ended_makes_room_and_leaves_the_list() {
+async fn ended_blocks_are_removed_and_make_room() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let limiter = RateLimiter::new(time.redis.clone(), Quota::per_hour(3));
@@ -285,7 +285,7 @@ async fn what_has_ended_makes_room_and_leaves_the_list() {
     admin.block("eve", HOUR).await.unwrap();
     let members: Vec<String> = time.connection().zrange(LIST, 0, -1).unwrap();
     assert_eq!(members, ["#", "default,bob", "default,eve"]);
-    // Who is blocked last is blocked longest here: the list is kept for some seconds more.
+    // The last block is the longest: the list lives for some seconds more.
     let kept = time.times_to_live();
     let (_, left) = kept.iter().find(|(key, _)| key == LIST).unwrap();
     assert_eq!(*left, 3_605_000);
@@ -295,7 +295,7 @@ async fn what_has_ended_makes_room_and_leaves_the_list() {
 }
 
 #[tokio::test]
-async fn a_list_lives_as_long_as_what_it_says_and_little_longer() {
+async fn a_list_expires_shortly_after_its_last_block() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let admin = RateLimiter::new(store_on(&server), Quota::per_hour(3)).admin();
@@ -320,7 +320,7 @@ async fn a_list_lives_as_long_as_what_it_says_and_little_longer() {
 }
 
 #[tokio::test]
-async fn a_list_that_is_lost_blocks_nobody_within_a_second_and_begins_anew() {
+async fn a_lost_list_blocks_no_key_within_a_second_and_starts_again() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     here.admin().block("ada", HOUR).await.unwrap();
@@ -336,7 +336,7 @@ async fn a_list_that_is_lost_blocks_nobody_within_a_second_and_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_list_is_known_anew_when_its_version_goes_back() {
+async fn a_list_is_read_again_when_its_version_goes_back() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let clock = include_str!("../support/clock.lua");
@@ -347,14 +347,14 @@ async fn a_list_is_known_anew_when_its_version_goes_back() {
     assert_eq!(there.admin().blocked().await.unwrap().len(), 1);
     let before: u64 = time.connection().zscore(LIST, "#").unwrap();
 
-    // A clock that stands still or steps back makes another version all the same.
+    // A clock that stands still or steps back still makes a new version.
     time.step_back(60 * SECOND);
     here.admin().block("bob", HOUR).await.unwrap();
     assert_eq!(there.admin().blocked().await.unwrap().len(), 2);
     let after: u64 = time.connection().zscore(LIST, "#").unwrap();
     assert_eq!(after, before + 1);
 
-    // Of a list that is lost and made anew it is an earlier one.
+    // A list that was lost and made again has an earlier version.
     run(time.connection(), &["DEL", LIST]);
     here.admin().block("eve", HOUR).await.unwrap();
     let anew: u64 = time.connection().zscore(LIST, "#").unwrap();
@@ -367,7 +367,7 @@ async fn a_list_is_known_anew_when_its_version_goes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_is_blocked_here_holds_at_once_whatever_looks_are_under_way() {
+async fn a_local_block_holds_at_once_despite_refreshes_in_flight() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     let looking: Vec<_> = (0..6)
@@ -380,7 +380,7 @@ async fn what_is_blocked_here_holds_at_once_whatever_looks_are_under_way() {
             })
         })
         .collect();
-    // So that there is always something to be told.
+    // So that every refresh finds a new version.
     let changing = tokio::spawn(async move {
         for round in 0_u32.. {
             let duration = HOUR + Duration::from_secs(round.into());
@@ -402,7 +402,7 @@ async fn what_is_blocked_here_holds_at_once_whatever_looks_are_under_way() {
     }
 }
 
-/// A connection that keeps the first answer to a look at the list back, until it is let go.
+/// A connection that holds back the first reply to a refresh of the list until it is released.
 #[derive(Clone)]
 struct Late {
     connection: MultiplexedConnection,
@@ -418,9 +418,9 @@ impl ConnectionLike for Late {
             let names_list = packed
                 .windows(LIST.len())
                 .any(|text| text == LIST.as_bytes());
-            // EVALSHA, hash, how many keys, the key, version: to block takes one more.
+            // EVALSHA, hash, number of keys, key, version. The script that blocks has one argument more.
             let looks = names_list && cmd.args_iter().count() == 5;
-            // Until then the server may not know the script.
+            // Before that, the server may not know the script.
             let is_told = looks && answer.is_ok();
             if is_told && !self.is_kept.swap(true, Ordering::SeqCst) {
                 let _ = self.let_go.acquire().await;
@@ -444,7 +444,7 @@ impl ConnectionLike for Late {
 }
 
 #[tokio::test]
-async fn an_answer_from_before_a_block_does_not_undo_it() {
+async fn a_reply_from_before_a_block_does_not_undo_it() {
     let server = RedisServer::start();
     let there = limiter(&server);
     there.admin().block("bob", HOUR).await.unwrap();
@@ -470,7 +470,7 @@ async fn an_answer_from_before_a_block_does_not_undo_it() {
     }
     here.admin().block("ada", HOUR).await.unwrap();
     late.let_go.add_permits(1);
-    // It is told what is so now.
+    // The refresh returns the current list.
     let told: Vec<_> = look
         .await
         .unwrap()
@@ -484,7 +484,7 @@ async fn an_answer_from_before_a_block_does_not_undo_it() {
 }
 
 #[tokio::test]
-async fn services_of_another_prefix_have_a_list_of_their_own() {
+async fn another_prefix_has_another_list() {
     let server = RedisServer::start();
     let one = limiter(&server);
     let other = RateLimiter::new(store_on(&server).prefix("other"), Quota::per_hour(3));
@@ -493,7 +493,7 @@ async fn services_of_another_prefix_have_a_list_of_their_own() {
     assert_eq!(source(&other, "ada").await, Source::Redis);
 }
 
-/// A limiter of a user without some right.
+/// A limiter of a user that lacks some permissions.
 fn without(server: &RedisServer, rights: &[&str]) -> RateLimiter {
     let rights = [
         &["ACL", "SETUSER", "limiter", "on", ">pw", "~*", "+@all"],
@@ -508,7 +508,7 @@ fn without(server: &RedisServer, rights: &[&str]) -> RateLimiter {
 }
 
 #[tokio::test]
-async fn without_the_right_to_look_checks_go_on_and_one_line_says_what_is_missing() {
+async fn without_the_permission_to_refresh_checks_go_on_and_one_line_names_it() {
     let server = RedisServer::start();
     let limiter = without(&server, &["-zrange", "-zrangebyscore", "-zadd"]);
     log::keep();
@@ -537,7 +537,7 @@ async fn without_the_right_to_look_checks_go_on_and_one_line_says_what_is_missin
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_blocks_nobody_and_says_so() {
+async fn a_full_server_fails_to_block() {
     let server = RedisServer::start();
     let limiter = limiter(&server);
     let mut connection = server.connect();
@@ -549,7 +549,7 @@ async fn a_server_that_is_full_blocks_nobody_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_unblocks_one_of_several_and_all_others_see_it() {
+async fn a_full_server_unblocks_one_of_several_keys_in_all_processes() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&server));
     let keys = ["ada", "bob"];
@@ -562,7 +562,7 @@ async fn a_server_that_is_full_unblocks_one_of_several_and_all_others_see_it() {
     for key in keys {
         here.admin().unblock("nobody").await.unwrap();
         here.admin().unblock(key).await.unwrap();
-        // Others ask Redis again: whether it has room for a count is another matter.
+        // The others ask Redis again, which may have no room for a count.
         let begin = Instant::now();
         while let Ok(decision) = there.check(key).await
             && decision.source() == Source::Block
@@ -576,7 +576,7 @@ async fn a_server_that_is_full_unblocks_one_of_several_and_all_others_see_it() {
 }
 
 #[tokio::test]
-async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
+async fn a_list_of_another_type_is_a_misconfiguration_and_checks_go_on() {
     let server = RedisServer::start();
     let () = server.connect().set(LIST, "somebody else's").unwrap();
     let store = store_on(&server).block_list_refresh(Duration::from_millis(20));
@@ -584,7 +584,7 @@ async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
     log::keep();
     let error = limiter.admin().blocked().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
-    // Once is no news; then it is said once, and once when it is over.
+    // The first failure is not logged. Then there is one line, and one when it is over.
     let mut lines = Vec::new();
     for list_is_bad in [true, false] {
         let begin = Instant::now();
@@ -658,7 +658,7 @@ async fn on_a_cluster_of_six_a_block_holds_for_keys_of_each_master() {
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn on_a_cluster_that_has_lost_a_master_blocks_are_told_by_the_others() {
+async fn on_a_cluster_without_one_master_blocks_are_read_from_the_others() {
     use crate::support::cluster::Cluster;
 
     let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
@@ -685,7 +685,7 @@ async fn on_a_cluster_that_has_lost_a_master_blocks_are_told_by_the_others() {
         let _ = there.check(&of_lost).await;
     }
     assert_eq!(source(&there, &of_lost).await, Source::Fallback);
-    // As soon as the others know that one is gone.
+    // Once the other nodes know that one is gone.
     let patience = Instant::now() + 10 * SECOND;
     while let Err(error) = here.admin().block(&of_list, HOUR).await {
         assert!(Instant::now() < patience, "{error}");
@@ -697,7 +697,7 @@ async fn on_a_cluster_that_has_lost_a_master_blocks_are_told_by_the_others() {
         assert!(begin.elapsed() < 2 * SOON, "{:?}", begin.elapsed());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A key whose counts are gone can be blocked.
+    // A key whose counts were on the dead master can be blocked.
     there.admin().block(&of_lost, HOUR).await.unwrap();
     assert_eq!(source(&there, &of_lost).await, Source::Block);
 }

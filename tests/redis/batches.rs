@@ -1,4 +1,4 @@
-//! Checks that wait at the same time travel in one call, and are decided as if each had its own.
+//! Checks that wait at the same time share a call, and are decided as if each had its own.
 
 use std::future::Future;
 use std::pin::pin;
@@ -36,14 +36,14 @@ async fn check_all(
     decisions
 }
 
-/// How many calls of scripts the server has seen since `forget_calls`.
+/// The EVALSHA calls that the server has run since `forget_calls`.
 fn scripts_called(connection: &mut redis::Connection) -> u64 {
     let calls = calls(connection);
     calls.get("evalsha").copied().unwrap_or(0)
 }
 
 #[tokio::test]
-async fn checks_of_one_key_travel_as_one_and_are_granted_in_their_order() {
+async fn checks_of_one_key_share_an_entry_and_are_decided_in_order() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (_, algorithm) in algorithms() {
@@ -59,7 +59,7 @@ async fn checks_of_one_key_travel_as_one_and_are_granted_in_their_order() {
             assert_eq!(decision.used(), place.min(90), "{algorithm:?}: {place}");
             assert_eq!(decision.retry_after().is_some(), place > 90);
         }
-        // The first finds nobody there, and goes at once.
+        // The first finds an empty queue, and is sent at once.
         assert_eq!(scripts_called(&mut connection), 2, "{algorithm:?}");
     }
 }
@@ -79,7 +79,7 @@ async fn checks_of_many_keys_share_calls_of_bounded_length() {
 }
 
 #[tokio::test]
-async fn a_check_that_is_alone_waits_for_nobody() {
+async fn a_single_check_is_sent_at_once() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let limiter = limiter(&server, Quota::per_hour(50)).await;
@@ -113,7 +113,7 @@ async fn a_check_whose_future_is_dropped_before_it_is_sent_is_not_charged() {
     let server = RedisServer::start();
     let limiter = limiter(&server, Quota::per_hour(9)).await;
     let mut context = Context::from_waker(Waker::noop());
-    // Behind one that is on its way, and by themselves.
+    // Once behind a check in flight, once alone.
     let mut first = pin!(limiter.check("bob"));
     assert!(first.as_mut().poll(&mut context).is_pending());
     for _ in 0..3 {
@@ -123,14 +123,14 @@ async fn a_check_whose_future_is_dropped_before_it_is_sent_is_not_charged() {
     assert_eq!(first.await.unwrap().used(), 1);
     for _ in 0..3 {
         let check = pin!(limiter.check("ada"));
-        // It is asked for now, and nothing has run that could send it.
+        // The check is queued, and no task has run that could send it.
         assert!(check.poll(&mut context).is_pending());
     }
     assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
 }
 
 #[tokio::test]
-async fn who_is_late_is_told_so_whenever_the_others_came() {
+async fn each_check_times_out_by_its_own_deadline() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(150);
     let store = store_on(&server).deadline(deadline);
@@ -141,7 +141,7 @@ async fn who_is_late_is_told_so_whenever_the_others_came() {
     for place in 0..60 {
         let limiter = limiter.clone();
         checks.spawn(async move {
-            // All of them before the first is late: what comes later is not asked at all.
+            // All of them start before the first times out: later ones would not be sent at all.
             tokio::time::sleep(Duration::from_millis(2 * place)).await;
             let begin = Instant::now();
             let outcome = limiter.check(format!("key:{}", place % 7)).await;
@@ -157,7 +157,7 @@ async fn who_is_late_is_told_so_whenever_the_others_came() {
 }
 
 #[tokio::test]
-async fn a_batch_goes_on_when_the_script_was_forgotten_and_when_one_of_its_keys_is_bad() {
+async fn a_batch_succeeds_after_a_script_flush_and_beside_a_bad_key() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let limiter = limiter(&server, Quota::per_hour(9)).await;
@@ -174,7 +174,7 @@ async fn a_batch_goes_on_when_the_script_was_forgotten_and_when_one_of_its_keys_
 }
 
 #[test]
-fn a_runtime_that_ends_while_checks_are_on_their_way_does_not_hang() {
+fn a_runtime_that_shuts_down_with_checks_in_flight_does_not_hang() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1_000_000));
     let (done, ended) = std::sync::mpsc::channel();

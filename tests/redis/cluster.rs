@@ -8,7 +8,7 @@ use crate::store_on;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
 
-/// Checks a unit of each of a hundred keys, at once.
+/// Checks one unit of each of a hundred keys, concurrently.
 async fn check_all(limiter: &RateLimiter) -> Vec<u32> {
     let checks = (0..100).map(|key| {
         let limiter = limiter.clone();
@@ -21,11 +21,11 @@ async fn check_all(limiter: &RateLimiter) -> Vec<u32> {
     used
 }
 
-/// How many calls a hundred checks take on a cluster, once that is known for one.
+/// The calls that a hundred checks take, once the store knows that the server is in a cluster.
 async fn calls_on_a_cluster(configure: impl FnOnce(RedisStore) -> RedisStore) -> u64 {
     let server = RedisServer::start_cluster();
     let limiter = RateLimiter::new(configure(store_on(&server)), Quota::per_hour(9));
-    // Refused as a whole, and sent again slot by slot: nothing is charged twice.
+    // The call fails as a whole and is sent again slot by slot: nothing is charged twice.
     assert_eq!(check_all(&limiter).await, [1; 100]);
     let mut connection = server.connect();
     forget_calls(&mut connection);
@@ -43,7 +43,7 @@ async fn checks_of_keys_in_several_slots_are_sent_slot_by_slot() {
 async fn keys_that_share_hash_tags_share_calls() {
     let tags = NonZeroU16::new(4).unwrap();
     let calls = calls_on_a_cluster(|store| store.hash_tags(tags)).await;
-    // Four tags, and of each the first check finds nobody there, and goes at once.
+    // Four tags; the first check of each finds an empty queue, and is sent at once.
     assert_eq!(calls, 8);
 }
 
@@ -63,7 +63,7 @@ async fn checks_of_one_key_share_calls_on_a_cluster_too() {
     for (used, check) in (1..).zip(checks) {
         assert_eq!(check.await.unwrap(), used);
     }
-    // The first finds nobody there, and goes at once.
+    // The first finds an empty queue, and is sent at once.
     assert_eq!(calls(&mut connection).get("evalsha"), Some(&2));
 }
 
@@ -80,7 +80,7 @@ mod that_loses_replies {
     use crate::support::costs::{algorithms, calls, forget_calls, limiter};
     use crate::support::redis_server::{RedisServer, run};
 
-    /// A cluster that tells clients the port of the proxy, and a store that is behind it.
+    /// A cluster that announces the port of the proxy to clients, and a store that uses it.
     async fn start() -> (RedisServer, Proxy, RedisStore) {
         let server = RedisServer::start_cluster();
         let proxy = Proxy::before(server.port()).await;
@@ -95,7 +95,7 @@ mod that_loses_replies {
         (server, proxy, store)
     }
 
-    /// What a test does while the next reply is lost.
+    /// The step of a test whose reply is lost.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Check,
@@ -105,8 +105,8 @@ mod that_loses_replies {
         Reset,
     }
 
-    /// Charges 64 units, does a step whose reply is lost, and returns the outcome, how often the server
-    /// was called, and the units that count then.
+    /// Charges 64 units, runs a step whose reply is lost, and returns the outcome, the calls that the
+    /// server has run, and the units used afterwards.
     async fn lose_the_reply(
         (server, proxy, store): &(RedisServer, Proxy, RedisStore),
         algorithm: Algorithm,
@@ -117,7 +117,7 @@ mod that_loses_replies {
         let direct = limiter(store_on(server), algorithm, 1_000).await;
         let mut decision = behind.check_n(key.as_str(), 64).await.unwrap();
         let mut connection = server.connect();
-        // The scripts are known: one call each.
+        // The server knows the scripts: one call each.
         behind.refund(&mut decision, 0).await.unwrap();
         let _ = behind.admin().credit("nobody", 1).await;
         let mut of_nobody = behind.check("nobody").await.unwrap();
@@ -180,7 +180,7 @@ mod of_six {
     use crate::support::node::{Node, wait_until};
     use crate::support::redis_server::{DeadPort, RedisServer};
 
-    /// Patient with a machine that runs other tests.
+    /// A long deadline, for a machine that runs other tests.
     fn limiter(url: &str) -> RateLimiter {
         within(url, Duration::from_secs(10))
     }
@@ -190,7 +190,7 @@ mod of_six {
         RateLimiter::new(store, Quota::per_hour(1_000_000))
     }
 
-    /// Keys whose counts are on this master.
+    /// Keys that are stored on this master.
     fn keys_on(cluster: &Cluster, master: usize) -> impl Iterator<Item = String> {
         let on = move |key: &String| cluster.master_of(&format!("{{default,{key}}}")) == master;
         (0..).map(|key| format!("key:{key}")).filter(on)
@@ -200,7 +200,7 @@ mod of_six {
         keys_on(cluster, master).next().unwrap()
     }
 
-    /// Checks a key again and again: how often, and what failed.
+    /// Checks a key repeatedly, and returns the number of checks and the errors.
     async fn drive(limiter: RateLimiter, key: String, time: Duration) -> (usize, Vec<Error>) {
         let (begin, mut checks, mut failures) = (Instant::now(), 0, Vec::new());
         while begin.elapsed() < time {
@@ -211,7 +211,7 @@ mod of_six {
         (checks, failures)
     }
 
-    /// Checks a key until one is decided, as seldom as a breaker lets through: how long that took.
+    /// Checks a key until a check succeeds, as rarely as the breaker probes, and returns the time taken.
     async fn until_decided(limiter: &RateLimiter, key: &str, patience: Duration) -> Duration {
         let begin = Instant::now();
         while let Err(error) = limiter.check(key).await {
@@ -237,7 +237,7 @@ mod of_six {
         for used in 1..=3 {
             assert_eq!(super::check_all(&limiter).await, [used; 100]);
         }
-        // At most one of each check; a call of keys of several slots would be refused.
+        // At most one call per check; a call with keys of several slots would fail.
         let calls: u64 = cluster.nodes.iter().map(evalshas).sum();
         assert!((290..=310).contains(&calls), "{calls} calls");
         for master in &cluster.nodes[..3] {
@@ -248,7 +248,7 @@ mod of_six {
     }
 
     #[tokio::test]
-    async fn what_is_given_goes_to_the_master_of_the_key() {
+    async fn a_credit_goes_to_the_master_of_the_key() {
         let cluster = Cluster::start();
         let limiter = limiter(&cluster.url());
         for master in 0..3 {
@@ -265,8 +265,8 @@ mod of_six {
         }
     }
 
-    /// One master fails, as `fail` has it, while checks go on: those of the other masters must not fail,
-    /// and those of this one must be decided again soon after its replica was promoted.
+    /// One master fails by `fail` while checks go on. Checks on the other masters must not fail; those on
+    /// this one must succeed again soon after its replica was promoted.
     async fn survives(fail: impl FnOnce(&mut Node)) {
         let mut cluster = Cluster::start_with(&["--cluster-require-full-coverage", "no"]);
         let limiter = within(&cluster.url(), Duration::from_millis(250));
@@ -343,7 +343,7 @@ mod of_six {
         let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "1000", "KEYS"];
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let () = from.ask(&[&migrate[..], &keys].concat());
-        // The key is there, the slot is not yet.
+        // The key has moved, the slot has not.
         assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), 3);
         for node in [to, from] {
             let () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[1]]);
@@ -353,7 +353,7 @@ mod of_six {
         }
     }
 
-    /// A master more, without slots and unknown to clients.
+    /// Adds a master without slots, unknown to clients.
     fn join_empty(cluster: &Cluster) -> Node {
         let node = Node::start(&["--cluster-enabled", "yes"]);
         let port = cluster.nodes[0].port().to_string();
@@ -368,7 +368,7 @@ mod of_six {
     }
 
     #[tokio::test]
-    async fn what_is_given_back_follows_a_slot_that_moves_to_a_new_master() {
+    async fn a_refund_follows_a_slot_that_moves_to_a_new_master() {
         let cluster = Cluster::start();
         let new = join_empty(&cluster);
         let rights = [&crate::acl::documented()[..], &crate::acl::OF_CLUSTER].concat();
@@ -408,7 +408,7 @@ mod of_six {
     }
 
     #[tokio::test]
-    async fn why_there_is_no_cluster_is_said_clearly() {
+    async fn a_cluster_that_cannot_be_reached_fails_with_the_reason() {
         let nowhere = DeadPort::new();
         let url = nowhere.url().replace("redis://", "redis+cluster://");
         let error = limiter(&url).check("ada").await.unwrap_err();

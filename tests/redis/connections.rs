@@ -1,4 +1,4 @@
-//! How a store comes by its connections.
+//! How a store makes its connections.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn a_store_outlives_the_runtime_that_first_used_it() {
         let decision = runtime().block_on(limiter.check("ada"));
         assert_eq!(decision.unwrap().used(), used);
     }
-    // At once, too.
+    // Concurrently, too.
     let (one, other) = (runtime(), runtime());
     for used in 4..=7 {
         let runtime = if used % 2 == 0 { &one } else { &other };
@@ -74,7 +74,7 @@ async fn all_checks_of_a_runtime_share_one_connection_of_resp3() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_made_anew() {
+async fn a_lost_connection_is_reconnected() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(1_000));
     let _ = limiter.check("ada").await.unwrap();
@@ -84,7 +84,7 @@ async fn a_lost_connection_is_made_anew() {
             &mut connection,
             &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
         );
-        // The check that meets the loss may fail; which one that is depends on when it is noticed.
+        // One check may fail; which one depends on when the loss is noticed.
         let mut failed = 0;
         while let Err(error) = limiter.check("ada").await {
             failed += 1;
@@ -94,7 +94,7 @@ async fn a_lost_connection_is_made_anew() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_later_is_found() {
+async fn a_server_that_starts_later_is_reached() {
     let mut server = RedisServer::start();
     let port = server.port();
     server.kill();
@@ -111,7 +111,7 @@ async fn a_server_that_comes_later_is_found() {
 }
 
 #[tokio::test]
-async fn a_connection_of_the_application_serves_as_well() {
+async fn an_external_connection_can_be_used() {
     let server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
     let multiplexed: MultiplexedConnection =
@@ -123,7 +123,7 @@ async fn a_connection_of_the_application_serves_as_well() {
         store_on(&server),
     ];
     for (used, store) in (1..).zip(stores) {
-        // A slow machine is not what is tested.
+        // Speed is not what is tested.
         let store = store.deadline(Duration::from_secs(10));
         store.ping().await.unwrap();
         let limiter = RateLimiter::new(store, Quota::per_hour(9));
@@ -150,7 +150,7 @@ async fn a_url_may_ask_for_resp2_and_another_database() {
 }
 
 #[test]
-fn a_check_outside_of_any_runtime_is_an_error_and_no_panic() {
+fn a_check_outside_of_a_runtime_is_an_error_and_no_panic() {
     let store = RedisStore::open("redis://127.0.0.1").unwrap();
     let mut check = Box::pin(async move { store.ping().await });
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -160,7 +160,7 @@ fn a_check_outside_of_any_runtime_is_an_error_and_no_panic() {
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::Misconfigured);
 }
 
-/// Whether a line of CLIENT LIST is of a client of this protocol; before Redis 7.0 it does not say.
+/// Whether a line of CLIENT LIST is a client of this protocol. Before Redis 7.0 the line lacks it.
 fn speaks(client: &str, protocol: u8) -> bool {
     !client.contains("resp=") || client.contains(&format!("resp={protocol}"))
 }

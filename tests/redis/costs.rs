@@ -1,5 +1,4 @@
-//! What counting may take at most in Redis, in memory and in commands. `benches/memory.rs` prints
-//! what it takes.
+//! Upper bounds of memory and commands in Redis. `benches/memory.rs` prints the actual values.
 
 use redis::Connection;
 use tollgate::{Algorithm, RateLimiter};
@@ -33,7 +32,7 @@ async fn no_algorithm_runs_more_than_six_commands_for_a_quota_that_needs_no_trim
     for (name, algorithm) in algorithms() {
         let strict = limiter(store.clone(), algorithm, 1_000).await;
         let lax = limiter(store.clone(), algorithm, 3_000).await;
-        // The last two are asked about a key that has used more than their limit.
+        // For the last two, the key has used more than their limit.
         let checks = [
             (&lax, 1, true),
             (&lax, 1, true),

@@ -1,4 +1,4 @@
-//! What the doctor finds, of servers that are well and of others.
+//! What the doctor finds on healthy and on faulty servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,8 @@ use crate::store_on;
 use crate::support::cluster::Cluster;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal, times_to_live};
 
-/// The rules that the documentation gives a user.
-fn least_rights() -> String {
+/// The ACL rules that the documentation gives.
+fn least_permissions() -> String {
     let documentation = include_str!("../../src/store/redis/redis_store.rs");
     let (_, rules) = documentation.split_once(">password ").unwrap();
     let (rules, _) = rules.split_once("/// ```").unwrap();
@@ -24,11 +24,11 @@ fn least_rights() -> String {
 fn finding<'a>(report: &'a Report, topic: &str) -> &'a Finding {
     let mut findings = report.findings().iter();
     let found = findings.find(|finding| finding.topic() == topic);
-    found.unwrap_or_else(|| panic!("nothing is said of {topic}:\n{report}"))
+    found.unwrap_or_else(|| panic!("no finding of {topic}:\n{report}"))
 }
 
-/// How bad it is, and the text and the remedy.
-fn told(report: &Report, topic: &str) -> (Severity, String) {
+/// The severity, and the text with the remedy.
+fn severity_and_text(report: &Report, topic: &str) -> (Severity, String) {
     let finding = finding(report, topic);
     let remedy = finding.remedy().unwrap_or_default();
     (
@@ -38,11 +38,11 @@ fn told(report: &Report, topic: &str) -> (Severity, String) {
 }
 
 #[track_caller]
-fn assert_told(report: &Report, topic: &str, severity: Severity, words: &[&str]) {
-    let (found, text) = told(report, topic);
+fn assert_finding(report: &Report, topic: &str, severity: Severity, words: &[&str]) {
+    let (found, text) = severity_and_text(report, topic);
     assert_eq!(found, severity, "{topic}: {text}");
     for word in words {
-        assert!(text.contains(word), "{word} is not said: {text}");
+        assert!(text.contains(word), "{word} is missing: {text}");
     }
 }
 
@@ -50,10 +50,10 @@ fn keys(connection: &mut Connection) -> Vec<String> {
     connection.keys("*").unwrap()
 }
 
-/// A user of these rights, and a store that logs in as it.
-fn store_as(server: &RedisServer, user: &str, rights: &str) -> RedisStore {
+/// A store that logs in as a new user with these ACL rules.
+fn store_as(server: &RedisServer, user: &str, permissions: &str) -> RedisStore {
     let mut command = vec!["ACL", "SETUSER", user, "on", ">hunter2"];
-    command.extend(rights.split_whitespace());
+    command.extend(permissions.split_whitespace());
     run(&mut server.connect(), &command);
     let url = format!("redis://{user}:hunter2@127.0.0.1:{}", server.port());
     RedisStore::open(&url)
@@ -62,7 +62,7 @@ fn store_as(server: &RedisServer, user: &str, rights: &str) -> RedisStore {
 }
 
 #[tokio::test]
-async fn a_server_that_is_well_has_no_finding_but_good_ones_and_keeps_no_key() {
+async fn a_healthy_server_has_only_ok_findings_and_keeps_no_key() {
     let server = RedisServer::start();
     let report = store_on(&server).doctor().await;
     assert_eq!(report.worst(), Severity::Ok, "{report}");
@@ -71,7 +71,7 @@ async fn a_server_that_is_well_has_no_finding_but_good_ones_and_keeps_no_key() {
         "connection",
         "server",
         "role",
-        "rights",
+        "permissions",
         "script",
         "memory",
         "eviction",
@@ -86,17 +86,17 @@ async fn a_server_that_is_well_has_no_finding_but_good_ones_and_keeps_no_key() {
 }
 
 #[tokio::test]
-async fn a_connection_of_the_application_and_resp2_are_looked_at_as_well() {
+async fn external_connections_and_resp2_are_examined_too() {
     let server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
-    let patient = AsyncConnectionConfig::new()
+    let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(10)))
         .set_response_timeout(Some(Duration::from_secs(10)));
-    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
     let connection = connection.await.unwrap();
-    let given = RedisStore::with_connection(connection);
+    let external = RedisStore::with_connection(connection);
     let url = format!("{}?protocol=resp2", server.url());
-    for store in [given, RedisStore::open(&url).unwrap()] {
+    for store in [external, RedisStore::open(&url).unwrap()] {
         let report = store.deadline(Duration::from_secs(10)).doctor().await;
         assert_eq!(report.worst(), Severity::Ok, "{report}");
         assert_eq!(report.findings().len(), 11, "{report}");
@@ -104,7 +104,7 @@ async fn a_connection_of_the_application_and_resp2_are_looked_at_as_well() {
 }
 
 #[tokio::test]
-async fn an_evicting_policy_is_told_with_what_it_does_and_what_to_do() {
+async fn an_evicting_policy_is_reported_with_its_effect_and_a_remedy() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     run(
@@ -112,14 +112,14 @@ async fn an_evicting_policy_is_told_with_what_it_does_and_what_to_do() {
         &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"],
     );
     let store = store_on(&server);
-    assert_told(
+    assert_finding(
         &store.doctor().await,
         "eviction",
         Severity::Warning,
         &["allkeys-lru", "fresh quota", "maxmemory 0", "noeviction"],
     );
     run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
-    assert_told(
+    assert_finding(
         &store.doctor().await,
         "eviction",
         Severity::Problem,
@@ -128,25 +128,25 @@ async fn an_evicting_policy_is_told_with_what_it_does_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_full_server_is_a_problem_of_its_memory_and_of_the_script() {
+async fn a_full_server_is_a_problem_of_memory_and_script() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     run(&mut connection, &["CONFIG", "SET", "maxmemory", "1"]);
     let report = store_on(&server).doctor().await;
-    assert_told(
+    assert_finding(
         &report,
         "memory",
         Severity::Problem,
         &["no room", "raise maxmemory"],
     );
-    assert_told(
+    assert_finding(
         &report,
         "script",
         Severity::Problem,
         &["OOM", "raise maxmemory"],
     );
-    // It is not for want of rights.
-    assert_told(&report, "rights", Severity::Ok, &[]);
+    // The permissions are not the cause.
+    assert_finding(&report, "permissions", Severity::Ok, &[]);
     assert_eq!(report.worst(), Severity::Problem);
 }
 
@@ -157,40 +157,40 @@ async fn a_replica_is_the_wrong_server() {
     let port = nowhere.port().to_string();
     run(&mut server.connect(), &["REPLICAOF", "127.0.0.1", &port]);
     let report = store_on(&server).doctor().await;
-    assert_told(
+    assert_finding(
         &report,
         "role",
         Severity::Problem,
         &["a replica of 127.0.0.1", &port],
     );
-    assert_told(
+    assert_finding(
         &report,
         "script",
         Severity::Problem,
         &["READONLY", "the master"],
     );
-    assert_told(&report, "rights", Severity::Ok, &[]);
+    assert_finding(&report, "permissions", Severity::Ok, &[]);
 }
 
 #[tokio::test]
-async fn a_user_of_the_least_rights_has_enough_of_them() {
+async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();
-    // Checks do without PING.
-    let rights = format!("{} -ping", least_rights());
-    let report = store_as(&server, "least", &rights).doctor().await;
-    for topic in ["script", "rights", "round trip", "clock"] {
-        assert_told(&report, topic, Severity::Ok, &[]);
+    // Checks do not need PING.
+    let permissions = format!("{} -ping", least_permissions());
+    let report = store_as(&server, "least", &permissions).doctor().await;
+    for topic in ["script", "permissions", "round trip", "clock"] {
+        assert_finding(&report, topic, Severity::Ok, &[]);
     }
-    // HELLO tells these.
-    assert_told(&report, "role", Severity::Ok, &["a master"]);
+    // Read from HELLO.
+    assert_finding(&report, "role", Severity::Ok, &["a master"]);
     assert_ne!(finding(&report, "server").text(), "");
-    assert_told(
+    assert_finding(
         &report,
         "connection",
         Severity::Ok,
         &["PING is not permitted"],
     );
-    assert_told(&report, "info", Severity::Unknown, &["eviction", "+info"]);
+    assert_finding(&report, "info", Severity::Unknown, &["eviction", "+info"]);
     assert_eq!(report.worst(), Severity::Unknown, "{report}");
     assert!(
         !format!("{report}{report:?}").contains("hunter2"),
@@ -200,16 +200,16 @@ async fn a_user_of_the_least_rights_has_enough_of_them() {
 }
 
 #[tokio::test]
-async fn rights_that_are_missing_are_named_and_nothing_else() {
+async fn exactly_the_missing_permissions_are_named() {
     let server = RedisServer::start();
-    let least = least_rights();
+    let least = least_permissions();
     for missing in [
         "rpush", "pexpire", "unlink", "zadd", "zrem", "set", "eval", "evalsha",
     ] {
-        let rights = format!("{least} +info +ping +config +acl|whoami -{missing}");
-        let report = store_as(&server, missing, &rights).doctor().await;
-        assert_told(&report, "rights", Severity::Problem, &[]);
-        let (_, text) = told(&report, "rights");
+        let permissions = format!("{least} +info +ping +config +acl|whoami -{missing}");
+        let report = store_as(&server, missing, &permissions).doctor().await;
+        assert_finding(&report, "permissions", Severity::Problem, &[]);
+        let (_, text) = severity_and_text(&report, "permissions");
         let expected =
             format!("the user may not run {missing} -> ACL SETUSER {missing} +{missing}");
         assert_eq!(text, expected);
@@ -217,43 +217,42 @@ async fn rights_that_are_missing_are_named_and_nothing_else() {
     let report = store_as(&server, "two", &format!("{least} -zcard -time"))
         .doctor()
         .await;
-    assert_told(&report, "script", Severity::Problem, &[]);
+    assert_finding(&report, "script", Severity::Problem, &[]);
     let words = ["may not run zcard, time", "ACL SETUSER <user> +zcard +time"];
-    assert_told(&report, "rights", Severity::Problem, &words);
-    // Without SET, what else is missing is told where it can be tried without leaving a key.
+    assert_finding(&report, "permissions", Severity::Problem, &words);
+    // Without SET, the others are reported where trying them leaves no key.
     let report = store_as(&server, "text", &format!("{least} -set -llen -rpush"))
         .doctor()
         .await;
-    let (_, text) = told(&report, "rights");
+    let (_, text) = severity_and_text(&report, "permissions");
     assert!(
         text.starts_with("the user may not run set, llen ->"),
         "{text}"
     );
-    // Whoever may neither remove keys nor have them end leaves none behind.
+    // No key is left if the user may neither remove it nor set its time to live.
     run(&mut server.connect(), &["FLUSHALL"]);
-    let rights = format!("{least} -unlink -pexpire");
-    let report = store_as(&server, "three", &rights).doctor().await;
-    assert_told(
+    let permissions = format!("{least} -unlink -pexpire");
+    let report = store_as(&server, "three", &permissions).doctor().await;
+    assert_finding(
         &report,
-        "rights",
+        "permissions",
         Severity::Problem,
         &["may not run unlink, pexpire "],
     );
-    assert_told(&report, "script", Severity::Problem, &["not tried"]);
+    assert_finding(&report, "script", Severity::Problem, &["not tried"]);
     let left = times_to_live(&mut server.connect());
     assert!(left.iter().all(|(_, millis)| *millis > 0), "{left:?}");
 }
 
-/// A connection of the application on which nothing is answered any more from this command on, which is
-/// executed.
+/// An application's connection that executes commands up to this one, and then never answers again.
 #[derive(Clone)]
-struct Falling {
+struct GoesSilent {
     connection: redis::aio::MultiplexedConnection,
     silent_from: &'static str,
     is_silent: Arc<AtomicBool>,
 }
 
-impl ConnectionLike for Falling {
+impl ConnectionLike for GoesSilent {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(async move {
             if self.is_silent.load(Ordering::Relaxed) {
@@ -287,12 +286,12 @@ impl ConnectionLike for Falling {
 }
 
 #[tokio::test]
-async fn wherever_answers_end_no_key_stays_for_ever_and_no_right_is_blamed() {
+async fn wherever_answers_stop_all_keys_expire_and_no_permission_is_blamed() {
     for silent_from in ["SET", "RPUSH", "ZADD", "EVALSHA"] {
         let server = RedisServer::start();
         let client = redis::Client::open(server.url()).unwrap();
         let connection = client.get_multiplexed_async_connection().await.unwrap();
-        let store = RedisStore::with_connection(Falling {
+        let store = RedisStore::with_connection(GoesSilent {
             connection,
             silent_from,
             is_silent: Arc::default(),
@@ -303,47 +302,52 @@ async fn wherever_answers_end_no_key_stays_for_ever_and_no_right_is_blamed() {
             left.iter().all(|(_, millis)| *millis > 0),
             "{silent_from}: {left:?}"
         );
-        assert_told(
+        assert_finding(
             &report,
-            "rights",
+            "permissions",
             Severity::Unknown,
             &["could not be tried"],
         );
-        assert_told(&report, "script", Severity::Unknown, &["not tried"]);
-        assert_told(&report, "connection", Severity::Ok, &[]);
+        assert_finding(&report, "script", Severity::Unknown, &["not tried"]);
+        assert_finding(&report, "connection", Severity::Ok, &[]);
         assert!(!report.to_string().contains("the user may"), "{report}");
     }
 }
 
 #[tokio::test]
-async fn keys_that_may_not_be_touched_are_told_by_the_prefix_of_the_store() {
+async fn keys_that_may_not_be_accessed_are_named_by_the_prefix() {
     let server = RedisServer::start();
-    let store = store_as(&server, "other", &least_rights()).prefix("shop");
+    let store = store_as(&server, "other", &least_permissions()).prefix("shop");
     let report = store.doctor().await;
-    assert_told(&report, "script", Severity::Problem, &[]);
+    assert_finding(&report, "script", Severity::Problem, &[]);
     let words = [
-        "may not touch the keys shop:*",
+        "may not access the keys shop:*",
         "ACL SETUSER <user> ~shop:*",
     ];
-    assert_told(&report, "rights", Severity::Problem, &words);
+    assert_finding(&report, "permissions", Severity::Problem, &words);
 }
 
 #[tokio::test]
-async fn commands_that_were_renamed_are_done_without_or_told() {
+async fn renamed_commands_are_done_without_or_reported() {
     let renamed = ["ACL", "CONFIG", "HELLO", "LREM"];
     let arguments = renamed.map(|command| ["--rename-command", command, ""]);
     let server = RedisServer::start_with(&arguments.concat());
     let url = format!("{}?protocol=resp2", server.url());
     let store = RedisStore::open(&url).unwrap();
     let report = store.deadline(Duration::from_secs(10)).doctor().await;
-    assert_told(&report, "rights", Severity::Problem, &["may not run lrem "]);
+    assert_finding(
+        &report,
+        "permissions",
+        Severity::Problem,
+        &["may not run lrem "],
+    );
     for topic in ["server", "replicas", "persistence"] {
-        assert_told(&report, topic, Severity::Ok, &[]);
+        assert_finding(&report, topic, Severity::Ok, &[]);
     }
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_problem_and_the_only_finding() {
+async fn an_unreachable_server_is_the_only_finding() {
     let nowhere = DeadPort::new();
     let begin = Instant::now();
     let report = RedisStore::open(&nowhere.url()).unwrap().doctor().await;
@@ -353,7 +357,7 @@ async fn nobody_there_is_a_problem_and_the_only_finding() {
         begin.elapsed()
     );
     assert_eq!(report.findings().len(), 1, "{report}");
-    assert_told(
+    assert_finding(
         &report,
         "connection",
         Severity::Problem,
@@ -362,7 +366,7 @@ async fn nobody_there_is_a_problem_and_the_only_finding() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_a_problem_and_is_not_waited_for_for_long() {
+async fn a_hanging_server_is_reported_within_three_seconds() {
     let server = RedisServer::start();
     let store = RedisStore::open(&server.url()).unwrap();
     store
@@ -378,7 +382,7 @@ async fn a_server_that_hangs_is_a_problem_and_is_not_waited_for_for_long() {
     signal(&server, "CONT");
     assert!(waited < Duration::from_secs(3), "{waited:?}");
     assert_eq!(report.findings().len(), 1, "{report}");
-    assert_told(
+    assert_finding(
         &report,
         "connection",
         Severity::Problem,
@@ -399,7 +403,7 @@ async fn a_wrong_password_is_a_problem_and_is_not_shown() {
         .deadline(Duration::from_secs(10));
     let report = store.doctor().await;
     assert_eq!(report.findings().len(), 1, "{report}");
-    assert_told(
+    assert_finding(
         &report,
         "connection",
         Severity::Problem,
@@ -415,7 +419,7 @@ async fn a_wrong_password_is_a_problem_and_is_not_shown() {
 async fn a_cluster_that_lacks_slots_is_a_problem() {
     let whole = RedisServer::start_cluster();
     let report = store_on(&whole).doctor().await;
-    assert_told(&report, "cluster", Severity::Ok, &["all slots"]);
+    assert_finding(&report, "cluster", Severity::Ok, &["all slots"]);
     assert_eq!(report.worst(), Severity::Ok, "{report}");
 
     let mut connection = whole.connect();
@@ -424,20 +428,20 @@ async fn a_cluster_that_lacks_slots_is_a_problem() {
     command.exec(&mut connection).unwrap();
     let report = store_on(&whole).doctor().await;
     let words = ["cannot be reached", "slots are not served"];
-    assert_told(&report, "cluster", Severity::Problem, &words);
+    assert_finding(&report, "cluster", Severity::Problem, &words);
 }
 
 #[tokio::test]
-async fn a_store_that_knows_one_server_of_a_cluster_is_told_so() {
+async fn a_store_of_a_single_cluster_node_is_a_problem() {
     let cluster = Cluster::start();
     let one = RedisStore::open(&cluster.nodes[1].url()).unwrap();
     let report = one.deadline(Duration::from_secs(10)).doctor().await;
     let words = ["cannot be reached", "connect to the cluster as one"];
-    assert_told(&report, "cluster", Severity::Problem, &words);
+    assert_finding(&report, "cluster", Severity::Problem, &words);
 }
 
 #[tokio::test]
-async fn replicas_that_writes_do_not_wait_for_are_a_warning() {
+async fn replicas_without_min_replicas_to_write_are_a_warning() {
     let master = RedisServer::start();
     let replica = RedisServer::start();
     let mut connection = master.connect();
@@ -447,7 +451,7 @@ async fn replicas_that_writes_do_not_wait_for_are_a_warning() {
     );
     let port = master.port().to_string();
     run(&mut replica.connect(), &["REPLICAOF", "127.0.0.1", &port]);
-    let patience = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     let is_online = |connection: &mut Connection| {
         let info: String = redis::cmd("INFO")
             .arg("replication")
@@ -456,22 +460,22 @@ async fn replicas_that_writes_do_not_wait_for_are_a_warning() {
         info.contains("state=online")
     };
     while !is_online(&mut connection) {
-        assert!(Instant::now() < patience, "the replica does not come");
+        assert!(Instant::now() < deadline, "the replica does not come");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let store = store_on(&master);
     let words = ["up to twice the limits", "min-replicas-to-write 1"];
-    assert_told(&store.doctor().await, "replicas", Severity::Warning, &words);
+    assert_finding(&store.doctor().await, "replicas", Severity::Warning, &words);
     run(
         &mut connection,
         &["CONFIG", "SET", "min-replicas-to-write", "2"],
     );
     let report = store.doctor().await;
-    assert_told(
+    assert_finding(
         &report,
         "replicas",
         Severity::Problem,
         &["asks for 2", "NOREPLICAS"],
     );
-    assert_told(&report, "script", Severity::Problem, &["NOREPLICAS"]);
+    assert_finding(&report, "script", Severity::Problem, &["NOREPLICAS"]);
 }

@@ -1,4 +1,4 @@
-//! What a check comes to when Redis will not, cannot or does not answer.
+//! Errors of checks when Redis refuses, is unreachable, or does not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ use crate::support::redis_server::{DeadPort, RedisServer, run, signal};
 const NAME: &str = "tollgate:v1:{default,ada}:log:3600000000";
 
 #[tokio::test]
-async fn a_key_of_another_type_is_a_wrong_setup_and_is_left_alone() {
+async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(5));
     let mut connection = server.connect();
@@ -31,7 +31,7 @@ async fn a_key_of_another_type_is_a_wrong_setup_and_is_left_alone() {
 }
 
 #[tokio::test]
-async fn of_several_quotas_none_is_charged_when_one_cannot_be_asked() {
+async fn no_quota_is_charged_if_one_fails() {
     let server = RedisServer::start();
     let quotas = [Quota::per_minute(5), Quota::per_hour(5)];
     let limiter = RateLimiter::new(store_on(&server), quotas);
@@ -44,7 +44,7 @@ async fn of_several_quotas_none_is_charged_when_one_cannot_be_asked() {
 }
 
 #[tokio::test]
-async fn a_missing_right_is_a_wrong_setup() {
+async fn a_missing_permission_is_a_misconfiguration() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (user, rights) in [
@@ -69,7 +69,7 @@ async fn a_missing_right_is_a_wrong_setup() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_a_wrong_setup_until_it_is_right_and_is_not_shown() {
+async fn a_wrong_password_is_a_misconfiguration_until_corrected_and_is_not_shown() {
     let server = RedisServer::start();
     let url = format!("redis://default:hunter2@127.0.0.1:{}", server.port());
     let mut connection = server.connect();
@@ -93,7 +93,7 @@ async fn a_wrong_password_is_a_wrong_setup_until_it_is_right_and_is_not_shown() 
 }
 
 #[tokio::test]
-async fn a_server_that_quotes_what_it_does_not_understand_has_no_password_shown() {
+async fn a_password_that_a_server_quotes_is_not_shown() {
     let arguments = [
         ["--rename-command", "HELLO", ""],
         ["--rename-command", "AUTH", ""],
@@ -120,14 +120,14 @@ async fn a_server_that_quotes_what_it_does_not_understand_has_no_password_shown(
         let report = store.doctor().await;
         let shown = format!("{error} {error:?} {source:?} {report} {report:?} {store:?}");
         assert!(!shown.contains("s3cret"), "{shown}");
-        // What it is that fails is told all the same: by the server, or by the client in its own words.
+        // The cause is still named: by the server, or by the client in its own words.
         let told = ["unknown command", "RESP3NotSupported", "AUTH"];
         let is_told = told.iter().any(|told| shown.contains(told));
         assert!(is_told || !url.ends_with("resp3"), "{shown}");
     }
 }
 
-/// A connection on which every command fails, and is counted.
+/// A connection that counts commands and fails all of them.
 #[derive(Clone)]
 struct Failing {
     commands: Arc<AtomicU32>,
@@ -157,7 +157,7 @@ impl ConnectionLike for Failing {
 }
 
 #[tokio::test]
-async fn what_may_have_been_executed_is_not_asked_again() {
+async fn a_command_that_may_have_been_executed_is_not_sent_again() {
     let failures: [fn() -> RedisError; 4] = [
         || std::io::Error::from(std::io::ErrorKind::BrokenPipe).into(),
         || std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
@@ -178,7 +178,7 @@ async fn what_may_have_been_executed_is_not_asked_again() {
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_still_but_admits_nobody() {
+async fn a_full_server_still_refuses_but_admits_nothing() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(2));
     let _ = limiter.check_n("ada", 2).await.unwrap();
@@ -204,7 +204,7 @@ async fn a_replica_is_unavailable() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable_within_the_deadline() {
+async fn an_unreachable_server_is_unavailable_within_the_deadline() {
     let nowhere = DeadPort::new();
     let limiter = RateLimiter::new(
         RedisStore::open(&nowhere.url()).unwrap(),
@@ -223,7 +223,7 @@ async fn nobody_there_is_unavailable_within_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_a_timeout_at_the_deadline() {
+async fn a_hanging_server_is_a_timeout_at_the_deadline() {
     let server = RedisServer::start();
     let deadline = Duration::from_millis(60);
     let store = store_on(&server).deadline(deadline);

@@ -1,4 +1,4 @@
-//! What only a real Redis shows.
+//! Tests that need a real Redis.
 
 #[cfg(feature = "cluster")]
 #[path = "../support/proxy.rs"]
@@ -12,13 +12,13 @@ mod batches;
 mod cluster;
 mod connections;
 mod costs;
-mod denials;
+mod credits;
 mod doctor;
 mod failures;
-mod gifts;
 mod numbers;
 mod processes;
 mod recovery;
+mod refusal_cache;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;

@@ -32,7 +32,7 @@ async fn every_microsecond_is_kept() {
                     .remove(0)
                     .1
             }
-            // A tally begins with when it began.
+            // The text of a counter begins with its generation, a time.
             _ => connection
                 .get::<_, String>(&key)
                 .unwrap()
@@ -65,7 +65,7 @@ fn numbers(decision: &Decision) -> Numbers {
     )
 }
 
-/// What both stores say of a check, after seeing that it is the same.
+/// Checks in both stores, compares the decisions, and returns them.
 async fn both(time: &TestTime, quota: &Quota, cost: u32) -> Numbers {
     let memory = RateLimiter::new(time.memory.clone(), quota.clone());
     let redis = RateLimiter::new(time.redis.clone(), quota.clone());
@@ -75,8 +75,8 @@ async fn both(time: &TestTime, quota: &Quota, cost: u32) -> Numbers {
     memory
 }
 
-/// Gives units in both stores, and sees that just so many fewer count.
-async fn give_both(time: &TestTime, quota: &Quota, units: u32) {
+/// Credits units in both stores, and verifies that as many fewer are used.
+async fn credit_both(time: &TestTime, quota: &Quota, units: u32) {
     let (_, before, ..) = both(time, quota, 0).await;
     let memory = RateLimiter::new(time.memory.clone(), quota.clone());
     let redis = RateLimiter::new(time.redis.clone(), quota.clone());
@@ -96,9 +96,9 @@ fn part_of(limit: u32, part: f64) -> u32 {
     (f64::from(limit) * part) as u32
 }
 
-/// Products of these go beyond 2^53, and some of these are what old servers write as 1e+08.
+/// The products of these numbers exceed 2^53. Old servers write some of the numbers as 1e+08.
 #[test]
-fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
+fn products_beyond_2_pow_53_are_decided_alike_and_waits_are_exact() {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -111,7 +111,7 @@ fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
         Just(Duration::from_secs(86_400)),
         (1_000_000..31_622_400_000_000_u64).prop_map(Duration::from_micros),
     ];
-    // Now and then by a limiter of a limit that was lowered.
+    // Some checks use a lowered limit.
     let divisor = prop_oneof![3 => Just(1), 1 => Just(1_000), 1 => Just(100_000)];
     let given = prop_oneof![2 => Just(0.0), 1 => 0.0..1.0_f64];
     let steps = prop::collection::vec((part.clone(), part, divisor, given), 1..12);
@@ -133,7 +133,7 @@ fn products_beyond_what_a_double_holds_are_decided_alike_and_waits_are_exact() {
                 for (cost, step, divisor, given) in steps {
                     let limit = limit / divisor;
                     let quota = Quota::new(limit, window).algorithm(algorithm);
-                    runtime.block_on(give_both(&time, &quota, part_of(limit, given)));
+                    runtime.block_on(credit_both(&time, &quota, part_of(limit, given)));
                     let cost = part_of(limit, cost);
                     let said = runtime.block_on(both(&time, &quota, cost));
                     if let (false, .., Some(wait)) = said {

@@ -13,10 +13,10 @@ const TASKS: u32 = 16;
 const CHECKS: u32 = 60;
 const LIMIT: u32 = 1_000;
 
-/// Where a child process finds the server; the parent has no such variable.
+/// The variable with the server's URL, which only child processes have.
 const SERVER: &str = "TOLLGATE_TEST_SERVER";
 
-/// What a child process prints before what it was admitted.
+/// The prefix of the line in which a child process reports its admitted units.
 const REPORT: &str = "admitted units: ";
 
 /// Hammers one key, and returns the units admitted.
@@ -45,8 +45,8 @@ async fn hammer(url: &str, costs: [u32; 2]) -> u32 {
     admitted
 }
 
-/// Runs `test`, which is the test that calls this, in several processes at once. `None` in such a
-/// process, which has reported; the units that all were admitted in the parent.
+/// Runs `test`, the calling test, in several processes at once. Returns the units admitted in all of
+/// them in the parent, and `None` in a child process, which has reported.
 fn admitted_by_processes(test: &str, costs: [u32; 2]) -> Option<u32> {
     if let Ok(url) = env::var(SERVER) {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");

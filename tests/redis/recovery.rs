@@ -1,4 +1,4 @@
-//! How a store gets over a connection that serves no more.
+//! How a store recovers from a broken connection.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use crate::support::node::Node;
 use crate::support::redis_server::{RedisServer, run, signal};
 use crate::support::relay::Relay;
 
-/// The deadline unless said otherwise.
+/// The default deadline.
 const DEADLINE: Duration = Duration::from_millis(100);
 
 fn limiter(url: &str) -> RateLimiter {
     RateLimiter::new(RedisStore::open(url).unwrap(), Quota::per_hour(1_000_000))
 }
 
-/// Checks one key after the other, about a thousand a second, for so long.
+/// Checks a new key about a thousand times a second, for this time.
 async fn drive(limiter: &RateLimiter, time: Duration) -> Vec<(Duration, Result<Decision, Error>)> {
     let (begin, mut checks) = (Instant::now(), Vec::new());
     let mut key = 0;
@@ -48,13 +48,13 @@ fn assert_soon_after(begin: Instant) {
     assert!(passed < Duration::from_secs(1), "{passed:?}");
 }
 
-/// Late, or not asked after others were.
+/// Whether a check timed out, or failed by the open breaker.
 fn is_of_outage(decision: &Result<Decision, Error>) -> bool {
     let kind = decision.as_ref().err().map(Error::kind);
     matches!(kind, Some(ErrorKind::Timeout | ErrorKind::Unavailable))
 }
 
-/// How many calls of the script the server has run, when it runs no more.
+/// The calls of the script that the server has run, once no more arrive.
 async fn calls_at_last(server: &RedisServer) -> u64 {
     let mut connection = server.connect();
     let mut count = || calls(&mut connection).get("evalsha").copied().unwrap_or(0);
@@ -77,7 +77,7 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
     forget_calls(&mut server.connect());
     signal(&server, "STOP");
     let decisions = drive(&limiter, Duration::from_millis(1_500)).await;
-    // Until nobody looks any more whether it is back, which would not be stale.
+    // Until no probe is in flight, which would not be stale.
     tokio::time::sleep(DEADLINE * 2).await;
     signal(&server, "CONT");
     assert!(decisions.len() >= 500, "{} checks", decisions.len());
@@ -97,7 +97,7 @@ async fn a_server_that_wakes_runs_no_more_than_two_stale_calls() {
 }
 
 #[tokio::test]
-async fn a_connection_that_stays_silent_is_made_anew() {
+async fn a_silent_connection_is_replaced() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let limiter = limiter(&relay.url());
@@ -110,7 +110,7 @@ async fn a_connection_that_stays_silent_is_made_anew() {
 }
 
 #[tokio::test]
-async fn impatient_callers_do_not_hide_that_a_connection_is_silent() {
+async fn callers_that_give_up_early_do_not_hide_a_silent_connection() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let limiter = limiter(&relay.url());
@@ -127,7 +127,7 @@ async fn impatient_callers_do_not_hide_that_a_connection_is_silent() {
 }
 
 #[tokio::test]
-async fn callers_that_give_up_do_not_cost_a_connection_that_answers() {
+async fn callers_that_give_up_do_not_close_a_connection_that_answers() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let limiter = limiter(&relay.url());
@@ -155,7 +155,7 @@ async fn a_server_that_pauses_for_longer_than_the_deadline_keeps_its_connection(
 }
 
 #[test]
-fn a_check_that_is_dropped_in_another_runtime_does_not_cost_the_connection_of_its_own() {
+fn a_check_dropped_in_another_runtime_does_not_close_the_connection() {
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap()
@@ -172,14 +172,14 @@ fn a_check_that_is_dropped_in_another_runtime_does_not_cost_the_connection_of_it
         assert!(given_up.is_err());
     });
     other.block_on(async { drop(check) });
-    // What it was to do for the connection ends with it.
+    // The task of the connection ends with its runtime.
     drop(other);
     signal(&server, "CONT");
     let _ = own.block_on(decided(&limiter, "ada"));
 }
 
 #[tokio::test]
-async fn a_demoted_master_is_left_for_the_one_that_the_address_now_means() {
+async fn a_demoted_master_is_left_for_the_new_one_at_the_address() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let relay = Relay::to(old.port()).await;
     let limiter = limiter(&relay.url());
@@ -188,7 +188,7 @@ async fn a_demoted_master_is_left_for_the_one_that_the_address_now_means() {
     run(&mut old.connect(), &["REPLICAOF", "127.0.0.1", &port]);
     relay.lead_to(new.port());
     let begin = Instant::now();
-    // Refused by the script, for one check and not for the call.
+    // The replica fails the entry, not the call.
     let error = limiter.check("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let _ = decided(&limiter, "ada").await;
@@ -200,7 +200,7 @@ async fn a_demoted_master_is_left_for_the_one_that_the_address_now_means() {
 }
 
 #[tokio::test]
-async fn a_replica_is_not_connected_to_again_and_again() {
+async fn reconnecting_to_a_replica_backs_off() {
     let (master, replica) = (RedisServer::start(), RedisServer::start());
     let port = master.port().to_string();
     run(&mut replica.connect(), &["REPLICAOF", "127.0.0.1", &port]);
@@ -211,8 +211,8 @@ async fn a_replica_is_not_connected_to_again_and_again() {
 }
 
 #[tokio::test]
-async fn many_who_wait_for_a_connection_begin_one() {
-    // It takes connections, and never says anything.
+async fn many_waiters_share_one_connection_attempt() {
+    // A listener that accepts connections and never answers.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let limiter = limiter(&format!("redis://{}", listener.local_addr().unwrap()));
     let accepted = tokio::spawn(async move {
@@ -235,14 +235,14 @@ async fn many_who_wait_for_a_connection_begin_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_hello_is_spoken_to_in_resp2() {
+async fn a_server_without_hello_is_used_with_resp2() {
     let server = Node::start(&["--rename-command", "HELLO", ""]);
     let limiter = limiter(&server.url());
     assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
 }
 
 #[tokio::test]
-async fn each_of_several_connections_has_its_own_checks_and_one_that_is_slow_delays_no_other() {
+async fn a_slow_connection_delays_no_check_of_the_others() {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     let store = RedisStore::open(&relay.url()).unwrap();

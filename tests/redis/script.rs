@@ -1,4 +1,4 @@
-//! What the script leaves in Redis, and what it costs there.
+//! The state that the script leaves in Redis, and its cost.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -84,7 +84,7 @@ async fn a_look_at_a_log_that_has_partly_expired_writes_nothing() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_found_in_few_steps_and_trimmed_in_one() {
+async fn expired_units_are_found_in_logarithmic_time() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_second(u32::MAX));
     let name = "tollgate:v1:{default,ada}:log:1000000";
@@ -98,7 +98,7 @@ async fn what_has_expired_is_found_in_few_steps_and_trimmed_in_one() {
     forget_calls(&mut connection);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 5_000);
     let steps = calls(&mut connection)["lindex"];
-    // Twice the logarithm of 5 000, the two ends, and the one that returns next.
+    // Twice the logarithm of 5 000, the two ends, and the unit that expires next.
     assert!(steps <= 2 * 13 + 3, "{steps}");
 }
 
@@ -134,7 +134,7 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
         });
         for (key, millis) in times_to_live(&mut connection) {
             let window: i64 = key.rsplit(':').next().unwrap().parse().unwrap();
-            // -2: it ended in between.
+            // -2: the key expired in between.
             let lives = (0..=2 * window / 1_000 + 1_000).contains(&millis) || millis == -2;
             assert!(lives, "{key} lives for {millis} ms");
         }
@@ -168,7 +168,7 @@ async fn quotas_of_one_window_are_charged_once_and_judged_each() {
 }
 
 #[tokio::test]
-async fn scripts_forgotten_between_any_two_checks_change_nothing() {
+async fn a_script_flush_between_any_two_checks_changes_nothing() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(20));
     let mut connection = server.connect();
@@ -182,7 +182,7 @@ async fn scripts_forgotten_between_any_two_checks_change_nothing() {
 }
 
 #[tokio::test]
-async fn the_whole_range_of_limits_windows_and_costs_is_taken() {
+async fn the_whole_range_of_limits_windows_and_costs_works() {
     let server = RedisServer::start();
     let store = store_on(&server);
     let days = |days: u64| Duration::from_secs(days * 86_400);
@@ -213,12 +213,12 @@ async fn the_whole_range_of_limits_windows_and_costs_is_taken() {
 #[tokio::test]
 async fn a_limiter_may_have_any_number_of_quotas() {
     let server = RedisServer::start();
-    // About where the numbers are packed otherwise, and beyond what Lua takes from a function.
+    // Around the number from which on an array is packed, and beyond what a Lua function returns.
     for count in [665, 666, 1_300, 1_340, 3_000] {
         let quotas: Quotas = (1..=count)
             .map(|n| Quota::new(2, Duration::from_secs(n)).algorithm(Algorithm::FixedWindow))
             .collect();
-        // Windows of every length do not end together: the longest remembers.
+        // Some windows end during the test; the longest does not.
         let limiter = RateLimiter::new(store_on(&server), quotas).name(format!("{count} quotas"));
         assert!(limiter.check_n("ada", 2).await.unwrap().is_allowed());
         let looked = limiter.peek("ada").await.unwrap();
@@ -254,7 +254,7 @@ async fn keys_of_any_bytes_are_counted_apart_and_in_one_slot() {
     let mut connection = server.connect();
     let stored = times_to_live(&mut connection);
     assert_eq!(stored.len(), 2 * keys.len());
-    // What stands between the first braces decides the slot: the quotas of a key share it.
+    // The text between the first braces decides the slot: all quotas of a key share it.
     let mut tags = BTreeMap::<String, usize>::new();
     for (key, _) in stored {
         assert!(

@@ -1,4 +1,4 @@
-//! A master that changes, as Redis Sentinel says.
+//! Failovers by Redis Sentinel.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ fn is_master(server: &Node) -> bool {
     info.is_ok_and(|info: String| info.contains("role:master"))
 }
 
-/// Waits for the replica to be promoted while checks are made, as they are by a service: how long it is
-/// from there until a check is decided.
+/// Waits for the promotion of the replica, with checks in between as in a service. Returns the time from
+/// the promotion to the first decision.
 async fn until_enforced(limiter: &RateLimiter, sentinels: &Sentinels) -> Duration {
     let patience = Instant::now() + Duration::from_secs(20);
     while !is_master(&sentinels.servers[1]) {
@@ -57,7 +57,7 @@ async fn checks_follow_the_master_when_it_hangs_and_stay_when_it_wakes() {
     let took = until_enforced(&limiter, &sentinels).await;
     sentinels.servers[0].resume();
     assert!(took < Duration::from_secs(2), "{took:?}");
-    // It takes itself for the master until the sentinels tell it otherwise.
+    // The old server considers itself the master until the sentinels demote it.
     for key in 0..100 {
         let _ = limiter.check(format!("later:{key}")).await.unwrap();
     }
@@ -72,13 +72,13 @@ async fn checks_follow_a_master_that_is_changed_on_purpose() {
     let _ = decided(&limiter, "ada").await;
     let () = sentinels.sentinels[0].ask(&["SENTINEL", "FAILOVER", "mymaster"]);
     let took = until_enforced(&limiter, &sentinels).await;
-    // The sentinels tell each other within two seconds, and are asked each second; the old master would
-    // take writes for ten.
+    // The sentinels agree within two seconds and are asked every second; the old master would take writes
+    // for ten.
     assert!(took < Duration::from_secs(4), "{took:?}");
 }
 
 #[tokio::test]
-async fn a_sentinel_that_hangs_or_is_gone_delays_nothing() {
+async fn a_hanging_or_dead_sentinel_delays_nothing() {
     let mut sentinels = Sentinels::start();
     let url = sentinels.url();
     sentinels.sentinels[0].stop();
@@ -89,7 +89,7 @@ async fn a_sentinel_that_hangs_or_is_gone_delays_nothing() {
         "{:?}",
         begin.elapsed()
     );
-    // One that is left is not most of them, and knows the master all the same.
+    // A single sentinel is no majority, but knows the master.
     sentinels.sentinels[1].kill();
     assert_eq!(decided(&limiter(&url), "ada").await.used(), 2);
     sentinels.sentinels[2].kill();
@@ -99,7 +99,7 @@ async fn a_sentinel_that_hangs_or_is_gone_delays_nothing() {
 }
 
 #[tokio::test]
-async fn a_master_that_no_sentinel_knows_is_a_wrong_setup() {
+async fn a_master_that_no_sentinel_knows_is_a_misconfiguration() {
     let sentinels = Sentinels::start();
     let url = format!("redis+sentinel://{}/other", sentinels.addresses());
     let error = limiter(&url).check("ada").await.unwrap_err();
@@ -108,7 +108,7 @@ async fn a_master_that_no_sentinel_knows_is_a_wrong_setup() {
 }
 
 #[tokio::test]
-async fn servers_and_sentinels_have_users_of_their_own() {
+async fn servers_and_sentinels_may_have_different_users() {
     let sentinels = Sentinels::start();
     for sentinel in &sentinels.sentinels {
         let rights = ["+sentinel|get-master-addr-by-name"];

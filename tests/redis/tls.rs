@@ -1,4 +1,4 @@
-//! Servers that are spoken to by TLS.
+//! TLS connections.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn limiter(url: &str) -> RateLimiter {
 }
 
 #[tokio::test]
-async fn a_server_is_trusted_by_an_authority_of_ones_own_and_not_without() {
+async fn a_private_authority_is_trusted_only_if_configured() {
     let server = TlsServer::start(false);
     let trusting = format!("{}?ca={}", server.url(), server.path("ca.pem").display());
     assert_eq!(limiter(&trusting).check("ada").await.unwrap().used(), 1);
@@ -23,7 +23,7 @@ async fn a_server_is_trusted_by_an_authority_of_ones_own_and_not_without() {
 }
 
 #[tokio::test]
-async fn a_client_shows_a_certificate_where_the_server_wants_one() {
+async fn a_client_presents_its_certificate_on_request() {
     let server = TlsServer::start(true);
     let trusting = format!("{}?ca={}", server.url(), server.path("ca.pem").display());
     let error = limiter(&trusting).check("ada").await.unwrap_err();

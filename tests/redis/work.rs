@@ -1,4 +1,4 @@
-//! No call works for long, whatever is stored or asked for.
+//! The work of a call is bounded, whatever is stored.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::redis_server::{RedisServer, run};
 
 const NOW_UNITS: u64 = 100;
 
-/// Stores a log of a million units that have expired, and of some that have not.
+/// Stores a log of a million expired units and some that count.
 fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
     let (old, now) = ((seconds - 60) * 1_000_000, seconds * 1_000_000);
@@ -33,7 +33,7 @@ fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
     }
 }
 
-/// The longest that the server took for a script since its slow log was reset, in microseconds.
+/// The longest run of a script since the slow log was reset, in microseconds.
 fn slowest_script(connection: &mut redis::Connection) -> u64 {
     // The arguments of a script are not all text.
     type Entry = (u64, u64, u64, Vec<Vec<u8>>);
@@ -57,7 +57,7 @@ fn slowest_script(connection: &mut redis::Connection) -> u64 {
         .expect("a script ran")
 }
 
-/// How long the server takes for a check of a log of a million expired units, in microseconds.
+/// The time that the server takes for a check of a log with a million expired units, in microseconds.
 async fn time_to_drop_a_million(algorithm: Algorithm, live: u64) -> u64 {
     let server = RedisServer::start();
     let mut connection = server.connect();
@@ -76,11 +76,11 @@ async fn time_to_drop_a_million(algorithm: Algorithm, live: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_million_expired_units_are_dropped_in_a_call_under_five_milliseconds() {
+async fn a_million_expired_units_are_dropped_in_under_five_milliseconds() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
         for live in [0, NOW_UNITS] {
-            // The server's slow log tells time that passed, not work: where another thread or process
-            // had the core meanwhile, it is asked again. Work that is too much is so each time.
+            // The slow log measures elapsed time, not work. Another process may have had the core, so the
+            // measurement is repeated: too much work shows every time.
             let mut least = u64::MAX;
             for _ in 0..3 {
                 if least >= 5_000 {
@@ -97,7 +97,7 @@ async fn a_million_expired_units_are_dropped_in_a_call_under_five_milliseconds()
 }
 
 #[tokio::test]
-async fn a_log_takes_a_hundred_thousand_units_at_once_and_a_count_any_number() {
+async fn a_log_accepts_a_hundred_thousand_units_at_once_and_a_counter_any_number() {
     let server = RedisServer::start();
     for (name, algorithm) in [
         ("list", Algorithm::SlidingLog),

@@ -7,7 +7,7 @@ and keys are made to persist: else the real time that passes while a test runs w
 ]]
 
 local now = tonumber(redis.call('GET', 'test:clock'))
-local present = string.format('%.0f', now)
+local now_text = string.format('%.0f', now)
 
 local server = redis
 local redis = {}

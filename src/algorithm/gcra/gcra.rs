@@ -180,7 +180,7 @@ impl CountingRule for Gcra {
     /// is the most that can be left of the charge.
     fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let scale = self.scale(check);
-        let (end, inflow) = (charge.receipt.mark, u64::from(self.inflow));
+        let (end, inflow) = (charge.receipt.position, u64::from(self.inflow));
         if end > inflow {
             // The charge belongs to another meter, which began in the same microsecond.
             return false;

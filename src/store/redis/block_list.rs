@@ -15,7 +15,7 @@ use crate::store::block_list::BlockList;
 use crate::store::block_list::{RefreshTrigger, full};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::redis::protocol::codec;
+use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::requests::Block;
 
 /// The default of the refresh interval: as long as a refusal is remembered, and no load for Redis.
@@ -131,7 +131,7 @@ impl SharedBlockList {
 
     /// Returns the index of the circuit breaker for the list.
     fn breaker(&self) -> usize {
-        self.topology.breaker_of(KeyNames::slot_of_blocks)
+        self.topology.breaker_of(KeyNames::block_list_slot)
     }
 
     /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
@@ -231,30 +231,30 @@ impl Client {
         let micros = micros.map_or(MAX_BLOCK_MICROS, |micros| micros.min(MAX_BLOCK_MICROS));
         let script = &self.scripts.block;
         let mut call = script.call(1, 2, 0);
-        call.arg(self.names.blocks());
+        call.arg(self.names.block_list());
         call.arg(format!("{},{}", block.limiter.as_str(), block.key.as_str()));
         call.arg(micros);
         match self.run_keyless(script, call).await? {
             Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),
-            _ => Err(codec::unexpected("to block")),
+            _ => Err(malformed_reply("to block")),
         }
     }
 
     /// Reads the list, unless its version is `version`.
     async fn read_blocks(&self, version: &str) -> Result<Option<ListReply>, Error> {
-        let unexpected = || codec::unexpected("what is blocked");
+        let malformed = || malformed_reply("what is blocked");
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
-        call.arg(self.names.blocks()).arg(version);
+        call.arg(self.names.block_list()).arg(version);
         let reply = self.run_keyless(script, call).await?;
-        let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| unexpected())?;
+        let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| malformed())?;
         let (now, version, members) = match texts.as_slice() {
             [_] => return Ok(None),
             [members @ .., now, version] => (now, version, members),
-            [] => return Err(unexpected()),
+            [] => return Err(malformed()),
         };
-        let now: u64 = now.parse().map_err(|_| unexpected())?;
+        let now: u64 = now.parse().map_err(|_| malformed())?;
         let (pairs, _) = members.as_chunks();
         let reply = ListReply {
             version: version.clone(),

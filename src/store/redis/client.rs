@@ -13,8 +13,8 @@ use super::protocol::KeyNames;
 use super::protocol::{BatchEntry, EntryReply};
 use super::script::{Script, Scripts};
 use crate::error::{Error, ErrorKind};
-use crate::store::redis::protocol::codec;
 use crate::store::redis::protocol::errors as error;
+use crate::store::redis::protocol::{decode_replies, encode_checks, encode_credit, encode_refund};
 use crate::store::requests::Subject;
 use crate::store::requests::{Credit, Refund, Reset};
 use crate::telemetry::StoreMeter;
@@ -60,16 +60,16 @@ impl Client {
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
-        let call = codec::decide(script, &self.names, entries);
+        let call = encode_checks(script, &self.names, entries);
         self.meter
             .record_batch(entries.iter().map(|entry| entry.count).sum());
         let reply = run(connection, script, call).await?;
         let entries = entries
             .iter()
             .map(|BatchEntry { check, count }| (check.quotas(), check.cost(), *count));
-        let replies = codec::decode(reply, entries)?;
+        let replies = decode_replies(reply, entries)?;
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
-        if errors.any(error::is_of_replica) {
+        if errors.any(error::is_from_replica) {
             connection.give_up();
         }
         Ok(replies)
@@ -91,7 +91,7 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = codec::refund(&self.scripts.refund, &self.names, refund);
+        let call = encode_refund(&self.scripts.refund, &self.names, refund);
         let (client, index) = (self.clone(), self.connection_index(refund.subject));
         async move {
             let connection = client.acquire(index).await?;
@@ -106,11 +106,13 @@ impl Client {
         &self,
         credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = codec::credit(&self.scripts.give, &self.names, credit);
+        let call = encode_credit(&self.scripts.credit, &self.names, credit);
         let (client, index) = (self.clone(), self.connection_index(credit.subject));
         async move {
             let connection = client.acquire(index).await?;
-            run(&connection, &client.scripts.give, call).await.map(drop)
+            run(&connection, &client.scripts.credit, call)
+                .await
+                .map(drop)
         }
     }
 

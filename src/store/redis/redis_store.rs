@@ -421,7 +421,7 @@ impl RedisStore {
             drop(direct);
             let reply = outcome?.into_iter().next().transpose()?;
             let answer = reply.and_then(EntryReply::into_last);
-            let answer = answer.ok_or_else(|| super::protocol::unexpected("nothing"))?;
+            let answer = answer.ok_or_else(|| error::malformed_reply("nothing"))?;
             refusal_cache.record(check, &answer, mark);
             Ok(answer)
         })

@@ -49,12 +49,12 @@ fn decide(
             }
         })
         .collect();
-    let call = super::protocol::decide(&scripts.decide, &KeyNames::default(), &batch);
+    let call = super::protocol::encode_checks(&scripts.decide, &KeyNames::default(), &batch);
     let reply = connection.req_command(&scripts.decide.by_text(&call));
     let entries = entries
         .iter()
         .map(|&(_, quotas, cost, count)| (quotas, cost, count));
-    let replies = super::protocol::decode(reply.unwrap(), entries).unwrap();
+    let replies = super::protocol::decode_replies(reply.unwrap(), entries).unwrap();
     let replies = replies.into_iter();
     replies
         .map(|reply| reply.map_err(|error| error.kind()))

@@ -3,7 +3,7 @@
 use crate::key::Key;
 use crate::quota::Algorithm;
 use crate::quota::{Quota, Quotas};
-use crate::store::redis::protocol::UNITS_OF_ENTRY;
+use crate::store::redis::protocol::MAX_ENTRY_UNITS;
 use crate::store::requests::{Check, Subject};
 
 /// The work of an entry for each stored count, and of each of its checks: about what the benches
@@ -60,7 +60,7 @@ impl OwnedCheck {
     pub(super) fn checks_within(&self, work: u64) -> usize {
         let left = work.saturating_sub(self.work_of_entry());
         let within_work = left / self.work_of_check().max(1);
-        let within_units = (UNITS_OF_ENTRY / u64::from(self.cost.max(1))).max(1);
+        let within_units = (MAX_ENTRY_UNITS / u64::from(self.cost.max(1))).max(1);
         usize::try_from(within_work.min(within_units)).unwrap_or(usize::MAX)
     }
 }

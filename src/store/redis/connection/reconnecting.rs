@@ -365,7 +365,7 @@ impl State {
 
 impl Failure {
     fn new(error: RedisError) -> Self {
-        let backoff = if error::is_of_setup(&error) {
+        let backoff = if error::is_misconfigured(&error) {
             MISCONFIGURED_BACKOFF
         } else {
             RECONNECT_BACKOFF

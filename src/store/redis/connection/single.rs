@@ -69,7 +69,7 @@ impl Server {
     async fn try_connect(&self, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {
         let connected = open(&self.client, on_disconnect).await;
         match (connected, &self.resp2_client) {
-            (Err(failure), Some(resp2_client)) if error::may_be_of_protocol(&failure) => {
+            (Err(failure), Some(resp2_client)) if error::may_lack_resp3(&failure) => {
                 open(resp2_client, Box::new(|| ())).await
             }
             (connected, _) => connected,

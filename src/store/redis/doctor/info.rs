@@ -1,4 +1,4 @@
-//! What a server says of itself.
+//! The fields of `INFO`.
 
 use std::collections::HashMap;
 
@@ -6,19 +6,19 @@ use redis::{FromRedisValue, Value};
 
 use super::report::Finding;
 
-/// The fields of a reply to `INFO`, or those of `HELLO` under the names that `INFO` has for them.
+/// The fields of a reply to `INFO`, or those of `HELLO` under their names in `INFO`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Info(HashMap<String, String>);
+pub(super) struct Info(HashMap<String, String>);
 
 impl Info {
-    pub(crate) fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         let fields = fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
         Self(fields.collect())
     }
 
-    /// What `HELLO` tells, which needs fewer rights.
-    pub(crate) fn from_hello(reply: Value) -> Self {
+    /// Reads the reply to `HELLO`, which needs fewer permissions.
+    pub(super) fn from_hello(reply: Value) -> Self {
         let fields = HashMap::<String, Value>::from_redis_value(reply).unwrap_or_default();
         let text = |name| String::from_redis_value_ref(fields.get(name)?).ok();
         let mut info = HashMap::new();
@@ -40,29 +40,29 @@ impl Info {
         Self(info)
     }
 
-    pub(crate) fn text(&self, field: &str) -> Option<&str> {
+    pub(super) fn text(&self, field: &str) -> Option<&str> {
         self.0.get(field).map(String::as_str)
     }
 
-    pub(crate) fn number(&self, field: &str) -> Option<u64> {
+    pub(super) fn number(&self, field: &str) -> Option<u64> {
         self.text(field)?.parse().ok()
     }
 
-    pub(crate) fn is(&self, field: &str, value: &str) -> bool {
+    pub(super) fn is(&self, field: &str, value: &str) -> bool {
         self.text(field) == Some(value)
     }
 }
 
-/// A server, and where it is if there are several.
+/// A server, with its address if there are several.
 #[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) address: Option<String>,
-    pub(crate) info: Info,
+pub(super) struct Node {
+    pub(super) address: Option<String>,
+    pub(super) info: Info,
 }
 
-/// The servers that a reply to `INFO` is of: a connection to a cluster asks all masters, and names
-/// them.
-pub(crate) fn nodes(reply: Value) -> Vec<Node> {
+/// Splits a reply to `INFO` by server: a connection to a cluster asks all masters, and returns their
+/// addresses.
+pub(super) fn nodes(reply: Value) -> Vec<Node> {
     let Value::Map(nodes) = reply else {
         let info = String::from_redis_value(reply).unwrap_or_default();
         let info = Info::parse(&info);
@@ -80,16 +80,16 @@ pub(crate) fn nodes(reply: Value) -> Vec<Node> {
     nodes
 }
 
-/// What is found of all servers, as one finding where it is the same everywhere.
-pub(crate) fn of_each(nodes: &[Node], judge: impl Fn(&Info) -> Finding) -> Vec<Finding> {
+/// Examines each server. Equal findings are merged into one.
+pub(super) fn findings_of(nodes: &[Node], examine: impl Fn(&Info) -> Finding) -> Vec<Finding> {
     let mut found: Vec<_> = nodes
         .iter()
-        .map(|node| (node.address.as_deref(), judge(&node.info)))
+        .map(|node| (node.address.as_deref(), examine(&node.info)))
         .collect();
     found.dedup_by(|one, other| one.1 == other.1);
-    let are_several = found.len() > 1;
+    let differ = found.len() > 1;
     let found = found.into_iter().map(|(address, finding)| match address {
-        Some(address) if are_several => finding.at(address),
+        Some(address) if differ => finding.at(address),
         _ => finding,
     });
     found.collect()
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_tells_version_role_and_mode() {
+    fn hello_reports_version_role_and_mode() {
         let text = |text: &str| Value::BulkString(text.into());
         let fields = [
             ("server", "valkey"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_same_on_all_servers_is_one_finding() {
+    fn equal_findings_of_all_servers_are_one() {
         let text = |text: &str| Value::BulkString(text.into());
         let reply = |others: &str| {
             nodes(Value::Map(vec![
@@ -155,7 +155,7 @@ mod tests {
         };
         let judge = |info: &Info| Finding::ok("role", info.text("role").unwrap().to_owned());
         let texts = |nodes: &[Node]| {
-            let found = of_each(nodes, judge);
+            let found = findings_of(nodes, judge);
             let texts = found.iter().map(|finding| finding.text().to_owned());
             texts.collect::<Vec<_>>()
         };

@@ -1,81 +1,79 @@
-//! Whether there is room for counts, and what Redis does when there is none.
+//! Memory: whether there is room for counts, and what Redis evicts when there is none.
 
 use super::info::Info;
 use super::report::Finding;
 
-/// From which part of `maxmemory` on it is nearly full, in percent.
-const NEARLY_FULL: u64 = 80;
+/// The percentage of `maxmemory` from which on a server is nearly full.
+const NEARLY_FULL_PERCENT: u64 = 80;
 
-pub(crate) fn room(info: &Info) -> Finding {
+/// Examines whether there is room below `maxmemory`.
+pub(super) fn room(info: &Info) -> Finding {
     const TOPIC: &str = "memory";
     const REMEDY: &str = "raise maxmemory, or give tollgate a server of its own";
-    let (Some(used), Some(most)) = (info.number("used_memory"), info.number("maxmemory")) else {
-        return Finding::unknown(TOPIC, "the server does not tell its maxmemory");
+    let (Some(used), Some(max)) = (info.number("used_memory"), info.number("maxmemory")) else {
+        return Finding::unknown(TOPIC, "the server does not report maxmemory");
     };
     let used_text = mebibytes(used);
-    if most == 0 {
-        return Finding::ok(
-            TOPIC,
-            format!("{used_text} used, of which there is no maximum"),
-        );
+    if max == 0 {
+        return Finding::ok(TOPIC, format!("{used_text} used, without a maximum"));
     }
-    let percent = percent_used(used, most);
-    let text = format!("{used_text} used of {}, {percent} %", mebibytes(most));
+    let percent = percent_used(used, max);
+    let text = format!("{used_text} used of {}, {percent} %", mebibytes(max));
     if percent >= 100 {
-        let full = format!("{text}: what is not evicted leaves no room for new counts");
+        let full = format!("{text}: there is no room for new counts unless keys are evicted");
         Finding::problem(TOPIC, full).with_remedy(REMEDY)
-    } else if percent >= NEARLY_FULL {
+    } else if percent >= NEARLY_FULL_PERCENT {
         Finding::warning(TOPIC, text).with_remedy(REMEDY)
     } else {
         Finding::ok(TOPIC, text)
     }
 }
 
-/// Whether keys are thrown away before their time.
-pub(crate) fn eviction(info: &Info) -> Finding {
+/// Examines whether keys are evicted before they expire.
+pub(super) fn eviction(info: &Info) -> Finding {
     const TOPIC: &str = "eviction";
     let Some(policy) = info.text("maxmemory_policy") else {
-        return Finding::unknown(TOPIC, "the server does not tell its maxmemory-policy");
+        return Finding::unknown(TOPIC, "the server does not report maxmemory-policy");
     };
     if policy == "noeviction" {
-        return Finding::ok(
-            TOPIC,
-            "maxmemory-policy is noeviction: no count is thrown away",
-        );
+        return Finding::ok(TOPIC, "maxmemory-policy is noeviction: no count is evicted");
     }
-    let most = info.number("maxmemory").unwrap_or_default();
+    let max = info.number("maxmemory").unwrap_or_default();
     let evicted = info.number("evicted_keys").unwrap_or_default();
-    let is_near = most > 0
-        && percent_used(info.number("used_memory").unwrap_or_default(), most) >= NEARLY_FULL;
+    let is_nearly_full = max > 0
+        && percent_used(info.number("used_memory").unwrap_or_default(), max) >= NEARLY_FULL_PERCENT;
     let which = if policy.starts_with("volatile-") {
-        "of keys with a time to live, which all counts have"
+        "keys with a time to live, which all counts have"
     } else {
-        "of all keys"
+        "any key, counts included"
     };
     let text = format!(
-        "maxmemory-policy is {policy}: when memory is full it throws away counts, as it does {which}, \
-         and each gives its client a fresh quota"
+        "maxmemory-policy is {policy}: when memory is full, Redis evicts {which}, and each evicted \
+         count gives its client a fresh quota"
     );
     let finding = if evicted > 0 {
-        Finding::problem(TOPIC, format!("{text}; {evicted} keys are gone already"))
-    } else if is_near {
-        Finding::problem(TOPIC, format!("{text}; it is nearly full"))
-    } else if most == 0 {
+        Finding::problem(
+            TOPIC,
+            format!("{text}; {evicted} keys were evicted already"),
+        )
+    } else if is_nearly_full {
+        Finding::problem(TOPIC, format!("{text}; memory is nearly full"))
+    } else if max == 0 {
         Finding::warning(
             TOPIC,
-            format!("{text}; with maxmemory 0 it does nothing yet"),
+            format!("{text}; with maxmemory 0 nothing is evicted yet"),
         )
     } else {
         Finding::warning(TOPIC, text)
     };
     finding.with_remedy(
-        "CONFIG SET maxmemory-policy noeviction; where a cache needs another, give tollgate a server \
-         of its own",
+        "CONFIG SET maxmemory-policy noeviction; if a cache needs another policy, give tollgate a \
+         server of its own",
     )
 }
 
-fn percent_used(used: u64, most: u64) -> u64 {
-    used.saturating_mul(100) / most.max(1)
+fn percent_used(used: u64, max: u64) -> u64 {
+    used.saturating_mul(100) / max.max(1)
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -89,16 +87,16 @@ mod tests {
     use super::*;
     use crate::store::redis::doctor::report::Severity;
 
-    fn info(used: u64, most: u64, policy: &str, evicted: u64) -> Info {
+    fn info(used: u64, max: u64, policy: &str, evicted: u64) -> Info {
         Info::parse(&format!(
-            "used_memory:{used}\r\nmaxmemory:{most}\r\nmaxmemory_policy:{policy}\r\n\
+            "used_memory:{used}\r\nmaxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n\
              evicted_keys:{evicted}\r\n"
         ))
     }
 
     #[test]
-    fn memory_that_is_nearly_full_is_told_before_it_is_full() {
-        for (used, most, severity) in [
+    fn nearly_full_memory_is_a_warning_and_full_memory_a_problem() {
+        for (used, max, severity) in [
             (50, 0, Severity::Ok),
             (79, 100, Severity::Ok),
             (80, 100, Severity::Warning),
@@ -106,7 +104,7 @@ mod tests {
             (100, 100, Severity::Problem),
             (950_000, 1, Severity::Problem),
         ] {
-            let finding = room(&info(used, most, "noeviction", 0));
+            let finding = room(&info(used, max, "noeviction", 0));
             assert_eq!(finding.severity(), severity, "{}", finding.text());
         }
         let finding = room(&info(1_600_000, 2_097_152, "noeviction", 0));
@@ -115,23 +113,23 @@ mod tests {
 
     #[test]
     fn an_evicting_policy_is_a_warning_until_it_evicts() {
-        for (used, most, policy, evicted, severity) in [
+        for (used, max, policy, evicted, severity) in [
             (99, 100, "noeviction", 7, Severity::Ok),
             (9, 0, "allkeys-lru", 0, Severity::Warning),
             (9, 100, "volatile-ttl", 0, Severity::Warning),
             (90, 100, "allkeys-lru", 0, Severity::Problem),
             (9, 100, "volatile-lru", 1, Severity::Problem),
         ] {
-            let finding = eviction(&info(used, most, policy, evicted));
+            let finding = eviction(&info(used, max, policy, evicted));
             assert_eq!(finding.severity(), severity, "{}", finding.text());
             assert_eq!(finding.remedy().is_some(), severity > Severity::Ok);
         }
-        let ours_first = eviction(&info(9, 100, "volatile-lru", 0));
-        assert!(ours_first.text().contains("which all counts have"));
+        let finding = eviction(&info(9, 100, "volatile-lru", 0));
+        assert!(finding.text().contains("which all counts have"));
     }
 
     #[test]
-    fn real_servers_tell_both() {
+    fn real_servers_report_both() {
         for text in [
             include_str!("../../../../tests/support/info/redis-6.2.14.txt"),
             include_str!("../../../../tests/support/info/redis-7.0.15.txt"),

@@ -1,25 +1,28 @@
-//! Looks whether a Redis is fit to count on: [`RedisStore::doctor`] and its [`Report`].
+//! Examines whether a Redis server is fit to count on.
 //!
-//! The example `doctor` prints it: `cargo run --example doctor -- redis://127.0.0.1:6379`
+//! [`RedisStore::doctor`](crate::RedisStore::doctor) returns a [`Report`].
 //!
-//! # Rights
+//! The example `doctor` prints a report: `cargo run --example doctor -- redis://127.0.0.1:6379`
 //!
-//! Those that [a store needs](RedisStore#rights) are enough: what a user may not look at is
-//! [`Unknown`](Severity::Unknown).
+//! # Permissions
 //!
-//! The doctor tells more where it may also `+info +config|get +acl|whoami` (before Redis 7.0
-//! `+config`, which allows `CONFIG SET` as well).
+//! The permissions that [a store needs](crate::RedisStore#rights) are enough. What the user may not
+//! read is reported as [`Unknown`](Severity::Unknown).
+//!
+//! With `+info +config|get +acl|whoami` the report says more. Before Redis 7.0, `+config` takes the
+//! place of `+config|get`, and allows `CONFIG SET` as well.
 
-mod doctor;
+mod durability;
+mod examination;
 mod info;
 mod memory;
-mod replicas;
+mod permissions;
+mod remedies;
 mod report;
-mod rights;
-mod scratch;
+mod scratch_key;
+mod script_trial;
 mod server;
+mod session;
 mod timing;
-mod trial;
-mod trouble;
 
 pub use report::{Finding, Report, Severity};

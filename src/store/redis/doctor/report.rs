@@ -1,19 +1,19 @@
-//! What was found.
+//! The report and its findings.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// How bad a [`Finding`] is, from nothing at all.
+/// The severity of a [`Finding`], in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
     /// As it should be.
     Ok,
-    /// It could not be looked at, mostly because the user has no right to.
+    /// It could not be examined, usually for lack of a permission.
     Unknown,
-    /// It works, and promises less than it could, or will not work for long.
+    /// It works, but guarantees less than it could, or will fail before long.
     Warning,
-    /// Checks fail, or more is admitted than the limits say.
+    /// Checks fail, or more is admitted than the limits allow.
     Problem,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing that was looked at.
+/// The result for one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -39,19 +39,19 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(crate) fn ok(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn ok(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Ok, topic, text)
     }
 
-    pub(crate) fn unknown(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn unknown(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Unknown, topic, text)
     }
 
-    pub(crate) fn warning(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn warning(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Warning, topic, text)
     }
 
-    pub(crate) fn problem(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn problem(topic: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Severity::Problem, topic, text)
     }
 
@@ -64,61 +64,61 @@ impl Finding {
         }
     }
 
-    /// Says what to do.
-    pub(crate) fn with_remedy(self, remedy: impl Into<Cow<'static, str>>) -> Self {
+    /// Adds a remedy.
+    pub(super) fn with_remedy(self, remedy: impl Into<Cow<'static, str>>) -> Self {
         let remedy = Some(remedy.into());
         Self { remedy, ..self }
     }
 
-    /// Says of which server of several this is found.
-    pub(crate) fn at(self, server: &str) -> Self {
+    /// Adds the address of the server.
+    pub(super) fn at(self, server: &str) -> Self {
         let text = format!("{server}: {}", self.text).into();
         Self { text, ..self }
     }
 
-    /// How bad it is.
+    /// The severity.
     #[must_use]
     pub fn severity(&self) -> Severity {
         self.severity
     }
 
-    /// What was looked at, in a word or two, such as `eviction`.
+    /// The topic in a word or two, such as `eviction`.
     #[must_use]
     pub fn topic(&self) -> &str {
         self.topic
     }
 
-    /// What was found, for people.
+    /// The finding, for people to read.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What to do, where something is to be done.
+    /// The remedy, if something should be done.
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         self.remedy.as_deref()
     }
 }
 
-/// All that [`RedisStore::doctor`](crate::RedisStore::doctor) found; printed, it is aligned lines.
+/// The findings of [`RedisStore::doctor`](crate::RedisStore::doctor). `Display` prints aligned lines.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     findings: Vec<Finding>,
 }
 
 impl Report {
-    pub(crate) fn push(&mut self, finding: Finding) {
+    pub(super) fn push(&mut self, finding: Finding) {
         self.findings.push(finding);
     }
 
-    /// What was found, in the order in which it was looked at.
+    /// The findings, in the order of the examination.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// How bad the worst finding is.
+    /// The highest severity of all findings.
     #[must_use]
     pub fn worst(&self) -> Severity {
         let severities = self.findings.iter().map(Finding::severity);
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_aligned_lines_and_as_bad_as_its_worst_finding() {
+    fn a_report_prints_aligned_lines_and_has_its_highest_severity() {
         let mut report = Report::default();
         assert_eq!(report.worst(), Severity::Ok);
         assert_eq!(report.to_string(), "");

@@ -1,21 +1,22 @@
-//! Which server it is: its version, and its place among others.
+//! The server itself: its version and its role.
 
 use super::info::Info;
 use super::report::Finding;
 
 /// The oldest version that the script runs on.
-const OLDEST: (u32, u32) = (6, 0);
+const MIN_VERSION: (u32, u32) = (6, 0);
 
-pub(crate) fn version(info: &Info) -> Finding {
+/// Examines whether the version is recent enough.
+pub(super) fn version(info: &Info) -> Finding {
     const TOPIC: &str = "server";
     if let Some(version) = info.text("valkey_version") {
         return Finding::ok(TOPIC, format!("Valkey {version}"));
     }
     let Some(version) = info.text("redis_version") else {
-        return Finding::unknown(TOPIC, "the server does not tell its version");
+        return Finding::unknown(TOPIC, "the server does not report its version");
     };
-    match number(version) {
-        Some(number) if number < OLDEST => Finding::problem(
+    match parse_version(version) {
+        Some(number) if number < MIN_VERSION => Finding::problem(
             TOPIC,
             format!("Redis {version} is older than 6.0, the oldest that the script runs on"),
         )
@@ -24,31 +25,31 @@ pub(crate) fn version(info: &Info) -> Finding {
     }
 }
 
-fn number(version: &str) -> Option<(u32, u32)> {
+fn parse_version(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// Whether it is a master.
-pub(crate) fn role(info: &Info) -> Finding {
+/// Examines whether the server is a master.
+pub(super) fn role(info: &Info) -> Finding {
     const TOPIC: &str = "role";
     match info.text("role") {
         Some("master") => Finding::ok(TOPIC, "a master"),
-        Some("slave" | "replica") => Finding::problem(TOPIC, of_replica(info))
-            .with_remedy("point the store at the master, or at the Sentinels, which know it"),
-        _ => Finding::unknown(TOPIC, "the server does not tell whether it is a master"),
+        Some("slave" | "replica") => Finding::problem(TOPIC, describe_replica(info))
+            .with_remedy("point the store at the master, or at the Sentinels"),
+        _ => Finding::unknown(TOPIC, "the server does not report its role"),
     }
 }
 
-fn of_replica(info: &Info) -> String {
+fn describe_replica(info: &Info) -> String {
     let master = match (info.text("master_host"), info.text("master_port")) {
         (Some(host), Some(port)) => format!(" of {host}:{port}"),
         _ => String::new(),
     };
-    format!("a replica{master}: it counts nothing, as only a master takes writes")
+    format!("a replica{master}, which cannot count: only a master takes writes")
 }
 
-pub(crate) fn is_of_cluster(info: &Info) -> bool {
+pub(super) fn is_in_cluster(info: &Info) -> bool {
     info.is("cluster_enabled", "1")
 }
 
@@ -78,7 +79,7 @@ mod tests {
                 Severity::Ok,
                 "Valkey 8.0.1",
             ),
-            ("", Severity::Unknown, "does not tell its version"),
+            ("", Severity::Unknown, "does not report its version"),
         ] {
             let (found, text) = found(version, text);
             assert_eq!(found, severity, "{text}");
@@ -104,7 +105,7 @@ mod tests {
         ] {
             assert_eq!(found(version, text), (Severity::Ok, server.into()));
             assert_eq!(found(role, text), (Severity::Ok, "a master".into()));
-            assert!(!is_of_cluster(&Info::parse(text)));
+            assert!(!is_in_cluster(&Info::parse(text)));
         }
     }
 

@@ -1,53 +1,52 @@
-//! How long Redis takes to answer, and what time it thinks it is.
+//! Timing: the round trips of checks, and the server's clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use redis::FromRedisValue;
 
-use super::doctor::Asking;
 use super::report::Finding;
-use super::scratch::Scratch;
+use super::scratch_key::ScratchKey;
+use super::session::Session;
 use crate::error::Error;
 use crate::quota::Quota;
-use crate::store::redis::doctor::trial;
+use crate::store::redis::protocol::errors::malformed_reply;
 
-/// How many looks are timed: enough for a 99th percentile that is more than the longest but one.
+/// Looks that are timed: enough that the 99th percentile is not the longest or the second longest.
 const SAMPLES: usize = 200;
 
-/// For how long they are, at most.
-const SAMPLING: Duration = Duration::from_secs(2);
+/// The longest time for all of them.
+const SAMPLING_TIME: Duration = Duration::from_secs(2);
 
-/// From which offset on a clock is not kept by anybody.
-const FAR_OFF: Duration = Duration::from_secs(60);
+/// The largest offset of a clock that is synchronized at all.
+const MAX_OFFSET: Duration = Duration::from_secs(60);
 
-/// How far a clock may differ from ours over the time of an examination: beyond what is lost on the
-/// way, and what a clock is slowed or sped by.
-const STEP: Duration = Duration::from_millis(50);
+/// The most that two clocks may drift apart during an examination, beyond the uncertainty of their
+/// readings. It leaves room for a clock that is slewed.
+const MAX_DRIFT: Duration = Duration::from_millis(50);
 
-/// Times looks by the script, which are what a check is to Redis but for the writing.
-pub(crate) async fn round_trips(asking: &Asking) -> Finding {
+/// Times looks by the script. To Redis a look is a check that writes nothing.
+pub(super) async fn round_trips(session: &Session) -> Finding {
     const TOPIC: &str = "round trip";
-    let deadline = asking.deadline;
-    let scratch = Scratch::new(Quota::per_minute(100));
-    let mut taken = Vec::with_capacity(SAMPLES);
+    let key = ScratchKey::new(Quota::per_minute(100));
+    let mut samples = Vec::with_capacity(SAMPLES);
     let begin = Instant::now();
-    while taken.len() < SAMPLES && begin.elapsed() < SAMPLING {
+    while samples.len() < SAMPLES && begin.elapsed() < SAMPLING_TIME {
         let sent = Instant::now();
-        if let Err(error) = trial::check(asking, &scratch, 0).await {
+        if let Err(error) = session.check(&key, 0).await {
             return Finding::unknown(TOPIC, format!("could not be timed: {error}"));
         }
-        taken.push(sent.elapsed());
+        samples.push(sent.elapsed());
     }
-    judge(TOPIC, taken, deadline)
+    judge(TOPIC, samples, session.deadline())
 }
 
-fn judge(topic: &'static str, mut taken: Vec<Duration>, deadline: Duration) -> Finding {
-    const REMEDY: &str = "run Redis nearer, look what keeps it busy (SLOWLOG GET, INFO commandstats), or \
-                          give checks a longer RedisStore::deadline";
-    taken.sort_unstable();
+fn judge(topic: &'static str, mut samples: Vec<Duration>, deadline: Duration) -> Finding {
+    const REMEDY: &str = "run Redis closer by, find out what keeps it busy (SLOWLOG GET, INFO \
+                          commandstats), or raise RedisStore::deadline";
+    samples.sort_unstable();
     let at = |percent: usize| {
-        let rank = (taken.len() * percent).div_ceil(100).saturating_sub(1);
-        taken.get(rank).copied().unwrap_or_default()
+        let rank = (samples.len() * percent).div_ceil(100).saturating_sub(1);
+        samples.get(rank).copied().unwrap_or_default()
     };
     let (p50, p99, longest) = (at(50), at(99), at(100));
     let text = format!(
@@ -55,7 +54,7 @@ fn judge(topic: &'static str, mut taken: Vec<Duration>, deadline: Duration) -> F
         millis(p50),
         millis(p99),
         millis(longest),
-        taken.len(),
+        samples.len(),
     );
     if p99 > deadline {
         Finding::problem(topic, text).with_remedy(REMEDY)
@@ -66,80 +65,83 @@ fn judge(topic: &'static str, mut taken: Vec<Duration>, deadline: Duration) -> F
     }
 }
 
-/// To hundredths of a millisecond.
+/// Formats a duration in milliseconds, to hundredths.
 fn millis(duration: Duration) -> String {
     let hundredths = duration.as_micros() / 10;
     format!("{}.{:02} ms", hundredths / 100, hundredths % 100)
 }
 
-/// What the server's clock said, and ours meanwhile.
+/// A reading of the server's clock and of the local one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
+pub(super) struct ClockReading {
+    /// The server's time since 1970.
     server: Duration,
-    /// Ours since 1970.
-    ours: Duration,
-    /// When, by a clock that is not set.
+    /// The local time since 1970.
+    local: Duration,
+    /// The time of the reading, by a monotonic clock.
     at: Instant,
-    /// For how long it is not known when the server looked at its clock.
-    unsure: Duration,
+    /// The round trip, in which the server has read its clock at some time.
+    uncertainty: Duration,
 }
 
-impl Reading {
-    pub(crate) async fn take(asking: &Asking) -> Result<Self, Error> {
+impl ClockReading {
+    pub(super) async fn take(session: &Session) -> Result<Self, Error> {
         let sent = Instant::now();
-        let ours = since_epoch();
-        let reply = asking.ask(&redis::cmd("TIME")).await?;
-        let unsure = sent.elapsed();
-        let (seconds, micros) = <(u64, u64)>::from_redis_value(reply)
-            .map_err(|_| crate::store::redis::protocol::unexpected("no time"))?;
+        let local = since_epoch();
+        let reply = session.query(&redis::cmd("TIME")).await?;
+        let uncertainty = sent.elapsed();
+        let (seconds, micros) =
+            <(u64, u64)>::from_redis_value(reply).map_err(|_| malformed_reply("no time"))?;
         Ok(Self {
             server: Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)),
-            ours: ours + unsure / 2,
-            at: sent + unsure / 2,
-            unsure,
+            local: local + uncertainty / 2,
+            at: sent + uncertainty / 2,
+            uncertainty,
         })
     }
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "it is held against the store's clock, and tells no time"
+    reason = "compared with the store's clock, and used for nothing else"
 )]
 fn since_epoch() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default()
 }
 
-/// What two readings say of the server's clock; `is_one` where both are of one server.
-pub(crate) fn clock(first: Reading, last: Reading, is_one: bool) -> Finding {
+/// Compares two readings. `is_single` says that both are of the same server, so that a jump shows.
+pub(super) fn clock(first: ClockReading, last: ClockReading, is_single: bool) -> Finding {
     const TOPIC: &str = "clock";
     const REMEDY: &str =
-        "have the servers keep time by NTP: a clock that is set moves the ends of windows";
-    let passed = last.at.duration_since(first.at);
-    let passed_there = last.server.checked_sub(first.server);
-    let step = passed_there.map_or(Duration::MAX, |there| there.abs_diff(passed));
-    if is_one && step > STEP + first.unsure + last.unsure {
-        let there =
-            passed_there.map_or_else(|| "went back".into(), |there| format!("moved by {there:?}"));
+        "synchronize the servers by NTP: a clock that is set moves the ends of windows";
+    let elapsed = last.at.duration_since(first.at);
+    let server_elapsed = last.server.checked_sub(first.server);
+    let drift = server_elapsed.map_or(Duration::MAX, |server| server.abs_diff(elapsed));
+    if is_single && drift > MAX_DRIFT + first.uncertainty + last.uncertainty {
+        let change = server_elapsed.map_or_else(
+            || "went back".into(),
+            |server| format!("moved by {server:?}"),
+        );
         return Finding::warning(
             TOPIC,
-            format!("the server's clock {there} within {passed:?}"),
+            format!("the server's clock {change} within {elapsed:?}"),
         )
         .with_remedy(REMEDY);
     }
-    let offset = last.server.abs_diff(last.ours);
-    let direction = if last.server > last.ours {
+    let offset = last.server.abs_diff(last.local);
+    let direction = if last.server > last.local {
         "ahead of"
     } else {
         "behind"
     };
-    let told = if offset <= last.unsure.max(Duration::from_millis(1)) {
-        "the same as ours".to_owned()
+    let comparison = if offset <= last.uncertainty.max(Duration::from_millis(1)) {
+        "the same as the local clock".to_owned()
     } else {
-        format!("{} {direction} ours", millis(offset))
+        format!("{} {direction} the local clock", millis(offset))
     };
-    let text = format!("{told}; only the server's counts");
-    if offset > FAR_OFF {
+    let text = format!("{comparison}; only the server's counts");
+    if offset > MAX_OFFSET {
         Finding::warning(TOPIC, text).with_remedy(REMEDY)
     } else {
         Finding::ok(TOPIC, text)
@@ -154,12 +156,12 @@ mod tests {
     const DEADLINE: Duration = Duration::from_millis(100);
 
     #[test]
-    fn percentiles_are_of_ranks_and_held_against_the_deadline() {
-        let taken = |slow: usize, millis: u64| {
-            let mut taken = vec![Duration::from_micros(250); 200 - slow];
-            taken.extend(vec![Duration::from_millis(millis); slow]);
-            taken.reverse();
-            taken
+    fn percentiles_are_compared_with_the_deadline() {
+        let samples = |slow: usize, millis: u64| {
+            let mut samples = vec![Duration::from_micros(250); 200 - slow];
+            samples.extend(vec![Duration::from_millis(millis); slow]);
+            samples.reverse();
+            samples
         };
         for (slow, millis, severity, said) in [
             (
@@ -173,7 +175,7 @@ mod tests {
             (3, 51, Severity::Warning, "p99 51.00 ms"),
             (3, 101, Severity::Problem, "p99 101.00 ms"),
         ] {
-            let finding = judge("round trip", taken(slow, millis), DEADLINE);
+            let finding = judge("round trip", samples(slow, millis), DEADLINE);
             assert_eq!(finding.severity(), severity, "{}", finding.text());
             assert!(finding.text().contains(said), "{}", finding.text());
         }
@@ -182,31 +184,31 @@ mod tests {
     #[test]
     fn a_clock_that_is_far_off_or_jumps_is_a_warning() {
         let begin = Instant::now();
-        let reading = |after: u64, server: u64, ours: u64| Reading {
+        let reading = |after: u64, server: u64, local: u64| ClockReading {
             server: Duration::from_millis(server),
-            ours: Duration::from_millis(ours),
+            local: Duration::from_millis(local),
             at: begin + Duration::from_millis(after),
-            unsure: Duration::from_millis(2),
+            uncertainty: Duration::from_millis(2),
         };
         let first = reading(0, 100_000, 100_000);
-        for (last, is_one, severity, said) in [
+        for (last, is_single, severity, said) in [
             (
                 reading(1_000, 101_001, 101_000),
                 true,
                 Severity::Ok,
-                "the same as ours",
+                "the same as the local clock",
             ),
             (
                 reading(1_000, 101_030, 101_000),
                 true,
                 Severity::Ok,
-                "30.00 ms ahead of ours",
+                "30.00 ms ahead of the local clock",
             ),
             (
                 reading(1_000, 101_000, 131_000),
                 true,
                 Severity::Ok,
-                "30000.00 ms behind ours",
+                "30000.00 ms behind the local clock",
             ),
             (
                 reading(1_000, 101_000, 171_000),
@@ -233,7 +235,7 @@ mod tests {
                 "1000.00 ms ahead",
             ),
         ] {
-            let finding = clock(first, last, is_one);
+            let finding = clock(first, last, is_single);
             assert_eq!(finding.severity(), severity, "{}", finding.text());
             assert!(finding.text().contains(said), "{}", finding.text());
         }

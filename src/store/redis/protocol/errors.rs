@@ -1,4 +1,4 @@
-//! What an error of Redis means for a check.
+//! Classifies errors of Redis.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,14 +8,14 @@ use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
-/// What a replica answers that is asked to write.
+/// The code with which a replica refuses writes.
 const READONLY: &str = "READONLY";
 
-/// What a server says to a client that is one too many.
-const CROWDED: &str = "max number of clients reached";
+/// The message to a client above `maxclients`.
+const TOO_MANY_CLIENTS: &str = "max number of clients reached";
 
-/// The codes of errors that pass: the server cannot serve now, or is not the one to ask.
-const PASSING: [&str; 11] = [
+/// The codes of transient errors: the server cannot serve now, or another one has to be asked.
+const TRANSIENT: [&str; 11] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
@@ -34,14 +34,14 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Whether the server refuses us as we are set up, in the handshake.
-pub(crate) fn is_of_setup(error: &RedisError) -> bool {
+/// Whether a handshake failed by the configuration, of the client or of the server.
+pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
     kind_of_call(error) == ErrorKind::Misconfigured
 }
 
-/// Whether a handshake in RESP3 may have failed because the server speaks RESP2 only: it answers
-/// whatever it pleases to a HELLO that it does not know, or hangs up.
-pub(crate) fn may_be_of_protocol(error: &RedisError) -> bool {
+/// Whether a handshake in RESP3 may have failed because the server speaks RESP2 only. Such a server
+/// replies to the unknown HELLO with any error, or hangs up.
+pub(crate) fn may_lack_resp3(error: &RedisError) -> bool {
     match error.kind() {
         RedisKind::RESP3NotSupported => true,
         RedisKind::AuthenticationFailed => false,
@@ -50,24 +50,24 @@ pub(crate) fn may_be_of_protocol(error: &RedisError) -> bool {
     }
 }
 
-/// Why there is no connection any more, and will be none.
+/// The error of a connection whose tokio runtime has shut down: it will not reconnect.
 pub(crate) fn runtime_has_ended() -> RedisError {
     let text = "the tokio runtime of this connection has ended";
     (RedisKind::Io, text).into()
 }
 
-/// Whether a replica says that it is one: somebody else is master now.
+/// Whether a call failed because the server is a replica: another server is the master now.
 pub(crate) fn is_replica(error: &RedisError) -> bool {
     let code = error.code().unwrap_or_default();
-    means(code, error.detail().unwrap_or_default(), READONLY)
+    matches_code(code, error.detail().unwrap_or_default(), READONLY)
 }
 
-/// Whether a replica says so to one check.
-pub(crate) fn is_of_replica(error: &Error) -> bool {
+/// Whether an entry failed because the server is a replica.
+pub(crate) fn is_from_replica(error: &Error) -> bool {
     StdError::source(error).is_some_and(|source| source.is::<Replica>())
 }
 
-/// What is underneath the error of a check that a replica could not decide.
+/// The source of the error of an entry that a replica could not decide.
 #[derive(Debug)]
 struct Replica;
 
@@ -79,25 +79,24 @@ impl fmt::Display for Replica {
 
 impl StdError for Replica {}
 
-/// Whether a cluster has not run a call, because its keys are in several slots.
+/// Whether a cluster has not run a call because its keys are in several slots.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
     let source = StdError::source(error);
     let source = source.and_then(|source| source.downcast_ref::<RedisError>());
     source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::CrossSlot))
 }
 
-/// Before the arguments in what a server says of a command that it does not know: those of HELLO and
-/// AUTH are the password.
+/// Separates an unknown command from its arguments in a server's message. The arguments of HELLO and AUTH
+/// hold the password.
 const BEFORE_ARGUMENTS: &str = ", with args beginning with";
 
-/// What stands before the arguments of an unknown command.
+/// Cuts off the arguments of an unknown command.
 fn without_arguments(text: &str) -> &str {
     let cut = text.split_once(BEFORE_ARGUMENTS);
     cut.map_or(text, |(before, _)| before)
 }
 
-/// The same error where it does not quote the arguments of a command; else its code, and the text before
-/// them.
+/// Rebuilds an error that quotes the arguments of a command, from its code and the text before them.
 fn not_quoting(error: RedisError) -> RedisError {
     if !error.to_string().contains(BEFORE_ARGUMENTS) {
         return error;
@@ -109,15 +108,15 @@ fn not_quoting(error: RedisError) -> RedisError {
     }
 }
 
-/// An error of a whole call.
+/// Converts the error of a whole call.
 pub(crate) fn from_redis(error: RedisError) -> Error {
     let error = not_quoting(error);
     let kind = kind_of_call(&error);
     let text = if error.kind() == RedisKind::Parse {
-        // On further lines stand the bytes that were met.
+        // Further lines hold the bytes that could not be parsed.
         let text = error.to_string();
-        let place = text.lines().next().unwrap_or_default();
-        format!("what answers is not Redis, or its reply is not whole: {place}")
+        let first_line = text.lines().next().unwrap_or_default();
+        format!("not a Redis server, or an incomplete reply: {first_line}")
     } else {
         text_of(kind, &error.to_string())
     };
@@ -135,24 +134,24 @@ fn kind_of_call(error: &RedisError) -> ErrorKind {
         RedisKind::AuthenticationFailed
         | RedisKind::InvalidClientConfig
         | RedisKind::RESP3NotSupported => ErrorKind::Misconfigured,
-        RedisKind::Io if is_of_tls(error) => ErrorKind::Misconfigured,
+        RedisKind::Io if is_tls_error(error) => ErrorKind::Misconfigured,
         RedisKind::Parse | RedisKind::UnexpectedReturnType => ErrorKind::InvalidReply,
         _ => ErrorKind::Unavailable,
     }
 }
 
-/// Whether TLS failed, by a certificate that is not trusted, or a peer that speaks something else: what
-/// else reads and writes does not look at the data.
-fn is_of_tls(error: &RedisError) -> bool {
+/// Whether TLS failed: the certificate is not trusted, or the server does not speak TLS. No other I/O
+/// reports invalid data.
+fn is_tls_error(error: &RedisError) -> bool {
     let source = StdError::source(error);
     let source = source.and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
     let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
     source.is_some_and(|source| source.kind() == std::io::ErrorKind::InvalidData)
 }
 
-/// An error of one check, as the script caught it.
+/// Converts the error of one entry, which the script has caught.
 pub(crate) fn from_script(text: &str) -> Error {
-    // Before Redis 7.0 the place in the script stands before the code.
+    // Before Redis 7.0 the position in the script precedes the code.
     let mut words = text
         .split([' ', ':'])
         .map(|word| word.trim_start_matches('-'));
@@ -160,10 +159,16 @@ pub(crate) fn from_script(text: &str) -> Error {
     let code = code.unwrap_or_default();
     let kind = kind_of(code, text);
     let error = Error::new(kind, text_of(kind, text));
-    if means(code, text, READONLY) {
+    if matches_code(code, text, READONLY) {
         return error.with_source(Replica);
     }
     error
+}
+
+/// The error for a reply that the script never sends.
+pub(crate) fn malformed_reply(problem: &str) -> Error {
+    let kind = ErrorKind::InvalidReply;
+    Error::new(kind, text_of(kind, problem))
 }
 
 fn is_code(word: &str) -> bool {
@@ -171,19 +176,23 @@ fn is_code(word: &str) -> bool {
 }
 
 fn kind_of(code: &str, detail: &str) -> ErrorKind {
-    let means = |wanted: &str| means(code, detail, wanted);
-    if means("OOM") {
+    let matches = |wanted: &str| matches_code(code, detail, wanted);
+    if matches("OOM") {
         ErrorKind::Full
-    } else if PASSING.contains(&code) || means(READONLY) || means("NOREPLICAS") || means(CROWDED) {
+    } else if TRANSIENT.contains(&code)
+        || matches(READONLY)
+        || matches("NOREPLICAS")
+        || matches(TOO_MANY_CLIENTS)
+    {
         ErrorKind::Unavailable
     } else {
         ErrorKind::Misconfigured
     }
 }
 
-/// Whether a code is this one. Before Redis 7.0 an error that ends a script is an ERR which quotes the
-/// real one.
-fn means(code: &str, detail: &str, wanted: &str) -> bool {
+/// Whether an error has this code. Before Redis 7.0 an error that ends a script is an ERR that quotes the
+/// actual one.
+fn matches_code(code: &str, detail: &str, wanted: &str) -> bool {
     code == wanted || (code == "ERR" && detail.contains(wanted))
 }
 
@@ -191,9 +200,9 @@ fn text_of(kind: ErrorKind, text: &str) -> String {
     let what = match kind {
         ErrorKind::Timeout => "Redis did not answer in time",
         ErrorKind::Full => "Redis is out of memory",
-        ErrorKind::Misconfigured => "Redis refuses the script as things are set up",
-        ErrorKind::InvalidReply => "Redis did not answer as the script does",
-        _ => "Redis cannot be asked",
+        ErrorKind::Misconfigured => "Redis is not set up for tollgate",
+        ErrorKind::InvalidReply => "malformed reply from Redis",
+        _ => "Redis is unavailable",
     };
     format!("{what}: {}", without_arguments(text))
 }
@@ -203,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_that_failed_in_the_script_says_what_kind_of_failure_it_was() {
+    fn errors_of_entries_have_a_kind() {
         for (text, kind) in [
             (
                 "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -239,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_failed_says_what_kind_of_failure_it_was() {
+    fn errors_of_calls_have_a_kind() {
         let error = |code: &str, detail: &str| {
             redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
         };
@@ -281,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_known_by_what_it_says_of_a_call_or_of_one_check() {
+    fn a_replica_is_recognized_by_the_error_of_a_call_or_of_an_entry() {
         let text = "You can't write against a read only replica.";
         let old = format!("Error running script (call to f_1): @user_script: 9: -READONLY {text}");
         for (code, detail, expected) in [
@@ -292,16 +301,16 @@ mod tests {
         ] {
             let of_call = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
             assert_eq!(is_replica(&of_call), expected, "{of_call}");
-            let of_check = from_script(&format!("{code} {detail}"));
-            assert_eq!(is_of_replica(&of_check), expected, "{of_check}");
+            let of_entry = from_script(&format!("{code} {detail}"));
+            assert_eq!(is_from_replica(&of_entry), expected, "{of_entry}");
         }
-        assert!(is_of_replica(&from_script(&format!(
+        assert!(is_from_replica(&from_script(&format!(
             "@user_script: 9: -READONLY {text}"
         ))));
     }
 
     #[test]
-    fn a_handshake_is_tried_in_resp2_where_the_protocol_may_be_what_fails() {
+    fn a_handshake_is_repeated_in_resp2_if_the_protocol_may_be_the_cause() {
         let error = |code: &str, detail: &str| {
             redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
         };
@@ -315,7 +324,7 @@ mod tests {
             (error("WRONGPASS", "invalid username-password pair"), false),
             (error("LOADING", "the dataset"), false),
         ] {
-            assert_eq!(may_be_of_protocol(&error), expected, "{error}");
+            assert_eq!(may_lack_resp3(&error), expected, "{error}");
         }
     }
 
@@ -336,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_server_that_has_too_many_clients_is_unavailable() {
-        let error = redis::make_extension_error("ERR".into(), Some(CROWDED.into()));
+        let error = redis::make_extension_error("ERR".into(), Some(TOO_MANY_CLIENTS.into()));
         assert_eq!(from_redis(error).kind(), ErrorKind::Unavailable);
     }
 }

@@ -13,26 +13,25 @@ use crate::key::Key;
 use crate::quota::{Algorithm, Quota};
 use crate::store::requests::Subject;
 
-/// How stored keys are named.
+/// Names the keys of a store: its prefix, and how hash tags are chosen.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyNames {
     prefix: Arc<str>,
-    /// How many hash tags share all keys; else each has one of its own.
+    /// The number of hash tags that all keys share. `None` gives each key a tag of its own.
     hash_tags: Option<NonZeroU16>,
 }
 
-/// The version of what is stored: a later form of it starts its own counts.
-const FORMAT: &str = "v1";
+/// The version of the stored format. Another version starts new counts.
+const FORMAT_VERSION: &str = "v1";
 
-/// The hash tag of the list of what is blocked: that of no key, which has a comma or is a number.
-const BLOCKS: &str = "blocks";
+/// The hash tag of the block list. No key has it: theirs contain a comma or are numbers.
+const BLOCK_LIST_TAG: &str = "blocks";
 
-/// The slots of a cluster, as its specification has them.
-pub(crate) const SLOTS: u16 = 16_384;
+/// The slots of a cluster, fixed by its specification.
+pub(in crate::store::redis) const SLOTS: u16 = 16_384;
 
 impl KeyNames {
-    /// With a prefix of any text; encoded as keys are, so that it holds no braces, which would move
-    /// the hash tag.
+    /// Sets the prefix. It is encoded as keys are, since braces in it would move the hash tag.
     pub(crate) fn with_prefix(self, prefix: &str) -> Self {
         let prefix = Key::from(prefix).as_str().into();
         Self { prefix, ..self }
@@ -47,7 +46,7 @@ impl KeyNames {
         Self { hash_tags, ..self }
     }
 
-    /// The names of a subject's stored counts, in the order of the counts.
+    /// The names of a subject's keys, in the order of its counters.
     fn of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = KeyName<'a>> {
         let counters = subject.quotas.strictest();
         counters.map(move |quota| KeyName {
@@ -57,7 +56,7 @@ impl KeyNames {
         })
     }
 
-    /// Writes the names of a subject's stored counts as so many arguments of a command.
+    /// Writes the names of a subject's keys, each as an argument of a command.
     pub(crate) fn write(&self, subject: Subject<'_>, command: &mut Cmd) {
         for name in self.of(subject) {
             // Writing to a command does not fail.
@@ -65,21 +64,21 @@ impl KeyNames {
         }
     }
 
-    /// The name of the list of what is blocked: one for all that have this prefix.
-    pub(crate) fn blocks(&self) -> String {
-        format!("{}:{FORMAT}:{{{BLOCKS}}}", self.prefix)
+    /// The name of the block list, which all stores of this prefix share.
+    pub(crate) fn block_list(&self) -> String {
+        format!("{}:{FORMAT_VERSION}:{{{BLOCK_LIST_TAG}}}", self.prefix)
     }
 
-    /// The slot of a cluster in which that list is.
-    pub(crate) fn slot_of_blocks() -> u16 {
-        State::<XMODEM>::calculate(BLOCKS.as_bytes()) % SLOTS
+    /// The cluster slot of the block list.
+    pub(crate) fn block_list_slot() -> u16 {
+        State::<XMODEM>::calculate(BLOCK_LIST_TAG.as_bytes()) % SLOTS
     }
 
-    /// The slot of a cluster in which a subject's stored counts are: CRC16 of the hash tag.
+    /// The cluster slot of a subject's keys: the CRC16 of their hash tag.
     pub(crate) fn slot(&self, subject: Subject<'_>) -> u16 {
-        let own = crc_of(subject);
-        let crc = self.hash_tags.map_or(own, |tags| {
-            State::<XMODEM>::calculate((own % tags).to_string().as_bytes())
+        let subject_crc = crc_of(subject);
+        let crc = self.hash_tags.map_or(subject_crc, |tags| {
+            State::<XMODEM>::calculate((subject_crc % tags).to_string().as_bytes())
         });
         crc % SLOTS
     }
@@ -94,7 +93,7 @@ impl Default for KeyNames {
     }
 }
 
-/// The CRC16 of what tells a subject from others.
+/// The CRC16 of the limiter and the key.
 fn crc_of(subject: Subject<'_>) -> u16 {
     let mut crc = State::<XMODEM>::new();
     crc.update(subject.limiter.as_str().as_bytes());
@@ -103,8 +102,8 @@ fn crc_of(subject: Subject<'_>) -> u16 {
     crc.get()
 }
 
-/// The name of a stored count. What stands in braces is the hash tag, the same for all of a subject,
-/// so that they are in one slot.
+/// The name of one key. The braces enclose the hash tag, which all keys of a subject share, so that
+/// they are in one slot.
 #[derive(Clone, Copy)]
 struct KeyName<'a> {
     names: &'a KeyNames,
@@ -113,7 +112,7 @@ struct KeyName<'a> {
 }
 
 impl KeyName<'_> {
-    /// Piece by piece: it is written for each check, and formatting takes five times as long.
+    /// Writes the name in pieces: it is written for each check, and formatting takes five times as long.
     fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         let KeyNames { prefix, hash_tags } = self.names;
         let (limiter, key) = (self.subject.limiter.as_str(), self.subject.key.as_str());
@@ -121,7 +120,7 @@ impl KeyName<'_> {
             let mut pieces = pieces.iter();
             pieces.try_for_each(|piece| out.write_all(piece.as_bytes()))
         };
-        pieces(&[prefix, ":", FORMAT, ":{"])?;
+        pieces(&[prefix, ":", FORMAT_VERSION, ":{"])?;
         match hash_tags {
             None => pieces(&[limiter, ",", key, "}:"])?,
             Some(tags) => {
@@ -129,15 +128,15 @@ impl KeyName<'_> {
                 pieces(&[&tag, "}:", limiter, ",", key, ":"])?;
             }
         }
-        let stored_as = StoredAs(self.quota.counted_by());
-        write!(out, "{stored_as}:{}", self.quota.window_micros())
+        let tag = KeyTag(self.quota.counted_by());
+        write!(out, "{tag}:{}", self.quota.window_micros())
     }
 }
 
-/// How an algorithm is called in a stored key.
-struct StoredAs(Algorithm);
+/// The algorithm in the name of a stored key.
+struct KeyTag(Algorithm);
 
-impl fmt::Display for StoredAs {
+impl fmt::Display for KeyTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.facts().key_tag)?;
         match self.0.buckets() {
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_holds_all_that_makes_a_count_its_own() {
+    fn a_name_contains_limiter_key_algorithm_and_window() {
         assert_eq!(
             names(
                 "tollgate",
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_of_one_window_have_one_name() {
+    fn quotas_of_one_window_share_a_name() {
         let quotas = [Quota::per_second(5), Quota::per_second(9)];
         assert_eq!(names("p", "l", "k", quotas).len(), 1);
     }
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_tags_are_shared_by_keys_whose_names_stay_apart() {
+    fn keys_that_share_a_hash_tag_have_different_names() {
         let tags = NonZeroU16::new(4).unwrap();
         let names = KeyNames::default().with_hash_tags(tags);
         let (limiter, quotas) = (Key::from("l"), Quotas::from(Quota::per_second(1)));
@@ -245,11 +244,11 @@ mod tests {
         let named = subjects.flat_map(|subject| names.of(subject).map(text));
         let named: HashSet<_> = named.collect();
         assert_eq!(named.len(), 100);
-        let of_key = "}:l,key:17:log:1000000";
+        let end_of_name = "}:l,key:17:log:1000000";
         assert!(
             named
                 .iter()
-                .any(|name| name.starts_with("tollgate:v1:{") && name.ends_with(of_key))
+                .any(|name| name.starts_with("tollgate:v1:{") && name.ends_with(end_of_name))
         );
     }
 }

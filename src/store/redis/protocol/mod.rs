@@ -1,8 +1,13 @@
-//! The language spoken with the script: key names, arguments, replies, errors.
+//! The protocol of the script: key names, calls, replies and errors.
+//!
+//! The format is documented in `lua/README.md`.
 
-pub(crate) mod codec;
-pub(crate) mod errors;
+mod decode;
+mod encode;
+pub(super) mod errors;
+mod fields;
 mod key_names;
 
-pub(crate) use codec::*;
-pub(crate) use key_names::{KeyNames, SLOTS};
+pub(super) use decode::{EntryReply, decode_replies};
+pub(super) use encode::{BatchEntry, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund};
+pub(super) use key_names::{KeyNames, SLOTS};

@@ -1,5 +1,11 @@
-//! The Lua scripts, joined from `lua/` at compile time.
+//! The Lua scripts, joined from `lua/` at compile time, and the commands that call them.
 
-mod script;
+#[cfg(test)]
+mod header;
+mod scripts;
 
-pub(crate) use script::{Script, Scripts};
+#[cfg(test)]
+pub(super) use header::header;
+#[cfg(test)]
+pub(super) use scripts::source;
+pub(super) use scripts::{Script, Scripts};

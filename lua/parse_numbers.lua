@@ -1,14 +1,14 @@
 --[[
-numbers: reads a text of whole numbers that may be long.
+parse_numbers: parses a text of whole numbers that may be too long for one pattern.
 
 KEYS    none
-ARGV    none; is given the text, how many numbers it has at least, and how many follow at a time
-reply   numbers_in
+ARGV    none; the caller passes the text, the fewest numbers, and how many each further group has
+reply   parse_numbers
 calls   none
 server  any
 ]]
 
--- The numbers in a text, as texts; none where it holds anything else.
+-- Returns the numbers of a text, as texts; an empty list if the text holds anything else.
 return function(stored, base, group)
   local numbers = {}
   if string.find(stored, '^[%d ]+$') then

@@ -1,5 +1,5 @@
-//! What an operator gives, and what that costs in Redis. That it is what the memory store gives is for the
-//! parity of the stores to show.
+//! Credits by an operator, and what they cost in Redis. The parity tests compare them with the memory
+//! store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::redis_server::{RedisServer, times_to_live};
 
 const SET_OF_ADA: &str = "tollgate:v1:{default,ada}:set:25920000000000";
 
-/// What the server ran for a gift.
+/// The commands that the server runs for a credit.
 async fn ran(
     connection: &mut redis::Connection,
     limiter: &RateLimiter,
@@ -25,7 +25,7 @@ async fn ran(
 }
 
 #[tokio::test]
-async fn a_gift_is_one_call_of_at_most_six_commands_whatever_is_given() {
+async fn a_credit_is_one_call_of_at_most_six_commands() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in algorithms() {
@@ -56,7 +56,7 @@ async fn a_gift_is_one_call_of_at_most_six_commands_whatever_is_given() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_given_units_lives_as_long_as_it_counts() {
+async fn a_credited_log_lives_as_long_as_it_counts() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in algorithms() {
@@ -79,7 +79,7 @@ async fn a_key_without_a_count_is_left_alone() {
         let limiter = limiter(store_on(&server), algorithm, 9).await.name(name);
         limiter.admin().credit("nobody", 1).await.unwrap();
         let ran_for_five = ran(&mut connection, &limiter, 5).await;
-        // A call, a time, a look.
+        // EVALSHA, TIME, and one read.
         assert_eq!(ran_for_five.values().sum::<u64>(), 3, "{ran_for_five:?}");
         let ran_for_none = ran(&mut connection, &limiter, 0).await;
         assert!(ran_for_none.is_empty(), "{ran_for_none:?}");
@@ -90,10 +90,10 @@ async fn a_key_without_a_count_is_left_alone() {
 }
 
 #[tokio::test]
-async fn all_quotas_are_given_units_and_those_that_share_a_count_once() {
+async fn a_credit_applies_once_to_each_key_of_all_quotas() {
     let server = RedisServer::start();
     let log = [Quota::per_day(90), Quota::per_day(50).named("strict")];
-    // So long that none ends meanwhile.
+    // So long that no window ends during the test.
     let year = Duration::from_secs(366 * 86_400);
     let others = algorithms().map(|(_, algorithm)| Quota::new(70, year).algorithm(algorithm));
     let others: Vec<_> = others.collect();
@@ -112,11 +112,11 @@ async fn all_quotas_are_given_units_and_those_that_share_a_count_once() {
 }
 
 #[tokio::test]
-async fn where_one_count_cannot_be_read_nothing_is_given() {
+async fn if_one_key_cannot_be_read_none_is_credited() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in algorithms() {
-        // The broken one is read last.
+        // The broken key is read last.
         let days = |days: u64| {
             let window = Duration::from_secs(days * 86_400);
             Quota::new(9, window).algorithm(algorithm)
@@ -136,7 +136,7 @@ async fn where_one_count_cannot_be_read_nothing_is_given() {
 }
 
 #[tokio::test]
-async fn the_oldest_units_go_and_the_youngest_stay_as_they_are() {
+async fn a_credit_removes_the_oldest_units() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     let limiter = limiter(store_on(&server), Algorithm::SortedSetLog, 100).await;
@@ -151,7 +151,7 @@ async fn the_oldest_units_go_and_the_youngest_stay_as_they_are() {
 }
 
 #[tokio::test]
-async fn no_more_is_given_at_once_than_a_log_takes() {
+async fn a_credit_of_more_than_a_log_accepts_is_an_error() {
     let server = RedisServer::start();
     for (_, algorithm) in algorithms() {
         let quota = Quota::per_day(1_000_000).algorithm(algorithm);

@@ -1,4 +1,4 @@
-//! Refusals that this process remembers.
+//! The refusal cache of a process.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn a_key_far_over_its_limit_costs_redis_nothing() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_asked_for_again_when_it_is_too_old() {
+async fn a_refusal_expires_after_its_maximum_age() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let limiter = RateLimiter::new(time.redis.clone(), Quota::per_hour(10));
@@ -67,7 +67,7 @@ async fn a_client_that_asks_each_millisecond_reaches_redis_a_few_times_in_each_w
 }
 
 #[tokio::test]
-async fn a_remembered_refusal_tells_what_is_left_of_the_wait() {
+async fn a_cached_refusal_returns_the_rest_of_the_wait() {
     let server = RedisServer::start();
     let mut time = TestTime::new(&server);
     let limiter = RateLimiter::new(time.redis.clone(), Quota::per_minute(10));
@@ -83,14 +83,14 @@ async fn a_remembered_refusal_tells_what_is_left_of_the_wait() {
 }
 
 #[tokio::test]
-async fn only_the_same_check_is_refused_here() {
+async fn only_the_same_check_is_refused_from_the_cache() {
     let server = RedisServer::start();
     let store = store_on(&server);
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(10));
     let _ = limiter.check_n("ada", 8).await.unwrap();
     assert_eq!(source(&limiter, 5).await, (false, Source::Redis));
     assert_eq!(source(&limiter, 5).await, (false, Source::RefusalCache));
-    // A look, a smaller cost, another name, another limit, another key: each is asked for.
+    // A look, a smaller cost, another name, limit or key: each asks Redis.
     assert_eq!(source(&limiter, 0).await, (true, Source::Redis));
     let other = limiter.clone().name("other");
     assert_eq!(source(&other, 5).await, (true, Source::Redis));
@@ -100,7 +100,7 @@ async fn only_the_same_check_is_refused_here() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_here_is_admitted_at_once() {
+async fn a_local_refund_or_credit_is_admitted_at_once() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(10));
     let mut reserved = limiter.check_n("ada", 10).await.unwrap();
@@ -116,7 +116,7 @@ async fn what_is_given_back_here_is_admitted_at_once() {
 }
 
 #[tokio::test]
-async fn what_another_process_gives_back_is_seen_within_the_age_of_a_refusal() {
+async fn a_reset_by_another_process_is_seen_within_the_age_of_a_refusal() {
     let server = RedisServer::start();
     let [here, there] = [store_on(&server), store_on(&server)]
         .map(|store| RateLimiter::new(store, Quota::per_hour(10)));
@@ -129,7 +129,7 @@ async fn what_another_process_gives_back_is_seen_within_the_age_of_a_refusal() {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_where_that_is_asked_for() {
+async fn a_zero_age_disables_the_cache() {
     let server = RedisServer::start();
     let store = store_on(&server).refusal_cache(Duration::ZERO);
     let limiter = RateLimiter::new(store, Quota::per_hour(1));

@@ -1,0 +1,187 @@
+//! The examination: the questions and their order.
+
+use std::collections::HashMap;
+
+use redis::FromRedisValue;
+
+use super::durability::{self, MinReplicas};
+use super::info::{self, Info, Node};
+use super::permissions::{self, Cleanup};
+use super::remedies::{MissingPermission, is_unreachable, missing_permission, remedy_for};
+use super::report::{Finding, Report, Severity};
+use super::session::Session;
+use super::timing::{self, ClockReading};
+use super::{memory, script_trial, server};
+use crate::error::Error;
+use crate::store::redis::redis_store::RedisStore;
+
+impl RedisStore {
+    /// Examines whether the server is fit to count on, and suggests a remedy for each fault.
+    ///
+    /// | topic | what is examined |
+    /// |---|---|
+    /// | `connection` | whether the server answers and accepts the credentials |
+    /// | `server` | the version: Redis 6.0 or later, or Valkey |
+    /// | `role` | whether it is a master; a replica takes no writes |
+    /// | `cluster` | in a cluster, whether all slots are reachable |
+    /// | `permissions` | which commands of the scripts the user may not run |
+    /// | `script` | a check, a refund and a reset by every algorithm, on a random key |
+    /// | `memory` | whether there is room below `maxmemory` |
+    /// | `eviction` | `maxmemory-policy`: a client whose count is evicted gets a fresh quota |
+    /// | `replicas` | what a failover loses, and whether a master that is cut off goes on admitting |
+    /// | `persistence` | what a restart loses, and whether the server can save |
+    /// | `round trip` | percentiles of a look by the script, compared with the deadline |
+    /// | `clock` | the server's clock, compared with the local one: only the server's counts, but it should not jump |
+    ///
+    /// Every question may take a second, or the store's deadline if that is longer; the round trips
+    /// take two seconds at most. A healthy server is examined in less than a second. If the server is
+    /// unreachable or stops answering, the report ends there.
+    ///
+    /// The examination leaves no key behind, is safe beside traffic, and never shows a password. What
+    /// the user may not read is [`Unknown`](Severity::Unknown), which is not a fault.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tollgate::RedisStore;
+    /// use tollgate::doctor::Severity;
+    ///
+    /// # async fn example() -> Result<(), tollgate::ConfigError> {
+    /// let report = RedisStore::open("redis://127.0.0.1:6379")?.doctor().await;
+    /// println!("{report}");
+    /// assert!(report.worst() < Severity::Problem);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn doctor(&self) -> Report {
+        let session = Session::new(&self.shared.client);
+        let mut report = Report::default();
+        if let Err(error) = Box::pin(examine(&session, &mut report)).await {
+            let text = format!("the server stopped answering: {error}");
+            report.push(Finding::problem("connection", text).with_remedy(remedy_for(&error)));
+        }
+        report
+    }
+}
+
+/// Examines each topic in turn. Fails once the server is unreachable.
+async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
+    let connection = connection(session).await;
+    let is_connected = connection.severity() < Severity::Problem;
+    report.push(connection);
+    if !is_connected {
+        return Ok(());
+    }
+    let first = unless_unreachable(ClockReading::take(session).await)?;
+    let (nodes, has_info) = nodes(session, report).await?;
+    report.extend(info::findings_of(&nodes, server::version));
+    report.extend(info::findings_of(&nodes, server::role));
+    report.extend(script_trial::slots(session, &nodes).await);
+    let (permissions, cleanup) = permissions::permissions(session).await;
+    report.push(permissions);
+    report.push(match cleanup {
+        Cleanup::Possible => script_trial::script(session).await,
+        Cleanup::Impossible => script_trial::would_leave_keys(),
+        Cleanup::Unknown => script_trial::not_tried(),
+    });
+    if has_info {
+        examine_info(session, &nodes, report).await?;
+    }
+    report.push(timing::round_trips(session).await);
+    let last = unless_unreachable(ClockReading::take(session).await)?;
+    let is_single = !nodes.iter().any(|node| server::is_in_cluster(&node.info));
+    report.push(match (first, last) {
+        (Ok(first), Ok(last)) => timing::clock(first, last, is_single),
+        (Err(error), _) | (_, Err(error)) => {
+            Finding::unknown("clock", format!("could not be read: {error}"))
+        }
+    });
+    Ok(())
+}
+
+/// Separates the error of an unreachable server, which ends the examination, from an error reply.
+fn unless_unreachable<T>(reply: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+    match reply {
+        Err(error) if is_unreachable(&error) => Err(error),
+        reply => Ok(reply),
+    }
+}
+
+async fn connection(session: &Session) -> Finding {
+    const TOPIC: &str = "connection";
+    match session.query(&redis::cmd("PING")).await {
+        Ok(_) => Finding::ok(TOPIC, "the server answers"),
+        // Only PING is forbidden, not the user.
+        Err(error)
+            if missing_permission(&error) == Some(MissingPermission::Command)
+                && quotes(&error, "ping") =>
+        {
+            Finding::ok(TOPIC, "the server answers; PING is not permitted")
+        }
+        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
+    }
+}
+
+/// Whether an error quotes this command.
+fn quotes(error: &Error, command: &str) -> bool {
+    let text = error.to_string().to_lowercase();
+    ["'", "`"]
+        .iter()
+        .any(|quote| text.contains(&format!("{quote}{command}{quote}")))
+}
+
+/// Reads the INFO of each server. Without the permission, HELLO tells a part of it, and the flag is
+/// false.
+async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, bool), Error> {
+    let error = match unless_unreachable(session.query(&redis::cmd("INFO")).await)? {
+        Ok(reply) => return Ok((info::nodes(reply), true)),
+        Err(error) => error,
+    };
+    let what = "memory, eviction, replicas and persistence could not be examined";
+    report.push(
+        Finding::unknown("info", format!("{what}: {error}"))
+            .with_remedy("ACL SETUSER <user> +info, or examine it as another user"),
+    );
+    let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
+    let info = hello.map(Info::from_hello).unwrap_or_default();
+    let node = Node {
+        address: None,
+        info,
+    };
+    Ok((vec![node], false))
+}
+
+/// Examines what INFO and a few settings tell.
+async fn examine_info(session: &Session, nodes: &[Node], report: &mut Report) -> Result<(), Error> {
+    report.extend(info::findings_of(nodes, memory::room));
+    report.extend(info::findings_of(nodes, memory::eviction));
+    let settings = settings(session, "min-replicas-*").await?;
+    let number = |name| settings.as_ref()?.get(name)?.parse().ok();
+    let min_replicas = number("min-replicas-to-write").map(|to_write| MinReplicas {
+        to_write,
+        max_lag: number("min-replicas-max-lag").unwrap_or_default(),
+    });
+    report.extend(info::findings_of(nodes, |info| {
+        durability::replicas(info, min_replicas)
+    }));
+    let settings = self::settings(session, "save").await?;
+    let save = settings.as_ref().and_then(|settings| settings.get("save"));
+    let save = save.map(String::as_str);
+    report.extend(info::findings_of(nodes, |info| {
+        durability::persistence(info, save)
+    }));
+    Ok(())
+}
+
+/// Reads the settings whose names match, if the user may.
+async fn settings(
+    session: &Session,
+    pattern: &str,
+) -> Result<Option<HashMap<String, String>>, Error> {
+    let mut get = redis::cmd("CONFIG");
+    get.arg("GET").arg(pattern);
+    let reply = unless_unreachable(session.query(&get).await)?;
+    Ok(reply
+        .ok()
+        .and_then(|reply| HashMap::from_redis_value(reply).ok()))
+}

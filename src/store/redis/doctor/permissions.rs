@@ -1,0 +1,211 @@
+//! The permissions that the user lacks, found by trying each command on a scratch key.
+//!
+//! That needs no permission to read permissions. It also names the command on every server: before
+//! Redis 7.2 the error of a script only says that some command is not permitted.
+
+use redis::FromRedisValue;
+
+use super::remedies::{MissingPermission, is_unreachable, missing_permission};
+use super::report::Finding;
+use super::scratch_key::ScratchKey;
+use super::session::Session;
+use crate::error::Error;
+use crate::quota::{Algorithm, Quota};
+
+const TOPIC: &str = "permissions";
+
+/// The time to live of the scratch key in milliseconds, in case it cannot be removed. Far longer than
+/// all commands may take.
+const SCRATCH_TTL: &str = "600000";
+
+/// The commands that the scripts run on keys, in an order that leaves no key behind.
+///
+/// All are tried on one key, a text. So RPUSH fails with WRONGTYPE if it is permitted, and never makes a
+/// list, which would have no time to live. ZADD XX never makes a sorted set.
+const PROBES: [Probe; 17] = [
+    ("UNLINK", &[]),
+    ("PEXPIRE", &[SCRATCH_TTL]),
+    ("EXISTS", &[]),
+    CREATES_KEY,
+    ("GET", &[]),
+    NEEDS_KEY,
+    ("LLEN", &[]),
+    ("LINDEX", &["0"]),
+    ("LTRIM", &["0", "-1"]),
+    ("LREM", &["0", "2"]),
+    ("ZADD", &["XX", "1", "1"]),
+    ("ZCARD", &[]),
+    ("ZCOUNT", &["0", "1"]),
+    ("ZRANGE", &["0", "0"]),
+    ("ZRANGEBYSCORE", &["0", "1"]),
+    ("ZREM", &["1"]),
+    ("ZREMRANGEBYRANK", &["5", "5"]),
+];
+
+const CREATES_KEY: Probe = ("SET", &["1", "PX", SCRATCH_TTL]);
+
+/// Tried only if the text exists, since it would make a list otherwise. A user without SET is reported
+/// for that first.
+const NEEDS_KEY: Probe = ("RPUSH", &["1"]);
+
+/// A command, and its arguments behind a key.
+type Probe = (&'static str, &'static [&'static str]);
+
+/// The permissions that the user lacks.
+#[derive(Debug, Default)]
+struct Missing {
+    commands: Vec<&'static str>,
+    keys: bool,
+}
+
+impl Missing {
+    /// Whether the user can neither remove a key nor let it expire.
+    fn prevents_cleanup(&self) -> bool {
+        let lacks = |command| self.commands.contains(command);
+        ["UNLINK", "PEXPIRE"].iter().all(lacks)
+    }
+}
+
+/// Whether the user can remove the keys that the script makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cleanup {
+    Possible,
+    Impossible,
+    Unknown,
+}
+
+/// Examines whether the user has all permissions that the scripts need.
+pub(super) async fn permissions(session: &Session) -> (Finding, Cleanup) {
+    match missing(session).await {
+        Ok(missing) => {
+            let cleanup = if missing.prevents_cleanup() {
+                Cleanup::Impossible
+            } else {
+                Cleanup::Possible
+            };
+            (finding(session, &missing).await, cleanup)
+        }
+        Err(error) => (
+            Finding::unknown(TOPIC, format!("could not be tried: {error}")),
+            Cleanup::Unknown,
+        ),
+    }
+}
+
+async fn finding(session: &Session, missing: &Missing) -> Finding {
+    if missing.commands.is_empty() && !missing.keys {
+        return Finding::ok(TOPIC, "the user may run every command of the scripts");
+    }
+    let (mut may_not, mut rules) = (Vec::new(), Vec::new());
+    if !missing.commands.is_empty() {
+        let commands = missing
+            .commands
+            .iter()
+            .map(|command| command.to_lowercase());
+        let commands: Vec<_> = commands.collect();
+        may_not.push(format!("run {}", commands.join(", ")));
+        rules.push(format!("+{}", commands.join(" +")));
+    }
+    let prefix = session.key_names().prefix();
+    if missing.keys {
+        may_not.push(format!("access the keys {prefix}:*"));
+        rules.push(format!("~{prefix}:*"));
+    }
+    let text = format!("the user may not {}", may_not.join(", nor "));
+    let user = user(session).await;
+    let remedy = format!("ACL SETUSER {user} {}", rules.join(" "));
+    Finding::problem(TOPIC, text).with_remedy(remedy)
+}
+
+async fn missing(session: &Session) -> Result<Missing, Error> {
+    let key = ScratchKey::new(Quota::per_minute(1).algorithm(Algorithm::FixedWindow));
+    let names = session.key_names();
+    let mut missing = Missing::default();
+    let outcome = probe(session, &key, &mut missing).await;
+    // In any case, to leave no key behind. If it fails, the key expires.
+    let _ = session.query(&key.command(names, "UNLINK", &[])).await;
+    outcome?;
+    let mut eval = redis::cmd("EVAL");
+    eval.arg("return 0").arg(1);
+    names.write(key.subject(), &mut eval);
+    let mut evalsha = redis::cmd("EVALSHA");
+    evalsha.arg("0".repeat(40)).arg(1);
+    names.write(key.subject(), &mut evalsha);
+    for (name, command) in [
+        ("EVAL", eval),
+        ("EVALSHA", evalsha),
+        ("TIME", redis::cmd("TIME")),
+    ] {
+        record(name, session.query(&command).await, &mut missing)?;
+    }
+    Ok(missing)
+}
+
+async fn probe(session: &Session, key: &ScratchKey, missing: &mut Missing) -> Result<(), Error> {
+    let mut exists = false;
+    for probe in PROBES {
+        if probe == NEEDS_KEY && !exists {
+            continue;
+        }
+        let (name, arguments) = probe;
+        let command = key.command(session.key_names(), name, arguments);
+        let reply = session.query(&command).await;
+        exists |= probe == CREATES_KEY && reply.is_ok();
+        record(name, reply, missing)?;
+    }
+    Ok(())
+}
+
+/// Records the permission for whose lack a command failed. Other failures mean that the command is
+/// permitted; the trial of the script reports why they happen.
+fn record(
+    command: &'static str,
+    reply: Result<redis::Value, Error>,
+    missing: &mut Missing,
+) -> Result<(), Error> {
+    let Err(error) = reply else {
+        return Ok(());
+    };
+    match missing_permission(&error) {
+        Some(MissingPermission::Command) => missing.commands.push(command),
+        Some(MissingPermission::Keys) => missing.keys = true,
+        None if is_unreachable(&error) => return Err(error),
+        None => {}
+    }
+    Ok(())
+}
+
+/// The name of the user, or a placeholder if ACL WHOAMI is not permitted.
+async fn user(session: &Session) -> String {
+    let mut whoami = redis::cmd("ACL");
+    whoami.arg("WHOAMI");
+    let reply = session.query(&whoami).await.ok();
+    let user = reply.and_then(|reply| String::from_redis_value(reply).ok());
+    user.unwrap_or_else(|| "<user>".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_command_of_the_scripts_is_tried() {
+        let mut called = BTreeSet::new();
+        for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "lua") {
+                let text = std::fs::read_to_string(path).unwrap();
+                let calls = text.split("call('").skip(1);
+                called.extend(calls.map(|call| call.split('\'').next().unwrap().to_owned()));
+            }
+        }
+        let mut tried: BTreeSet<_> = PROBES
+            .iter()
+            .map(|(command, _)| (*command).to_owned())
+            .collect();
+        tried.insert("TIME".into());
+        assert_eq!(tried, called);
+    }
+}

@@ -1,0 +1,60 @@
+//! Random keys under the store's prefix, on which the doctor tries things.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
+use redis::Cmd;
+
+use crate::key::Key;
+use crate::quota::Quotas;
+use crate::store::redis::protocol::KeyNames;
+use crate::store::requests::{Check, Reset, Subject};
+
+/// The name of the doctor's limiter.
+const LIMITER: &str = "doctor";
+
+/// A random key with quotas, which no other program counts.
+#[derive(Debug)]
+pub(super) struct ScratchKey {
+    limiter: Key,
+    key: Key,
+    quotas: Quotas,
+}
+
+impl ScratchKey {
+    pub(super) fn new(quotas: impl Into<Quotas>) -> Self {
+        // The only source of random numbers in std.
+        let random = RandomState::new().build_hasher().finish();
+        Self {
+            limiter: Key::from(LIMITER),
+            key: Key::from(format!("{random:x}")),
+            quotas: quotas.into(),
+        }
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject {
+            limiter: &self.limiter,
+            key: &self.key,
+            quotas: &self.quotas,
+        }
+    }
+
+    pub(super) fn check(&self, cost: u32) -> Check<'_> {
+        let subject = self.subject();
+        Check { subject, cost }
+    }
+
+    pub(super) fn reset(&self) -> Reset<'_> {
+        let subject = self.subject();
+        Reset { subject }
+    }
+
+    /// Builds a command on the stored keys, with arguments behind them.
+    pub(super) fn command(&self, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
+        let mut built = redis::cmd(command);
+        names.write(self.subject(), &mut built);
+        built.arg(arguments);
+        built
+    }
+}

@@ -1,0 +1,124 @@
+//! Runs the script on scratch keys.
+
+use std::time::Duration;
+
+use super::info::Node;
+use super::remedies::{error_code, remedy_for};
+use super::report::Finding;
+use super::scratch_key::ScratchKey;
+use super::server;
+use super::session::Session;
+use crate::decision::Answer;
+use crate::error::Error;
+use crate::quota::{Algorithm, Quota, Quotas};
+
+/// The units that are charged and refunded.
+const UNITS: u32 = 2;
+
+/// Keys that are looked up in a cluster: enough that they are never all on one server by chance.
+const SLOTS_TRIED: u32 = 24;
+
+const TOPIC: &str = "script";
+
+/// The finding for a user who could not remove the keys of the trial.
+pub(super) fn would_leave_keys() -> Finding {
+    Finding::problem(
+        TOPIC,
+        "not tried: the user may neither remove a key nor set its time to live",
+    )
+}
+
+/// The finding if the permissions of the user are unknown.
+pub(super) fn not_tried() -> Finding {
+    Finding::unknown(
+        TOPIC,
+        "not tried: whether its keys could be removed is unknown",
+    )
+}
+
+/// Checks, refunds, looks and resets, by all algorithms at once.
+pub(super) async fn script(session: &Session) -> Finding {
+    match run(session).await {
+        Ok(None) => Finding::ok(
+            TOPIC,
+            "a check, a refund and a reset succeeded with every algorithm",
+        ),
+        Ok(Some(problem)) => Finding::problem(TOPIC, problem).with_remedy(
+            "something in between changes commands or replies, or the server is not Redis",
+        ),
+        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
+    }
+}
+
+/// Returns the first wrong result, if there is one.
+async fn run(session: &Session) -> Result<Option<String>, Error> {
+    let key = ScratchKey::new(quotas());
+    let outcome = charge_and_refund(session, &key).await;
+    // The reset runs in any case, to leave no key behind. If it fails, the keys expire.
+    let reset = session.reset(&key).await;
+    let problem = outcome?;
+    reset?;
+    let looked = session.check(&key, 0).await?;
+    Ok(problem.or_else(|| expect_used(&looked, 0, "a reset")))
+}
+
+async fn charge_and_refund(session: &Session, key: &ScratchKey) -> Result<Option<String>, Error> {
+    let charged = session.check(key, UNITS).await?;
+    if let Some(problem) = expect_used(&charged, UNITS, "a check") {
+        return Ok(Some(problem));
+    }
+    session.refund(key, &charged, UNITS).await?;
+    let looked = session.check(key, 0).await?;
+    Ok(expect_used(&looked, 0, "a refund"))
+}
+
+/// All algorithms, the log first, with windows of a minute: a key that is left behind expires after
+/// two.
+fn quotas() -> Quotas {
+    let algorithms = [
+        Algorithm::SlidingLog,
+        Algorithm::SortedSetLog,
+        Algorithm::SlidingCounter,
+        Algorithm::SlidingBuckets(6),
+        Algorithm::FixedWindow,
+        Algorithm::Gcra,
+    ];
+    let quotas = algorithms.map(|algorithm| Quota::per_minute(100).algorithm(algorithm));
+    Quotas::from(quotas)
+}
+
+/// Compares the units used in the log. The windows of other algorithms may have ended in between.
+fn expect_used(answer: &Answer, units: u32, after: &str) -> Option<String> {
+    let used = answer.quotas().first().map(|quota| quota.used());
+    (used != Some(units)).then(|| {
+        let used = used.unwrap_or_default();
+        format!("after {after}, {used} units are used instead of {units}")
+    })
+}
+
+/// Examines whether keys of all slots are reachable, if the server is in a cluster.
+pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<Finding> {
+    const TOPIC: &str = "cluster";
+    if !nodes.iter().any(|node| server::is_in_cluster(&node.info)) {
+        return None;
+    }
+    for _ in 0..SLOTS_TRIED {
+        let key = ScratchKey::new(Quota::new(1, Duration::from_secs(1)));
+        let exists = key.command(session.key_names(), "EXISTS", &[]);
+        let Err(error) = session.query(&exists).await else {
+            continue;
+        };
+        return Some(match error_code(&error).as_deref() {
+            Some("NOPERM") => Finding::unknown(TOPIC, format!("a node of a cluster; {error}")),
+            _ => Finding::problem(
+                TOPIC,
+                format!("a node of a cluster, and keys cannot be reached: {error}"),
+            )
+            .with_remedy(remedy_for(&error)),
+        });
+    }
+    Some(Finding::ok(
+        TOPIC,
+        "a node of a cluster; all slots that were tried answer",
+    ))
+}

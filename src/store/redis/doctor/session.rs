@@ -1,0 +1,95 @@
+//! The doctor's session with a server.
+
+use std::future::Future;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::scratch_key::ScratchKey;
+use crate::decision::Answer;
+use crate::error::Error;
+use crate::store::redis::client::Client;
+use crate::store::redis::connection::KEYLESS;
+use crate::store::redis::protocol::errors::malformed_reply;
+use crate::store::redis::protocol::{BatchEntry, EntryReply, KeyNames};
+use crate::store::requests::Refund;
+
+/// The time that each question may take if the store's deadline is shorter: a slow server should be
+/// measured, not missed.
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sends the doctor's questions, with a longer timeout than checks have, and past the batches and the
+/// refusal cache of the store.
+#[derive(Debug)]
+pub(super) struct Session {
+    client: Client,
+    /// The deadline of checks.
+    deadline: Duration,
+}
+
+impl Session {
+    pub(super) fn new(client: &Client) -> Self {
+        let deadline = client.deadline;
+        let mut client = client.clone();
+        client.deadline = deadline.max(MIN_TIMEOUT);
+        client.connections = client.connections.with_deadline(client.deadline);
+        Self { client, deadline }
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    pub(super) fn key_names(&self) -> &KeyNames {
+        &self.client.names
+    }
+
+    pub(super) async fn query(&self, command: &Cmd) -> Result<Value, Error> {
+        self.within_timeout(self.client.query(KEYLESS, command))
+            .await
+    }
+
+    /// Sends one check in a call of its own.
+    pub(super) async fn check(&self, key: &ScratchKey, cost: u32) -> Result<Answer, Error> {
+        let entries = [BatchEntry {
+            check: key.check(cost),
+            count: 1,
+        }];
+        let replies = async {
+            let connection = self.client.acquire(KEYLESS).await?;
+            self.client.decide(&connection, &entries).await
+        };
+        let replies = self.within_timeout(replies).await?;
+        let reply = replies.into_iter().next().transpose()?;
+        let answer = reply.and_then(EntryReply::into_last);
+        answer.ok_or_else(|| malformed_reply("no answer"))
+    }
+
+    /// Refunds all units of a check.
+    pub(super) async fn refund(
+        &self,
+        key: &ScratchKey,
+        answer: &Answer,
+        units: u32,
+    ) -> Result<(), Error> {
+        let refund = Refund {
+            subject: key.subject(),
+            units,
+            cost: units,
+            held: 0,
+            answer,
+        };
+        self.within_timeout(self.client.refund(&refund)).await
+    }
+
+    pub(super) async fn reset(&self, key: &ScratchKey) -> Result<(), Error> {
+        self.within_timeout(self.client.reset(key.reset())).await
+    }
+
+    async fn within_timeout<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.client.within_deadline(call).await
+    }
+}

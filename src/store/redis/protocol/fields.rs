@@ -1,0 +1,104 @@
+//! The fields of calls and replies, in the order in which they travel. The headers in `lua/` list the
+//! same names.
+
+/// The fields of a call for checks: of the call, and of each list of quotas, quota and run in it.
+pub(super) const CALL_FIELDS: [&str; 1] = ["quota_lists"];
+pub(super) const QUOTA_LIST_FIELDS: [&str; 1] = ["quotas"];
+pub(super) const QUOTA_FIELDS: [&str; 6] = [
+    "algorithm",
+    "buckets",
+    "key_index",
+    "limit",
+    "window",
+    "ttl",
+];
+pub(super) const RUN_FIELDS: [&str; 4] = ["entries", "quota_list", "cost", "count"];
+
+/// The arguments of a refund, for each key.
+pub(super) const REFUND_FIELDS: [&str; 11] = [
+    "algorithm",
+    "buckets",
+    "limit",
+    "window",
+    "ttl",
+    "units",
+    "time",
+    "generation",
+    "position",
+    "cost",
+    "refundable",
+];
+
+/// The arguments of a credit: of the call, and for each key.
+pub(super) const CREDIT_FIELDS: [&str; 1] = ["units"];
+pub(super) const CREDIT_KEY_FIELDS: [&str; 5] = ["algorithm", "buckets", "limit", "window", "ttl"];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::store::redis::script::{header, source};
+
+    /// The fields of a reply: of the call, of each entry, and of each quota of an admitted check, with
+    /// the receipt of a counter, and of a refused one.
+    const REPLY_FIELDS: [&str; 1] = ["time"];
+    const ENTRY_REPLY_FIELDS: [&str; 1] = ["admitted"];
+    const ADMITTED_FIELDS: [&str; 2] = ["used", "reset"];
+    const RECEIPT_FIELDS: [&str; 2] = ["generation", "position"];
+    const REFUSED_FIELDS: [&str; 3] = ["used", "wait", "reset"];
+
+    /// The list in the line `field   of: a, b, c` of a header.
+    fn documented<'a>(
+        header: &BTreeMap<&str, Vec<&'a str>>,
+        field: &str,
+        of: &str,
+    ) -> Vec<&'a str> {
+        let mut lines = header[field].iter();
+        let list = lines.find_map(|line| line.strip_prefix(of)?.strip_prefix(": "));
+        list.unwrap().split(", ").collect()
+    }
+
+    #[test]
+    fn the_headers_list_the_fields_that_are_encoded_and_decoded() {
+        let decide = header(source("decide"));
+        let arguments = |of| documented(&decide, "ARGV", of);
+        assert_eq!(arguments("call"), CALL_FIELDS);
+        assert_eq!(arguments("quota_list"), QUOTA_LIST_FIELDS);
+        assert_eq!(arguments("quota"), QUOTA_FIELDS);
+        assert_eq!(arguments("run"), RUN_FIELDS);
+        let replied = |of| documented(&decide, "reply", of);
+        assert_eq!(replied("call"), REPLY_FIELDS);
+        assert_eq!(replied("entry"), ENTRY_REPLY_FIELDS);
+        assert_eq!(replied("admitted"), ADMITTED_FIELDS);
+        assert_eq!(replied("receipt"), RECEIPT_FIELDS);
+        assert_eq!(replied("refused"), REFUSED_FIELDS);
+        let refund = header(source("refund"));
+        assert_eq!(documented(&refund, "ARGV", "key"), REFUND_FIELDS);
+        let credit = header(source("credit"));
+        assert_eq!(documented(&credit, "ARGV", "call"), CREDIT_FIELDS);
+        assert_eq!(documented(&credit, "ARGV", "key"), CREDIT_KEY_FIELDS);
+    }
+
+    #[test]
+    fn the_scripts_read_as_many_arguments_as_their_headers_list() {
+        let reads = |file: &str, text: &str| source(file).matches(text).count();
+        let of_call = reads("decide", "args[1]") + reads("decide", "local at = 2\n");
+        assert_eq!(of_call, 2 * CALL_FIELDS.len());
+        // A list is read at `at`, its quotas at the `at` behind it, a run at the `at` behind those.
+        for fields in [
+            QUOTA_FIELDS.len(),
+            QUOTA_LIST_FIELDS.len(),
+            RUN_FIELDS.len(),
+        ] {
+            assert_eq!(
+                reads("decide", &format!("at = at + {fields}\n")),
+                1,
+                "{fields}"
+            );
+        }
+        assert_eq!(reads("refund", "ARGV[at"), REFUND_FIELDS.len());
+        assert_eq!(reads("credit", "ARGV[1]"), CREDIT_FIELDS.len());
+        assert_eq!(reads("credit", "ARGV[at"), CREDIT_KEY_FIELDS.len());
+    }
+}
