@@ -10,7 +10,7 @@ use tollgate::{Algorithm, Quota, RateLimiter};
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use support::costs::{ALGORITHMS, commands, fill, forget_calls, limiter, memory_of};
+use support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of};
 use support::redis_server::{RedisServer, run, times_to_live};
 use support::store_on;
 use support::test_time::TestTime;
@@ -84,7 +84,7 @@ impl Counted {
 async fn main() {
     let server = RedisServer::start();
     print_head();
-    for (name, algorithm) in ALGORITHMS {
+    for (name, algorithm) in algorithms() {
         print_row(name, &of_algorithm(&server, algorithm).await);
         if let Algorithm::SlidingBuckets(buckets) = algorithm {
             let spread = of_full_buckets(&server, buckets).await;

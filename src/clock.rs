@@ -1,4 +1,4 @@
-//! The clock of this process: of the memory store, of what is remembered of others, and of what is told.
+//! The clock of this process, for the memory store, caches and logs.
 
 #[cfg(feature = "test-util")]
 use std::sync::Arc;
@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "test-util")]
 use std::time::Duration;
 
-/// Where this process takes its time from.
+/// The source of time in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// Counts from when the store was made: the counter of the processor where it is steady, else
-    /// the monotonic clock of the system. It may run some millionths faster or slower than that.
+    /// Counts from the creation of this clock.
+    ///
+    /// It reads the counter of the processor if that is steady, else the monotonic clock of the system. The
+    /// counter may run some millionths faster or slower than the system's clock.
     Monotonic { clock: quanta::Clock, start: u64 },
     #[cfg(feature = "test-util")]
     Test(TestClock),
@@ -24,7 +26,7 @@ impl Clock {
         Self::Monotonic { clock, start }
     }
 
-    /// Returns what the clock shows, in microseconds.
+    /// Returns the current time in microseconds.
     pub(crate) fn now(&self) -> u64 {
         match self {
             Self::Monotonic { clock, start } => clock.delta_as_nanos(*start, clock.raw()) / 1_000,
@@ -32,10 +34,8 @@ impl Clock {
             Self::Test(clock) => clock.now_micros(),
         }
     }
-}
 
-impl Clock {
-    /// Whether a step back is meant: a test has the clock step back, as the clock of a server does.
+    /// Whether a step back is intended: a test can set its clock back, as a server's clock may be.
     #[inline]
     pub(crate) fn steps_back(&self) -> bool {
         match self {
@@ -54,7 +54,7 @@ fn micros(duration: Duration) -> u64 {
 /// A clock that stands still until a test moves it, for
 /// [`MemoryStore::with_clock`](crate::MemoryStore::with_clock).
 ///
-/// Clones are the same clock.
+/// Clones share the time.
 ///
 /// # Examples
 ///
@@ -83,26 +83,26 @@ pub struct TestClock(Arc<AtomicU64>);
 
 #[cfg(feature = "test-util")]
 impl TestClock {
-    /// Far enough from zero that a test can step back by years.
+    /// A time in 2025, from which a test can step back by years.
     const START: u64 = 1_750_000_000_000_000;
 
-    /// A clock that stands at some time in 2025.
+    /// Makes a clock that stands at a time in 2025.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(AtomicU64::new(Self::START)))
     }
 
-    /// Lets time pass.
+    /// Moves the clock forward.
     pub fn advance(&self, duration: Duration) {
         self.0.fetch_add(micros(duration), Ordering::SeqCst);
     }
 
-    /// Sets the clock back, as a correction of a server's clock does.
+    /// Moves the clock back, as a correction of a server's clock does.
     pub fn step_back(&self, duration: Duration) {
         self.0.fetch_sub(micros(duration), Ordering::SeqCst);
     }
 
-    /// What the clock shows, in microseconds since the Unix epoch.
+    /// Returns the current time in microseconds since the Unix epoch.
     #[must_use]
     pub fn now_micros(&self) -> u64 {
         self.0.load(Ordering::SeqCst)

@@ -1,4 +1,4 @@
-//! What can go wrong: when a limiter is set up, and when it is asked.
+//! The errors of checks and of configuration.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -6,13 +6,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a check has no decision.
+/// The reason why a check has no decision.
 ///
-/// Opaque, so that it can say more later: [`kind`](Self::kind) is what a program acts on, the text
-/// is for people, and [`source`](StdError::source) is the error underneath, if there is one. The
-/// text names limits and addresses, never a key or a password.
+/// It is opaque, so that it can hold more later. Programs act on its [`kind`](Self::kind), and people read
+/// its text. Its [`source`](StdError::source) is the underlying error, if there is one. The text names
+/// limits and addresses, never a key or a password.
 ///
-/// Cheap to clone: one failed call may have carried several checks.
+/// Clones are cheap, since one failed call may have carried several checks.
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
 
@@ -27,31 +27,31 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The cost is above the limit of a quota, so that no wait would ever admit it.
+    /// The cost is above the limit of a quota, so no wait helps.
     CostExceedsLimit,
-    /// The cost is above what an algorithm takes at once: 100 000 for the logs.
+    /// The cost is above the most units that an algorithm charges at once: 100 000 for the logs.
     CostTooLarge,
-    /// The store did not answer within the deadline. Whether it charged is not known.
+    /// The store did not answer within the deadline. It may or may not have charged.
     Timeout,
-    /// The store could not be reached, or could not serve now: a refused or lost connection, a
-    /// server that is loading, failing over or read-only.
+    /// The store could not be reached or could not serve: a refused or lost connection, a server that is
+    /// loading, failing over or read-only.
     Unavailable,
-    /// The store answered that it will never do this as things are set up: a key of another type, a
-    /// missing right, a wrong password, keys in two slots.
+    /// The store cannot serve until its setup changes: a key of another type, a missing permission, a wrong
+    /// password, keys in two slots.
     Misconfigured,
-    /// The store has no room for another key or unit.
+    /// The store has no space for another key or unit.
     Full,
-    /// The store answered something that is not an answer to a check.
+    /// The store sent a reply that does not answer the check.
     InvalidReply,
-    /// The store does not have this operation.
+    /// The store does not support this operation.
     Unsupported,
-    /// What tells the quotas of a key has failed: see
+    /// The lookup of a key's quotas failed: see
     /// [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for).
     QuotasUnknown,
 }
 
 impl ErrorKind {
-    /// All of them, each at its own place.
+    /// All kinds, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
     pub(crate) const ALL: [Self; 9] = [
         Self::CostExceedsLimit,
@@ -65,7 +65,7 @@ impl ErrorKind {
         Self::QuotasUnknown,
     ];
 
-    /// What metrics and events call it.
+    /// The name of this kind in metrics and events.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::CostExceedsLimit => "cost_exceeds_limit",
@@ -82,13 +82,13 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// Makes an error of a store: its kind and a text for people, which names no key.
+    /// Makes an error of a store from its kind and a text for people. The text must not name a key.
     #[must_use]
     pub fn new(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
         Self::build(kind, text.into(), None)
     }
 
-    /// Adds the error underneath.
+    /// Adds the underlying error.
     #[must_use]
     pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.with_boxed_source(Box::new(source))
@@ -106,13 +106,13 @@ impl Error {
         Self(Arc::new(Inner { kind, text, source }))
     }
 
-    /// What kind of error this is.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether it is the very same, told to several callers.
+    /// Whether both are clones of one error.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -126,11 +126,12 @@ impl Error {
         )
     }
 
-    pub(crate) fn cost_too_large(cost: u32, most: u32) -> Self {
+    pub(crate) fn cost_too_large(cost: u32, max: u32) -> Self {
         Self::new(
             ErrorKind::CostTooLarge,
             format!(
-                "a cost of {cost} is too large for a log, which takes at most {most} units at once"
+                "a cost of {cost} is too large for a log, which charges at most {max} units at once: \
+                 lower the cost or choose another algorithm"
             ),
         )
     }
@@ -151,7 +152,7 @@ impl StdError for Error {
     }
 }
 
-/// Why a limiter could not be set up: a value from outside breaks a rule.
+/// The reason why a limiter could not be set up: a value from outside breaks a rule.
 ///
 /// The text names the value and the rule, never a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,16 +167,16 @@ pub struct ConfigError {
 pub enum ConfigErrorKind {
     /// A window is shorter than 1 ms or longer than 366 days.
     Window,
-    /// A text is not a quota.
+    /// A text is not a valid quota.
     Quota,
-    /// A URL names no store, or one that this build does not have.
+    /// A URL names no store, or one that this build does not support.
     Url,
-    /// A key cannot be found in requests as it was told: a network or a name is none.
+    /// A key extractor is misconfigured: a network or a name is invalid, or no trusted proxies are named.
     Key,
 }
 
 impl ConfigError {
-    /// What kind of error this is.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ConfigErrorKind {
         self.kind
@@ -189,15 +190,15 @@ impl ConfigError {
     }
 
     pub(crate) fn quota(text: &str, rule: &str) -> Self {
-        Self::of_quota("quota", text, rule)
+        Self::quota_part("quota", text, rule)
     }
 
-    /// `what` is the part of a quota that stands alone: its window, its algorithm.
-    pub(crate) fn of_quota(what: &str, text: &str, rule: &str) -> Self {
+    /// Reports a part of a quota that was given alone: its window or its algorithm.
+    pub(crate) fn quota_part(part: &str, text: &str, rule: &str) -> Self {
         let shown = excerpt(text);
         Self {
             kind: ConfigErrorKind::Quota,
-            text: format!("invalid {what} {shown:?}: {rule}"),
+            text: format!("invalid {part} {shown:?}: {rule}"),
         }
     }
 
@@ -208,7 +209,7 @@ impl ConfigError {
         }
     }
 
-    /// `shown` is the part of the URL that may be shown: not what could hold a password.
+    /// `shown` is the part of the URL without anything that could be a password.
     pub(crate) fn url(shown: &str, rule: &str) -> Self {
         let shown = excerpt(shown);
         Self {
@@ -218,10 +219,10 @@ impl ConfigError {
     }
 }
 
-/// As much of a text as helps to find it.
+/// Returns the beginning of a text, enough to find it.
 fn excerpt(text: &str) -> String {
-    const MOST: usize = 48;
-    let mut shown: String = text.chars().take(MOST).collect();
+    const MAX_CHARS: usize = 48;
+    let mut shown: String = text.chars().take(MAX_CHARS).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }

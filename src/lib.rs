@@ -109,7 +109,7 @@ pub use middleware::{
     Headers, IetfDraft, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
     Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
 };
-pub use quota::{Algorithm, IntoPlan, Plan, Quota, Quotas};
+pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, Plan, Promise, Quota, Quotas};
 pub use store::redis::doctor;
 pub use store::{MemoryStore, RedisStore, Store};
 pub use telemetry::RefusedKey;

@@ -11,15 +11,6 @@ use tollgate::store::TestClock;
 use tollgate::{Algorithm, Key, MemoryStore, Quota, Quotas, RateLimitLayer, RateLimiter, key};
 use tower::{Layer, Service, service_fn};
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SortedSetLog,
-    Algorithm::SlidingCounter,
-    Algorithm::SlidingBuckets(60),
-    Algorithm::FixedWindow,
-    Algorithm::Gcra,
-];
-
 fn check(limiter: &RateLimiter, key: &Key) -> bool {
     match pin!(limiter.check(key)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(decision) => decision.unwrap().is_allowed(),
@@ -74,7 +65,7 @@ fn a_refused_upload_allocates_no_more_than_any_refusal() {
 
 #[test]
 fn a_check_of_a_known_key_allocates_nothing() {
-    for algorithm in ALGORITHMS {
+    for algorithm in Algorithm::ALL.iter().map(|facts| facts.algorithm) {
         // Of ten checks in a window, some are refused or none.
         for limit in [4, 1_000] {
             let quotas = [1, 2]

@@ -10,12 +10,8 @@ use traffic::{ALGORITHMS, Admitted, LIMIT};
 /// The most requests in any span as long as the window. Both of those below twice the limit come as
 /// near to it as whole requests can.
 fn most(algorithm: Algorithm) -> u32 {
-    match algorithm {
-        Algorithm::SlidingLog | Algorithm::SortedSetLog | Algorithm::SlidingBuckets(_) => LIMIT,
-        Algorithm::SlidingCounter | Algorithm::Gcra => 2 * LIMIT - 1,
-        Algorithm::FixedWindow => 2 * LIMIT,
-        _ => unreachable!("the example does not show {algorithm:?}"),
-    }
+    let units = algorithm.facts().promise.max_units(LIMIT);
+    u32::try_from(units).expect("at most twice the limit")
 }
 
 #[tokio::test]

@@ -9,13 +9,12 @@ use tollgate::{Algorithm, Key, MemoryStore, Quota, RateLimiter};
 
 pub(crate) const KEYS: usize = 10_000;
 
-pub(crate) const ALGORITHMS: [(&str, Algorithm); 5] = [
-    ("Gcra", Algorithm::Gcra),
-    ("SlidingLog", Algorithm::SlidingLog),
-    ("SlidingCounter", Algorithm::SlidingCounter),
-    ("SlidingBuckets(60)", Algorithm::SlidingBuckets(60)),
-    ("FixedWindow", Algorithm::FixedWindow),
-];
+/// Returns each algorithm with its name. In memory, a sorted set log is a sliding log.
+pub(crate) fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
+    let algorithms = Algorithm::ALL.iter().map(|facts| facts.algorithm);
+    let algorithms = algorithms.filter(|algorithm| *algorithm != Algorithm::SortedSetLog);
+    algorithms.map(|algorithm| (&*format!("{algorithm:?}").leak(), algorithm))
+}
 
 /// What comes of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

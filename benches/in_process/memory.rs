@@ -3,7 +3,7 @@
 
 use tollgate::{MemoryStore, Quota, RateLimiter};
 
-use crate::contestants::{ALGORITHMS, at_once};
+use crate::contestants::{algorithms, at_once};
 
 /// Each at a time of its own.
 const UNITS: u32 = 10;
@@ -11,7 +11,7 @@ const UNITS: u32 = 10;
 pub(crate) fn print() {
     println!("| counted by | limit | bytes a key, of 10 000 | of 100 000 |");
     println!("|---|--:|--:|--:|");
-    for (name, algorithm) in ALGORITHMS {
+    for (name, algorithm) in algorithms() {
         for limit in [10, 100] {
             let quota = Quota::per_hour(limit).algorithm(algorithm);
             let few = if crate::is_tried() { 100 } else { 1 };

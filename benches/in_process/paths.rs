@@ -11,7 +11,7 @@ use http_body_util::Empty;
 use tollgate::{Algorithm, MemoryStore, Quota, RateLimitLayer, key};
 use tower::{Layer, Service, service_fn};
 
-use crate::contestants::{ALGORITHMS, KEYS, Outcome, at_once, governor, with_keys};
+use crate::contestants::{KEYS, Outcome, algorithms, at_once, governor, with_keys};
 
 const THREADS: [usize; 2] = [1, 2];
 
@@ -28,7 +28,7 @@ fn governor_keyed(bencher: Bencher<'_, '_>, outcome: Outcome) {
     each_key(bencher, governor(outcome));
 }
 
-#[divan::bench(threads = THREADS, args = ALGORITHMS.map(|(_, algorithm)| algorithm))]
+#[divan::bench(threads = THREADS, args = algorithms().map(|(_, algorithm)| algorithm))]
 fn admitted(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     each_key(
         bencher,
@@ -36,7 +36,7 @@ fn admitted(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     );
 }
 
-#[divan::bench(threads = THREADS, args = ALGORITHMS.map(|(_, algorithm)| algorithm))]
+#[divan::bench(threads = THREADS, args = algorithms().map(|(_, algorithm)| algorithm))]
 fn refused(bencher: Bencher<'_, '_>, algorithm: Algorithm) {
     each_key(
         bencher,

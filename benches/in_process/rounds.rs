@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::Quota;
 
-use crate::contestants::{ALGORITHMS, KEYS, Outcome, governor, with_keys, with_texts};
+use crate::contestants::{KEYS, Outcome, algorithms, governor, with_keys, with_texts};
 
 /// How often all limiters are made anew: once where this is not measured but tried, as by `cargo test`.
 fn fresh() -> usize {
@@ -64,7 +64,7 @@ fn contestants(outcome: Outcome) -> Vec<Contestant> {
     let mut all = vec![contestant("governor, keyed", outcome, move || {
         governor(outcome)
     })];
-    for (name, algorithm) in ALGORITHMS {
+    for (name, algorithm) in algorithms() {
         let quota = outcome.quota().algorithm(algorithm);
         let ours = quota.clone();
         all.push(contestant(name, outcome, move || with_keys(ours.clone())));

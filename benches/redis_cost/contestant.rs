@@ -8,7 +8,7 @@ use redis::Connection;
 use tollgate::{Algorithm, Quota, RateLimiter, RedisStore};
 
 use crate::setting::Setting;
-use crate::support::costs::ALGORITHMS;
+use crate::support::costs::algorithms;
 use crate::support::load::{self, Decide, Done, Load};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::textbook::Textbook;
@@ -52,7 +52,7 @@ impl Contestant {
     /// All of them, each with its keys. Only tollgate judges by several quotas at once.
     pub(crate) async fn all(server: &RedisServer, setting: &Setting) -> Vec<Arc<Self>> {
         let mut all = Vec::new();
-        for (name, algorithm) in ALGORITHMS {
+        for (name, algorithm) in algorithms() {
             all.push(Self::tollgate(name, store(server), algorithm, setting));
         }
         if setting.quotas == 1 {

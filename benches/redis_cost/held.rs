@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Connection;
 use tollgate::{Algorithm, RedisStore};
 
-use crate::support::costs::{ALGORITHMS, fill, limiter, memory_of};
+use crate::support::costs::{algorithms, fill, limiter, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::table::{self, beside};
 
@@ -27,7 +27,7 @@ pub(crate) async fn print(server: &RedisServer) {
     let members = ["time:sequence", "time"];
     let [sequence, time] = members.map(|members| of_textbook(&mut connection, members));
     let mut rows = Vec::new();
-    for (name, algorithm) in ALGORITHMS {
+    for (name, algorithm) in algorithms() {
         rows.push(row(name, of_algorithm(server, algorithm).await, sequence));
     }
     rows.push(row("textbook, members `time`", time, sequence));

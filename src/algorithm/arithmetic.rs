@@ -1,17 +1,17 @@
 //! Products that stay exact in Lua, whose numbers are doubles. Twin of `lua/arithmetic.lua`.
 //!
-//! Where units are multiplied by time, time is counted in ticks: the smallest power of ten of
-//! microseconds for which units × window stays below 2^53, up to where a double holds every integer.
-//! With a limit of 100, that is a microsecond for windows of up to 366 days.
+//! Products of units and time count the time in ticks. A tick is the smallest power of ten of
+//! microseconds that keeps units × window below 2^53, the limit up to which a double holds every
+//! integer. With a limit of 100, a tick is a microsecond for windows of up to 366 days.
 
-/// Below this, doubles are exact.
+/// Doubles are exact below this number.
 const EXACT: u64 = 1 << 53;
 
-/// The tick, in microseconds, in which so many units × window is exact.
+/// Returns the tick, in microseconds, in which `units` × `window` is exact.
 #[inline]
 pub(super) fn tick(units: u64, window: u64) -> u64 {
     let mut tick = 1;
-    // The first round has nothing to divide by: for most quotas it is the only one.
+    // The first round needs no division: for most quotas it is the only one.
     let mut ticks = window;
     while u128::from(units) * u128::from(ticks) >= u128::from(EXACT) {
         tick *= 10;
@@ -20,14 +20,14 @@ pub(super) fn tick(units: u64, window: u64) -> u64 {
     tick
 }
 
-/// How many ticks there are in so many microseconds, rounded down.
+/// Converts microseconds to ticks, rounded down.
 #[inline]
 pub(super) fn ticks(micros: u64, tick: u64) -> u64 {
-    // A division takes longer than all else that a check calculates.
+    // A division takes longer than everything else that a check calculates.
     if tick == 1 { micros } else { micros / tick }
 }
 
-/// The same, rounded up.
+/// Converts microseconds to ticks, rounded up.
 #[inline]
 pub(super) fn ticks_up(micros: u64, tick: u64) -> u64 {
     if tick == 1 {
@@ -37,20 +37,22 @@ pub(super) fn ticks_up(micros: u64, tick: u64) -> u64 {
     }
 }
 
-/// The window of time that `now` is in, counted from the epoch, and how long until the next begins.
+/// Returns the index of the aligned window that `now` is in, counted from the epoch, and the time
+/// until the next window begins.
 #[inline]
 pub(super) fn aligned(now: u64, window: u64) -> (u64, u64) {
-    let (index, past) = (now / window, now % window);
-    (index, window - past)
+    let (index, elapsed) = (now / window, now % window);
+    (index, window - elapsed)
 }
 
 pub(super) fn saturate(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// How long a stored count is kept after it was last renewed, in milliseconds: two windows, since a log
-/// without a trim may grow for one window and then counts for another, and a second, which keeps brief
-/// windows from depending on a millisecond.
+/// Returns how long a stored count lives after it was last renewed, in milliseconds.
+///
+/// That is two windows and a second. A log without a trim may grow for one window and then counts
+/// for another. The second keeps short windows from depending on a millisecond.
 pub(crate) fn time_to_live_millis(window: u64) -> u64 {
     (2 * window).div_ceil(1_000) + 1_000
 }

@@ -1,146 +1,147 @@
-//! What the algorithms have in common that keep a few numbers rather than each unit. Twin of
+//! The steps shared by the algorithms that keep a few numbers rather than each unit. Twin of
 //! `lua/tally.lua`.
 //!
-//! A tally is stored as it was last charged; what time has made of it since is worked out when it
-//! is asked. So a refusal writes nothing.
+//! A counter is stored as of its last charge. Each check calculates what has expired since then. So
+//! a refusal writes nothing.
 
 use std::borrow::Cow;
 
 use super::arithmetic::saturate;
 use super::quota_check::{Charge, QuotaCheck, Verdict};
-use crate::decision::{Counted, Receipt, Wait};
+use crate::decision::{CountScope, Receipt, Wait};
 
-/// A few numbers that stand for the units charged.
+/// A few numbers that count units, and the rule by which units return.
+///
+/// *Stored* below means as of the last charge, *current* as of the time of the check.
 pub(crate) trait CountingRule: Clone + Default {
-    /// Whether it was charged after now, by a clock that has stepped back since.
-    fn is_after(&self, question: &QuotaCheck) -> bool;
+    /// Returns whether the last charge lies in the future: the clock has stepped back since.
+    fn is_in_future(&self, check: &QuotaCheck) -> bool;
 
-    /// What time has made of it: as if charged now, if it was charged after now. Borrowed where
-    /// copying it would allocate, and its answers leave out what no longer counts.
+    /// Returns the counter as of now. A charge in the future counts as if it was made now.
+    ///
+    /// Borrowed if copying would allocate: its other methods then leave out what no longer counts.
     #[must_use]
-    fn at(&self, question: &QuotaCheck) -> Cow<'_, Self>;
+    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self>;
 
-    /// Becomes the tally that [`at`](Self::at) returned.
-    fn become_now(&mut self, now: Self) {
-        *self = now;
+    /// Stores the counter that [`current`](Self::current) returned.
+    fn store(&mut self, current: Self) {
+        *self = current;
     }
 
-    /// Becomes what time has made of it.
-    fn settle(&mut self, question: &QuotaCheck) {
-        let now = self.at(question).into_owned();
-        self.become_now(now);
+    /// Brings the stored counter up to now.
+    fn advance(&mut self, check: &QuotaCheck) {
+        let current = self.current(check).into_owned();
+        self.store(current);
     }
 
-    /// The units that count, of a tally as it is now.
-    fn used(&self, question: &QuotaCheck) -> u64;
+    /// Returns the units that count, of a current counter.
+    fn used(&self, check: &QuotaCheck) -> u64;
 
-    /// How long until at most `target` units count, which is less than now.
-    fn until(&self, question: &QuotaCheck, target: u64) -> u64;
+    /// Returns the time until at most `target` units count, which is less than now.
+    fn time_until(&self, check: &QuotaCheck, target: u64) -> u64;
 
-    /// Whether no unit counts any more.
-    fn is_idle(&self, question: &QuotaCheck) -> bool {
-        self.at(question).used(question) == 0
+    /// Returns whether all units have returned.
+    fn is_idle(&self, check: &QuotaCheck) -> bool {
+        self.current(check).used(check) == 0
     }
 
-    /// Charges units to a tally as it is now. Returns whether another tally begins with what it holds, in
-    /// which charges before are not found again.
-    fn add(&mut self, question: &QuotaCheck, cost: u64) -> bool;
+    /// Adds units to a current counter. Returns whether they begin a new generation, in which earlier
+    /// charges cannot be found.
+    fn charge(&mut self, check: &QuotaCheck, cost: u64) -> bool;
 
-    /// Where in a tally the units are that were charged just now.
-    fn mark(&self, question: &QuotaCheck) -> u64;
+    /// Returns the position in the counter of the units that were charged just now.
+    fn position(&self, check: &QuotaCheck) -> u64;
 
-    /// Takes back up to so many of the units of a charge from a tally as it is stored, as far as
-    /// they still count. What time makes of the rest stays as it is. False where none counts.
-    fn take(&mut self, question: &QuotaCheck, charge: Charge, units: u64) -> bool;
+    /// Takes up to `units` of a charge from a stored counter, if they still count. Returns whether any
+    /// did. The other units return as before.
+    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) -> bool;
 
-    /// Takes so many units, which are fewer than count, from a tally as it is stored, whoever charged
-    /// them. What time makes of the rest stays as it is.
-    fn credit(&mut self, question: &QuotaCheck, units: u64);
+    /// Takes `units`, which are fewer than count, from a stored counter, whichever charges they belong
+    /// to. The other units return as before.
+    fn credit(&mut self, check: &QuotaCheck, units: u64);
 }
 
-/// A tally as it is stored.
+/// The stored state of a counter.
 #[derive(Debug, Default)]
 pub(crate) struct CounterState<T> {
-    tally: T,
-    /// When it began: a tally that was empty in between is another, whose units are not those of
-    /// charges before.
-    born: u64,
+    counter: T,
+    /// The time at which the counter was last empty and then charged. A receipt of an earlier
+    /// generation finds no units.
+    generation: u64,
 }
 
 impl<T: CountingRule> CounterState<T> {
-    /// Asks, and charges what fits.
+    /// Evaluates the check, and charges it if it fits.
     #[inline(always)]
-    pub(super) fn check(&mut self, question: QuotaCheck) -> Verdict {
-        let renewed = self.rewind(&question);
-        let now = self.tally.at(&question);
-        let used = now.used(&question);
-        let cost = u64::from(question.cost);
-        if cost == 0 || used + cost > question.limit.into() {
-            let asked = judge(&*now, used, self.born, question);
-            return Verdict { renewed, ..asked };
+    pub(super) fn check(&mut self, check: QuotaCheck) -> Verdict {
+        let renewed = self.rewind(&check);
+        let current = self.counter.current(&check);
+        let used = current.used(&check);
+        let cost = u64::from(check.cost);
+        if cost == 0 || used + cost > check.limit.into() {
+            let verdict = judge(&*current, used, self.generation, check);
+            return Verdict { renewed, ..verdict };
         }
-        match now {
-            Cow::Owned(now) => self.tally.become_now(now),
-            Cow::Borrowed(_) => self.tally.settle(&question),
+        match current {
+            Cow::Owned(current) => self.counter.store(current),
+            Cow::Borrowed(_) => self.counter.advance(&check),
         }
-        if self.tally.add(&question, cost) || used == 0 {
-            self.born = question.now;
+        if self.counter.charge(&check, cost) || used == 0 {
+            self.generation = check.now;
         }
-        let look = QuotaCheck {
-            cost: 0,
-            ..question
-        };
-        let asked = judge(&self.tally, used + cost, self.born, look);
+        let peek = QuotaCheck { cost: 0, ..check };
+        let verdict = judge(&self.counter, used + cost, self.generation, peek);
         let renewed = true;
-        Verdict { renewed, ..asked }
+        Verdict { renewed, ..verdict }
     }
 
-    pub(super) fn ask(&mut self, question: QuotaCheck) -> Verdict {
-        let renewed = self.rewind(&question);
-        let now = self.tally.at(&question);
-        let asked = judge(&*now, now.used(&question), self.born, question);
-        Verdict { renewed, ..asked }
+    /// Evaluates the check without charging it.
+    pub(super) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
+        let renewed = self.rewind(&check);
+        let current = self.counter.current(&check);
+        let verdict = judge(&*current, current.used(&check), self.generation, check);
+        Verdict { renewed, ..verdict }
     }
 
-    /// After a step back of the clock, what was charged is charged now, by the first check with a
-    /// cost.
+    /// Moves charges in the future to now: the first check with a cost after the clock stepped back
+    /// does. Returns whether it moved any.
     #[inline(always)]
-    fn rewind(&mut self, question: &QuotaCheck) -> bool {
-        let is_after = question.cost > 0 && self.tally.is_after(question);
-        if is_after {
-            self.tally.settle(question);
-            self.born = question.now;
+    fn rewind(&mut self, check: &QuotaCheck) -> bool {
+        let is_in_future = check.cost > 0 && self.counter.is_in_future(check);
+        if is_in_future {
+            self.counter.advance(check);
+            self.generation = check.now;
         }
-        is_after
+        is_in_future
     }
 
-    /// Renews the time to live.
-    pub(super) fn charge(&mut self, question: QuotaCheck) -> bool {
-        self.tally.settle(&question);
-        let was_empty = self.tally.used(&question) == 0;
-        if self.tally.add(&question, question.cost.into()) || was_empty {
-            self.born = question.now;
+    /// Charges the cost. Renews the time to live.
+    pub(super) fn charge(&mut self, check: QuotaCheck) -> bool {
+        self.counter.advance(&check);
+        let was_empty = self.counter.used(&check) == 0;
+        if self.counter.charge(&check, check.cost.into()) || was_empty {
+            self.generation = check.now;
         }
         true
     }
 
-    pub(super) fn is_idle(&self, question: QuotaCheck) -> bool {
-        self.tally.is_idle(&question)
+    pub(super) fn is_idle(&self, check: QuotaCheck) -> bool {
+        self.counter.is_idle(&check)
     }
 
-    /// After a step back of the clock, where units were charged is no longer where they stand:
-    /// nothing is found again.
-    pub(super) fn refund(&mut self, question: QuotaCheck, charge: Charge, units: u32) -> bool {
-        self.born == charge.receipt.stamp
-            && !self.tally.is_after(&question)
-            && self.tally.at(&question).used(&question) > 0
-            && self.tally.take(&question, charge, units.into())
+    /// Takes units of a charge back. Finds none after the clock stepped back: the charge then does not
+    /// stand where its receipt says.
+    pub(super) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
+        self.generation == charge.receipt.stamp
+            && !self.counter.is_in_future(&check)
+            && self.counter.current(&check).used(&check) > 0
+            && self.counter.refund(&check, charge, units.into())
     }
 
-    /// After a step back of the clock too: it does not matter where units stand. Where none is left, the
-    /// tally is forgotten; else it stays the same, in which charges before are found again.
-    pub(super) fn credit(&mut self, question: QuotaCheck, units: u32) -> bool {
-        let used = self.tally.at(&question).used(&question);
+    /// Takes any units back, after the clock stepped back too. Clears the counter if no unit is left;
+    /// else the generation stays, and earlier charges can still be found.
+    pub(super) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
+        let used = self.counter.current(&check).used(&check);
         let units = u64::from(units);
         if units >= used {
             if used > 0 {
@@ -149,22 +150,22 @@ impl<T: CountingRule> CounterState<T> {
             return false;
         }
         if units > 0 {
-            self.tally.credit(&question, units);
+            self.counter.credit(&check, units);
         }
         units > 0
     }
 }
 
-/// What a quota says of a tally as it is now, of which so many units count.
+/// Compares a current counter, of which `used` units count, with the quota.
 #[inline(always)]
-fn judge<T: CountingRule>(now: &T, used: u64, born: u64, question: QuotaCheck) -> Verdict {
-    let (limit, cost) = (u64::from(question.limit), u64::from(question.cost));
+fn judge<T: CountingRule>(current: &T, used: u64, generation: u64, check: QuotaCheck) -> Verdict {
+    let (limit, cost) = (u64::from(check.limit), u64::from(check.cost));
     let wait = if cost > limit {
         Wait::Never
     } else if used + cost <= limit {
         Wait::Zero
     } else {
-        Wait::Micros(now.until(&question, limit - cost))
+        Wait::Micros(current.time_until(&check, limit - cost))
     };
     // One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
     let fewer = used.min(limit).checked_sub(1);
@@ -172,14 +173,14 @@ fn judge<T: CountingRule>(now: &T, used: u64, born: u64, question: QuotaCheck) -
         used: saturate(used),
         wait,
         reset: match fewer {
-            Some(fewer) => now.until(&question, fewer),
+            Some(fewer) => current.time_until(&check, fewer),
             None => 0,
         },
         renewed: false,
         receipt: Receipt {
-            stamp: born,
-            mark: now.mark(&question),
-            counted: Counted::Own,
+            stamp: generation,
+            mark: current.position(&check),
+            scope: CountScope::Own,
         },
     }
 }

@@ -1,4 +1,4 @@
-//! The plain limit: one count for each aligned window.
+//! The fixed window: one count for each aligned window.
 //!
 //! Windows begin at multiples of their length since the epoch of the store's clock. Never more than
 //! the limit within one of them; up to twice the limit in a span across an edge. Twin of
@@ -18,12 +18,12 @@ pub(crate) struct FixedWindow {
 }
 
 impl CountingRule for FixedWindow {
-    fn is_after(&self, question: &QuotaCheck) -> bool {
-        self.window > aligned(question.now, question.window).0
+    fn is_in_future(&self, check: &QuotaCheck) -> bool {
+        self.window > aligned(check.now, check.window).0
     }
 
-    fn at(&self, question: &QuotaCheck) -> Cow<'_, Self> {
-        let (window, _) = aligned(question.now, question.window);
+    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
+        let (window, _) = aligned(check.now, check.window);
         let count = if self.window >= window { self.count } else { 0 };
         Cow::Owned(Self { window, count })
     }
@@ -32,20 +32,20 @@ impl CountingRule for FixedWindow {
         self.count
     }
 
-    fn until(&self, question: &QuotaCheck, _: u64) -> u64 {
-        aligned(question.now, question.window).1
+    fn time_until(&self, check: &QuotaCheck, _: u64) -> u64 {
+        aligned(check.now, check.window).1
     }
 
-    fn add(&mut self, _: &QuotaCheck, cost: u64) -> bool {
+    fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {
         self.count += cost;
         false
     }
 
-    fn mark(&self, _: &QuotaCheck) -> u64 {
+    fn position(&self, _: &QuotaCheck) -> u64 {
         self.window
     }
 
-    fn take(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
+    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let counts = self.window == charge.receipt.mark;
         if counts {
             self.count = self.count.saturating_sub(units);

@@ -1,7 +1,7 @@
 //! The counting rules in Rust: pure functions of a state, a quota, a time and a cost.
 //!
 //! One file per algorithm, named as its twin in `lua/`, which does the same steps. Times are whole
-//! microseconds of the store's clock. This room knows `decision`, `quota` and `key`; it neither reads a
+//! microseconds of the store's clock. This room knows `decision` and `quota`; it neither reads a
 //! clock nor locks.
 
 mod arithmetic;

@@ -1,14 +1,14 @@
-//! What an algorithm is asked about one quota, and what it says.
+//! The part of a check that concerns one quota, and the algorithm's verdict on it.
 
 use crate::decision::{Answer, QuotaAnswer, Receipt, Wait};
 use crate::quota::Quota;
 
-/// One quota's part of a check: what fits into which window, and when.
+/// The part of a check that concerns one quota. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuotaCheck {
     pub(crate) limit: u32,
     pub(crate) window: u64,
-    /// Into how many parts the window is divided, where it is.
+    /// The number of parts that the window is divided into: the buckets, else 1.
     pub(crate) parts: u64,
     pub(crate) cost: u32,
     pub(crate) now: u64,
@@ -27,43 +27,43 @@ impl QuotaCheck {
     }
 }
 
-/// What a charge left behind, by which it is found again.
+/// An earlier charge that a refund takes units from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Charge {
     pub(crate) time: u64,
     pub(crate) receipt: Receipt,
-    /// How many units it was.
+    /// The units that were charged.
     pub(crate) cost: u32,
-    /// Whether more of them may be given back later.
+    /// Whether a later refund may take more units.
     pub(crate) is_open: bool,
 }
 
-/// What a quota says of a check.
+/// The result of a check against one quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verdict {
     pub(crate) used: u32,
     pub(crate) wait: Wait,
     pub(crate) reset: u64,
-    /// Whether the step changed the state in a way that renews its time to live.
+    /// Whether the check changed the state in a way that renews its time to live.
     pub(crate) renewed: bool,
-    /// By what a charge that was made just now is found again.
+    /// The receipt of a charge that was made just now.
     pub(crate) receipt: Receipt,
 }
 
-/// What of an answer is noted with its count.
+/// The part of a [`Verdict`] that the counter needs after the answer was written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Checked {
+pub(crate) struct CheckSummary {
     pub(crate) used: u32,
     pub(crate) admitted: bool,
     pub(crate) renewed: bool,
 }
 
 impl Verdict {
-    /// Puts what is answered into its place, and says what is noted.
+    /// Appends the verdict to the answer, and returns the rest that the counter needs.
     #[inline(always)]
-    pub(crate) fn put(self, answer: &mut Answer) -> Checked {
+    pub(super) fn write_to(self, answer: &mut Answer) -> CheckSummary {
         answer.push(self.into());
-        Checked {
+        CheckSummary {
             used: self.used,
             admitted: self.wait == Wait::Zero,
             renewed: self.renewed,
@@ -73,7 +73,7 @@ impl Verdict {
 
 impl From<Verdict> for QuotaAnswer {
     #[inline(always)]
-    fn from(asked: Verdict) -> Self {
-        Self::from_micros(asked.used, asked.wait, asked.reset).with_receipt(asked.receipt)
+    fn from(verdict: Verdict) -> Self {
+        Self::from_micros(verdict.used, verdict.wait, verdict.reset).with_receipt(verdict.receipt)
     }
 }

@@ -1,5 +1,5 @@
-//! The sliding window in steps: counts of short aligned buckets, each of which counts in full until
-//! the last moment that it holds is a window back.
+//! The sliding window in steps: counts of short aligned buckets. A bucket counts in full until its
+//! last moment is a window back.
 //!
 //! Never more than the limit in any span as long as the window, and a unit returns at most window/n
 //! late. Twin of `lua/sliding_buckets.lua`.
@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use super::counter_state::CountingRule;
 use super::quota_check::{Charge, QuotaCheck};
 
-/// The counts of the buckets that are not empty, oldest first.
+/// The buckets that are not empty, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlidingBuckets {
     buckets: Vec<Bucket>,
@@ -17,90 +17,90 @@ pub(crate) struct SlidingBuckets {
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// Which bucket since the epoch.
+    /// The number of the bucket, counted from the epoch.
     index: u64,
     count: u64,
 }
 
-/// How long a bucket is. Rounded up: so n + 1 of them cover all that counts.
-fn length(question: &QuotaCheck) -> u64 {
-    question.window.div_ceil(question.parts)
+/// Returns the length of a bucket. Rounded up, so that n + 1 buckets cover all that counts.
+fn bucket_length(check: &QuotaCheck) -> u64 {
+    check.window.div_ceil(check.parts)
 }
 
-/// When the units of a bucket have returned: a window after the last of its moments.
-fn returned_at(question: &QuotaCheck, index: u64) -> u64 {
-    (index + 1) * length(question) - 1 + question.window
+/// Returns when the units of a bucket return: a window after the bucket's last moment.
+fn returns_at(check: &QuotaCheck, index: u64) -> u64 {
+    (index + 1) * bucket_length(check) - 1 + check.window
 }
 
 impl CountingRule for SlidingBuckets {
-    fn is_after(&self, question: &QuotaCheck) -> bool {
-        let current = question.now / length(question);
+    fn is_in_future(&self, check: &QuotaCheck) -> bool {
+        let current = check.now / bucket_length(check);
         self.buckets.last().is_some_and(|last| last.index > current)
     }
 
-    fn at(&self, _: &QuotaCheck) -> Cow<'_, Self> {
+    fn current(&self, _: &QuotaCheck) -> Cow<'_, Self> {
         Cow::Borrowed(self)
     }
 
-    fn settle(&mut self, question: &QuotaCheck) {
+    fn advance(&mut self, check: &QuotaCheck) {
         self.buckets
-            .retain(|bucket| returned_at(question, bucket.index) > question.now);
-        let current = question.now / length(question);
-        let before = self
+            .retain(|bucket| returns_at(check, bucket.index) > check.now);
+        let current = check.now / bucket_length(check);
+        let until_now = self
             .buckets
             .partition_point(|bucket| bucket.index <= current);
-        let after = self.buckets.drain(before..).map(|bucket| bucket.count);
-        let moved = after.sum();
+        let in_future = self.buckets.drain(until_now..).map(|bucket| bucket.count);
+        let moved = in_future.sum();
         if moved > 0 {
             self.add_to(current, moved);
         }
     }
 
-    fn used(&self, question: &QuotaCheck) -> u64 {
-        self.counting(question).map(|bucket| bucket.count).sum()
+    fn used(&self, check: &QuotaCheck) -> u64 {
+        self.counting(check).map(|bucket| bucket.count).sum()
     }
 
-    fn until(&self, question: &QuotaCheck, target: u64) -> u64 {
-        let mut used = self.used(question);
-        for bucket in self.counting(question) {
+    fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
+        let mut used = self.used(check);
+        for bucket in self.counting(check) {
             used -= bucket.count;
             if used <= target {
-                return returned_at(question, bucket.index) - question.now;
+                return returns_at(check, bucket.index) - check.now;
             }
         }
         0
     }
 
-    fn add(&mut self, question: &QuotaCheck, cost: u64) -> bool {
-        self.add_to(question.now / length(question), cost);
+    fn charge(&mut self, check: &QuotaCheck, cost: u64) -> bool {
+        self.add_to(check.now / bucket_length(check), cost);
         false
     }
 
-    fn mark(&self, question: &QuotaCheck) -> u64 {
-        question.now / length(question)
+    fn position(&self, check: &QuotaCheck) -> u64 {
+        check.now / bucket_length(check)
     }
 
-    fn take(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
-        let mut taken = false;
+    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
+        let mut found = false;
         self.buckets.retain_mut(|bucket| {
             if bucket.index == charge.receipt.mark {
                 bucket.count = bucket.count.saturating_sub(units);
-                taken = true;
+                found = true;
             }
             bucket.count > 0
         });
-        taken
+        found
     }
 
-    /// Of the oldest first: they would be back soon, and the youngest are those that recent charges
-    /// find again.
-    fn credit(&mut self, question: &QuotaCheck, units: u64) {
+    /// Takes the oldest units first. They would return soonest, and recent charges can still be
+    /// refunded.
+    fn credit(&mut self, check: &QuotaCheck, units: u64) {
         let mut left = units;
         self.buckets.retain_mut(|bucket| {
-            if returned_at(question, bucket.index) > question.now {
-                let given = bucket.count.min(left);
-                bucket.count -= given;
-                left -= given;
+            if returns_at(check, bucket.index) > check.now {
+                let taken = bucket.count.min(left);
+                bucket.count -= taken;
+                left -= taken;
             }
             bucket.count > 0
         });
@@ -108,14 +108,14 @@ impl CountingRule for SlidingBuckets {
 }
 
 impl SlidingBuckets {
-    /// The buckets that count now, those after now as this one.
-    fn counting(&self, question: &QuotaCheck) -> impl Iterator<Item = Bucket> {
-        let (now, length) = (question.now, length(question));
-        let returned = (now + 1).saturating_sub(question.window) / length;
+    /// Returns the buckets that count now. Those in the future count as the current one.
+    fn counting(&self, check: &QuotaCheck) -> impl Iterator<Item = Bucket> {
+        let (now, length) = (check.now, bucket_length(check));
+        let first = (now + 1).saturating_sub(check.window) / length;
         let current = now / length;
         let counting = self.buckets.iter();
         counting
-            .skip_while(move |bucket| bucket.index < returned)
+            .skip_while(move |bucket| bucket.index < first)
             .map(move |bucket| Bucket {
                 index: bucket.index.min(current),
                 count: bucket.count,
@@ -144,11 +144,11 @@ mod tests {
             steps in prop::collection::vec(0..300_u64, 1..400),
         ) {
             let mut buckets = SlidingBuckets::default();
-            let mut question = QuotaCheck { limit: 1, window, parts, cost: 1, now: 1_000_000 };
+            let mut check = QuotaCheck { limit: 1, window, parts, cost: 1, now: 1_000_000 };
             for step in steps {
-                question.now += step;
-                buckets.settle(&question);
-                buckets.add(&question, 1);
+                check.now += step;
+                buckets.advance(&check);
+                buckets.charge(&check, 1);
                 prop_assert!(buckets.buckets.len() as u64 <= parts + 1);
             }
         }

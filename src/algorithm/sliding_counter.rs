@@ -1,5 +1,5 @@
-//! The estimated sliding window: the count of this aligned window, and that of the one before by the
-//! part of it that a window back from now still overlaps.
+//! The estimated sliding window: the count of the current aligned window, and a part of the previous
+//! count. The part is the share of the previous window that the sliding window still overlaps.
 //!
 //! About the limit for steady traffic; below twice the limit at worst. The part of the previous
 //! count is rounded up. Twin of `lua/sliding_counter.lua`.
@@ -10,7 +10,7 @@ use super::arithmetic::{aligned, tick, ticks, ticks_up};
 use super::counter_state::CountingRule;
 use super::quota_check::{Charge, QuotaCheck};
 
-/// The counts of two windows.
+/// The counts of two aligned windows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlidingCounter {
     window: u64,
@@ -19,29 +19,29 @@ pub(crate) struct SlidingCounter {
 }
 
 impl SlidingCounter {
-    fn tick(&self, question: &QuotaCheck) -> u64 {
-        let most = self.previous.max(self.current).max(question.limit.into());
-        tick(most, question.window)
+    fn tick(&self, check: &QuotaCheck) -> u64 {
+        let units = self.previous.max(self.current).max(check.limit.into());
+        tick(units, check.window)
     }
 
-    /// The longest overlap at which the window before counts as at most `target`.
-    fn overlap_for(&self, question: &QuotaCheck, target: u64) -> u64 {
+    /// Returns the longest overlap at which the previous window counts as at most `target`.
+    fn overlap_for(&self, check: &QuotaCheck, target: u64) -> u64 {
         if target >= self.previous {
-            return question.window;
+            return check.window;
         }
-        let tick = self.tick(question);
-        target * ticks(question.window, tick) / self.previous * tick
+        let tick = self.tick(check);
+        target * ticks(check.window, tick) / self.previous * tick
     }
 
-    /// The most units of the window before that count as at most `target` now.
-    fn previous_for(&self, question: &QuotaCheck, target: u64) -> u64 {
-        let (_, overlap) = aligned(question.now, question.window);
-        let tick = self.tick(question);
-        let most = target * ticks(question.window, tick) / ticks_up(overlap, tick);
-        most.max(target).min(self.previous)
+    /// Returns the most units of the previous window that count as at most `target` now.
+    fn previous_for(&self, check: &QuotaCheck, target: u64) -> u64 {
+        let (_, overlap) = aligned(check.now, check.window);
+        let tick = self.tick(check);
+        let units = target * ticks(check.window, tick) / ticks_up(overlap, tick);
+        units.max(target).min(self.previous)
     }
 
-    /// As it will be in the next window, if nothing is charged until then.
+    /// Returns the counter as of the next window, if nothing is charged until then.
     fn next(&self) -> Self {
         Self {
             window: self.window + 1,
@@ -52,12 +52,12 @@ impl SlidingCounter {
 }
 
 impl CountingRule for SlidingCounter {
-    fn is_after(&self, question: &QuotaCheck) -> bool {
-        self.window > aligned(question.now, question.window).0
+    fn is_in_future(&self, check: &QuotaCheck) -> bool {
+        self.window > aligned(check.now, check.window).0
     }
 
-    fn at(&self, question: &QuotaCheck) -> Cow<'_, Self> {
-        let (window, _) = aligned(question.now, question.window);
+    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
+        let (window, _) = aligned(check.now, check.window);
         let (previous, current) = match window.saturating_sub(self.window) {
             0 => (self.previous, self.current),
             1 => (self.current, 0),
@@ -70,38 +70,38 @@ impl CountingRule for SlidingCounter {
         })
     }
 
-    fn used(&self, question: &QuotaCheck) -> u64 {
+    fn used(&self, check: &QuotaCheck) -> u64 {
         if self.previous == 0 {
             return self.current;
         }
-        let (_, overlap) = aligned(question.now, question.window);
-        let tick = self.tick(question);
+        let (_, overlap) = aligned(check.now, check.window);
+        let tick = self.tick(check);
         let part = self.previous * ticks_up(overlap, tick);
-        let part = part.div_ceil(ticks(question.window, tick));
+        let part = part.div_ceil(ticks(check.window, tick));
         self.current + part.min(self.previous)
     }
 
-    fn until(&self, question: &QuotaCheck, target: u64) -> u64 {
-        let (_, overlap) = aligned(question.now, question.window);
+    fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
+        let (_, overlap) = aligned(check.now, check.window);
         if let Some(left) = target.checked_sub(self.current) {
-            // The window before has to slide on.
-            overlap - self.overlap_for(question, left).min(overlap)
+            // The sliding window has to leave the previous one.
+            overlap - self.overlap_for(check, left).min(overlap)
         } else {
-            // What counts in full has to become the window before, and then slide on.
-            overlap + question.window - self.next().overlap_for(question, target)
+            // The current window has to become the previous one, and then the sliding window to leave it.
+            overlap + check.window - self.next().overlap_for(check, target)
         }
     }
 
-    fn add(&mut self, _: &QuotaCheck, cost: u64) -> bool {
+    fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {
         self.current += cost;
         false
     }
 
-    fn mark(&self, _: &QuotaCheck) -> u64 {
+    fn position(&self, _: &QuotaCheck) -> u64 {
         self.window
     }
 
-    fn take(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
+    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let count = match self.window.checked_sub(charge.receipt.mark) {
             Some(0) => &mut self.current,
             Some(1) => &mut self.previous,
@@ -111,19 +111,20 @@ impl CountingRule for SlidingCounter {
         true
     }
 
-    /// Of this window first, whose units would count longest. Then of the one before as few as it takes:
-    /// with each, the part of them that counts falls by one or not at all. Only where more counts than a
-    /// limit that was lowered since may it fall by more: what is left is counted in a finer tick.
-    fn credit(&mut self, question: &QuotaCheck, units: u64) {
-        let now = self.at(question).into_owned();
+    /// Takes the units of the current window first, which would count longest. Then takes as few of
+    /// the previous window as needed: with each unit, the part that counts falls by one or not at all.
+    /// It may fall by more only if more counts than a limit that was lowered since: the units that are
+    /// left are counted in a finer tick.
+    fn credit(&mut self, check: &QuotaCheck, units: u64) {
+        let now = self.current(check).into_owned();
         if units <= now.current {
             self.current -= units;
             return;
         }
-        let left = now.used(question).saturating_sub(units);
-        let previous = now.previous_for(question, left);
+        let left = now.used(check).saturating_sub(units);
+        let previous = now.previous_for(check, left);
         if self.window < now.window {
-            // What is stored as this window is by now the one before.
+            // The stored current window is the previous one by now.
             self.current = previous;
         } else {
             (self.previous, self.current) = (previous, 0);

@@ -1,9 +1,9 @@
-//! The stored state of one quota of one key, whichever algorithm counts it.
+//! The stored state of one quota of one key, for any algorithm.
 
 use super::counter_state::CounterState;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
-use super::quota_check::{Charge, Checked, QuotaCheck, Verdict};
+use super::quota_check::{Charge, CheckSummary, QuotaCheck, Verdict};
 use super::sliding_buckets::SlidingBuckets;
 use super::sliding_counter::SlidingCounter;
 use super::sliding_log::SlidingLog;
@@ -11,7 +11,7 @@ use super::sorted_set_log::SortedSetLog;
 use crate::decision::Answer;
 use crate::quota::Algorithm;
 
-/// What is stored for one algorithm and window of one key.
+/// The state of one algorithm and window of one key.
 #[derive(Debug)]
 pub(crate) enum State {
     SlidingLog(SlidingLog),
@@ -34,76 +34,77 @@ impl State {
         }
     }
 
-    /// Asks whether the cost fits, and forgets what no longer counts. A cost of 0 only looks.
-    pub(crate) fn ask(&mut self, question: QuotaCheck) -> Verdict {
+    /// Returns whether the cost fits, and forgets units that no longer count. Charges nothing.
+    pub(crate) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
         match self {
-            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.ask(question),
-            Self::SlidingCounter(counter) => counter.ask(question),
-            Self::SlidingBuckets(buckets) => buckets.ask(question),
-            Self::FixedWindow(window) => window.ask(question),
-            Self::Gcra(meter) => meter.ask(question),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.evaluate(check),
+            Self::SlidingCounter(counter) => counter.evaluate(check),
+            Self::SlidingBuckets(buckets) => buckets.evaluate(check),
+            Self::FixedWindow(window) => window.evaluate(check),
+            Self::Gcra(meter) => meter.evaluate(check),
         }
     }
 
-    /// Asks, and charges what fits: what [`ask`](Self::ask), [`charge`](Self::charge) and a look
-    /// come to where no other quota has a say.
+    /// Evaluates the check, charges it if it fits, and appends the verdict to the answer.
+    ///
+    /// For a check with one quota. With several quotas, [`evaluate`](Self::evaluate) each,
+    /// [`charge`](Self::charge) each if all admit, and evaluate each with a cost of 0.
     #[inline(always)]
-    pub(crate) fn check(&mut self, question: QuotaCheck, answer: &mut Answer) -> Checked {
+    pub(crate) fn check(&mut self, check: QuotaCheck, answer: &mut Answer) -> CheckSummary {
         match self {
-            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.check(question).put(answer),
-            Self::SlidingCounter(counter) => counter.check(question).put(answer),
-            Self::SlidingBuckets(buckets) => buckets.check(question).put(answer),
-            Self::FixedWindow(window) => window.check(question).put(answer),
-            Self::Gcra(meter) => meter.check(question).put(answer),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.check(check).write_to(answer),
+            Self::SlidingCounter(counter) => counter.check(check).write_to(answer),
+            Self::SlidingBuckets(buckets) => buckets.check(check).write_to(answer),
+            Self::FixedWindow(window) => window.check(check).write_to(answer),
+            Self::Gcra(meter) => meter.check(check).write_to(answer),
         }
     }
 
-    /// Whether all units have returned.
-    pub(crate) fn is_idle(&self, question: QuotaCheck) -> bool {
+    /// Returns whether all units have returned.
+    pub(crate) fn is_idle(&self, check: QuotaCheck) -> bool {
         match self {
-            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.is_idle(question),
-            Self::SlidingCounter(counter) => counter.is_idle(question),
-            Self::SlidingBuckets(buckets) => buckets.is_idle(question),
-            Self::FixedWindow(window) => window.is_idle(question),
-            Self::Gcra(meter) => meter.is_idle(question),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.is_idle(check),
+            Self::SlidingCounter(counter) => counter.is_idle(check),
+            Self::SlidingBuckets(buckets) => buckets.is_idle(check),
+            Self::FixedWindow(window) => window.is_idle(check),
+            Self::Gcra(meter) => meter.is_idle(check),
         }
     }
 
-    /// Takes back units that were charged, as far as they still count; whether that renews the time
-    /// to live.
+    /// Takes back units of a charge that still count. Returns whether that renews the time to live.
     #[must_use]
-    pub(crate) fn refund(&mut self, question: QuotaCheck, charge: Charge, units: u32) -> bool {
+    pub(crate) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
         match self {
-            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.refund(question, charge, units),
-            Self::SlidingCounter(counter) => counter.refund(question, charge, units),
-            Self::SlidingBuckets(buckets) => buckets.refund(question, charge, units),
-            Self::FixedWindow(window) => window.refund(question, charge, units),
-            Self::Gcra(meter) => meter.refund(question, charge, units),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.refund(check, charge, units),
+            Self::SlidingCounter(counter) => counter.refund(check, charge, units),
+            Self::SlidingBuckets(buckets) => buckets.refund(check, charge, units),
+            Self::FixedWindow(window) => window.refund(check, charge, units),
+            Self::Gcra(meter) => meter.refund(check, charge, units),
         }
     }
 
-    /// Has so many units fewer count, or none where fewer do: as if they had never been charged, whoever
-    /// charged them. What is left leaves when it would have. Whether that renews the time to live.
+    /// Takes up to `units` away, whichever charges they belong to. The other units return as before.
+    /// Returns whether that renews the time to live.
     #[must_use]
-    pub(crate) fn credit(&mut self, question: QuotaCheck, units: u32) -> bool {
+    pub(crate) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
         match self {
-            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.credit(question, units),
-            Self::SlidingCounter(counter) => counter.credit(question, units),
-            Self::SlidingBuckets(buckets) => buckets.credit(question, units),
-            Self::FixedWindow(window) => window.credit(question, units),
-            Self::Gcra(meter) => meter.credit(question, units),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.credit(check, units),
+            Self::SlidingCounter(counter) => counter.credit(check, units),
+            Self::SlidingBuckets(buckets) => buckets.credit(check, units),
+            Self::FixedWindow(window) => window.credit(check, units),
+            Self::Gcra(meter) => meter.credit(check, units),
         }
     }
 
-    /// Charges a cost that every quota admitted; whether that renews the time to live.
+    /// Charges a cost that every quota admitted. Returns whether that renews the time to live.
     #[must_use]
-    pub(crate) fn charge(&mut self, question: QuotaCheck) -> bool {
+    pub(crate) fn charge(&mut self, check: QuotaCheck) -> bool {
         match self {
-            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.charge(question),
-            Self::SlidingCounter(counter) => counter.charge(question),
-            Self::SlidingBuckets(buckets) => buckets.charge(question),
-            Self::FixedWindow(window) => window.charge(question),
-            Self::Gcra(meter) => meter.charge(question),
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.charge(check),
+            Self::SlidingCounter(counter) => counter.charge(check),
+            Self::SlidingBuckets(buckets) => buckets.charge(check),
+            Self::FixedWindow(window) => window.charge(check),
+            Self::Gcra(meter) => meter.charge(check),
         }
     }
 }

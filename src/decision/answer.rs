@@ -1,22 +1,22 @@
-//! What a store says of a check: the numbers, before they are joined to their quotas.
+//! The answer of a store to a check: numbers, without the quotas that they belong to.
 
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-/// What a [store](crate::Store) says of one check: where the counts are kept, and an answer for
-/// each quota in the order in which the check lists them.
+/// The answer of a [store](crate::Store) to one check: its source, and an answer for each quota in the
+/// order in which the check lists them.
 ///
 /// The check is admitted if every quota admits it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     source: Source,
     quotas: SmallVec<[QuotaAnswer; 2]>,
-    /// When the store decided, in microseconds of its clock.
+    /// The time of the decision, in microseconds of the store's clock.
     time: u64,
 }
 
-/// One that says nothing yet, for a store to write to.
+/// An empty answer, for a store to write to.
 impl Default for Answer {
     fn default() -> Self {
         Self {
@@ -28,13 +28,12 @@ impl Default for Answer {
 }
 
 impl Answer {
-    /// Joins the answers of the quotas.
+    /// Creates an answer from the answers of the quotas.
     pub fn new(source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
         Self::at(0, source, quotas)
     }
 
-    /// Joins the answers that a store gave at a time of its clock, by which it finds again what it
-    /// charged.
+    /// Creates an answer with the time of the store's clock, by which the store finds its charges.
     pub(crate) fn at(
         time: u64,
         source: Source,
@@ -47,9 +46,9 @@ impl Answer {
         }
     }
 
-    /// Begins anew, without the answer of any quota.
+    /// Removes the answers of all quotas, and sets the time and the source of the next ones.
     #[inline]
-    pub(crate) fn begin(&mut self, time: u64, source: Source) {
+    pub(crate) fn clear(&mut self, time: u64, source: Source) {
         self.source = source;
         self.time = time;
         self.quotas.clear();
@@ -61,43 +60,43 @@ impl Answer {
         self.quotas.push(answer);
     }
 
-    /// Says in which count the key was counted.
-    pub(crate) fn counted_in(&mut self, counted: Counted) {
+    /// Sets the scope of the count in which the key was counted.
+    pub(crate) fn set_scope(&mut self, scope: CountScope) {
         for answer in &mut self.quotas {
-            answer.receipt.counted = counted;
+            answer.receipt.scope = scope;
         }
     }
 
-    /// In which count the key was counted.
-    pub(crate) fn counted(&self) -> Counted {
+    /// Returns the scope of the count in which the key was counted.
+    pub(crate) fn scope(&self) -> CountScope {
         let first = self.quotas.first();
-        first.map_or(Counted::Own, |answer| answer.receipt.counted)
+        first.map_or(CountScope::Own, |answer| answer.receipt.scope)
     }
 
     pub(crate) fn time(&self) -> u64 {
         self.time
     }
 
-    /// The same, as a memory store says it that stands in for another store.
-    pub(crate) fn of_fallback(self) -> Self {
+    /// Marks the answer as one of the fallback store.
+    pub(crate) fn into_fallback(self) -> Self {
         let source = Source::Fallback;
         Self { source, ..self }
     }
 
-    /// What this refusal says after so many microseconds, to the same check: it need not be asked
-    /// again. What is used is told as it was.
-    pub(crate) fn aged_locally(&self, micros: u64) -> Self {
-        let quotas = self.quotas.iter().map(|quota| quota.aged(micros));
+    /// Returns this refusal as the refusal cache repeats it to the same check, `micros` microseconds
+    /// later. The used units stay as they were.
+    pub(crate) fn repeated_after(&self, micros: u64) -> Self {
+        let quotas = self.quotas.iter().map(|quota| quota.after(micros));
         Self::at(self.time, Source::RefusalCache, quotas)
     }
 
-    /// Where the counts are kept.
+    /// Returns the source of the answer.
     #[must_use]
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// The answers of the quotas.
+    /// Returns the answers of the quotas.
     #[must_use]
     #[inline]
     pub fn quotas(&self) -> &[QuotaAnswer] {
@@ -105,33 +104,32 @@ impl Answer {
     }
 }
 
-/// Who decided.
+/// The source of a decision.
 // As wide as its neighbours in an answer: what is copied in words of one width is not waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
-    /// Redis, exact over all processes.
+    /// Redis: exact over all processes.
     Redis,
-    /// A memory store, exact in this process.
+    /// A memory store: exact in this process.
     Memory,
-    /// This process, which remembers that Redis has refused the same check, for as long as Redis
-    /// would.
+    /// The refusal cache of this process: Redis refused the same check, and would still do so.
     RefusalCache,
-    /// The counts of this process, while the store fails: see
+    /// The counts of this process while the store fails: see
     /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     Fallback,
-    /// Nobody was asked: the key is [blocked](crate::Admin::block).
+    /// The block list, without a call of the store: the key is [blocked](crate::Admin::block).
     Block,
     /// A store of another crate.
     Other,
-    /// Nobody: there is no quota, or the store fails and the limiter is
+    /// No store: there is no quota, or the store fails and the limiter is
     /// [open](crate::FailurePolicy::open).
     None,
 }
 
 impl Source {
-    /// All of them, each at its own place.
+    /// All sources, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
     pub(crate) const ALL: [Self; 7] = [
         Self::Redis,
@@ -143,7 +141,7 @@ impl Source {
         Self::None,
     ];
 
-    /// What metrics and events call it.
+    /// Returns the label in metrics and events.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Redis => "redis",
@@ -157,43 +155,43 @@ impl Source {
     }
 }
 
-/// What a store says of one quota of a check.
+/// The answer of a store to one quota of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
     used: u32,
-    /// In microseconds: zero, or [`NEVER`].
+    /// Microseconds; 0 if admitted, [`NEVER`] if never.
     wait: u64,
     reset_micros: u64,
     receipt: Receipt,
 }
 
-/// The wait of a cost that never passes. None that ends is as long.
+/// The wait for a cost that is never admitted. Longer than any other wait.
 const NEVER: u64 = u64::MAX;
 
-/// By what a store finds again the units of one check among those of all: numbers whose meaning is
-/// the algorithm's.
+/// Identifies the units that one check charged, so that a store can refund them. The algorithm defines
+/// the meaning of the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receipt {
-    /// Which count it was: one that was reset or has ended since is another.
+    /// The generation of the count. A count that was reset or has ended since is in another one.
     pub(crate) stamp: u64,
-    /// Where in the count.
+    /// The position in the count.
     pub(crate) mark: u64,
-    pub(crate) counted: Counted,
+    pub(crate) scope: CountScope,
 }
 
-/// In which count of a memory store a key was counted.
+/// The keys that share the count of a key in a memory store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Counted {
-    /// Its own.
+pub(crate) enum CountScope {
+    /// The key alone.
     #[default]
     Own,
-    /// The one of its network, since the store was full.
+    /// The keys of its network, because the store was full.
     Network,
-    /// One that it shares with other keys, since there was no room for its network either.
+    /// Keys of several networks, because its network had no room either.
     Shared,
 }
 
-/// How long until a cost passes.
+/// The time until a cost is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wait {
     Zero,
@@ -202,15 +200,20 @@ pub(crate) enum Wait {
 }
 
 impl QuotaAnswer {
-    /// The quota admits the check: the units used now, those of the check included if all quotas
-    /// admit it, and the time until more are left.
+    /// Creates the answer of a quota that admits the check.
+    ///
+    /// `used` are the units used now, including those of the check if all quotas admit it.
+    /// `reset_after` is the time until more are left.
     #[must_use]
     pub fn admitted(used: u32, reset_after: Duration) -> Self {
         Self::from_micros(used, Wait::Zero, micros(reset_after))
     }
 
-    /// The quota refuses the check: the units used now, the shortest wait after which the same check
-    /// is admitted (`None`: never; zero counts as a microsecond), and the time until more are left.
+    /// Creates the answer of a quota that refuses the check.
+    ///
+    /// `used` are the units used now. `retry_after` is the shortest wait after which the same check is
+    /// admitted; `None` means never, and zero counts as a microsecond. `reset_after` is the time until
+    /// more units are left.
     #[must_use]
     pub fn refused(used: u32, retry_after: Option<Duration>, reset_after: Duration) -> Self {
         let wait = retry_after.map_or(Wait::Never, |wait| Wait::Micros(micros(wait).max(1)));
@@ -232,7 +235,7 @@ impl QuotaAnswer {
         }
     }
 
-    fn aged(self, micros: u64) -> Self {
+    fn after(self, micros: u64) -> Self {
         let wait = match self.wait() {
             Wait::Micros(wait) if wait > micros => Wait::Micros(wait - micros),
             Wait::Micros(_) | Wait::Zero => Wait::Zero,
@@ -272,6 +275,10 @@ impl QuotaAnswer {
         self.reset_micros
     }
 }
+
+/// Identifies a store among those that exist at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreId(pub(crate) usize);
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

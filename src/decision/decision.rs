@@ -1,24 +1,24 @@
-//! What a check came to.
+//! The decision on a check, and the view of it that is passed on.
 
-use std::cmp::Reverse;
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::LazyLock;
+use std::thread::LocalKey;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use super::answer::Wait;
-use super::answer::{Answer, QuotaAnswer, Source};
-use super::pool::Pooled;
+use super::answer::{Answer, QuotaAnswer, Source, StoreId, Wait};
+use super::pool::{Pooled, Reuse, Spares};
+use crate::key::{Fingerprint, Key};
+use crate::quota::Quota;
 
-use crate::key::Fingerprint;
-use crate::key::Key;
-use crate::quota::{Quota, Quotas};
-
-/// What a check came to: admitted and charged, or refused and not.
+/// The result of a check: admitted and charged, or refused and not charged.
 ///
-/// It is what its [view](DecisionView) shows, by `Deref`, and it is not `Clone`: of the units that
-/// were charged there is one holder. Handlers and responses get the view.
+/// Dereferences to its [view](DecisionView). Not `Clone`: the charged units have one holder. Handlers
+/// and responses get the view.
 ///
 /// # Examples
 ///
@@ -42,56 +42,33 @@ use crate::quota::{Quota, Quotas};
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The units that were charged and not given back.
+    /// The units that were charged and not returned since.
     held: u32,
 }
 
-/// Where the units of a decision were charged.
-#[derive(Clone, Debug)]
-pub(crate) struct ChargedKey {
-    pub(crate) by: LimiterId,
-    pub(crate) key: Key,
-}
-
-/// Which limiter charges: of which name, at which store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LimiterId {
-    /// Not the name: a count of its references would be written by all threads.
-    pub(crate) limiter: Fingerprint,
-    pub(crate) store: StoreId,
-}
-
-/// Tells stores apart that live at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoreId(pub(crate) usize);
-
 impl Decision {
-    /// A decision of an answer that is there; of one for another number of quotas, that number.
-    #[cfg(test)]
-    pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
-        let mut draft = DecisionBuilder::begin();
-        let shown = draft.open();
-        shown.ask(quotas, cost);
-        shown.put(answer);
-        shown.decide()?;
-        Ok(draft.end())
+    /// Wraps a finished view, and holds the units that it charged.
+    #[inline]
+    pub(super) fn holding(view: DecisionView) -> Self {
+        let held = if view.is_charged() { view.cost() } else { 0 };
+        Self { view, held }
     }
 
-    /// The units that were charged by this decision and not given back since: of a refused one,
-    /// none.
+    /// Returns the units that this decision charged and that were not refunded since. A refused
+    /// decision holds none.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// Takes up to `units` of those that are held, to give them back: nobody else will.
+    /// Takes up to `units` of the held units, for a refund. Nothing else can refund them then.
     pub(crate) fn take(&mut self, units: u32) -> u32 {
         let taken = units.min(self.held);
         self.held -= taken;
         taken
     }
 
-    /// The view of this decision, to pass on.
+    /// Returns the view of this decision, which can be cloned and passed on.
     #[must_use]
     pub fn view(&self) -> &DecisionView {
         &self.view
@@ -101,9 +78,9 @@ impl Decision {
         self.view
     }
 
-    /// Tells of the decision of a layer outside, which admitted the same request before.
-    pub(crate) fn nest_in(&mut self, outer: DecisionView) {
-        self.view.nest_in(outer);
+    /// Sets the decision of the next outer layer, which admitted the same request.
+    pub(crate) fn set_outer(&mut self, outer: DecisionView) {
+        self.view.set_outer(outer);
     }
 }
 
@@ -115,122 +92,200 @@ impl Deref for Decision {
     }
 }
 
-/// What a [`Decision`] shows, to be cloned and passed on: handlers find it in the extensions of
-/// their request.
+/// The readable part of a [`Decision`], which can be cloned and passed on. Handlers find it in the
+/// extensions of their request.
 ///
-/// Of several quotas, the numbers are those of the *reported* one: the refusing quota with the
+/// With several quotas, the numbers are those of the *reported* one: the refusing quota with the
 /// longest wait, else the one with the fewest units left, then the longer reset, then the first.
-/// [`quotas`](Self::quotas) gives each. Without any quota nothing limits, and the numbers say so:
-/// limit and remaining are `u32::MAX`.
+/// [`quotas`](Self::quotas) returns each. Without any quota nothing limits: limit and remaining are
+/// `u32::MAX`.
 #[derive(Clone)]
-pub struct DecisionView(Pooled);
+pub struct DecisionView(Pooled<DecisionData>);
 
-/// What is shown, and where the units were charged.
+/// The data of a decision.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DecisionData {
-    /// Copies: the limiter's are shared by all threads, and so would be a count of who holds them.
-    quotas: SmallVec<[Quota; 2]>,
-    answer: Answer,
-    cost: u32,
-    allowed: bool,
-    reported: usize,
-    charged_to: Option<ChargedKey>,
-    /// Of a layer outside.
-    pub(crate) outer: Option<DecisionView>,
+pub(super) struct DecisionData {
+    /// Copies: all threads share the limiter's quotas, and would share their reference count.
+    pub(super) quotas: SmallVec<[Quota; 2]>,
+    pub(super) answer: Answer,
+    pub(super) cost: u32,
+    pub(super) allowed: bool,
+    /// The index of the reported quota.
+    pub(super) reported: usize,
+    pub(super) charged_key: Option<ChargedKey>,
+    /// The decision of the next outer layer.
+    outer: Option<DecisionView>,
 }
 
-#[derive(Default)]
-/// A decision in the making.
-pub(crate) struct DecisionBuilder(Pooled);
+thread_local! {
+    static SPARES: Spares<DecisionData> = const { RefCell::new(ArrayVec::new_const()) };
+}
 
-impl DecisionBuilder {
+impl Reuse for DecisionData {
     #[inline]
-    pub(crate) fn begin() -> Self {
-        Self(Pooled::take())
+    fn spares() -> &'static LocalKey<Spares<Self>> {
+        &SPARES
     }
 
-    /// Nobody else holds it yet.
+    fn empty() -> &'static Self {
+        static EMPTY: LazyLock<DecisionData> = LazyLock::new(DecisionData::default);
+        &EMPTY
+    }
+
+    /// Lets go of the outer decision, which a spare would otherwise hold.
     #[inline]
-    pub(crate) fn open(&mut self) -> &mut DecisionData {
-        self.0.make_mut()
+    fn release(&mut self) {
+        self.outer = None;
+    }
+}
+
+/// The key that a decision charged, and the limiter that charged it.
+#[derive(Clone, Debug)]
+pub(crate) struct ChargedKey {
+    pub(crate) limiter: LimiterId,
+    pub(crate) key: Key,
+}
+
+/// Identifies a limiter by its name and its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimiterId {
+    /// A fingerprint of the name: all threads would write the reference count of the name itself.
+    pub(crate) name: Fingerprint,
+    pub(crate) store: StoreId,
+}
+
+impl DecisionView {
+    #[inline]
+    pub(super) fn new(data: Pooled<DecisionData>) -> Self {
+        Self(data)
     }
 
-    /// Which key is charged how much.
-    pub(crate) fn asked(&self) -> Option<(Key, u32)> {
-        let charged_to = self.0.charged_to.as_ref()?;
-        Some((charged_to.key.clone(), self.0.cost))
+    /// Returns the view of a request without a check: no quota limits it.
+    pub(crate) fn unlimited() -> Self {
+        let mut data = Pooled::<DecisionData>::take();
+        *data.make_mut() = DecisionData {
+            allowed: true,
+            ..DecisionData::default()
+        };
+        Self(data)
     }
 
-    /// By what it is judged.
-    pub(crate) fn asked_quotas(&self) -> &[Quota] {
+    /// Returns the reported quota, if there is any quota.
+    #[inline]
+    pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
+        let data: &DecisionData = &self.0;
+        let quota = data.quotas.get(data.reported)?;
+        let answer = data.answer.quotas().get(data.reported)?;
+        Some(QuotaDecision { quota, answer })
+    }
+
+    /// Returns whether the check was admitted, and so charged.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.0.allowed
+    }
+
+    /// Returns the cost of the check, in units.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.0.cost
+    }
+
+    /// Returns the limit of the reported quota.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.reported().map_or(u32::MAX, |quota| quota.limit())
+    }
+
+    /// Returns the units that count against the reported quota now, including those of this check if
+    /// it was admitted. Exceeds the limit only if the limit was lowered.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.reported().map_or(0, |quota| quota.used())
+    }
+
+    /// Returns the units that would be admitted right now: the least over all quotas.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        let remaining = self.quotas().map(|quota| quota.remaining()).min();
+        remaining.unwrap_or(u32::MAX)
+    }
+
+    /// Returns the time until the reported quota has more units left than now. Zero if nothing is
+    /// charged to it, or if its limit is 0.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.reported()
+            .map_or(Duration::ZERO, |quota| quota.reset_after())
+    }
+
+    /// Returns the shortest wait after which a refused check **of this cost** is admitted if nothing
+    /// else happens. Exact to the microsecond.
+    ///
+    /// `None` for an admitted check, and for a cost above the limit, which is never admitted.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.reported().and_then(|quota| quota.retry_after())
+    }
+
+    /// Returns the source of the decision.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.0.answer.source()
+    }
+
+    /// Returns the decision of the next outer layer, if layers are nested. A handler sees the view of
+    /// the innermost layer.
+    #[must_use]
+    pub fn outer(&self) -> Option<&Self> {
+        self.0.outer.as_ref()
+    }
+
+    /// Sets the decision of the next outer layer.
+    pub(crate) fn set_outer(&mut self, outer: Self) {
+        self.0.make_mut().outer = Some(outer);
+    }
+
+    pub(crate) fn answer(&self) -> &Answer {
+        &self.0.answer
+    }
+
+    /// Returns whether a store was charged, refunded since or not.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.is_allowed() && self.cost() > 0 && self.source() != Source::None
+    }
+
+    /// Returns whether both decisions charged the same stored count.
+    pub(crate) fn charges_same_count(&self, other: &Self) -> bool {
+        let (Some(one), Some(two)) = (self.charged_key(), other.charged_key()) else {
+            return false;
+        };
+        let is_shared =
+            |quota: &Quota| (other.quota_list().iter()).any(|other| quota.counts_as(other));
+        self.is_charged()
+            && other.is_charged()
+            && (one.limiter, &one.key) == (two.limiter, &two.key)
+            && self.quota_list().iter().any(is_shared)
+    }
+
+    /// Returns the key that the check was to charge, and the limiter.
+    pub(crate) fn charged_key(&self) -> Option<&ChargedKey> {
+        self.0.charged_key.as_ref()
+    }
+
+    /// Returns the quotas of the check.
+    pub(crate) fn quota_list(&self) -> &[Quota] {
         &self.0.quotas
     }
 
-    #[inline]
-    pub(crate) fn end(self) -> Decision {
-        let mut decision = Decision {
-            view: DecisionView(self.0),
-            held: 0,
-        };
-        if decision.is_charged() {
-            decision.held = decision.cost();
-        }
-        decision
-    }
-}
-
-impl DecisionData {
-    /// Writes over a decision before it, all but the answer, which the store has to put into its
-    /// place.
-    #[inline(always)]
-    pub(crate) fn ask(&mut self, quotas: &Quotas, cost: u32) -> &mut Answer {
-        // The decision before was most likely of the same limiter.
-        if !quotas.are(&self.quotas) {
-            self.quotas = quotas.iter().cloned().collect();
-        }
-        self.cost = cost;
-        self.charged_to = None;
-        self.answer.begin(0, Source::None);
-        &mut self.answer
-    }
-
-    /// Does the same for a check that charges a key, which is made where it is kept: to copy it there
-    /// takes a tenth of a check.
-    #[inline(always)]
-    pub(crate) fn ask_of(
-        &mut self,
-        quotas: &Quotas,
-        cost: u32,
-        by: LimiterId,
-        key: impl Into<Key>,
-    ) -> (&Key, &mut Answer) {
-        self.ask(quotas, cost);
-        let key = key.into();
-        let charged_to = self.charged_to.insert(ChargedKey { by, key });
-        (&charged_to.key, &mut self.answer)
-    }
-
-    pub(crate) fn put(&mut self, answer: Answer) {
-        self.answer = answer;
-    }
-
-    /// Draws from the answer what the decision is. Of a store that answered for another number of
-    /// quotas, that number.
-    #[inline]
-    pub(crate) fn decide(&mut self) -> Result<(), usize> {
-        let answers = self.answer.quotas();
-        if answers.len() != self.quotas.len() {
-            return Err(answers.len());
-        }
-        // Most limiters have one quota.
-        (self.allowed, self.reported) = match answers {
-            [answer] => (answer.is_admitted(), 0),
-            answers => {
-                let allowed = answers.iter().all(QuotaAnswer::is_admitted);
-                (allowed, most_telling(&self.quotas, answers))
-            }
-        };
-        Ok(())
+    /// Returns the decision of each quota, in the order in which the quotas were listed.
+    #[must_use]
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+        let data: &DecisionData = &self.0;
+        data.quotas
+            .iter()
+            .zip(data.answer.quotas())
+            .map(|(quota, answer)| QuotaDecision { quota, answer })
     }
 }
 
@@ -242,7 +297,7 @@ impl fmt::Debug for DecisionView {
             cost,
             allowed,
             reported,
-            charged_to: _,
+            charged_key: _,
             outer: _,
         } = &*self.0;
         f.debug_struct("DecisionView")
@@ -255,276 +310,56 @@ impl fmt::Debug for DecisionView {
     }
 }
 
-impl DecisionView {
-    /// The quota that is reported, unless there is none.
-    #[inline]
-    pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
-        let shown: &DecisionData = &self.0;
-        let quota = shown.quotas.get(shown.reported)?;
-        let answer = shown.answer.quotas().get(shown.reported)?;
-        Some(QuotaDecision { quota, answer })
-    }
-
-    /// Whether the check was admitted, and so charged.
-    #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        self.0.allowed
-    }
-
-    /// The units that were asked for.
-    #[must_use]
-    pub fn cost(&self) -> u32 {
-        self.0.cost
-    }
-
-    /// The limit of the reported quota.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        self.reported().map_or(u32::MAX, |quota| quota.limit())
-    }
-
-    /// The units that count against the reported quota now, those of this check included if it was
-    /// admitted. More than the limit only where the limit was lowered.
-    #[must_use]
-    pub fn used(&self) -> u32 {
-        self.reported().map_or(0, |quota| quota.used())
-    }
-
-    /// The units that would be admitted right now: the least over all quotas.
-    #[must_use]
-    pub fn remaining(&self) -> u32 {
-        let least = self.quotas().map(|quota| quota.remaining()).min();
-        least.unwrap_or(u32::MAX)
-    }
-
-    /// How long until the reported quota has more units left than now; zero when nothing is charged
-    /// to it, or when its limit is 0.
-    #[must_use]
-    pub fn reset_after(&self) -> Duration {
-        self.reported()
-            .map_or(Duration::ZERO, |quota| quota.reset_after())
-    }
-
-    /// Of a refused check: the shortest wait after which a check **of this cost** is admitted if
-    /// nothing else happens. Exact to the microsecond.
-    ///
-    /// `None` for an admitted check, and for a cost above the limit, which no wait lets pass.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.reported().and_then(|quota| quota.retry_after())
-    }
-
-    /// Who decided.
-    #[must_use]
-    pub fn source(&self) -> Source {
-        self.0.answer.source()
-    }
-
-    /// What the next layer outside decided, where layers are nested: in a handler, this view is that
-    /// of the innermost one.
-    #[must_use]
-    pub fn outer(&self) -> Option<&Self> {
-        self.0.outer.as_ref()
-    }
-
-    /// Of what was not decided: no quota limits.
-    pub(crate) fn of_nothing() -> Self {
-        let mut draft = DecisionBuilder::begin();
-        let shown = draft.open();
-        shown.ask(&Quotas::from([]), 0);
-        (shown.allowed, shown.reported) = (true, 0);
-        draft.end().view
-    }
-
-    /// Tells of the decision of a layer outside.
-    pub(crate) fn nest_in(&mut self, outer: Self) {
-        self.0.make_mut().outer = Some(outer);
-    }
-
-    pub(crate) fn answer(&self) -> &Answer {
-        &self.0.answer
-    }
-
-    /// Whether units were charged somewhere, given back or not.
-    pub(crate) fn is_charged(&self) -> bool {
-        self.is_allowed() && self.cost() > 0 && self.source() != Source::None
-    }
-
-    /// Whether both were charged, to one count.
-    pub(crate) fn charges_as(&self, other: &Self) -> bool {
-        let (Some(one), Some(two)) = (self.where_charged(), other.where_charged()) else {
-            return false;
-        };
-        let is_shared = |quota: &Quota| other.asked_quotas().iter().any(|of| quota.counts_as(of));
-        self.is_charged()
-            && other.is_charged()
-            && (one.by, &one.key) == (two.by, &two.key)
-            && self.asked_quotas().iter().any(is_shared)
-    }
-
-    pub(crate) fn where_charged(&self) -> Option<&ChargedKey> {
-        self.0.charged_to.as_ref()
-    }
-
-    /// By what it was judged.
-    pub(crate) fn asked_quotas(&self) -> &[Quota] {
-        &self.0.quotas
-    }
-
-    /// What each quota says, in the order in which the quotas were given.
-    #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        let shown: &DecisionData = &self.0;
-        shown
-            .quotas
-            .iter()
-            .zip(shown.answer.quotas())
-            .map(|(quota, answer)| QuotaDecision { quota, answer })
-    }
-}
-
-/// Which quota is reported.
-fn most_telling(quotas: &[Quota], answers: &[QuotaAnswer]) -> usize {
-    let answers = quotas.iter().zip(answers);
-    answers
-        .map(|(quota, answer)| QuotaDecision { quota, answer })
-        .enumerate()
-        .min_by_key(|(_, quota)| {
-            let wait = Reverse(quota.answer.wait());
-            (wait, quota.remaining(), Reverse(quota.reset_after()))
-        })
-        .map_or(0, |(index, _)| index)
-}
-
-/// What one quota of a [`Decision`] says.
+/// The part of a [`Decision`] that concerns one quota.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaDecision<'a> {
-    quota: &'a Quota,
-    answer: &'a QuotaAnswer,
+    pub(super) quota: &'a Quota,
+    pub(super) answer: &'a QuotaAnswer,
 }
 
 impl<'a> QuotaDecision<'a> {
-    /// The quota.
+    /// Returns the quota.
     #[must_use]
     pub fn quota(&self) -> &'a Quota {
         self.quota
     }
 
-    /// Whether this quota admits the check; it is charged only if all do.
+    /// Returns whether this quota admits the check, which is charged only if all quotas do.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.answer.is_admitted()
     }
 
-    /// The limit of this quota.
+    /// Returns the limit of this quota.
     #[must_use]
     pub fn limit(&self) -> u32 {
         self.quota.limit()
     }
 
-    /// As [`DecisionView::used`], of this quota.
+    /// Returns the used units of this quota, as [`DecisionView::used`].
     #[must_use]
     pub fn used(&self) -> u32 {
         self.answer.used()
     }
 
-    /// The units that this quota would admit right now.
+    /// Returns the units that this quota would admit right now.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.limit().saturating_sub(self.used())
     }
 
-    /// As [`DecisionView::reset_after`], of this quota.
+    /// Returns the time until this quota has more units left, as [`DecisionView::reset_after`].
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.answer.reset_micros())
     }
 
-    /// As [`DecisionView::retry_after`], of this quota.
+    /// Returns the wait for this quota, as [`DecisionView::retry_after`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.answer.wait() {
             Wait::Zero | Wait::Never => None,
             Wait::Micros(micros) => Some(Duration::from_micros(micros)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn decide<const N: usize>(quotas: [(u32, QuotaAnswer); N]) -> Decision {
-        let list: Quotas = (1..)
-            .zip(&quotas)
-            .map(|(n, (limit, _))| Quota::new(*limit, n * SECOND))
-            .collect();
-        let answers = quotas.into_iter().map(|(_, answer)| answer);
-        Decision::new(&list, 1, Answer::new(Source::Memory, answers)).unwrap()
-    }
-
-    #[test]
-    fn the_refusing_quota_with_the_longest_wait_is_reported() {
-        let decision = decide([
-            (5, QuotaAnswer::refused(5, Some(SECOND), SECOND)),
-            (7, QuotaAnswer::admitted(7, 9 * SECOND)),
-            (6, QuotaAnswer::refused(6, Some(3 * SECOND), SECOND)),
-        ]);
-        assert!(!decision.is_allowed());
-        assert_eq!((decision.limit(), decision.used()), (6, 6));
-        assert_eq!(decision.retry_after(), Some(3 * SECOND));
-    }
-
-    #[test]
-    fn never_is_the_longest_wait() {
-        let decision = decide([
-            (5, QuotaAnswer::refused(5, Some(9 * SECOND), SECOND)),
-            (0, QuotaAnswer::refused(0, None, Duration::ZERO)),
-        ]);
-        assert_eq!((decision.limit(), decision.retry_after()), (0, None));
-        assert!(!decision.is_allowed());
-    }
-
-    #[test]
-    fn of_admitting_quotas_the_fewest_left_then_the_longer_reset_then_the_first_is_reported() {
-        let reported = |quotas: [(u32, QuotaAnswer); 2]| decide(quotas).view.0.reported;
-        let admitted = QuotaAnswer::admitted;
-        assert_eq!(
-            reported([(9, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
-            1
-        );
-        assert_eq!(
-            reported([(5, admitted(1, SECOND)), (5, admitted(1, 2 * SECOND))]),
-            1
-        );
-        assert_eq!(
-            reported([(5, admitted(1, SECOND)), (5, admitted(1, SECOND))]),
-            0
-        );
-    }
-
-    #[test]
-    fn remaining_is_the_least_and_never_negative() {
-        let decision = decide([
-            (5, QuotaAnswer::refused(9, Some(SECOND), SECOND)),
-            (7, QuotaAnswer::refused(6, Some(2 * SECOND), SECOND)),
-        ]);
-        assert_eq!((decision.remaining(), decision.used()), (0, 6));
-    }
-
-    #[test]
-    fn without_a_quota_nothing_limits() {
-        let decision = decide([]);
-        assert!(decision.is_allowed());
-        assert_eq!(
-            (decision.limit(), decision.used(), decision.remaining()),
-            (u32::MAX, 0, u32::MAX)
-        );
-        assert_eq!(
-            (decision.retry_after(), decision.reset_after()),
-            (None, Duration::ZERO)
-        );
     }
 }

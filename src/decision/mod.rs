@@ -3,10 +3,12 @@
 //! This room knows `quota` and `key`.
 
 mod answer;
+mod builder;
 mod decision;
 mod pool;
 
 pub use answer::{Answer, QuotaAnswer, Source};
-pub(crate) use answer::{Counted, Receipt, Wait};
-pub(crate) use decision::{ChargedKey, DecisionBuilder, LimiterId, StoreId};
+pub(crate) use answer::{CountScope, Receipt, StoreId, Wait};
+pub(crate) use builder::DecisionBuilder;
+pub(crate) use decision::{ChargedKey, LimiterId};
 pub use decision::{Decision, DecisionView, QuotaDecision};

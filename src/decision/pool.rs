@@ -1,112 +1,75 @@
-//! Decisions that nobody holds any more, to be written over.
+//! Values that each thread reuses instead of freeing and allocating them.
 //!
-//! A decision is some three hundred bytes. To return it by value is to move it several times, which
-//! takes longer than to decide; to allocate each is no better. So a thread keeps the last few that
-//! were let go there, and takes one of them for the next.
+//! A decision is some three hundred bytes. Returning it by value moves it several times, which takes
+//! longer than to decide; allocating each is no better. So each thread keeps the last few that were
+//! dropped on it, and overwrites one of them for the next.
 
 use std::cell::RefCell;
 use std::ops::Deref;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
+use std::thread::LocalKey;
 
 use arrayvec::ArrayVec;
 
-use super::decision::DecisionData;
+/// The most spare values of a thread, which may hold some while it takes another.
+const MAX_SPARES: usize = 4;
 
-/// For what is decided while another decision is still held.
-const KEPT: usize = 4;
+/// The spare values of a thread.
+pub(super) type Spares<T> = RefCell<ArrayVec<Arc<T>, MAX_SPARES>>;
 
-thread_local! {
-    static SPARE: RefCell<ArrayVec<Arc<DecisionData>, KEPT>> = const { RefCell::new(ArrayVec::new_const()) };
+/// A value that each thread reuses.
+pub(super) trait Reuse: Clone + Default + 'static {
+    /// Returns the spare values of this thread.
+    fn spares() -> &'static LocalKey<Spares<Self>>;
+
+    /// Returns the value that an empty [`Pooled`] dereferences to.
+    fn empty() -> &'static Self;
+
+    /// Drops the parts that a spare value must not hold.
+    fn release(&mut self);
 }
 
-/// A decision that is kept for the next one when its last holder lets it go.
+/// A shared value that returns to its thread's pool when its last holder drops it.
 ///
-/// It holds something until it is dropped.
+/// Empty only while it is dropped, or by default.
 #[derive(Clone, Default)]
-pub(super) struct Pooled(Option<Arc<DecisionData>>);
+pub(super) struct Pooled<T: Reuse>(Option<Arc<T>>);
 
-impl Pooled {
-    /// One that nobody else holds; a new one where none is left.
+impl<T: Reuse> Pooled<T> {
+    /// Returns a spare value of this thread, or a new one.
     #[inline]
     pub(super) fn take() -> Self {
-        let spare = SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.pop());
+        let spare = T::spares().try_with(|spares| spares.try_borrow_mut().ok()?.pop());
         Self(Some(spare.ok().flatten().unwrap_or_default()))
     }
 
-    /// To be written to by its only holder; a copy where there are others.
+    /// Returns the value for its only holder to write to; copies it first if there are others.
     #[inline]
-    pub(super) fn make_mut(&mut self) -> &mut DecisionData {
+    pub(super) fn make_mut(&mut self) -> &mut T {
         Arc::make_mut(self.0.get_or_insert_default())
     }
 }
 
-impl Deref for Pooled {
-    type Target = DecisionData;
+impl<T: Reuse> Deref for Pooled<T> {
+    type Target = T;
 
     #[inline]
-    fn deref(&self) -> &DecisionData {
-        static NOTHING: LazyLock<DecisionData> = LazyLock::new(DecisionData::default);
-        self.0.as_deref().unwrap_or_else(|| &NOTHING)
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or_else(|| T::empty())
     }
 }
 
-impl Drop for Pooled {
+impl<T: Reuse> Drop for Pooled<T> {
     #[inline]
     fn drop(&mut self) {
-        // Of two holders that let it go at once, each may see the other: then it is freed.
-        if let Some(mut last) = self.0.take_if(|shown| Arc::strong_count(shown) == 1) {
-            // Else it would hold the decision of another layer for as long as it is spare.
-            if let Some(shown) = Arc::get_mut(&mut last) {
-                shown.outer = None;
+        // Two holders that drop it at once may each see the other. The value is freed then.
+        if let Some(mut last) = self.0.take_if(|value| Arc::strong_count(value) == 1) {
+            if let Some(value) = Arc::get_mut(&mut last) {
+                value.release();
             }
-            // A thread that ends has no use for it.
-            let _ = SPARE.try_with(|spare| spare.try_borrow_mut().ok()?.try_push(last).ok());
+            // Fails if the thread is ending or its pool is full: the value is freed then.
+            let _ =
+                T::spares().try_with(|spares| spares.try_borrow_mut().ok()?.try_push(last).ok());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use crate::decision::answer::{Answer, QuotaAnswer, Source};
-    use crate::decision::decision::Decision;
-    use crate::quota::{Quota, Quotas};
-
-    fn decide(limit: u32) -> Decision {
-        let answer = QuotaAnswer::admitted(limit / 2, Duration::ZERO);
-        let answer = Answer::new(Source::Memory, [answer]);
-        Decision::new(&Quotas::from(Quota::per_hour(limit)), 1, answer).unwrap()
-    }
-
-    #[test]
-    fn what_somebody_holds_is_not_written_over() {
-        let held: Vec<_> = (0..20).map(decide).collect();
-        let view = decide(20).view().clone();
-        // Those that nobody held are written over here.
-        for limit in 30..50 {
-            assert_eq!(decide(limit).limit(), limit);
-        }
-        for (limit, decision) in (0..).zip(&held) {
-            assert_eq!((decision.limit(), decision.used()), (limit, limit / 2));
-        }
-        assert_eq!((view.limit(), view.used()), (20, 10));
-    }
-
-    #[test]
-    fn a_decision_that_was_let_go_is_the_next_one() {
-        let place = |limit| std::ptr::from_ref(decide(limit).answer());
-        assert_eq!(place(1), place(2));
-    }
-
-    #[test]
-    fn a_decision_is_let_go_by_the_last_who_holds_a_view() {
-        let decision = decide(1);
-        let place = std::ptr::from_ref(decision.answer());
-        let view = decision.view().clone();
-        drop(decision);
-        assert_ne!(std::ptr::from_ref(decide(2).answer()), place);
-        drop(view);
-        assert_eq!(std::ptr::from_ref(decide(3).answer()), place);
     }
 }

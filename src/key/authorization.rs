@@ -1,31 +1,31 @@
-//! The credentials of the `Authorization` header.
+//! Keys from the credentials of the `Authorization` header.
 
 use arrayvec::ArrayVec;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use super::error::KeyError;
-use super::extractor::KeyExtractor;
+use super::extractor::{KeyExtractor, inherent_or};
+use super::hash_key::{AUTHORIZATION as HASH_CONTEXT, HashKey};
 use super::key::Key;
-use super::key::Tag;
-use super::secret::{AUTHORIZATION as PLACE, HashKey};
-use super::single_value::Once;
+use super::single_value::SingleValue;
+use super::tag::Tag;
 
 /// Counts by the credentials of the `Authorization` header: a bearer token, a user and password.
 ///
-/// They are hashed before they are stored (160 bits of BLAKE3), always; see
-/// [`secret`](Authorization::secret) for those that could be guessed. The scheme counts without
-/// regard to case and blanks behind it (RFC 9110, section 11.4): `Bearer abc` and `bearer  abc` are
-/// the same, where a client could else have a count for each spelling. The rest is taken as it is, and
-/// so is what has no blank in it: a token without a scheme, or a scheme alone.
+/// The credentials are always hashed before they are stored (160 bits of BLAKE3); see
+/// [`secret`](Authorization::secret) for those that could be guessed. The case of the scheme and the
+/// whitespace after it do not matter (RFC 9110, section 11.4): `Bearer abc` and `bearer  abc` are one key.
+/// Otherwise a client would get a count for each spelling. The rest is used as it is sent, and so is a
+/// value without whitespace: a token without a scheme, or a scheme alone.
 ///
-/// A header that is empty is missing. One that is sent twice is refused: which of the two counts
-/// would be the client's choice.
+/// An empty header is missing. A header that is sent twice is rejected: otherwise the client could choose
+/// which value counts.
 ///
-/// **A client can send any credentials.** Where nobody has checked them yet, each made-up token is a
-/// fresh quota, and so is each guess at a password: put the limit behind the layer that checks them,
-/// or one by address before it. Where a scheme signs each request, as Digest does, no two are alike:
-/// count by the user that the check has found, as an [`extension`](super::extension()).
+/// **A client can send any credentials.** Until they are validated, every invented token gets a fresh
+/// quota, and so does every guess at a password. Add this limit inside the layer that validates them, or
+/// add a limit by address outside. Where a scheme signs each request, as Digest does, no two values are
+/// alike: count by the authenticated user, as an [`extension`](super::extension()).
 ///
 /// # Examples
 ///
@@ -38,30 +38,34 @@ use super::single_value::Once;
 #[must_use]
 pub fn authorization() -> Authorization {
     Authorization {
-        once: Once::new("the header `authorization`"),
-        hash_key: HashKey::new(PLACE),
+        single_value: SingleValue::new("the header `authorization`"),
+        hash_key: HashKey::new(HASH_CONTEXT),
     }
 }
 
 /// Counts by the credentials of the `Authorization` header; made by [`authorization`].
 #[derive(Clone, Debug)]
 pub struct Authorization {
-    once: Once,
+    single_value: SingleValue,
     hash_key: HashKey,
 }
 
 impl Authorization {
-    /// Hashes under a secret of yours: for credentials that could be guessed and then looked for,
-    /// like a password. All processes must have the same secret; changing it starts all counts anew.
-    /// An empty one is answered as a server that is not set up.
+    const TAG: Tag<'static> = Tag::Kind("authorization=");
+
+    /// Hashes the credentials under a secret of the application: for credentials that an attacker could
+    /// guess and then look up, like a password.
+    ///
+    /// All processes must use the same secret. Changing it starts new counts. An empty secret is answered
+    /// 500, as a server that is not set up.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = HashKey::of_secret(PLACE, secret.as_ref());
+        self.hash_key = HashKey::from_secret(HASH_CONTEXT, secret.as_ref());
         self
     }
 
-    /// The key of a request with these credentials, scheme and all: to look at it or reset it
-    /// without a request.
+    /// Returns the key of a request with these credentials, including the scheme, to inspect or reset its
+    /// counts without a request.
     ///
     /// # Examples
     ///
@@ -75,7 +79,7 @@ impl Authorization {
     #[must_use]
     pub fn of(&self, credentials: impl AsRef<[u8]>) -> Key {
         let credentials = credentials.as_ref().trim_ascii();
-        let hash = match split(credentials) {
+        let hash = match split_scheme(credentials) {
             None => self.hash_key.hash(credentials),
             Some((scheme, rest)) => {
                 let mut hasher = self.hash_key.hasher();
@@ -83,32 +87,35 @@ impl Authorization {
                     let lowercase = chunk.iter().map(u8::to_ascii_lowercase);
                     hasher.update(&lowercase.collect::<ArrayVec<u8, CHUNK>>());
                 }
-                // No token without a scheme has a blank.
+                // A token without a scheme contains no space.
                 hasher.update(b" ").update(rest);
                 hasher.finalize()
             }
         };
-        Key::hashed(Tag::Authorization, &hash)
+        Key::hashed(Self::TAG, &hash)
     }
 }
 
-/// How much of a scheme is hashed at once: a client may send a long one, and byte by byte takes long.
+/// The bytes of a scheme that are hashed at once. A client may send a long scheme, and hashing it byte by
+/// byte is slow.
 const CHUNK: usize = 256;
 
-/// The scheme, and what follows the blanks behind it, if there are any.
-fn split(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
-    let blank = credentials.iter().position(u8::is_ascii_whitespace)?;
-    let (scheme, rest) = credentials.split_at_checked(blank)?;
+/// Splits credentials at the first whitespace, if they contain any.
+fn split_scheme(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = credentials.iter().position(u8::is_ascii_whitespace)?;
+    let (scheme, rest) = credentials.split_at_checked(space)?;
     Some((scheme, rest.trim_ascii_start()))
 }
+
+inherent_or!(Authorization);
 
 impl KeyExtractor for Authorization {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         self.hash_key.check()?;
         let values = parts.headers.get_all(AUTHORIZATION).iter();
         let value = self
-            .once
-            .only(values.map(|value| value.as_bytes().trim_ascii()))?;
+            .single_value
+            .require(values.map(|value| value.as_bytes().trim_ascii()))?;
         Ok(self.of(value))
     }
 }
@@ -117,7 +124,7 @@ impl KeyExtractor for Authorization {
 mod tests {
     use super::*;
     use crate::key::error::KeyErrorKind;
-    use crate::key::extractor::test_request::parts;
+    use crate::key::test_request::parts;
 
     fn of(values: &[&str]) -> Result<Key, KeyErrorKind> {
         let headers: Vec<_> = values
@@ -154,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_or_empty_is_missing_and_two_are_ambiguous() {
+    fn an_absent_or_empty_header_is_missing_and_two_are_ambiguous() {
         for missing in [&[][..], &[""], &["  "], &["\t"]] {
             assert_eq!(of(missing), Err(KeyErrorKind::Missing), "{missing:?}");
         }
@@ -203,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_nowhere_to_be_read() {
+    fn credentials_are_never_readable() {
         let parts = parts(&[
             ("authorization", "Bearer hunter2"),
             ("authorization", "Basic hunter2"),

@@ -1,7 +1,7 @@
-//! The value of a cookie.
+//! Keys from the value of a cookie.
 //!
-//! Divided here and not by the crate `cookie`, which brings one for dates, takes text only, and
-//! leaves it to the caller to see what is sent twice.
+//! The `Cookie` header is split here. The crate `cookie` brings a crate for dates, reads only text, and
+//! leaves it to its user to notice a cookie that is sent twice.
 
 use std::fmt;
 
@@ -11,27 +11,29 @@ use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
 use super::error::{KeyError, KeyErrorKind};
-use super::extractor::KeyExtractor;
+use super::extractor::{KeyExtractor, inherent_or};
+use super::hash_key::{COOKIE as HASH_CONTEXT, HashKey};
 use super::key::Key;
-use super::key::{NamedTag, Tag};
-use super::secret::{COOKIE as PLACE, HashKey};
-use super::single_value::Once;
+use super::single_value::SingleValue;
+use super::tag::{NamedTag, Tag};
 
 /// Counts by the value of a cookie: a session.
 ///
-/// The value is hashed before it is stored (160 bits of BLAKE3), always; see
-/// [`secret`](Cookie::secret) for values that could be guessed. A pair of quotes around it is taken
-/// off, and it is percent-decoded, as is the name: many servers read it so, and a client could else
-/// have a count for each spelling of its session. A name that begins with `__Host-` or `__Secure-` is
-/// not: browsers keep other sites of the domain from setting it as it is written, but not from setting
-/// what is decoded to it, like `__%48ost-session`.
+/// The value is always hashed before it is stored (160 bits of BLAKE3); see [`secret`](Cookie::secret) for
+/// values that could be guessed. Name and value are percent-decoded, and a pair of quotes around the value
+/// is removed. Many servers read cookies this way, and otherwise a client would get a count for each
+/// spelling of its session.
 ///
-/// A cookie that is empty is missing. One that is sent twice, in one line or in several, is refused:
-/// servers differ in which of the two they take, so which one counts would be the client's choice. A
-/// name that no cookie can have is answered as a server that is not set up.
+/// A name that begins with `__Host-` or `__Secure-` is not decoded. Browsers keep other sites of the
+/// domain from setting these names, but not from setting one that decodes to them, like
+/// `__%48ost-session`.
 ///
-/// **A client can send any cookie.** Where nobody has checked the session yet, each made-up one is a
-/// fresh quota: put the limit behind the layer that checks it, or one by address before it.
+/// An empty cookie is missing. A cookie that is sent twice, in one line or in several, is rejected: servers
+/// differ in which of the two they read, so the client could choose which value counts. A name that no
+/// cookie can have is answered 500, as a server that is not set up.
+///
+/// **A client can send any cookie.** Until the session is validated, every invented one gets a fresh quota.
+/// Add this limit inside the layer that validates it, or add a limit by address outside.
 ///
 /// # Examples
 ///
@@ -43,25 +45,25 @@ use super::single_value::Once;
 /// ```
 #[must_use]
 pub fn cookie(name: impl AsRef<str>) -> Cookie {
-    let given = name.as_ref();
-    // The name of a cookie is a token, as that of a header is, but for its case.
-    let is_name = given.parse::<HeaderName>().is_ok();
+    let configured = name.as_ref();
+    // The name of a cookie is a token like that of a header, but its case matters.
+    let is_valid = configured.parse::<HeaderName>().is_ok();
     let misconfigured = || {
         KeyError::new(
             KeyErrorKind::Misconfigured,
-            format!("the cookie `{given}` cannot exist: give key::cookie the name of one"),
+            format!("invalid cookie name `{configured}`: pass a valid one to key::cookie"),
         )
     };
     Cookie {
-        tag: NamedTag::cookie(given),
-        name: if is_name {
-            Ok(given.into())
+        tag: NamedTag::cookie(configured),
+        name: if is_valid {
+            Ok(configured.into())
         } else {
             Err(misconfigured())
         },
-        is_guarded: is_guarded(given),
-        once: Once::new(&format!("the cookie `{given}`")),
-        hash_key: HashKey::new(PLACE),
+        has_guarded_prefix: has_guarded_prefix(configured),
+        single_value: SingleValue::new(&format!("the cookie `{configured}`")),
+        hash_key: HashKey::new(HASH_CONTEXT),
     }
 }
 
@@ -70,29 +72,33 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
 pub struct Cookie {
     name: Result<String, KeyError>,
     tag: NamedTag,
-    is_guarded: bool,
-    once: Once,
+    has_guarded_prefix: bool,
+    single_value: SingleValue,
     hash_key: HashKey,
 }
 
 impl Cookie {
-    /// Hashes under a secret of yours: for values that could be guessed and then looked for, like a
-    /// user's name. All processes must have the same secret; changing it starts all counts anew. An
-    /// empty one is answered as a server that is not set up.
+    /// Hashes the value under a secret of the application: for values that an attacker could guess and
+    /// then look up, like a user's name.
+    ///
+    /// All processes must use the same secret. Changing it starts new counts. An empty secret is answered
+    /// 500, as a server that is not set up.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = HashKey::of_secret(PLACE, secret.as_ref());
+        self.hash_key = HashKey::from_secret(HASH_CONTEXT, secret.as_ref());
         self
     }
 
-    /// The key of a request whose cookie has this value, without quotes and percent-decoded: to look
-    /// at it or reset it without a request.
+    /// Returns the key of a request whose cookie has this value, to inspect or reset its counts without a
+    /// request. Pass the value without quotes and percent-decoded.
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
         let hash = self.hash_key.hash(value.as_ref());
         Key::hashed(Tag::Named(&self.tag), &hash)
     }
 }
+
+inherent_or!(Cookie);
 
 impl KeyExtractor for Cookie {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
@@ -101,12 +107,12 @@ impl KeyExtractor for Cookie {
         let lines = parts.headers.get_all(COOKIE).iter();
         // HTTP/2 may send the pairs in several lines.
         let pairs = lines.flat_map(|line| HeaderValue::as_bytes(line).split(|byte| *byte == b';'));
-        let is_name = |given: &[u8]| match self.is_guarded {
-            true => given == name,
-            false => percent_decode(given).eq(name.iter().copied()),
+        let is_name = |sent: &[u8]| match self.has_guarded_prefix {
+            true => sent == name,
+            false => percent_decode(sent).eq(name.iter().copied()),
         };
         let values = pairs.filter_map(|pair| value_of(pair, is_name));
-        let value = self.once.only(values)?;
+        let value = self.single_value.require(values)?;
         Ok(if value.contains(&b'%') {
             self.of(percent_decode(value).collect::<Vec<_>>())
         } else {
@@ -115,29 +121,27 @@ impl KeyExtractor for Cookie {
     }
 }
 
-/// Whether browsers let nobody else set a cookie of this name, in whatever case (RFC 6265bis, section
-/// 4.1.3).
-fn is_guarded(name: &str) -> bool {
+/// Whether browsers keep other sites from setting a cookie of this name. The case of the prefix does not
+/// matter (RFC 6265bis, section 4.1.3).
+fn has_guarded_prefix(name: &str) -> bool {
     ["__host-", "__secure-"].into_iter().any(|prefix| {
-        let beginning = name.get(..prefix.len());
-        beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(prefix))
+        let start = name.get(..prefix.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     })
 }
 
-/// The value of a pair, as it is encoded, if it is of the name.
+/// Returns the value of a pair, without quotes and still encoded, if the pair has the name.
 fn value_of(pair: &[u8], is_name: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     let equals = pair.iter().position(|byte| *byte == b'=')?;
-    let (given, value) = pair.split_at_checked(equals)?;
-    if !is_name(given.trim_ascii()) {
+    let (name, value) = pair.split_at_checked(equals)?;
+    if !is_name(name.trim_ascii()) {
         return None;
     }
     let value = value.strip_prefix(b"=")?.trim_ascii();
-    let quoted = value.strip_prefix(b"\"");
-    Some(
-        quoted
-            .and_then(|value| value.strip_suffix(b"\""))
-            .unwrap_or(value),
-    )
+    let unquoted = value
+        .strip_prefix(b"\"")
+        .and_then(|value| value.strip_suffix(b"\""));
+    Some(unquoted.unwrap_or(value))
 }
 
 impl fmt::Debug for Cookie {
@@ -150,7 +154,7 @@ impl fmt::Debug for Cookie {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::extractor::test_request::{get, parts};
+    use crate::key::test_request::{get, parts};
 
     fn of(lines: &[&str]) -> Result<Key, KeyErrorKind> {
         let headers: Vec<_> = lines.iter().map(|line| ("cookie", *line)).collect();
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_or_empty_is_missing_and_two_are_ambiguous() {
+    fn an_absent_or_empty_cookie_is_missing_and_two_are_ambiguous() {
         for missing in [
             &[][..],
             &[""],
@@ -214,13 +218,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_prefix_of_browsers_is_not_decoded() {
+    fn a_name_with_a_guarded_prefix_is_not_decoded() {
         for name in ["__Host-sid", "__Secure-sid", "__host-sid", "__SECURE-sid"] {
             let of = |line: &str| cookie(name).extract(&parts(&[("cookie", line)]));
             let sid = cookie(name).of("a");
             assert_eq!(of(&format!("{name}=a")), Ok(sid.clone()));
             assert_eq!(of(&format!("{name}=%61")), Ok(sid.clone()));
-            // What another site of the domain may set, and a server that decodes takes for it.
+            // Another site of the domain may set this name, and a server that decodes it accepts it.
             let encoded = name.replace('s', "%73").replace('S', "%53");
             let error = of(&format!("{encoded}=b")).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Missing);
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_nowhere_to_be_read() {
+    fn a_session_is_never_readable() {
         let parts = parts(&[("cookie", "sid=hunter2; sid=hunter2")]);
         let error = cookie("sid").extract(&parts).unwrap_err();
         let key = cookie("sid").secret("s3cret");

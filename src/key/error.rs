@@ -1,11 +1,11 @@
-//! Why a request has no key.
+//! Errors of key extraction.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a request has no key.
+/// The reason why no key could be extracted from a request.
 ///
-/// The text names the place where the key was looked for, never a value. Cheap to clone.
+/// The text names the place where the key was looked for, never a value. Clones are cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     kind: KeyErrorKind,
@@ -16,18 +16,18 @@ pub struct KeyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyErrorKind {
-    /// The request does not say who it is from: 400, or exempt if the layer says so. With `.or`,
-    /// the next choice is tried.
+    /// The request has no key: 400, or exempt if the layer is
+    /// [configured](crate::RateLimitLayer::on_missing_key) so. With `.or`, the second key is tried.
     Missing,
-    /// The request says who it is from in a way that can be read in two: 400. Never exempt, and not
-    /// tried otherwise: it would let a client choose how it is counted.
+    /// The request has a key that can be read in two ways: 400. It is never exempt, and `.or` tries no
+    /// second key: otherwise a client could choose how it is counted.
     Ambiguous,
-    /// The server is not set up to know it: 500, and a line in the log that says what to do.
+    /// The server is not set up to know the key: 500, and a log line with the remedy.
     Misconfigured,
 }
 
 impl KeyErrorKind {
-    /// What events call it.
+    /// The name of this kind in events.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Missing => "missing_key",
@@ -38,14 +38,14 @@ impl KeyErrorKind {
 }
 
 impl KeyError {
-    /// An error whose text completes "cannot tell who the request is from: …".
+    /// Makes an error whose text completes "cannot tell who the request is from: …".
     #[must_use]
     pub fn new(kind: KeyErrorKind, text: impl Into<Arc<str>>) -> Self {
         let text = text.into();
         Self { kind, text }
     }
 
-    /// What kind of error this is.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> KeyErrorKind {
         self.kind

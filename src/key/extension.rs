@@ -1,4 +1,4 @@
-//! What another layer has put into the request.
+//! Keys from a value that an outer layer put into the request's extensions.
 
 use std::any::type_name;
 use std::fmt;
@@ -10,20 +10,21 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::error::{KeyError, KeyErrorKind};
-use super::extractor::KeyExtractor;
+use super::extractor::{KeyExtractor, inherent_or};
+use super::hash_key::{EXTENSION, HashKey};
 use super::key::Key;
-use super::key::Tag;
-use super::secret::HashKey;
-use crate::key::secret;
+use super::tag::Tag;
 
-/// Counts by an extension of the request, in the form in which it displays: a user or a tenant that
-/// a layer outside of this one has found out.
+/// Counts by an extension of the request, as its `Display` implementation writes it: a user or a tenant
+/// that an outer layer has identified.
 ///
 /// The key is tagged with the name of the type (`extension:app::UserId=42`), so that a `UserId` and a
-/// `TeamId` that look the same are two. Renaming or moving the type, or a compiler that writes it
-/// otherwise, then begins new counts; [`named`](Extension::named) gives a tag that stays. The value
-/// is stored readable, unless it is hashed under a [`secret`](Extension::secret). One that displays as
-/// nothing is a missing one.
+/// `TeamId` with the same text are two keys. The name changes, and new counts begin, when the type is
+/// renamed or moved, or when a compiler spells it differently. [`named`](Extension::named) sets a tag that
+/// never changes.
+///
+/// The value is stored readable, unless it is hashed under a [`secret`](Extension::secret). A value whose
+/// text is empty is missing.
 ///
 /// # Examples
 ///
@@ -48,7 +49,7 @@ pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
         tag: type_name::<T>(),
         is_named: false,
         hash_key: None,
-        of: PhantomData,
+        value_type: PhantomData,
     }
 }
 
@@ -57,27 +58,32 @@ pub struct Extension<T> {
     tag: &'static str,
     is_named: bool,
     hash_key: Option<HashKey>,
-    of: PhantomData<fn() -> T>,
+    value_type: PhantomData<fn() -> T>,
 }
 
 impl<T: Display> Extension<T> {
     /// Tags the key with `tag` rather than with the name of the type, which changes when the type is
-    /// renamed. A client without the value is told this tag, where it is not told the name of a type.
+    /// renamed.
+    ///
+    /// The rejection of a request without the value shows this tag to the client. It never shows the name
+    /// of a type.
     #[must_use]
     pub fn named(mut self, tag: &'static str) -> Self {
         (self.tag, self.is_named) = (tag, true);
         self
     }
 
-    /// Hashes the value under a secret of yours before it is stored: for what is nobody's business, like
-    /// an e-mail address. All processes must have the same secret; changing it starts all counts anew.
+    /// Hashes the value under a secret of the application before it is stored: for personal data, like an
+    /// e-mail address.
+    ///
+    /// All processes must use the same secret. Changing it starts new counts.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = Some(HashKey::of_secret(secret::EXTENSION, secret.as_ref()));
+        self.hash_key = Some(HashKey::from_secret(EXTENSION, secret.as_ref()));
         self
     }
 
-    /// The key of a request that has this value: to look at it or reset it without a request.
+    /// Returns the key of a request with this value, to inspect or reset its counts without a request.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
         self.key_of(&text_of(value))
@@ -90,10 +96,12 @@ impl<T: Display + Send + Sync + 'static> KeyExtractor for Extension<T> {
         let text = parts.extensions.get::<T>().map(|value| text_of(value));
         match text {
             Some(text) if !text.is_empty() => Ok(self.key_of(&text)),
-            _ => Err(KeyError::new(KeyErrorKind::Missing, self.missing())),
+            _ => Err(KeyError::new(KeyErrorKind::Missing, self.missing_text())),
         }
     }
 }
+
+inherent_or!(Extension<T>);
 
 impl<T> Extension<T> {
     fn key_of(&self, text: &[u8]) -> Key {
@@ -104,8 +112,8 @@ impl<T> Extension<T> {
         }
     }
 
-    /// What a client may be told: the name of a type shows the inside of the server.
-    fn missing(&self) -> Arc<str> {
+    /// Returns the error text, which clients see: without the name of a type, an internal of the server.
+    fn missing_text(&self) -> Arc<str> {
         if self.is_named {
             format!("a layer before has found no `{}`", self.tag).into()
         } else {
@@ -115,18 +123,18 @@ impl<T> Extension<T> {
 }
 
 fn text_of(value: &impl Display) -> SmallVec<[u8; 64]> {
-    let mut text = Text(SmallVec::new());
+    let mut text = ValueText(SmallVec::new());
     match write!(text, "{value}") {
         Ok(()) => text.0,
-        // A value that cannot be displayed is not there; half of it could be another's.
+        // A value that fails to display is missing: the part that was written could be another value.
         Err(fmt::Error) => SmallVec::new(),
     }
 }
 
-/// What is displayed, without an allocation where it is short.
-struct Text(SmallVec<[u8; 64]>);
+/// The text of a value. It allocates only above 64 bytes.
+struct ValueText(SmallVec<[u8; 64]>);
 
-impl Write for Text {
+impl Write for ValueText {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         self.0.extend_from_slice(s.as_bytes());
         Ok(())
@@ -150,7 +158,7 @@ impl<T> fmt::Debug for Extension<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::extractor::test_request::get;
+    use crate::key::test_request::get;
 
     struct Id<T>(u64, PhantomData<fn() -> T>);
 
@@ -161,25 +169,25 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_tagged_with_its_type_or_as_told() {
+    fn a_value_is_tagged_with_its_type_or_its_name() {
         let mut parts = get();
         parts.extensions.insert(7_u64);
-        let of = |key: Result<Key, KeyError>| key.unwrap().as_str().to_owned();
-        assert_eq!(of(extension::<u64>().extract(&parts)), "extension:u64=7");
+        let text = |key: Result<Key, KeyError>| key.unwrap().as_str().to_owned();
+        assert_eq!(text(extension::<u64>().extract(&parts)), "extension:u64=7");
         let named = extension::<u64>().named("user");
-        assert_eq!(of(named.extract(&parts)), "extension:user=7");
+        assert_eq!(text(named.extract(&parts)), "extension:user=7");
         assert_eq!(named.of(&7), named.extract(&parts).unwrap());
     }
 
     #[test]
-    fn values_of_two_types_that_look_the_same_are_two() {
+    fn equal_texts_of_two_types_are_two_keys() {
         let user = extension::<Id<u8>>().of(&Id(7, PhantomData));
         let team = extension::<Id<u16>>().of(&Id(7, PhantomData));
         assert_ne!(user, team);
     }
 
     #[test]
-    fn a_client_is_told_the_tag_and_never_the_name_of_a_type() {
+    fn a_client_sees_the_tag_and_never_the_name_of_a_type() {
         let text = |key: Extension<String>| key.extract(&get()).unwrap_err().to_string();
         let unnamed = text(extension());
         assert!(

@@ -1,27 +1,29 @@
-//! What stands for a text where comparing and keeping the text itself would cost too much.
+//! A short hash of a text, for use as a key of tables in memory.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// 128 bits that stand for a text within this process.
+/// A 128-bit hash that identifies a text within this process.
 ///
-/// SipHash-1-3 under a key that is drawn at random by each process, and whose outputs nobody is
-/// shown: who does not know them cannot look for two texts of one fingerprint. Among a million
-/// texts, the probability that any two have the same is 2^-89.
+/// It is SipHash-1-3 under a key that each process draws at random. Its values are never shown, so an
+/// attacker cannot search for two texts with the same fingerprint. Among a million texts, the probability that
+/// any two collide is 2^-89.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint([u64; 2]);
 
 static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
-    // The standard library draws a key for each of these: their hashes of anything are random.
+    // The standard library draws a key for each `RandomState`, so the hash of any value is random.
     let random = || RandomState::new().hash_one(0);
     SipHasher13::new_with_keys(random(), random())
 });
 
-/// Keeps the two parts of a pair apart. What swapping them, or making both the same, leaves of the
-/// difference is this less one and this plus one times a random number: two bits are lost at most.
-const APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+/// The odd multiplier that makes the order of a pair matter.
+///
+/// Swapping the two parts, or making them equal, multiplies their random difference by this minus one or
+/// plus one. That loses at most two bits.
+const PAIR_MULTIPLIER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
 impl Fingerprint {
     pub(super) fn of(text: &str) -> Self {
@@ -29,19 +31,22 @@ impl Fingerprint {
         Self([hash.h1, hash.h2])
     }
 
-    /// The fingerprint of a number. It differs from the fingerprints of all texts.
+    /// Returns the fingerprint of a number, which differs from the fingerprints of all texts.
     pub(crate) fn of_number(number: u64) -> Self {
         let mut hasher = *HASHER;
-        // No text of a key has such a byte.
+        // No text of a key contains this byte.
         hasher.write_u8(0xff);
         hasher.write_u64(number);
         let hash = hasher.finish128();
         Self([hash.h1, hash.h2])
     }
 
-    /// The fingerprint of a text within what another text names.
-    pub(crate) fn within(self, other: Self) -> Self {
-        let sum = other.bits().wrapping_mul(APART).wrapping_add(self.bits());
+    /// Returns the fingerprint of a pair: of a text, and of the scope in which it is meant.
+    pub(crate) fn within(self, scope: Self) -> Self {
+        let sum = scope
+            .bits()
+            .wrapping_mul(PAIR_MULTIPLIER)
+            .wrapping_add(self.bits());
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the two halves of the bits, each whole"
@@ -50,19 +55,19 @@ impl Fingerprint {
         Self(halves)
     }
 
-    /// By what a table finds it: it is a hash already.
+    /// Returns 64 bits for a hash table, which need not hash them again.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
         let [hash, _] = self.0;
         hash
     }
 
-    /// Two numbers, each as random as the other.
+    /// Returns two numbers, each as random as the other.
     pub(crate) fn halves(self) -> [u64; 2] {
         self.0
     }
 
-    /// A number for people to tell texts apart by, from which nobody learns the fingerprint.
+    /// Returns a number by which people can tell texts apart. It does not reveal the fingerprint.
     pub(crate) fn alias(self) -> u64 {
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         STATE.hash_one(self)
@@ -81,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_of_texts_are_told_apart_also_swapped_and_doubled() {
+    fn pairs_of_texts_differ_even_if_swapped_or_doubled() {
         let texts = ["", "a", "b", "ab", "ba", "aa"].map(Fingerprint::of);
         let pairs = texts
             .iter()

@@ -1,11 +1,11 @@
-//! A key by a closure, and the key of everybody.
+//! Keys from a closure, and the global key.
 
 use std::fmt;
 
 use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
-use super::extractor::KeyExtractor;
+use super::extractor::{KeyExtractor, inherent_or};
 use super::key::Key;
 
 /// Counts by the [`Key`] that a closure makes of the request; `None` is a request without a key.
@@ -15,7 +15,7 @@ use super::key::Key;
 /// ```
 /// use tollgate::{Key, key};
 ///
-/// // Each HTTP method has a count of its own.
+/// // Each HTTP method is counted separately.
 /// let by_method = key::from_fn(|parts| Some(Key::from(parts.method.as_str())));
 /// ```
 pub fn from_fn<F>(f: F) -> FromFn<F>
@@ -25,11 +25,13 @@ where
     FromFn { f }
 }
 
-/// Finds a key by a closure; made by [`from_fn`].
+/// Counts by the key that a closure returns; made by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F> {
     f: F,
 }
+
+inherent_or!(FromFn<F>);
 
 impl<F> KeyExtractor for FromFn<F>
 where
@@ -47,15 +49,17 @@ impl<F> fmt::Debug for FromFn<F> {
     }
 }
 
-/// Counts everybody together: for a limit that protects what is behind it, whoever asks.
+/// Counts all requests together: for a limit that protects the service behind it from its total load.
 #[must_use]
 pub fn global() -> Global {
     Global(())
 }
 
-/// Counts everybody together; made by [`global`].
+/// Counts all requests together; made by [`global`].
 #[derive(Clone, Copy, Debug)]
 pub struct Global(());
+
+inherent_or!(Global);
 
 impl KeyExtractor for Global {
     fn extract(&self, _: &Parts) -> Result<Key, KeyError> {
@@ -66,7 +70,7 @@ impl KeyExtractor for Global {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::extractor::test_request::get;
+    use crate::key::test_request::get;
 
     #[test]
     fn a_closure_makes_the_key_or_none() {

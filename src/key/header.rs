@@ -1,4 +1,4 @@
-//! The value of a header.
+//! Keys from the value of a header.
 
 use std::fmt;
 
@@ -6,26 +6,25 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
-use super::extractor::KeyExtractor;
+use super::extractor::{KeyExtractor, inherent_or};
+use super::hash_key::{HEADER, HashKey};
 use super::key::Key;
-use super::key::{NamedTag, Tag};
-use super::secret::{HEADER, HashKey};
-use super::single_value::Once;
+use super::single_value::SingleValue;
+use super::tag::{NamedTag, Tag};
 
 /// Counts by the value of a header: an API key, a tenant.
 ///
-/// The value is hashed before it is stored (160 bits of BLAKE3), because most headers that tell
-/// clients apart let one pass for them; see [`plain`](Header::plain) and
-/// [`secret`](Header::secret). It is taken as it is: case and blanks inside count, and bytes that
-/// are not UTF-8 make a key too. Blanks at its ends are no part of it (RFC 9110, section 5.5).
+/// The value is hashed before it is stored (160 bits of BLAKE3), because most headers that identify a
+/// client also authenticate it; see [`plain`](Header::plain) and [`secret`](Header::secret). The value is
+/// used as it is sent: case and inner whitespace matter, and bytes that are not UTF-8 make a key too.
+/// Whitespace at its ends is not part of it (RFC 9110, section 5.5).
 ///
-/// A header that is empty is missing. One that is sent twice is refused: which of the two counts
-/// would be the client's choice. A name that no header can have is answered as a server that is not
-/// set up.
+/// An empty header is missing. A header that is sent twice is rejected: otherwise the client could choose
+/// which value counts. A name that no header can have is answered 500, as a server that is not set up.
 ///
-/// **A client can send any header.** Where nobody has checked the value yet, each made-up one is a
-/// fresh quota: put the limit behind the layer that checks it, or one by
-/// [`peer_ip`](super::peer_ip) before it.
+/// **A client can send any header.** Until the value is validated, every invented one gets a fresh quota.
+/// Add this limit inside the layer that validates it, or add a limit by [`peer_ip`](super::peer_ip())
+/// outside.
 ///
 /// # Examples
 ///
@@ -37,18 +36,18 @@ use super::single_value::Once;
 /// ```
 #[must_use]
 pub fn header(name: impl AsRef<str>) -> Header {
-    let given = name.as_ref();
-    let name: Result<HeaderName, _> = given.parse().map_err(|_| {
+    let configured = name.as_ref();
+    let name: Result<HeaderName, _> = configured.parse().map_err(|_| {
         KeyError::new(
             KeyErrorKind::Misconfigured,
-            format!("the header `{given}` cannot exist: give key::header the name of one"),
+            format!("invalid header name `{configured}`: pass a valid one to key::header"),
         )
     });
     Header {
         tag: NamedTag::header(name.as_ref().map_or("", HeaderName::as_str)),
         name,
-        once: Once::new(&format!("the header `{given}`")),
-        stored: Stored::Hashed(HashKey::new(HEADER)),
+        single_value: SingleValue::new(&format!("the header `{configured}`")),
+        storage: Storage::Hashed(HashKey::new(HEADER)),
     }
 }
 
@@ -57,35 +56,37 @@ pub fn header(name: impl AsRef<str>) -> Header {
 pub struct Header {
     name: Result<HeaderName, KeyError>,
     tag: NamedTag,
-    once: Once,
-    stored: Stored,
+    single_value: SingleValue,
+    storage: Storage,
 }
 
+/// The form in which values are stored.
 #[derive(Clone, Copy)]
-enum Stored {
+enum Storage {
     Plain,
     Hashed(HashKey),
 }
 
 impl Header {
-    /// Stores the value as it is, so that it can be read in Redis: for names that are no secret,
-    /// like a tenant's.
+    /// Stores the value as it is, readable in Redis: for names that are not secret, like a tenant's.
     #[must_use]
     pub fn plain(mut self) -> Self {
-        self.stored = Stored::Plain;
+        self.storage = Storage::Plain;
         self
     }
 
-    /// Hashes under a secret of yours: for values that could be guessed and then looked for, like
-    /// an e-mail address. All processes must have the same secret; changing it starts all counts
-    /// anew. An empty one is answered as a server that is not set up.
+    /// Hashes the value under a secret of the application: for values that an attacker could guess and
+    /// then look up, like an e-mail address.
+    ///
+    /// All processes must use the same secret. Changing it starts new counts. An empty secret is answered
+    /// 500, as a server that is not set up.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.stored = Stored::Hashed(HashKey::of_secret(HEADER, secret.as_ref()));
+        self.storage = Storage::Hashed(HashKey::from_secret(HEADER, secret.as_ref()));
         self
     }
 
-    /// The key of a request with this value: to look at it or reset it without a request.
+    /// Returns the key of a request with this value, to inspect or reset its counts without a request.
     ///
     /// # Examples
     ///
@@ -104,23 +105,25 @@ impl Header {
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
         let (tag, value) = (Tag::Named(&self.tag), value.as_ref().trim_ascii());
-        match &self.stored {
-            Stored::Plain => Key::tagged(tag, value),
-            Stored::Hashed(hash_key) => Key::hashed(tag, &hash_key.hash(value)),
+        match &self.storage {
+            Storage::Plain => Key::tagged(tag, value),
+            Storage::Hashed(hash_key) => Key::hashed(tag, &hash_key.hash(value)),
         }
     }
 }
 
+inherent_or!(Header);
+
 impl KeyExtractor for Header {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let name = self.name.as_ref().map_err(KeyError::clone)?;
-        if let Stored::Hashed(hash_key) = &self.stored {
+        if let Storage::Hashed(hash_key) = &self.storage {
             hash_key.check()?;
         }
         let values = parts.headers.get_all(name).iter();
         let value = self
-            .once
-            .only(values.map(|value| value.as_bytes().trim_ascii()))?;
+            .single_value
+            .require(values.map(|value| value.as_bytes().trim_ascii()))?;
         Ok(self.of(value))
     }
 }
@@ -137,7 +140,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::key::extractor::test_request::{get, parts};
+    use crate::key::test_request::{get, parts};
 
     fn stored(key: &Header, value: &str) -> String {
         let key = key.extract(&parts(&[("x-api-key", value)])).unwrap();
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_hashed_unless_it_may_be_read() {
+    fn a_value_is_hashed_unless_it_is_plain() {
         let key = header("X-API-Key");
         let hashed = stored(&key, "hunter2");
         assert!(
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_at_the_ends_are_not_part_of_a_value() {
+    fn whitespace_at_the_ends_is_not_part_of_a_value() {
         let key = header("x-api-key");
         for value in [" hunter2", "hunter2\t", " \t hunter2  "] {
             assert_eq!(stored(&key, value), stored(&key, "hunter2"), "{value:?}");
@@ -224,15 +227,15 @@ mod tests {
 
     #[test]
     fn bytes_that_are_not_utf8_make_a_key() {
-        let of = |bytes: &[u8]| {
+        let key_of = |bytes: &[u8]| {
             let mut parts = get();
             parts
                 .headers
                 .insert("x-api-key", HeaderValue::from_bytes(bytes).unwrap());
             header("x-api-key").plain().extract(&parts).unwrap()
         };
-        assert_eq!(of(b"\xff\xfe").as_str(), "header:x-api-key=%FF%FE");
-        assert_ne!(of(b"\xff"), of(b"\xfe"));
+        assert_eq!(key_of(b"\xff\xfe").as_str(), "header:x-api-key=%FF%FE");
+        assert_ne!(key_of(b"\xff"), key_of(b"\xfe"));
     }
 
     #[test]

@@ -1,50 +1,24 @@
-//! Who is counted: the key of a check, in the form in which it is stored.
+//! The key of a check.
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::fmt::Write;
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
-use std::num::NonZeroU64;
-use std::sync::Arc;
-
-use arrayvec::ArrayString;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use super::fingerprint::Fingerprint;
+use super::network::Network;
+use super::stored_text::{StoredText, encode, hash_digits};
+use super::tag::Tag;
 
-/// The longest text of a key, in bytes; what would be longer is hashed.
-const MAX_LENGTH: usize = 64;
-
-/// The bytes of a hash that are kept, in hexadecimal digits: 160 bits.
-const HASH_DIGITS: usize = 40;
-
-/// What a value may contain as it is. The rest is percent-encoded, and so cannot be mistaken for
-/// the characters with a meaning of their own: `=` between a tag and its value, `,` between parts,
-/// `~` before the hash of a secret, `#` before the hash of a long text, `*` for everybody.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b':')
-    .remove(b'/')
-    .remove(b'@')
-    .remove(b'+');
-
-/// Separates these hashes from all others that anybody makes with BLAKE3.
-const LONG_TEXT_CONTEXT: &str = "tollgate 2026-11-21 text of a key longer than 64 bytes";
-
-/// Who is counted: a client, a user, a tenant, a job.
+/// Identifies who is counted: a client, a user, a tenant, a job.
 ///
-/// Any bytes make a key, and no two different values make the same. A key keeps the text under
-/// which it is stored, which is printable ASCII of at most 64 bytes: what is not a letter, a digit
-/// or one of `-._:/@+` is percent-encoded, and a text that would be longer is replaced by its
-/// BLAKE3 hash, never cut. So a key can be logged, is safe inside a Redis hash tag, and takes no
-/// allocation.
+/// Any bytes make a key, and two different values never make the same key. A key holds the text under
+/// which it is stored: printable ASCII of at most 64 bytes. Everything but letters, digits and `-._:/@+`
+/// is percent-encoded. A longer text is replaced by its BLAKE3 hash, never cut. So a key can be logged, is
+/// safe inside a Redis hash tag, and does not allocate.
 ///
-/// The [extractors](crate::key) tag what they find (`ip=192.0.2.1`, `header:x-tenant-id=acme`), so
-/// that a header cannot pass itself off as an address; their `of`, and [`and`](Self::and) for keys
-/// of several parts, make the same key elsewhere, to look at it or reset it.
+/// The [extractors](crate::key) tag the values that they find (`ip=192.0.2.1`, `header:x-tenant-id=acme`),
+/// so a header cannot pass for an address. Their `of` makes the same key without a request, to inspect or
+/// reset its counts; [`and`](Self::and) does so for keys of several parts.
 ///
 /// # Examples
 ///
@@ -57,47 +31,24 @@ const LONG_TEXT_CONTEXT: &str = "tollgate 2026-11-21 text of a key longer than 6
 /// ```
 #[derive(Clone)]
 pub struct Key {
-    text: ArrayString<MAX_LENGTH>,
-    /// Of the text. Made once with the key, and not again by each check.
+    text: StoredText,
+    /// Computed with the key, so that checks do not hash the text again.
     fingerprint: Fingerprint,
     network: Option<Network>,
 }
 
-/// The part of an address that it shares with its neighbours: the first 24 bits of an IPv4 address, the
-/// first 48 of an IPv6 address.
-///
-/// Providers give no customer more than one of these by default, so a client that changes its address
-/// mostly stays in its network. [RFC 6177](https://www.rfc-editor.org/rfc/rfc6177) names a /48 for a
-/// site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network(NonZeroU64);
-
-impl Network {
-    /// Where the first address of a version is, above all networks of the other one.
-    const V4: u64 = 4 << 48;
-    const V6: u64 = 6 << 48;
-
-    pub(crate) fn of(address: IpAddr) -> Option<Self> {
-        let number = match address {
-            IpAddr::V4(address) => Self::V4 | u64::from(u32::from(address) >> 8),
-            IpAddr::V6(address) => {
-                let first = u64::try_from(u128::from(address) >> 80);
-                Self::V6 | first.unwrap_or_default()
-            }
-        };
-        NonZeroU64::new(number).map(Self)
-    }
-}
-
 impl Key {
-    /// A key of any bytes; the empty ones too are a key like any other.
+    /// Makes a key of any bytes. Empty ones make a key like any other.
     #[must_use]
     pub fn new(value: impl AsRef<[u8]>) -> Self {
-        Self::written(|text| encode(value.as_ref(), text))
+        Self::with_text(StoredText::new(|text| encode(value.as_ref(), text)))
     }
 
-    /// The key that is stored as this text, as [`as_str`](Self::as_str) tells it: of a log, a page, a list
-    /// of Redis. `None` for what no key is stored as; of any other text, [`new`](Self::new) makes a key.
+    /// Returns the key that is stored as this text, for example one from a log, a page or a list of Redis
+    /// keys.
+    ///
+    /// It reads what [`as_str`](Self::as_str) returns. `None` means that no key is stored as this text;
+    /// [`new`](Self::new) makes a key of any text.
     ///
     /// # Examples
     ///
@@ -111,203 +62,72 @@ impl Key {
     /// ```
     #[must_use]
     pub fn from_stored(text: &str) -> Option<Self> {
-        if !is_stored(text) {
-            return None;
-        }
-        let text = ArrayString::from(text).ok()?;
-        Some(Self::of_text(text))
+        StoredText::parse(text).map(Self::with_text)
     }
 
-    /// The one key under which everybody is counted together.
+    /// Returns the one key under which all requests are counted together.
     #[must_use]
     pub fn global() -> Self {
-        Self::written(|text| text.write_str("*"))
+        Self::with_text(StoredText::new(|text| text.write_str("*")))
     }
 
-    /// The text under which this key is stored.
+    /// Returns the text under which this key is stored.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.text
+        self.text.as_str()
     }
 
-    /// What stands for this key in the memory of this process.
+    /// Returns the hash that identifies this key in the memory of this process.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// The fingerprint of the network of this key's address, if the key holds an address.
+    /// Returns the fingerprint of the network of this key's address, if the key holds an address.
     pub(crate) fn network(&self) -> Option<Fingerprint> {
-        let Network(number) = self.network?;
-        Some(Fingerprint::of_number(number.get()))
+        self.network.map(Network::fingerprint)
     }
 
-    /// The key of an address in a network.
-    pub(crate) fn in_network(self, network: Option<Network>) -> Self {
+    /// Notes the network of this key's address.
+    pub(super) fn in_network(self, network: Option<Network>) -> Self {
         Self { network, ..self }
     }
 
-    /// A value found in a certain place, which `tag` names: a kind of place, and for one of many its
-    /// name behind a colon.
-    pub(crate) fn tagged(tag: Tag<'_>, value: &[u8]) -> Self {
-        Self::written(|text| {
+    /// Makes the key of a value and of the place where it was found.
+    pub(super) fn tagged(tag: Tag<'_>, value: &[u8]) -> Self {
+        Self::with_text(StoredText::new(|text| {
             tag.write_to(text)?;
             encode(value, text)
-        })
+        }))
     }
 
-    /// The hash of a value that must not be readable where it is stored.
-    pub(crate) fn hashed(tag: Tag<'_>, hash: &blake3::Hash) -> Self {
-        let digits = digits_of(hash);
-        Self::written(|text| {
+    /// Makes the key of a value that must not be readable where it is stored.
+    pub(super) fn hashed(tag: Tag<'_>, hash: &blake3::Hash) -> Self {
+        let digits = hash_digits(hash);
+        Self::with_text(StoredText::new(|text| {
             tag.write_to(text)?;
             text.write_str("~")?;
             text.write_str(&digits)
-        })
+        }))
     }
 
-    /// The key of two parts, as an extractor of a tuple makes it of the keys of its parts.
+    /// Makes the key of two parts: the key that a tuple of their extractors finds.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        Self::written(|text| {
+        Self::with_text(StoredText::new(|text| {
             text.write_str(self.as_str())?;
             text.write_str(",")?;
             text.write_str(other.as_str())
-        })
+        }))
         .in_network(self.network.or(other.network))
     }
 
-    /// A text that is written encoded, twice if it turns out to be long.
-    fn written(write: impl Fn(&mut dyn Write) -> fmt::Result) -> Self {
-        let mut text = ArrayString::new();
-        // It fails where there is no room.
-        if write(&mut text).is_err() {
-            let mut long = LongText(blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT));
-            let _ = write(&mut long);
-            text.clear();
-            text.push('#');
-            text.push_str(&digits_of(&long.0.finalize()));
-        }
-        Self::of_text(text)
-    }
-
-    fn of_text(text: ArrayString<MAX_LENGTH>) -> Self {
+    fn with_text(text: StoredText) -> Self {
         Self {
-            fingerprint: Fingerprint::of(&text),
+            fingerprint: Fingerprint::of(text.as_str()),
             text,
             network: None,
         }
     }
-}
-
-/// A text that is hashed as it is written.
-struct LongText(blake3::Hasher);
-
-impl Write for LongText {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        self.0.update(s.as_bytes());
-        Ok(())
-    }
-}
-
-/// Where a value was found, so that no two places have one key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Tag<'a> {
-    Ip,
-    #[cfg(any(feature = "axum-08", test))]
-    Path,
-    Authorization,
-    Named(&'a NamedTag),
-    Extension(&'a str),
-}
-
-impl Tag<'_> {
-    fn write_to(self, text: &mut dyn Write) -> fmt::Result {
-        match self {
-            Self::Ip => text.write_str("ip="),
-            #[cfg(any(feature = "axum-08", test))]
-            Self::Path => text.write_str("path="),
-            Self::Authorization => text.write_str("authorization="),
-            Self::Named(tag) => text.write_str(&tag.0),
-            Self::Extension(name) => {
-                text.write_str("extension:")?;
-                encode(name.as_bytes(), text)?;
-                text.write_str("=")
-            }
-        }
-    }
-}
-
-/// The tag of one header or cookie, written once for all requests.
-#[derive(Clone, Debug)]
-pub(crate) struct NamedTag(Arc<str>);
-
-impl NamedTag {
-    pub(crate) fn header(name: &str) -> Self {
-        Self::new("header", name)
-    }
-
-    pub(crate) fn cookie(name: &str) -> Self {
-        Self::new("cookie", name)
-    }
-
-    fn new(kind: &str, name: &str) -> Self {
-        let name = percent_encode(name.as_bytes(), ESCAPED);
-        Self(format!("{kind}:{name}=").into())
-    }
-}
-
-/// Whether some key is stored as this text. What is escaped is so in one way only.
-fn is_stored(text: &str) -> bool {
-    text.split(',').all(|part| match part.strip_prefix('#') {
-        Some(hash) => hash.len() == HASH_DIGITS && hash.bytes().all(is_hash_digit),
-        None => is_written(part),
-    })
-}
-
-/// Whether some value is written so.
-fn is_written(part: &str) -> bool {
-    let mut pieces = part.split('%');
-    let is_plain = |piece: &str| piece.bytes().all(is_plain);
-    pieces.next().is_none_or(is_plain)
-        && pieces.all(|piece| {
-            let digits = piece.get(..2);
-            digits.is_some_and(is_escape) && piece.get(2..).is_some_and(is_plain)
-        })
-}
-
-/// What is written as it is, and what has a meaning.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._:/@+=~*".contains(&byte)
-}
-
-fn is_hash_digit(byte: u8) -> bool {
-    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
-}
-
-/// Whether two digits are those of a byte that is escaped.
-fn is_escape(digits: &str) -> bool {
-    let is_upper = digits
-        .bytes()
-        .all(|digit| matches!(digit, b'0'..=b'9' | b'A'..=b'F'));
-    let byte = u8::from_str_radix(digits, 16);
-    is_upper && byte.is_ok_and(|byte| percent_encode(&[byte], ESCAPED).to_string().len() == 3)
-}
-
-fn encode(value: &[u8], text: &mut dyn Write) -> fmt::Result {
-    percent_encode(value, ESCAPED).try_for_each(|chunk| text.write_str(chunk))
-}
-
-fn digits_of(hash: &blake3::Hash) -> ArrayString<HASH_DIGITS> {
-    let digit = |half: u8| match half {
-        0..10 => b'0' + half,
-        _ => b'a' - 10 + half,
-    };
-    let mut digits = [0; HASH_DIGITS];
-    let (pairs, _) = digits.as_chunks_mut();
-    for (pair, byte) in pairs.iter_mut().zip(hash.as_bytes()) {
-        *pair = [digit(byte >> 4), digit(byte & 0xf)];
-    }
-    ArrayString::from_byte_string(&digits).unwrap_or_default()
 }
 
 impl PartialEq for Key {
@@ -377,9 +197,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::key::tag::NamedTag;
 
     #[test]
-    fn a_text_of_64_bytes_is_kept_and_one_of_65_is_hashed() {
+    fn a_text_of_64_bytes_is_stored_as_it_is_and_one_of_65_is_hashed() {
         assert_eq!(Key::from("x".repeat(64)).as_str(), "x".repeat(64));
         let hashed = Key::from("x".repeat(65));
         assert!(hashed.as_str().starts_with('#'));
@@ -388,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn the_characters_with_a_meaning_are_escaped() {
-        for meaning in ["=", ",", "~", "#", "*", "{", "}", "\n", "\0", " ", "é"] {
+    fn delimiters_are_escaped() {
+        for delimiter in ["=", ",", "~", "#", "*", "{", "}", "\n", "\0", " ", "é"] {
             assert!(
-                !Key::from(meaning).as_str().contains(meaning),
-                "{meaning:?}"
+                !Key::from(delimiter).as_str().contains(delimiter),
+                "{delimiter:?}"
             );
         }
         assert_eq!(Key::from("%2A").as_str(), "%252A");
@@ -407,15 +228,15 @@ mod tests {
     #[test]
     fn a_secret_is_not_readable_and_depends_on_the_hash_key() {
         let tag = NamedTag::header("x-api-key");
-        let of = |value: &[u8], hash_key: u8| {
+        let key_of = |value: &[u8], hash_key: u8| {
             let hash = blake3::keyed_hash(&[hash_key; 32], value);
             Key::hashed(Tag::Named(&tag), &hash)
         };
-        let secret = of(b"hunter2", 1);
+        let secret = key_of(b"hunter2", 1);
         assert!(!secret.as_str().contains("hunter2"));
-        assert_eq!(secret, of(b"hunter2", 1));
-        assert_ne!(secret, of(b"hunter2", 2));
-        assert_ne!(secret, of(b"hunter3", 1));
+        assert_eq!(secret, key_of(b"hunter2", 1));
+        assert_ne!(secret, key_of(b"hunter2", 2));
+        assert_ne!(secret, key_of(b"hunter3", 1));
         assert_ne!(secret, Key::tagged(Tag::Named(&tag), b"hunter2"));
     }
 
@@ -451,7 +272,7 @@ mod tests {
                 Key::hashed(Tag::Named(&NamedTag::header(&tag)), &blake3::hash(&value)),
                 Key::new(&value).and(&Key::tagged(Tag::Extension(&tag), &value)),
             ] {
-                prop_assert!(key.as_str().len() <= MAX_LENGTH);
+                prop_assert!(key.as_str().len() <= 64);
                 let printable = |byte: u8| byte.is_ascii_graphic() && !b"{}".contains(&byte);
                 prop_assert!(key.as_str().bytes().all(printable));
             }
@@ -459,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_again_of_the_text_that_it_is_stored_as_and_of_no_other() {
+    fn a_stored_text_makes_its_key_again_and_no_other_text_does() {
         let hash = blake3::hash(b"secret");
         let long = Key::from("x".repeat(100));
         let keys = [
             Key::from(""),
             Key::from("a b{c},d=e#f%~*"),
             Key::global(),
-            Key::hashed(Tag::Authorization, &hash),
+            Key::hashed(Tag::Kind("authorization="), &hash),
             long.clone(),
             long.and(&Key::from("ada")),
             Key::from("é"),
@@ -483,13 +304,13 @@ mod tests {
     }
 
     #[test]
-    fn places_of_one_name_are_told_apart() {
+    fn places_of_one_name_have_different_keys() {
         let header = NamedTag::header("ip");
         let cookie = NamedTag::cookie("ip");
         let tags = [
-            Tag::Ip,
-            Tag::Path,
-            Tag::Authorization,
+            Tag::Kind("ip="),
+            Tag::Kind("path="),
+            Tag::Kind("authorization="),
             Tag::Named(&header),
             Tag::Named(&cookie),
             Tag::Extension("ip"),

@@ -1,28 +1,28 @@
-//! The address of the connection's other end.
+//! Keys from the address of the connection's other end.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::request::Parts;
 
-use super::address::Ipv6Prefix;
+use super::axum_08;
 use super::error::{KeyError, KeyErrorKind};
-use super::extractor::KeyExtractor;
+use super::extractor::{KeyExtractor, inherent_or};
+use super::ipv6_prefix::Ipv6Prefix;
 use super::key::Key;
 use super::reads::Reads;
 
 /// Counts by the address of the connection's other end; the default of a layer.
 ///
-/// The address is the one that the server saw, which cannot be made up. Behind a proxy or a load
-/// balancer that is the proxy, and all its clients are counted together: there it is
-/// [`client_ip`](super::client_ip()) that tells them apart.
+/// The server itself sees this address, so a client cannot make it up. Behind a proxy or a load balancer it
+/// is the proxy's, and all its clients share one count: use [`client_ip`](super::client_ip()) there.
 ///
-/// An IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. Of an IPv6
-/// address the first 64 bits count, see [`ipv6_prefix`](PeerIp::ipv6_prefix); of one that NAT64 made
-/// of an IPv4 address, all.
+/// An IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. The first 64 bits of
+/// an IPv6 address count; see [`ipv6_prefix`](PeerIp::ipv6_prefix). All bits count if NAT64 made it of an
+/// IPv4 address.
 ///
-/// # What the server must do
+/// # Server setup
 ///
-/// axum knows the address only if the router is served so:
+/// axum knows the address only if it serves the router like this:
 ///
 /// ```no_run
 /// # use std::net::SocketAddr;
@@ -32,10 +32,10 @@ use super::reads::Reads;
 /// # }
 /// ```
 ///
-/// Other servers insert a [`PeerAddr`] into the request's extensions, which goes before. Without
+/// Other servers insert a [`PeerAddr`] into the request's extensions, which takes precedence. Without
 /// either, requests are answered 500 and the log says what to add.
 ///
-/// Tests without a server insert a [`PeerAddr`] too, or add a layer of axum's `MockConnectInfo`.
+/// Tests without a server insert a [`PeerAddr`] too, or add axum's `MockConnectInfo` as a layer.
 #[must_use]
 pub fn peer_ip() -> PeerIp {
     PeerIp {
@@ -49,9 +49,9 @@ pub struct PeerIp {
     ipv6_prefix: Ipv6Prefix,
 }
 
-/// Tells [`peer_ip`] the address, in the extensions of a request: for servers other than axum's.
+/// The peer's address for [`peer_ip`], in the extensions of a request: for servers other than axum's.
 ///
-/// It is believed, so only the server may insert it.
+/// It is trusted, so only the server may insert it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -60,22 +60,26 @@ pub struct PeerIp {
 pub struct PeerAddr(pub SocketAddr);
 
 impl PeerIp {
-    /// Counts IPv6 addresses that share their first `bits` together: 64 unless said otherwise. A
-    /// customer may have 56 or 48 of his own; 128 counts each address by itself, of which anybody
-    /// has billions. Values outside of 32 to 128 are taken as the nearest of these. An address of
-    /// NAT64 (`64:ff9b::/96`) counts by itself in any case: it stands for one of IPv4.
+    /// Counts IPv6 addresses that share their first `bits` together. The default is 64.
+    ///
+    /// A provider may give a customer 56 or 48 bits, so that a customer has many prefixes of 64 bits. With
+    /// 128, each address is counted separately, and a client has billions of them. Values outside of 32 to
+    /// 128 are clamped. A NAT64 address (`64:ff9b::/96`) is always counted separately: it stands for one
+    /// IPv4 address.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_prefix = Ipv6Prefix::nearest(bits);
+        self.ipv6_prefix = Ipv6Prefix::clamped(bits);
         self
     }
 
-    /// The key of a request from this address: to look at it or reset it without a request.
+    /// Returns the key of a request from this address, to inspect or reset its counts without a request.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> Key {
         self.ipv6_prefix.key_of(address)
     }
 }
+
+inherent_or!(PeerIp);
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
@@ -83,16 +87,18 @@ impl KeyExtractor for PeerIp {
     }
 
     fn reads(&self) -> Reads {
-        Reads::PEER
+        Reads {
+            peer: true,
+            ..Reads::default()
+        }
     }
 }
 
-/// The address of the other end, if the server told it.
+/// Returns the address of the connection's other end, if the server stored it in the extensions.
 pub(crate) fn peer_of(parts: &Parts) -> Option<IpAddr> {
-    let told = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
-    #[cfg(feature = "axum-08")]
-    let told = told.or_else(|| connect_info(parts));
-    told.map(|address| address.ip())
+    let peer = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
+    let peer = peer.or_else(|| axum_08::connect_info(parts));
+    peer.map(|address| address.ip())
 }
 
 pub(super) fn unknown_peer() -> KeyError {
@@ -104,17 +110,6 @@ pub(super) fn unknown_peer() -> KeyError {
     )
 }
 
-/// What axum's own extractor of `ConnectInfo` would find.
-#[cfg(feature = "axum-08")]
-fn connect_info(parts: &Parts) -> Option<SocketAddr> {
-    use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
-
-    let info = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-    let mock = || parts.extensions.get::<MockConnectInfo<SocketAddr>>();
-    info.map(|info| info.0)
-        .or_else(|| mock().map(|mock| mock.0))
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv6Addr;
@@ -122,9 +117,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::key::extractor::test_request::get;
+    use crate::key::test_request::get;
 
-    fn of(key: PeerIp, address: &str) -> String {
+    fn text_of(key: PeerIp, address: &str) -> String {
         key.of(address.parse().unwrap()).as_str().to_owned()
     }
 
@@ -143,7 +138,7 @@ mod tests {
             ("64:ff9b:0:0:0:1::", "ip=64:ff9b::/64"),
             ("64:ff9b:1::192.0.2.1", "ip=64:ff9b:1::/64"),
         ] {
-            assert_eq!(of(peer_ip(), address), key, "{address}");
+            assert_eq!(text_of(peer_ip(), address), key, "{address}");
         }
     }
 
@@ -156,12 +151,12 @@ mod tests {
             (0, "ip=2001:db8::/32"),
             (255, "ip=2001:db8:1:2:3:4:5:6"),
         ] {
-            assert_eq!(of(peer_ip().ipv6_prefix(bits), address), key, "{bits}");
-            let nat64 = of(peer_ip().ipv6_prefix(bits), "64:ff9b::192.0.2.1");
+            assert_eq!(text_of(peer_ip().ipv6_prefix(bits), address), key, "{bits}");
+            let nat64 = text_of(peer_ip().ipv6_prefix(bits), "64:ff9b::192.0.2.1");
             assert_eq!(nat64, "ip=64:ff9b::c000:201", "{bits}");
         }
         assert_eq!(
-            of(peer_ip().ipv6_prefix(32), "::ffff:192.0.2.1"),
+            text_of(peer_ip().ipv6_prefix(32), "::ffff:192.0.2.1"),
             "ip=192.0.2.1"
         );
     }
@@ -179,28 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_tells_the_address_by_an_extension() {
+    fn a_server_stores_the_address_in_an_extension() {
         let mut parts = get();
         parts
             .extensions
             .insert(PeerAddr("192.0.2.7:5000".parse().unwrap()));
         assert_eq!(peer_ip().extract(&parts).unwrap().as_str(), "ip=192.0.2.7");
-    }
-
-    #[cfg(feature = "axum-08")]
-    #[test]
-    fn axum_tells_the_address_and_tests_of_axum_do() {
-        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
-
-        let mut parts = get();
-        let of = |parts: &Parts| peer_ip().extract(parts).unwrap().as_str().to_owned();
-        let address = |last: u8| SocketAddr::from(([192, 0, 2, last], 5_000));
-        parts.extensions.insert(MockConnectInfo(address(1)));
-        assert_eq!(of(&parts), "ip=192.0.2.1");
-        parts.extensions.insert(ConnectInfo(address(2)));
-        assert_eq!(of(&parts), "ip=192.0.2.2");
-        parts.extensions.insert(PeerAddr(address(3)));
-        assert_eq!(of(&parts), "ip=192.0.2.3");
     }
 
     proptest! {

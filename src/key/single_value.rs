@@ -1,26 +1,26 @@
-//! A value that a request has once, or not at all.
+//! A value that a request must have exactly once.
 
 use super::error::{KeyError, KeyErrorKind};
 
-/// What is answered where a value is not there exactly once.
+/// The errors for a value that a request does not have exactly once.
 #[derive(Clone, Debug)]
-pub(super) struct Once {
+pub(super) struct SingleValue {
     missing: KeyError,
     ambiguous: KeyError,
 }
 
-impl Once {
-    /// Of a place like "the header `x-api-key`".
+impl SingleValue {
+    /// Prepares the errors for a place like "the header `x-api-key`".
     pub(super) fn new(place: &str) -> Self {
-        let error = |kind, what| KeyError::new(kind, format!("{place} {what}"));
+        let error = |kind, problem| KeyError::new(kind, format!("{place} {problem}"));
         Self {
             missing: error(KeyErrorKind::Missing, "is missing"),
             ambiguous: error(KeyErrorKind::Ambiguous, "is sent more than once"),
         }
     }
 
-    /// The only value. An empty one is missing, but counts where there is another.
-    pub(super) fn only<'a>(
+    /// Returns the only value. A single empty value is missing; an empty one beside another is ambiguous.
+    pub(super) fn require<'a>(
         &self,
         mut values: impl Iterator<Item = &'a [u8]>,
     ) -> Result<&'a [u8], KeyError> {

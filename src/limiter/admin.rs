@@ -1,4 +1,4 @@
-//! What operators do with keys, while the service runs.
+//! Operations on keys for operators, while the service runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,25 +8,27 @@ use crate::decision::{Decision, DecisionView};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::Quotas;
+use crate::store::{Block, Credit};
 use crate::telemetry::RefusedKey;
 
-/// Looks at keys of a limiter, resets them, gives them units, blocks them.
+/// Inspects, resets, credits and blocks keys of a limiter.
 ///
-/// For support and for emergencies: why is this client refused, let it go on, keep that one out. It is
-/// made of a limiter by [`RateLimiter::admin`]; of a layer's by
-/// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter). On Redis all of it holds for all processes:
-/// what is reset or given is seen at once where it is done, and within a second by a process that has just
-/// refused the key; what is blocked, within a second by all that are asked for something. One that was idle
-/// learns of it by its first check. More is in the [guide](crate::guide::operating).
+/// For support and for emergencies: find out why a client is refused, let it go on, or keep it out. Get
+/// one from [`RateLimiter::admin`], or for a layer from
+/// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter).
 ///
-/// Whoever may call these methods may lift any limit: put them behind a login of your own, as the example
-/// `admin` does.
+/// On Redis, changes apply to all processes. A reset or a credit is seen at once in the process that made
+/// it, and within a second by a process that has just refused the key. A block is seen within a second by
+/// all processes that receive requests. An idle process learns of it with its first check. See the
+/// [guide](crate::guide::operating) for more.
+///
+/// These methods can lift any limit: put them behind a login, as the example `admin` does.
 ///
 /// # Which key
 ///
-/// The key as the limiter counts it: [`key`](mod@crate::key)'s extractors make it, `key::peer_ip().of(address)`
-/// or `key::header("x-api-key").of("secret")` say. A key that was read from a log or a page is stored text,
-/// and is given as [`Key::from_stored`].
+/// Pass the key as the limiter counts it. The extractors in [`key`](mod@crate::key) make it:
+/// `key::peer_ip().of(address)` or `key::header("x-api-key").of("secret")`. A key from a log or a page
+/// is stored text: pass it as [`Key::from_stored`].
 ///
 /// # Examples
 ///
@@ -62,13 +64,19 @@ pub struct Admin {
     quotas: Quotas,
 }
 
-impl Admin {
-    pub(crate) fn new(limiter: RateLimiter) -> Self {
-        let quotas = limiter.quotas().clone();
-        Self { limiter, quotas }
+impl RateLimiter {
+    /// Returns the operations for operators: inspect a key, reset it, credit it, block it.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin {
+            limiter: self.clone(),
+            quotas: self.quotas.clone(),
+        }
     }
+}
 
-    /// By these quotas rather than the limiter's own: those of a
+impl Admin {
+    /// Uses these quotas rather than the limiter's own: those of a
     /// [tenant's plan](crate::RateLimitLayer::quotas_for), which the limiter does not know.
     #[must_use]
     pub fn quotas(self, quotas: impl Into<Quotas>) -> Self {
@@ -76,23 +84,24 @@ impl Admin {
         Self { quotas, ..self }
     }
 
-    /// The limiter whose keys these are.
+    /// Returns the limiter of the keys.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }
 
-    /// Tells where a key stands, without charging it: of each quota what is used, what remains and when
-    /// units return, and whether the key is blocked.
+    /// Returns the status of a key without charging it: what each quota has used and left, when units
+    /// return, and whether the key is blocked.
     ///
     /// # Errors
     ///
     /// When the store fails.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<KeyStatus, Error> {
+        let Self { limiter, quotas } = self;
         let key = key.into();
-        self.limiter.look_for_blocks().await?;
-        let decision = self.limiter.look_by(&self.quotas, &key).await?;
-        let blocked_for = self.limiter.blocked_for(&key);
+        limiter.block_list.refresh().await?;
+        let decision = limiter.check_despite_block(quotas, &key, 0).await?;
+        let blocked_for = limiter.block_list.remaining(limiter.subject(quotas, &key));
         Ok(KeyStatus {
             decision,
             blocked_for,
@@ -105,76 +114,110 @@ impl Admin {
     ///
     /// When the store fails, or cannot reset a key.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.limiter.reset_by(&self.quotas, &key.into()).await
+        self.limiter.reset_with(&self.quotas, &key.into()).await
     }
 
-    /// Gives a key units: so many fewer count, as if they had never been charged, whoever charged them.
-    /// Nobody has more left than the limit.
+    /// Credits units to a key: that many fewer count, whichever check charged them. A key never has more
+    /// than its limit left.
     ///
-    /// It is given by each stored count once. What is left leaves when it would have.
-    /// Which units go is told by what goes on:
+    /// Each stored count is credited once. The units left in it leave when they would have left anyway.
+    /// The algorithm decides which units go:
     ///
-    /// - of the logs and of [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) the oldest, which would
-    ///   be back soonest. [`Gcra`](crate::Algorithm::Gcra) has one level, which falls;
-    /// - of [`SlidingCounter`](crate::Algorithm::SlidingCounter) those of this window, then as few of
-    ///   the one before as it takes;
-    /// - a decision from before still gives back what it holds, as far as that is there. Of the logs and
-    ///   of `Gcra` that is what was not given; the other algorithms do not tell units of one window or
-    ///   bucket apart, so that it may be what was charged after the gift: what is used is what was
-    ///   charged, less what was taken back, less what was given.
+    /// - In the logs and in [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) the oldest go first,
+    ///   which would have returned soonest. [`Gcra`](crate::Algorithm::Gcra) has one level, which falls.
+    /// - In [`SlidingCounter`](crate::Algorithm::SlidingCounter) those of the current window go first,
+    ///   then as few of the previous one as needed.
+    /// - A decision from before the credit can still refund what it holds, as far as that is there. In
+    ///   the logs and in `Gcra` that is what was not credited. The other algorithms do not tell units of
+    ///   one window or bucket apart, so a refund may take back units charged after the credit: the used
+    ///   units are those charged, less those refunded, less those credited.
     ///
     /// # Errors
     ///
-    /// When the store fails, or cannot give; then it may have given, since its answer may be lost.
-    /// [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log, which
+    /// When the store fails, or cannot credit units. The units may have been credited if the reply was
+    /// lost. [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log, which
     /// [`reset`](Self::reset) empties.
     pub async fn credit(&self, key: impl Into<Key>, units: u32) -> Result<(), Error> {
-        self.limiter.credit(&self.quotas, &key.into(), units).await
+        let Self { limiter, quotas } = self;
+        if quotas.is_empty() || units == 0 {
+            return Ok(());
+        }
+        // Each unit in a sorted set takes Redis half a microsecond, during which it serves no other client.
+        if units > quotas.max_cost() {
+            return Err(Error::cost_too_large(units, quotas.max_cost()));
+        }
+        let key = key.into();
+        if let Some(fallback) = limiter.store.fallback_if_used() {
+            let shares = match &limiter.on_failure {
+                Some(on_failure) => on_failure.shares_of(quotas, &limiter.quotas),
+                None => quotas.clone(),
+            };
+            let subject = limiter.subject(&shares, &key);
+            fallback.credit(Credit { subject, units });
+        }
+        let subject = limiter.subject(quotas, &key);
+        limiter.store.credit(Credit { subject, units }).await
     }
 
-    /// BlockList a key for so long, whatever it has left: all that it asks for is refused, by
-    /// [`Source::Block`](crate::Source::Block), and charged nowhere. `Retry-After` says how long it lasts.
-    /// Blocked again, it lasts as long as said last.
+    /// Blocks a key for a duration, regardless of what it has left: its checks are refused by
+    /// [`Source::Block`](crate::Source::Block) and charged nowhere, and `Retry-After` says how long the
+    /// block lasts. A second block replaces the duration of the first.
     ///
-    /// It does not depend on the quotas, and holds while the store fails. What a limiter does not count it
-    /// does not block: requests that are [skipped](crate::RateLimitLayer::skip), tenants that are
-    /// [exempt](crate::Plan::Exempt), and limiters without any quota; nor what it would not refuse, in a
-    /// [dry run](crate::RateLimitLayer::dry_run). On Redis at most 10 000 keys are
-    /// blocked at a time, of all limiters of one [prefix](crate::RedisStore::prefix) together: a list for
-    /// people, who block a network elsewhere.
+    /// A block does not depend on the quotas, and holds while the store fails. It has no effect on
+    /// requests that the limiter does not count: those that are [skipped](crate::RateLimitLayer::skip),
+    /// of tenants that are [exempt](crate::Plan::Exempt), and of limiters without any quota. Nor has it
+    /// any in a [dry run](crate::RateLimitLayer::dry_run).
+    ///
+    /// On Redis at most 10 000 keys are blocked at a time, of all limiters of one
+    /// [prefix](crate::RedisStore::prefix) together: the list is for people, who block whole networks
+    /// elsewhere.
     ///
     /// # Errors
     ///
-    /// When the store fails, cannot block a key, or has no room. One that has not answered in time may have
-    /// done it, which others then know within a second.
+    /// When the store fails, cannot block a key, or has no room. A store that did not answer in time may
+    /// have blocked the key, which other processes then see within a second.
     pub async fn block(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
-        self.limiter.block(&key.into(), duration).await
+        let key = key.into();
+        let block = Block {
+            limiter: &self.limiter.scope,
+            key: &key,
+            duration,
+        };
+        self.limiter.store.block(block).await
     }
 
-    /// Ends what blocks a key.
+    /// Unblocks a key.
     ///
     /// # Errors
     ///
     /// As [`block`](Self::block).
     pub async fn unblock(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.limiter.block(&key.into(), Duration::ZERO).await
+        self.block(key, Duration::ZERO).await
     }
 
-    /// Which keys are blocked, and for how long; those longest first.
+    /// Returns the blocked keys, and for how long they stay blocked, longest first.
     ///
     /// # Errors
     ///
     /// When the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
-        self.limiter.look_for_blocks().await?;
-        Ok(self.limiter.blocked())
+        let RateLimiter {
+            block_list, scope, ..
+        } = &self.limiter;
+        block_list.refresh().await?;
+        let mut blocked = block_list.of_limiter(scope);
+        blocked.sort_by(|(key, left), (other_key, other_left)| {
+            other_left.cmp(left).then_with(|| key.cmp(other_key))
+        });
+        Ok(blocked)
     }
 
-    /// The keys that this process has refused most often, the busiest first, at most so many: nothing
-    /// unless the limiter was told to [track](RateLimiter::track_refused) them.
+    /// Returns at most `max` of the keys that this process has refused most often, the busiest first.
+    ///
+    /// The list is empty unless the limiter [tracks](RateLimiter::track_refused) them.
     #[must_use]
-    pub fn busiest_refused(&self, most: usize) -> Vec<RefusedKey> {
-        self.limiter.telemetry().busiest(most)
+    pub fn busiest_refused(&self, max: usize) -> Vec<RefusedKey> {
+        self.limiter.telemetry().busiest(max)
     }
 }
 
@@ -188,9 +231,10 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// Where a key stands.
+/// The status of a key.
 ///
-/// It shows what a [`DecisionView`] shows, by `Deref`; what is used and left is told of a blocked key too.
+/// It dereferences to a [`DecisionView`]. The used and remaining units are those of the quotas even if
+/// the key is blocked.
 #[derive(Debug)]
 pub struct KeyStatus {
     decision: Decision,
@@ -198,7 +242,7 @@ pub struct KeyStatus {
 }
 
 impl KeyStatus {
-    /// How long the key stays blocked; `None` if it is not.
+    /// Returns how long the key stays blocked; `None` if it is not.
     #[must_use]
     pub fn blocked_for(&self) -> Option<Duration> {
         self.blocked_for

@@ -1,83 +1,82 @@
-//! What a limiter says where its store does not: what its policy does, and the counts of this process.
+//! Checks that the store did not decide: the failure policy, and the counts of this process.
 
 use std::time::Duration;
 
-use super::failure_policy::{FailureAction, FailureHandler, is_of_store};
-use super::limiter::{RateLimiter, blocked, limit_below, mismatch};
-use crate::decision::Decision;
-use crate::decision::{Answer, DecisionBuilder, QuotaAnswer, Source};
-use crate::error::Error;
+use super::check::{blocked, exceeded_limit, mismatch};
+use super::failure_policy::{FailureAction, FailureHandler};
+use super::limiter::RateLimiter;
+use crate::decision::{Answer, Decision, DecisionBuilder, QuotaAnswer, Source};
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
-use crate::store::{Check, Store};
+use crate::store::Check;
 
 impl RateLimiter {
-    /// What becomes of a check whose quotas could not be found: what the policy says, by its own.
+    /// Decides a check whose quotas could not be looked up: by the block list, then by the failure
+    /// policy with the limiter's own quotas.
     pub(crate) fn check_without_quotas(
         &self,
         key: Key,
         cost: u32,
         error: Error,
     ) -> Result<Decision, Error> {
-        let mut draft = DecisionBuilder::begin();
-        let shown = draft.open();
-        let (key, answer) = shown.ask_of(&self.quotas, cost, self.charger(), key);
-        match self.blocks.left_of(self.subject(&self.quotas, key)) {
-            None => self.without_store(draft, error),
+        let mut builder = DecisionBuilder::new();
+        let (key, answer) = builder.start(&self.quotas, cost, self.id(), key);
+        match self.block_list.lookup(self.subject(&self.quotas, key)) {
+            None => self.apply_failure_policy(builder, error),
             Some(left) => {
                 *answer = blocked(&self.quotas, cost, left);
-                self.conclude(draft)
+                self.conclude(builder)
             }
         }
     }
 
-    /// Quotas were found: said where they could not be before.
+    /// Notes a successful lookup of quotas, which ends an outage in the log.
     pub(crate) fn quotas_found(&self) {
         if let Some(on_failure) = &self.on_failure {
-            on_failure.quotas_notices.back(&self.name);
+            on_failure.lookup_outages.back(&self.name);
         }
     }
 
-    /// What the policy says of a check that the store did not decide.
+    /// Decides by the failure policy, or returns the error if there is none.
     #[cold]
-    pub(super) fn without_store(
+    pub(super) fn apply_failure_policy(
         &self,
-        mut draft: DecisionBuilder,
+        mut builder: DecisionBuilder,
         error: Error,
     ) -> Result<Decision, Error> {
-        let on_failure = self.on_failure.as_deref().filter(|_| is_of_store(&error));
-        let (Some(on_failure), Some((key, cost))) = (on_failure, draft.asked()) else {
+        let on_failure = self
+            .on_failure
+            .as_deref()
+            .filter(|_| is_store_failure(&error));
+        let (Some(on_failure), Some((key, cost))) = (on_failure, builder.key_and_cost()) else {
             return Err(error);
         };
-        let quotas = self.quotas_of(draft.asked_quotas());
-        let answered = match on_failure.policy.then {
+        let quotas = self.intern_quotas(builder.quota_list());
+        let action = on_failure.policy.action;
+        let answered = match action {
             FailureAction::Closed => None,
-            FailureAction::Open => {
-                let unused = QuotaAnswer::admitted(0, Duration::ZERO);
-                let answers = quotas.iter().map(|_| unused);
-                let answer = Answer::new(Source::None, answers);
-                Some((quotas, answer))
-            }
+            FailureAction::Open => Some(admit_uncounted(quotas)),
             FailureAction::FallBack => self.fall_back(on_failure, quotas, &key, cost),
         };
-        let then = answered
-            .as_ref()
-            .map_or(FailureAction::Closed, |_| on_failure.policy.then);
+        // Without a fallback the limiter is closed.
+        let action = answered.as_ref().map_or(FailureAction::Closed, |_| action);
         on_failure
-            .notices_of(&error)
-            .fails(&self.name, then.text(), &error);
+            .outages_of(&error)
+            .fails(&self.name, action.text(), &error);
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };
-        let shown = draft.open();
-        shown.ask_of(&quotas, cost, self.charger(), key);
-        shown.put(answer);
-        let of = quotas.len();
-        shown.decide().map_err(|answers| mismatch(answers, of))?;
-        Ok(draft.end())
+        builder.start(&quotas, cost, self.id(), key);
+        builder.set_answer(answer);
+        builder
+            .decide()
+            .map_err(|answers| mismatch(answers, quotas.len()))?;
+        Ok(builder.finish())
     }
 
-    /// What this process says by its own counts, and by which quotas; nothing where it cannot tell.
+    /// Decides by the counts of this process. Returns the quotas that applied and the answer, or `None`
+    /// if this process cannot tell.
     fn fall_back(
         &self,
         on_failure: &FailureHandler,
@@ -85,21 +84,35 @@ impl RateLimiter {
         key: &Key,
         cost: u32,
     ) -> Option<(Quotas, Answer)> {
-        if self.guard.is_in_process() {
-            // It has not failed, unless it is full.
+        if self.store.is_in_process() {
+            // Such a store fails only when it is full. When the lookup of quotas failed, it still counts.
             let subject = self.subject(&quotas, key);
-            let answer = self.store.check(Check { subject, cost });
-            let answer = answer.try_ready().ok()?.ok()?;
+            let answer = self.store.check_unprotected(Check { subject, cost })?;
             return Some((quotas, answer));
         }
         let shares = on_failure.shares_of(&quotas, &self.quotas);
-        // To be refused for good is for the store to say.
-        if limit_below(&shares, cost).is_some() && limit_below(&quotas, cost).is_none() {
+        // Only the store may refuse a cost for good, and by the whole limits.
+        if exceeded_limit(&shares, cost).is_some() && exceeded_limit(&quotas, cost).is_none() {
             return None;
         }
         let subject = self.subject(&shares, key);
-        let answer = self.guard.fallback()?.check(Check { subject, cost });
-        let answer = answer.try_ready().ok()?.ok()?;
-        Some((shares, answer.of_fallback()))
+        let answer = self.store.check_fallback(Check { subject, cost })?;
+        Some((shares, answer))
     }
+}
+
+/// Admits a check that nothing counts.
+fn admit_uncounted(quotas: Quotas) -> (Quotas, Answer) {
+    let unused = QuotaAnswer::admitted(0, Duration::ZERO);
+    let answer = Answer::new(Source::None, quotas.iter().map(|_| unused));
+    (quotas, answer)
+}
+
+/// Returns whether the store failed to decide. The other errors reject a request that no store could
+/// decide.
+fn is_store_failure(error: &Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::CostExceedsLimit | ErrorKind::CostTooLarge | ErrorKind::Unsupported
+    )
 }

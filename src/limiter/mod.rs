@@ -3,13 +3,13 @@
 //! This room knows `store` and what is below it, and nothing of HTTP.
 
 mod admin;
+mod check;
 mod failure;
 mod failure_policy;
-mod key_operations;
 mod limiter;
 mod settle;
 
 pub use admin::{Admin, KeyStatus};
+pub(crate) use check::{CheckProgress, PendingCheck, backoff_after};
 pub use failure_policy::FailurePolicy;
 pub use limiter::RateLimiter;
-pub(crate) use limiter::{CheckProgress, PendingCheck, backoff_after};

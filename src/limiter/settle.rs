@@ -1,29 +1,28 @@
-//! What becomes of a charge once it is known what the work has cost.
+//! Refunds, and settlements once the actual cost is known.
 
 use std::time::Duration;
 
 use super::limiter::RateLimiter;
-use crate::decision::ChargedKey;
-use crate::decision::{Decision, DecisionView, Source};
+use crate::decision::{ChargedKey, Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
-use crate::store::{Refund, Store};
+use crate::store::Refund;
 
-/// How often others may be faster, and take what was left, until no more is asked for.
-const ROUNDS: u32 = 8;
+/// How often a settlement may find that other callers took the room, until it gives up.
+const MAX_LOST_RACES: u32 = 8;
 
 impl RateLimiter {
     /// Takes back up to `units` of those that a decision of this limiter charged.
     ///
-    /// For work that cost less than was reserved, or came to nothing. What is taken back is what
-    /// this decision charged and still holds: never more, never twice, and never another's. Units
-    /// that have left their window, or whose count was reset since, are not taken back: they are
-    /// there already. Of [`Gcra`](crate::Algorithm::Gcra), what has drained since is.
+    /// For work that cost less than was reserved, or failed. A refund takes back units that this decision
+    /// charged and still holds: never more, never twice, and never units of another decision. Units that
+    /// have left their window, or whose count was reset since, are available already and are not taken
+    /// back. The same holds for units of [`Gcra`](crate::Algorithm::Gcra) that have drained.
     ///
     /// # Errors
     ///
-    /// When the decision is of a limiter of another name; that it is of the same store is for the
-    /// caller to see to. When the store fails, or cannot take units back: the
-    /// decision does not hold them any more then, since they may have been taken back.
+    /// When a limiter of another name made the decision. Whether it was made at the same store is not
+    /// verified. When the store fails, or cannot refund units: they may have been taken back, so the
+    /// decision does not hold them any more.
     ///
     /// # Examples
     ///
@@ -42,55 +41,43 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn refund(&self, decision: &mut Decision, units: u32) -> Result<(), Error> {
-        if self.where_charged(decision)?.is_none() {
+        if self.charged_key(decision)?.is_none() {
             return Ok(());
         }
-        // Before the store is asked: it may take them back and its answer be lost.
+        // Before the request is sent: the store may refund them and the reply be lost.
         let units = decision.take(units);
         self.give_back(decision, units, decision.held()).await
     }
 
-    /// Gives back units that a decision held, of which so many more may be given back later.
+    /// Refunds units of a decision, which still holds `held` units for later refunds.
     async fn give_back(&self, decision: &DecisionView, units: u32, held: u32) -> Result<(), Error> {
-        let Some(charged_to) = self.where_charged(decision)? else {
+        let Some(ChargedKey { key, .. }) = self.charged_key(decision)? else {
             return Ok(());
         };
-        let quotas = self.quotas_of(decision.asked_quotas());
+        let quotas = self.intern_quotas(decision.quota_list());
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let subject = self.subject(&quotas, &charged_to.key);
-        let answer = decision.answer();
         let refund = Refund {
-            subject,
+            subject: self.subject(&quotas, &key),
             units,
             cost: decision.cost(),
             held,
-            answer,
+            answer: decision.answer(),
         };
-        match answer.source() {
-            Source::Fallback => match self.guard.fallback_if_made() {
-                Some(fallback) => fallback.refund(refund).await,
-                None => Ok(()),
-            },
-            _ => {
-                let refund = || self.store.refund(refund);
-                self.guard.give_back(subject, refund).await
-            }
-        }
+        self.store.refund(refund).await
     }
 
-    /// Makes the charge of a decision what the work has cost: gives back what was reserved in
-    /// excess, or charges what was reserved too little.
+    /// Adjusts the charge of a decision to the actual cost: refunds the excess, or charges the rest.
     ///
-    /// For work whose cost is known at its end: the tokens of a language model, the bytes of an
-    /// answer. More than was reserved is charged now, as far as there is room: a count never stands
-    /// above its limit. It is not charged when the longest window has passed since the reservation, as far
-    /// as the store tells times, nor while the store fails. A decision that charged nothing, of cost 0
-    /// too, stays as it is.
+    /// For work whose cost is known at its end: the tokens of a language model, the bytes of a response.
+    /// Units beyond the reservation are charged now, as far as there is room: a count never exceeds its
+    /// limit. They are not charged while the store fails, nor once the longest window has passed since
+    /// the reservation, by the times of the store. A decision that charged nothing stays as it is, one of
+    /// cost 0 too.
     ///
-    /// It takes the decision, so that nothing is settled twice; one that is dropped instead keeps
-    /// what it reserved.
+    /// It takes the decision, so nothing is settled twice. A decision that is dropped instead leaves its
+    /// charge as it is.
     ///
     /// # Errors
     ///
@@ -123,34 +110,36 @@ impl RateLimiter {
         }
     }
 
-    /// Charges more to what a decision has charged, as far as there is room. Others may take that in
-    /// between; then less is asked for.
+    /// Charges more units to the key of a decision, as far as there is room. When another caller takes
+    /// the room first, the next attempt asks for half as much.
     async fn charge_more(&self, decision: &Decision, more: u32) -> Result<(), Error> {
-        let Some(ChargedKey { key, .. }) = self.where_charged(decision)? else {
+        let Some(ChargedKey { key, .. }) = self.charged_key(decision)? else {
             return Ok(());
         };
-        let quotas = self.quotas_of(decision.asked_quotas());
-        // What this process would count in place of the store has nothing to do with the reservation.
-        let store_alone = Self {
+        let quotas = self.intern_quotas(decision.quota_list());
+        // The fallback has no share in the reservation.
+        let without_policy = Self {
             on_failure: None,
             ..self.clone()
         };
-        let (mut more, mut lost) = (more, 0);
-        while lost < ROUNDS {
-            let now = store_alone.check_by(&quotas, &key, 0).await?;
-            if !counts_still(decision, &now) {
+        let (mut more, mut lost_races) = (more, 0);
+        while lost_races < MAX_LOST_RACES {
+            let current = without_policy.check_despite_block(&quotas, &key, 0).await?;
+            if !still_counts(decision, &current) {
                 return Ok(());
             }
-            let room = now.remaining();
-            let units = (more.min(room) >> lost).min(quotas.most_cost());
+            let units = more.min(current.remaining()) >> lost_races;
+            let units = units.min(quotas.max_cost());
             if units == 0 {
                 return Ok(());
             }
-            let charged = store_alone.check_by(&quotas, &key, units).await?;
+            let charged = without_policy
+                .check_despite_block(&quotas, &key, units)
+                .await?;
             if charged.is_allowed() {
                 more -= units;
             } else {
-                lost += 1;
+                lost_races += 1;
             }
             if more == 0 || charged.remaining() == 0 {
                 return Ok(());
@@ -159,26 +148,32 @@ impl RateLimiter {
         Ok(())
     }
 
-    fn where_charged(&self, decision: &DecisionView) -> Result<Option<ChargedKey>, Error> {
-        match decision.where_charged() {
-            Some(charged_to) if charged_to.by.limiter != self.scope.fingerprint() => {
-                Err(Error::new(
-                    ErrorKind::Misconfigured,
-                    format!(
-                        "a decision of another limiter was given back to {:?}",
-                        self.name
-                    ),
-                ))
-            }
-            charged_to => Ok(charged_to.cloned()),
+    /// Returns where a decision was charged.
+    ///
+    /// # Errors
+    ///
+    /// When a limiter of another name made the decision.
+    fn charged_key(&self, decision: &DecisionView) -> Result<Option<ChargedKey>, Error> {
+        match decision.charged_key() {
+            Some(charged) if charged.limiter.name != self.scope.fingerprint() => Err(Error::new(
+                ErrorKind::Misconfigured,
+                format!(
+                    "cannot settle or refund a decision of another limiter at {:?}",
+                    self.name
+                ),
+            )),
+            charged => Ok(charged.cloned()),
         }
     }
 }
 
-/// Whether what was charged then counts now: by the same clock, within the longest window.
-fn counts_still(then: &DecisionView, now: &DecisionView) -> bool {
-    let passed = now.answer().time().saturating_sub(then.answer().time());
-    let longest = then.quotas().map(|quota| quota.quota().window()).max();
-    now.source() == then.source()
-        && longest.is_some_and(|longest| Duration::from_micros(passed) < longest)
+/// Returns whether an earlier charge still counts: by the same clock, within the longest window.
+fn still_counts(charged: &DecisionView, current: &DecisionView) -> bool {
+    let elapsed = current
+        .answer()
+        .time()
+        .saturating_sub(charged.answer().time());
+    let longest = charged.quotas().map(|quota| quota.quota().window()).max();
+    current.source() == charged.source()
+        && longest.is_some_and(|longest| Duration::from_micros(elapsed) < longest)
 }

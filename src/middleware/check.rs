@@ -116,7 +116,7 @@ impl CheckFuture {
         let refused = decided.as_ref().ok()?;
         Some(Stage::Napping {
             nap: Box::pin(sleep(nap)),
-            key: refused.where_charged()?.key.clone(),
+            key: refused.charged_key()?.key.clone(),
             cost: refused.cost(),
         })
     }

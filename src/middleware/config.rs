@@ -217,7 +217,7 @@ impl LayerConfig {
         let grpc = if self.grpc { Grpc::of(parts) } else { None };
         let mut response = match grpc {
             None => (self.responder)(&rejection),
-            Some(grpc) => grpc.refuse(&rejection),
+            Some(grpc) => grpc.reject(&rejection),
         };
         rejection.complete(&self.wording, &mut response);
         if self.close_rejected_uploads && unread_body::is_announced(parts) {
@@ -268,7 +268,7 @@ impl LayerConfig {
         if let Some(outer) = outer {
             self.notices
                 .look_at_outer(self.limiter.label(), &decision, &outer);
-            decision.nest_in(outer);
+            decision.set_outer(outer);
         }
         parts.extensions.insert(decision.view().clone());
         let held = if self.reserves {
@@ -294,7 +294,7 @@ fn show_spared(parts: &mut Parts, rejection: &Rejection) -> Option<DecisionView>
     };
     let mut shown = decision.clone();
     if let Some(outer) = parts.extensions.get::<DecisionView>() {
-        shown.nest_in(outer.clone());
+        shown.set_outer(outer.clone());
     }
     parts.extensions.insert(shown.clone());
     Some(shown)

@@ -1,13 +1,15 @@
-//! What a browser needs to see limits across origins.
+//! Rate limits for browsers that call from another origin (CORS).
 //!
-//! A script reads of an answer from another origin only the headers that CORS safelists, and neither
-//! `Retry-After` nor any `RateLimit` header is among them: [`EXPOSED_HEADERS`] are to be exposed.
+//! A script can read only the safelisted headers of a cross-origin response. Neither `Retry-After` nor any
+//! `RateLimit` header is among them: expose [`EXPOSED_HEADERS`].
 //!
-//! `CorsLayer` belongs outside of the limit. A 429 that is answered outside of it has no
-//! `Access-Control-Allow-Origin`, and all that a script sees of it is a network error. Outside, it also
-//! answers preflights itself, which then never reach the limit. Where it is inside, or something else
-//! does CORS, let them pass by [`is_preflight`]: a browser that gets a 429 for one gives up the whole
-//! call, and since a preflight carries no credentials, it has no key by which a user is counted.
+//! Add `CorsLayer` outside the limit. There it also answers preflights itself, so they never reach the
+//! limit. A 429 from a limit outside of it has no `Access-Control-Allow-Origin`, and a script sees only a
+//! network error.
+//!
+//! If `CorsLayer` is inside, or something else handles CORS, let preflights pass by [`is_preflight`]. A
+//! browser that gets a 429 for a preflight gives up the whole call. And a preflight carries no credentials,
+//! so it has no key by which a user is counted.
 //!
 //! # Examples
 //!
@@ -20,7 +22,7 @@
 //!     .allow_origin(Any)
 //!     .expose_headers(cors::EXPOSED_HEADERS);
 //!
-//! // Of two layers of a router, the one that is added last is outside.
+//! // The layer that is added last is the outer one.
 //! let app: Router = Router::new()
 //!     .route("/", get(|| async { "ok" }))
 //!     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)))
@@ -34,11 +36,11 @@ use http::{HeaderName, Method};
 use crate::middleware::headers::field_names as field;
 use crate::middleware::rejection::grpc;
 
-/// Every header that a layer may write and a script cannot read unless it is exposed: those of all
+/// The headers that a layer may write and that scripts can read only if they are exposed: those of all
 /// [dialects](crate::Headers), `Retry-After`, and those of gRPC-Web.
 ///
-/// Not the header of a [dry run](crate::RateLimitLayer::dry_run_header), whose name is yours: add it where
-/// scripts should read it.
+/// The header of a [dry run](crate::RateLimitLayer::dry_run_header) is not among them, since the application
+/// chooses its name. Add it if scripts should read it.
 ///
 /// Exposing `*` does the same, but not for requests with credentials.
 pub const EXPOSED_HEADERS: [HeaderName; 13] = [
@@ -57,11 +59,11 @@ pub const EXPOSED_HEADERS: [HeaderName; 13] = [
     grpc::RETRY_PUSHBACK,
 ];
 
-/// Whether a browser asks for leave before it sends the request itself: `OPTIONS`, with an `Origin` and
-/// the method that is to follow.
+/// Whether a request is a preflight, which a browser sends before the request itself: `OPTIONS` with an
+/// `Origin` and an `Access-Control-Request-Method`.
 ///
-/// Other `OPTIONS` requests are requests like any, and anybody can send this one: where preflights
-/// cost something, give them a generous limit by address rather than none.
+/// Any client can send one. If preflights are expensive, give them a generous limit by address rather than
+/// none. Other `OPTIONS` requests are ordinary requests.
 #[must_use]
 pub fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS
@@ -77,15 +79,12 @@ mod tests {
     use http::{Request, header};
 
     use super::*;
-    use crate::decision::{Answer, QuotaAnswer};
-    use crate::decision::{Decision, Source};
-    use crate::middleware::headers::Templates;
-    use crate::middleware::headers::{Headers, IetfDraft};
-    use crate::middleware::rejection::plain_text;
-    use crate::middleware::rejection::{Rejection, RejectionReason, problem_json};
+    use crate::decision::{Answer, Decision, QuotaAnswer, Source};
+    use crate::middleware::headers::{Headers, IetfDraft, Templates};
+    use crate::middleware::rejection::{Rejection, RejectionReason, plain_text, problem_json};
     use crate::quota::Quota;
 
-    /// What a script reads unless it is told otherwise, by the Fetch standard.
+    /// The headers that scripts can always read, by the Fetch standard.
     const SAFELISTED: [HeaderName; 7] = [
         header::CACHE_CONTROL,
         header::CONTENT_LANGUAGE,
@@ -96,7 +95,7 @@ mod tests {
         header::PRAGMA,
     ];
 
-    fn refusal() -> Rejection {
+    fn rejection() -> Rejection {
         let refused = QuotaAnswer::refused(9, Some(Duration::from_secs(1)), Duration::ZERO);
         let answer = Answer::new(Source::Memory, [refused]);
         let decision = Decision::new(&Quota::per_minute(9).into(), 1, answer).unwrap();
@@ -114,14 +113,15 @@ mod tests {
             IetfDraft::Draft11,
         ] {
             let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
-            let wording = Templates::new(&headers, &"search".into(), &Quota::per_minute(9).into());
-            let mut response = plain_text(&refusal());
-            refusal().complete(&wording, &mut response);
+            let templates =
+                Templates::new(&headers, &"search".into(), &Quota::per_minute(9).into());
+            let mut response = plain_text(&rejection());
+            rejection().complete(&templates, &mut response);
             written.extend(response.headers().keys().cloned());
         }
         for response in [
-            grpc::Grpc::Web.refuse(&refusal()),
-            problem_json()(&refusal()),
+            grpc::Grpc::Web.reject(&rejection()),
+            problem_json()(&rejection()),
         ] {
             written.extend(response.headers().keys().cloned());
         }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_preflight_is_options_with_an_origin_and_a_method() {
-        let asks_for_leave = |method: &str, headers: &[(&str, &str)]| {
+        let is_preflight_of = |method: &str, headers: &[(&str, &str)]| {
             let request = headers
                 .iter()
                 .fold(Request::builder(), |request, (name, value)| {
@@ -142,9 +142,9 @@ mod tests {
         };
         let origin = ("origin", "https://example.com");
         let next = ("access-control-request-method", "PUT");
-        assert!(asks_for_leave("OPTIONS", &[origin, next]));
-        assert!(!asks_for_leave("OPTIONS", &[origin]));
-        assert!(!asks_for_leave("OPTIONS", &[next]));
-        assert!(!asks_for_leave("GET", &[origin, next]));
+        assert!(is_preflight_of("OPTIONS", &[origin, next]));
+        assert!(!is_preflight_of("OPTIONS", &[origin]));
+        assert!(!is_preflight_of("OPTIONS", &[next]));
+        assert!(!is_preflight_of("GET", &[origin, next]));
     }
 }

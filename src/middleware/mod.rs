@@ -2,6 +2,8 @@
 //!
 //! The only room that knows services, requests and responses. It knows `limiter` and what is below it.
 
+#[cfg(feature = "axum-08")]
+mod axum_08;
 mod body;
 mod check;
 mod config;

@@ -63,7 +63,7 @@ impl Reservation {
     pub(crate) fn of_nothing(gate: Arc<LayerConfig>, view: Option<DecisionView>) -> Self {
         Self(Arc::new(Inner {
             gate,
-            view: view.unwrap_or_else(DecisionView::of_nothing),
+            view: view.unwrap_or_else(DecisionView::unlimited),
             decision: Mutex::default(),
         }))
     }
@@ -131,40 +131,4 @@ fn no_runtime() -> Error {
         ErrorKind::Unavailable,
         "settling was not begun in a tokio runtime",
     )
-}
-
-#[cfg(feature = "axum-08")]
-mod extract {
-    use std::convert::Infallible;
-
-    use axum::extract::{FromRequestParts, OptionalFromRequestParts};
-    use http::StatusCode;
-    use http::request::Parts;
-
-    use super::Reservation;
-
-    /// What is answered to a request that has no reservation.
-    const MISSING: (StatusCode, &str) = (
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "no reservation: the rate limit of this route does not reserve\n",
-    );
-
-    /// Answers 500 where no layer [reserves](crate::RateLimitLayer::reserve).
-    #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
-    impl<S: Sync> FromRequestParts<S> for Reservation {
-        type Rejection = (StatusCode, &'static str);
-
-        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-            parts.extensions.get::<Self>().cloned().ok_or(MISSING)
-        }
-    }
-
-    #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
-    impl<S: Sync> OptionalFromRequestParts<S> for Reservation {
-        type Rejection = Infallible;
-
-        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
-            Ok(parts.extensions.get::<Self>().cloned())
-        }
-    }
 }

@@ -8,7 +8,7 @@ use http::{HeaderValue, Response};
 use http_body::{Body, SizeHint};
 
 use super::config::LayerConfig;
-use super::headers::{Place, drain_time, encoded, remaining_told};
+use super::headers::{Place, encoded, inner_remaining, refill_time};
 use super::rejection::{Rejection, WouldReject};
 use super::reservation::Reservation;
 use super::reservation::settle_later;
@@ -104,8 +104,8 @@ impl LayerConfig {
         let rejected = response.extensions().get::<Rejection>().cloned();
         let is_behind = rejected.as_ref().is_some_and(Rejection::is_refused)
             || self.wording.has_single_values()
-                && remaining_told(response.headers())
-                    .is_some_and(|told| told <= u64::from(remaining));
+                && inner_remaining(response.headers())
+                    .is_some_and(|inner| inner <= u64::from(remaining));
         let place = if is_behind {
             Place::Behind
         } else {
@@ -143,7 +143,7 @@ fn wait_for_as_much(decision: &DecisionView) -> Option<Duration> {
     let wait = |quota: QuotaDecision<'_>| {
         let lacking = decision.cost().checked_sub(quota.remaining())?;
         // The first of them is on its way already.
-        let others = drain_time(quota.quota(), lacking.checked_sub(1)?);
+        let others = refill_time(quota.quota(), lacking.checked_sub(1)?);
         Some(
             quota
                 .reset_after()

@@ -1,4 +1,4 @@
-//! What is allowed: a limit of units per window, and the algorithm that counts them.
+//! Quotas: a limit of units per window, and the algorithm that counts them.
 //!
 //! This room knows `error` and `std`.
 
@@ -10,7 +10,7 @@ mod quotas;
 mod serde;
 mod text;
 
-pub use algorithm::Algorithm;
+pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
 pub use plan::{IntoPlan, Plan};
 pub use quota::Quota;
 pub use quotas::Quotas;

@@ -1,4 +1,4 @@
-//! The quotas of one key: a tenant's plan, looked up for each request.
+//! The plan of a key: the quotas of a tenant, looked up for each request.
 
 use std::error::Error as StdError;
 
@@ -7,34 +7,34 @@ use super::quotas::Quotas;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// What a key may do: what [`quotas_for`](crate::RateLimitLayer::quotas_for) finds out.
+/// The quotas of one key, as [`quotas_for`](crate::RateLimitLayer::quotas_for) looks them up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Plan {
     /// The quotas of the layer.
     #[default]
     Default,
-    /// Not counted, like a request that is [skipped](crate::RateLimitLayer::skip).
+    /// Not counted, like a [skipped](crate::RateLimitLayer::skip) request.
     Exempt,
-    /// Quotas of its own, in place of the layer's. An empty list admits everything.
+    /// Quotas that replace the layer's. An empty list admits everything.
     Quotas(Quotas),
 }
 
-/// What can be made a [`Plan`]: what the closure of
-/// [`quotas_for`](crate::RateLimitLayer::quotas_for) may return.
+/// Types that convert to a [`Plan`]: the closure of
+/// [`quotas_for`](crate::RateLimitLayer::quotas_for) returns one.
 ///
 /// | type | plan |
 /// |---|---|
 /// | [`Plan`] | itself |
 /// | [`Quota`], [`Quotas`], an array, slice or `Vec` of quotas | these quotas |
-/// | `Option` of one of these | `None`: the layer's own |
-/// | `Result` of one of these | `Err`: the layer does what its [policy](crate::FailurePolicy) says |
+/// | `Option` of one of these | `None`: the quotas of the layer |
+/// | `Result` of one of these | `Err`: the [failure policy](crate::FailurePolicy) of the layer applies |
 pub trait IntoPlan {
-    /// Makes the plan.
+    /// Converts to a plan.
     ///
     /// # Errors
     ///
-    /// When it could not be found out.
+    /// Returns the error of a failed lookup.
     fn into_plan(self) -> Result<Plan, BoxError>;
 }
 
@@ -44,7 +44,7 @@ impl IntoPlan for Plan {
     }
 }
 
-macro_rules! quotas {
+macro_rules! impl_into_plan {
     ($($type:ty)*) => {$(
         impl IntoPlan for $type {
             fn into_plan(self) -> Result<Plan, BoxError> {
@@ -54,7 +54,7 @@ macro_rules! quotas {
     )*};
 }
 
-quotas!(Quota Quotas Vec<Quota> &[Quota]);
+impl_into_plan!(Quota Quotas Vec<Quota> &[Quota]);
 
 impl<const N: usize> IntoPlan for [Quota; N] {
     fn into_plan(self) -> Result<Plan, BoxError> {

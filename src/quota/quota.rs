@@ -1,4 +1,4 @@
-//! What is allowed: so many units in a window, counted by an algorithm.
+//! A quota: a limit of units per window.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,14 @@ const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 
 /// A limit of units per window.
 ///
-/// The window slides, unless another [algorithm](Algorithm) is asked for: a unit that was charged at
-/// *t* counts until *t* + window and not a microsecond longer. There is no separate burst: the whole
-/// limit may be used at once, and each unit is back one window after it was charged.
+/// By default the window slides: a unit charged at *t* counts until *t* + window, and not a microsecond
+/// longer. Another [algorithm](Algorithm) may count differently. There is no separate burst: the whole
+/// limit may be used at once, and each unit returns one window after it was charged.
 ///
-/// The constructors are `const`, so that a quota can be a constant of the program; one that comes
-/// from a configuration is parsed, see [`FromStr`](#impl-FromStr-for-Quota), or made by
-/// [`Quota::try_new`].
+/// The constructors are `const`, so a quota can be a constant. A quota from a configuration is parsed,
+/// see [`FromStr`](#impl-FromStr-for-Quota), or created by [`Quota::try_new`].
 ///
-/// A limit of 0 is legal and refuses everything.
+/// A limit of 0 is valid and refuses everything.
 ///
 /// # Examples
 ///
@@ -47,63 +46,63 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// So many units in any second.
+    /// Creates a quota of `limit` units in any second.
     #[must_use]
     pub const fn per_second(limit: u32) -> Self {
-        Self::of(limit, MICROS_PER_SECOND)
+        Self::from_micros(limit, MICROS_PER_SECOND)
     }
 
-    /// So many units in any 60 seconds.
+    /// Creates a quota of `limit` units in any 60 seconds.
     #[must_use]
     pub const fn per_minute(limit: u32) -> Self {
-        Self::of(limit, 60 * MICROS_PER_SECOND)
+        Self::from_micros(limit, 60 * MICROS_PER_SECOND)
     }
 
-    /// So many units in any 3 600 seconds.
+    /// Creates a quota of `limit` units in any 3 600 seconds.
     #[must_use]
     pub const fn per_hour(limit: u32) -> Self {
-        Self::of(limit, 3_600 * MICROS_PER_SECOND)
+        Self::from_micros(limit, 3_600 * MICROS_PER_SECOND)
     }
 
-    /// So many units in any 86 400 seconds; not a calendar day, which would have an edge to burst
-    /// across.
+    /// Creates a quota of `limit` units in any 86 400 seconds. Not a calendar day, which would have an
+    /// edge to burst across.
     #[must_use]
     pub const fn per_day(limit: u32) -> Self {
-        Self::of(limit, 86_400 * MICROS_PER_SECOND)
+        Self::from_micros(limit, 86_400 * MICROS_PER_SECOND)
     }
 
-    /// So many units in any span of `window`, which is from 1 ms to 366 days; a part of a
-    /// microsecond counts as a whole one.
+    /// Creates a quota of `limit` units in any span of `window`, from 1 ms to 366 days. A fraction of a
+    /// microsecond is rounded up.
     ///
     /// # Panics
     ///
-    /// When the window is out of range: at compile time in a `const`. For a window that comes from
-    /// outside the program, use [`Quota::try_new`].
+    /// Panics if the window is out of range; at compile time in a `const`. Use [`Quota::try_new`] for a
+    /// window from outside the program.
     #[must_use]
     pub const fn new(limit: u32, window: Duration) -> Self {
         let micros = micros_rounded_up(window);
         assert!(
             window_in_range(micros),
-            "the window of a quota is from 1 ms to 366 days"
+            "the window of a quota must be from 1 ms to 366 days"
         );
-        Self::of(limit, micros)
+        Self::from_micros(limit, micros)
     }
 
-    /// Does what [`Quota::new`] does, for a window that comes from outside the program.
+    /// Creates a quota as [`Quota::new`], for a window from outside the program.
     ///
     /// # Errors
     ///
-    /// When the window is shorter than 1 ms or longer than 366 days.
+    /// Returns an error if the window is shorter than 1 ms or longer than 366 days.
     pub fn try_new(limit: u32, window: Duration) -> Result<Self, ConfigError> {
         let micros = micros_rounded_up(window);
         if window_in_range(micros) {
-            Ok(Self::of(limit, micros))
+            Ok(Self::from_micros(limit, micros))
         } else {
             Err(ConfigError::window(window))
         }
     }
 
-    const fn of(limit: u32, window_micros: u64) -> Self {
+    const fn from_micros(limit: u32, window_micros: u64) -> Self {
         Self {
             limit,
             window_micros,
@@ -112,16 +111,15 @@ impl Quota {
         }
     }
 
-    /// Counts by `algorithm`; by [`Algorithm::SlidingLog`] unless said otherwise.
+    /// Sets the algorithm that counts. The default is [`Algorithm::SlidingLog`].
     #[must_use]
     pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm.in_range();
         self
     }
 
-    /// Gives the quota a name of its own, by which [`DecisionView::quotas`](crate::DecisionView::quotas)
-    /// and the [headers](crate::Headers) tell it from its neighbours. The stored count does not depend
-    /// on it.
+    /// Sets a name, which distinguishes the quota in [`DecisionView::quotas`](crate::DecisionView::quotas)
+    /// and in the [headers](crate::Headers). The stored count does not depend on it.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());
@@ -132,25 +130,25 @@ impl Quota {
         Self { limit, ..self }
     }
 
-    /// The most units in a window.
+    /// Returns the most units in a window.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// The span in which at most [`limit`](Self::limit) units are admitted.
+    /// Returns the span in which at most [`limit`](Self::limit) units are admitted.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_micros)
     }
 
-    /// The algorithm that counts.
+    /// Returns the algorithm that counts.
     #[must_use]
     pub const fn counted_by(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The name given by [`named`](Self::named).
+    /// Returns the name set by [`named`](Self::named).
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -160,7 +158,7 @@ impl Quota {
         self.window_micros
     }
 
-    /// Whether both are of one stored count, where limiter and key are the same.
+    /// Returns whether both quotas share one stored count, for the same limiter and key.
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
         (self.algorithm, self.window_micros) == (other.algorithm, other.window_micros)
     }
@@ -170,9 +168,9 @@ const fn window_in_range(micros: u64) -> bool {
     micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
 }
 
-/// Saturates where a window would be out of range anyway.
+/// Saturates: such a window is out of range anyway.
 const fn micros_rounded_up(window: Duration) -> u64 {
-    let part: u64 = if window.subsec_nanos().is_multiple_of(1_000) {
+    let fraction: u64 = if window.subsec_nanos().is_multiple_of(1_000) {
         0
     } else {
         1
@@ -180,7 +178,7 @@ const fn micros_rounded_up(window: Duration) -> u64 {
     window
         .as_secs()
         .saturating_mul(MICROS_PER_SECOND)
-        .saturating_add(window.subsec_micros() as u64 + part)
+        .saturating_add(window.subsec_micros() as u64 + fraction)
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::quota::Quota;
 
-/// The quotas that one check is held against: all of them, or none is charged.
+/// The quotas of one check. A check charges all of them or none.
 ///
-/// Cheap to clone. Made from one [`Quota`], an array, a slice or a `Vec` wherever quotas are asked
-/// for. An empty list admits everything without asking the store.
+/// Cheap to clone. Converts from one [`Quota`], an array, a slice or a `Vec`, wherever quotas are
+/// expected. An empty list admits everything without a call of the store.
 ///
-/// Two quotas of the same algorithm and window share one stored count, which a check charges once
-/// and each of the two judges by its own limit.
+/// Two quotas with the same algorithm and window share one stored count. A check charges that count
+/// once, and each of the two quotas compares it with its own limit.
 ///
 /// # Examples
 ///
@@ -23,15 +23,15 @@ use super::quota::Quota;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quotas {
     list: Arc<[ListedQuota]>,
-    /// Of each stored count, the index of its strictest quota.
-    charging: Arc<[usize]>,
-    /// Above this, a cost fits into one of the limits never.
-    least_limit: Option<u32>,
-    /// Above this, a cost is too large for one of the algorithms.
-    most_cost: u32,
+    /// The index of the strictest quota of each stored count.
+    strictest: Arc<[usize]>,
+    /// The lowest limit. A higher cost never fits.
+    min_limit: Option<u32>,
+    /// The lowest maximum cost of the algorithms.
+    max_cost: u32,
 }
 
-/// A quota and the stored count that it judges.
+/// A quota and the number of its stored count.
 #[derive(Debug, PartialEq, Eq)]
 struct ListedQuota {
     quota: Quota,
@@ -41,97 +41,97 @@ struct ListedQuota {
 impl Quotas {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
         let mut list: Vec<ListedQuota> = Vec::new();
-        let mut charging: Vec<usize> = Vec::new();
+        let mut strictest: Vec<usize> = Vec::new();
         for (index, quota) in quotas.into_iter().enumerate() {
-            let counter = list.iter().find_map(|other| {
-                let shared = other.quota.counts_as(&quota);
-                shared.then_some(other.counter)
-            });
-            let counter = counter.unwrap_or(charging.len());
-            match charging.get_mut(counter) {
-                None => charging.push(index),
+            let shared = list.iter().find(|other| other.quota.counts_as(&quota));
+            let counter = shared.map_or(strictest.len(), |other| other.counter);
+            match strictest.get_mut(counter) {
+                None => strictest.push(index),
                 Some(strictest) => {
-                    if list
-                        .get(*strictest)
-                        .is_some_and(|held| quota.limit() < held.quota.limit())
-                    {
+                    let other = list.get(*strictest);
+                    if other.is_some_and(|other| quota.limit() < other.quota.limit()) {
                         *strictest = index;
                     }
                 }
             }
             list.push(ListedQuota { quota, counter });
         }
-        let quotas = list.iter().map(|held| &held.quota);
-        let costs = quotas.clone().map(|quota| quota.counted_by().max_cost());
+        let quotas = list.iter().map(|listed| &listed.quota);
+        let max_costs = quotas
+            .clone()
+            .map(|quota| quota.counted_by().facts().max_cost);
         Self {
-            least_limit: quotas.map(Quota::limit).min(),
-            most_cost: costs.min().unwrap_or(u32::MAX),
+            min_limit: quotas.map(Quota::limit).min(),
+            max_cost: max_costs.min().unwrap_or(u32::MAX),
             list: list.into(),
-            charging: charging.into(),
+            strictest: strictest.into(),
         }
     }
 
-    /// The quotas, in the order in which they were given.
+    /// Returns the quotas, in the order in which they were listed.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Quota> {
-        self.list.iter().map(|held| &held.quota)
+        self.list.iter().map(|listed| &listed.quota)
     }
 
-    /// How many quotas there are.
+    /// Returns the number of quotas.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether these are the quotas of a list.
-    #[inline]
-    pub(crate) fn are(&self, quotas: &[Quota]) -> bool {
-        match (&*self.list, quotas) {
-            ([held], [quota]) => held.quota == *quota,
-            _ => self.iter().eq(quotas),
-        }
-    }
-
-    /// Whether there is none, so that everything is admitted.
+    /// Returns whether there is no quota, so that everything is admitted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The strictest limit, unless nothing limits.
-    pub(crate) fn least_limit(&self) -> Option<u32> {
-        self.least_limit
-    }
-
-    /// The highest cost that all algorithms take.
-    pub(crate) fn most_cost(&self) -> u32 {
-        self.most_cost
-    }
-
-    /// The quota, if there is one only.
+    /// Returns whether these are the quotas of a slice, in the same order.
     #[inline]
-    pub(crate) fn only(&self) -> Option<&Quota> {
+    pub(crate) fn equals(&self, quotas: &[Quota]) -> bool {
+        match (&*self.list, quotas) {
+            ([listed], [quota]) => listed.quota == *quota,
+            _ => self.iter().eq(quotas),
+        }
+    }
+
+    /// Returns the lowest limit, if there is any quota.
+    pub(crate) fn min_limit(&self) -> Option<u32> {
+        self.min_limit
+    }
+
+    /// Returns the highest cost that all algorithms accept.
+    pub(crate) fn max_cost(&self) -> u32 {
+        self.max_cost
+    }
+
+    /// Returns the quota, if there is exactly one.
+    #[inline]
+    pub(crate) fn single(&self) -> Option<&Quota> {
         match &*self.list {
-            [held] => Some(&held.quota),
+            [listed] => Some(&listed.quota),
             _ => None,
         }
     }
 
-    /// Each quota with the number of its stored count; the counts are numbered from 0 in the order
-    /// of their first quota.
-    pub(crate) fn counted(&self) -> impl ExactSizeIterator<Item = (&Quota, usize)> {
-        self.list.iter().map(|held| (&held.quota, held.counter))
+    /// Returns each quota with the number of its stored count. The counts are numbered from 0, in the
+    /// order of their first quota.
+    pub(crate) fn with_counters(&self) -> impl ExactSizeIterator<Item = (&Quota, usize)> {
+        self.list
+            .iter()
+            .map(|listed| (&listed.quota, listed.counter))
     }
 
-    /// The strictest quota of each stored count, in the order of the counts: it is the one that
-    /// charges, where how a count drains depends on the limit.
-    pub(crate) fn counters(&self) -> impl Iterator<Item = &Quota> {
-        self.charging().map(|(_, quota)| quota)
+    /// Returns the strictest quota of each stored count, in the order of the counts.
+    ///
+    /// Its limit charges the count, for algorithms that drain a count by the limit.
+    pub(crate) fn strictest(&self) -> impl Iterator<Item = &Quota> {
+        self.strictest_with_index().map(|(_, quota)| quota)
     }
 
-    /// The same with where in the list each stands.
-    pub(crate) fn charging(&self) -> impl Iterator<Item = (usize, &Quota)> {
-        let indices = self.charging.iter();
+    /// Returns the strictest quota of each stored count, with its index in the list.
+    pub(crate) fn strictest_with_index(&self) -> impl Iterator<Item = (usize, &Quota)> {
+        let indices = self.strictest.iter();
         indices.filter_map(|index| Some((*index, &self.list.get(*index)?.quota)))
     }
 }
@@ -177,12 +177,12 @@ mod tests {
             Quota::per_second(2),
             Quota::per_minute(9),
         ]);
-        let counters: Vec<_> = quotas.counted().map(|(_, counter)| counter).collect();
+        let counters: Vec<_> = quotas.with_counters().map(|(_, counter)| counter).collect();
         assert_eq!(counters, [0, 1, 0]);
-        let limits: Vec<_> = quotas.counters().map(Quota::limit).collect();
+        let limits: Vec<_> = quotas.strictest().map(Quota::limit).collect();
         assert_eq!(limits, [5, 2]);
         let quotas = Quotas::from([9, 5, 7].map(Quota::per_minute));
-        let limits: Vec<_> = quotas.counters().map(Quota::limit).collect();
+        let limits: Vec<_> = quotas.strictest().map(Quota::limit).collect();
         assert_eq!(limits, [5]);
     }
 }

@@ -1,4 +1,4 @@
-//! Quotas in configurations: text as [`FromStr`](std::str::FromStr) reads it, or a map.
+//! Quotas in configurations: text as [`FromStr`](std::str::FromStr) parses it, or a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::algorithm::Algorithm;
 use super::quota::Quota;
 use super::quotas::Quotas;
-use super::text::{read_window, window_text};
+use super::text::{format_window, parse_window};
 
-/// A quota as a map. The window and the algorithm are text, as they are in the text of a quota.
+/// A quota as a map. The window and the algorithm are text, as in the text of a quota.
 #[derive(Deserialize, Serialize)]
 #[serde(rename = "Quota", deny_unknown_fields)]
-struct Map {
+struct QuotaMap {
     limit: u32,
     window: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,9 +25,9 @@ struct Map {
     name: Option<String>,
 }
 
-impl Map {
-    fn read<E: serde::de::Error>(self) -> Result<Quota, E> {
-        let micros = read_window(&self.window).map_err(E::custom)?;
+impl QuotaMap {
+    fn into_quota<E: serde::de::Error>(self) -> Result<Quota, E> {
+        let micros = parse_window(&self.window).map_err(E::custom)?;
         let quota = Quota::try_new(self.limit, Duration::from_micros(micros)).map_err(E::custom)?;
         let quota = quota.algorithm(self.algorithm.unwrap_or_default());
         Ok(match self.name {
@@ -37,10 +37,11 @@ impl Map {
     }
 }
 
-/// Reads text like `"100/minute"` or `"5/10s gcra"`, or a map with `limit` and `window`, and with
-/// `algorithm` and `name` where they are not the default: `{"limit": 5, "window": "10s",
-/// "algorithm": "sliding-buckets:60", "name": "burst"}`. Other fields are refused. For formats that
-/// tell text from maps, as JSON, TOML and YAML do.
+/// Reads text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
+/// "algorithm": "sliding-buckets:60", "name": "burst"}`.
+///
+/// A map has `limit` and `window`; `algorithm` and `name` are optional. Other fields are an error. The
+/// format must distinguish text from maps, as JSON, TOML and YAML do.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotaVisitor)
@@ -62,18 +63,18 @@ impl<'de> Visitor<'de> for QuotaVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Quota, A::Error> {
-        Map::deserialize(MapAccessDeserializer::new(map))?.read()
+        QuotaMap::deserialize(MapAccessDeserializer::new(map))?.into_quota()
     }
 }
 
-/// Writes text, and a map where the quota has a name.
+/// Writes text, or a map if the quota has a name.
 impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.name() {
             None => serializer.collect_str(self),
-            Some(name) => Map {
+            Some(name) => QuotaMap {
                 limit: self.limit(),
-                window: window_text(self.window_micros()),
+                window: format_window(self.window_micros()),
                 algorithm: Some(self.counted_by())
                     .filter(|algorithm| *algorithm != Algorithm::default()),
                 name: Some(name.into()),
@@ -83,7 +84,7 @@ impl Serialize for Quota {
     }
 }
 
-/// Reads one quota, a list of them, or a text of several: `"100/minute, 5/10s"`.
+/// Reads one quota, a list of quotas, or text with several: `"100/minute, 5/10s"`.
 impl<'de> Deserialize<'de> for Quotas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotasVisitor)
@@ -116,7 +117,7 @@ impl<'de> Visitor<'de> for QuotasVisitor {
     }
 }
 
-/// Writes a list.
+/// Writes a list of quotas.
 impl Serialize for Quotas {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.len()))?;
@@ -260,10 +261,10 @@ mod tests {
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
             buckets in 1..=1_000_u16,
-            is_gcra: bool,
+            facts in prop::sample::select(Algorithm::ALL),
             name in prop::option::of("\\PC{0,9}"),
         ) {
-            let algorithm = if is_gcra { Algorithm::Gcra } else { Algorithm::SlidingBuckets(buckets) };
+            let algorithm = facts.with_buckets(buckets);
             let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
             let quota = match name {
                 Some(name) => quota.named(name),

@@ -1,17 +1,16 @@
-//! A quota as text: `LIMIT/WINDOW`, and an algorithm unless it is the default.
+//! Quotas as text: `LIMIT/WINDOW`, and the algorithm unless it is the default.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, MAX_BUCKETS};
 use super::quota::Quota;
 use super::quotas::Quotas;
 use crate::error::ConfigError;
 
-/// The units of a window, longest first: microseconds, the word that stands for one of it, the
-/// letters that follow a number.
-const UNITS: [(u64, &str, &str); 6] = [
+/// The units of time, longest first: microseconds, the word for one unit, the suffix of a number.
+const TIME_UNITS: [(u64, &str, &str); 6] = [
     (86_400_000_000, "day", "d"),
     (3_600_000_000, "hour", "h"),
     (60_000_000, "minute", "m"),
@@ -20,26 +19,15 @@ const UNITS: [(u64, &str, &str); 6] = [
     (1, "microsecond", "us"),
 ];
 
-const BUCKETS: &str = "sliding-buckets:";
-
-/// The algorithms by name, but for the buckets, whose number follows theirs.
-const ALGORITHMS: [(Algorithm, &str); 5] = [
-    (Algorithm::SlidingLog, "sliding-log"),
-    (Algorithm::SortedSetLog, "sorted-set-log"),
-    (Algorithm::SlidingCounter, "sliding-counter"),
-    (Algorithm::FixedWindow, "fixed-window"),
-    (Algorithm::Gcra, "gcra"),
-];
-
-/// Reads `LIMIT/WINDOW`, where the window is a word (`second`, `minute`, `hour`, `day`) or a number
-/// and a unit (`us`, `ms`, `s`, `m`, `h`, `d`): `100/minute`, `5/10s`, `2000/day`. After a blank an
-/// algorithm may follow: `sliding-log`, `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`,
+/// Parses `LIMIT/WINDOW`, where the window is a word (`second`, `minute`, `hour`, `day`) or a number
+/// and a unit (`us`, `ms`, `s`, `m`, `h`, `d`): `100/minute`, `5/10s`, `2000/day`. An algorithm may
+/// follow after a space: `sliding-log`, `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`,
 /// `fixed-window`, `gcra`.
 impl FromStr for Quota {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let malformed = |rule| ConfigError::quota(text, rule);
+        let malformed = |rule: &str| ConfigError::quota(text, rule);
         let (limit, rest) = text
             .trim()
             .split_once('/')
@@ -47,21 +35,24 @@ impl FromStr for Quota {
         let (window, algorithm) = match rest.trim().split_once(' ') {
             None => (rest, Algorithm::default()),
             Some((window, name)) => {
-                let algorithm = algorithm(name.trim());
-                (window, algorithm.ok_or_else(|| malformed(ALGORITHM_RULE))?)
+                let algorithm = parse_algorithm(name.trim());
+                (
+                    window,
+                    algorithm.ok_or_else(|| malformed(&algorithm_rule()))?,
+                )
             }
         };
-        let limit = number(limit.trim())
+        let limit = parse_number(limit.trim())
             .and_then(|limit| u32::try_from(limit).ok())
             .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))?;
-        let micros = window_micros(window.trim()).ok_or_else(|| malformed(WINDOW_RULE))?;
+        let micros = parse_micros(window.trim()).ok_or_else(|| malformed(WINDOW_RULE))?;
         let quota = Self::try_new(limit, Duration::from_micros(micros))?;
         Ok(quota.algorithm(algorithm))
     }
 }
 
-/// Reads quotas with commas between them: `100/minute, 5/10s`. There is one at least: to limit nothing by
-/// a text that is empty would be an accident.
+/// Parses quotas separated by commas: `100/minute, 5/10s`. Empty text is an error: a missing value would
+/// disable the limiter.
 impl FromStr for Quotas {
     type Err = ConfigError;
 
@@ -73,18 +64,27 @@ impl FromStr for Quotas {
 const WINDOW_RULE: &str =
     "the window is second, minute, hour, day, or a number and us, ms, s, m, h, d";
 
-const ALGORITHM_RULE: &str = "the algorithm is sliding-log, sorted-set-log, sliding-counter, \
-    sliding-buckets:N with N from 1 to 1000, fixed-window or gcra";
-
-/// Reads a window alone, in microseconds.
-#[cfg(feature = "serde")]
-pub(super) fn read_window(text: &str) -> Result<u64, ConfigError> {
-    window_micros(text.trim()).ok_or_else(|| ConfigError::of_quota("window", text, WINDOW_RULE))
+/// Returns the rule that an unknown algorithm breaks: the names of all algorithms.
+fn algorithm_rule() -> String {
+    let names = Algorithm::ALL
+        .iter()
+        .map(|facts| match facts.algorithm.buckets() {
+            None => facts.text.to_owned(),
+            Some(_) => format!("{}:N with N from 1 to {MAX_BUCKETS}", facts.text),
+        });
+    let names: Vec<_> = names.collect();
+    format!("the algorithm is one of {}", names.join(", "))
 }
 
-/// A window alone, as it is read.
+/// Parses a window, in microseconds.
 #[cfg(feature = "serde")]
-pub(super) fn window_text(micros: u64) -> String {
+pub(super) fn parse_window(text: &str) -> Result<u64, ConfigError> {
+    parse_micros(text.trim()).ok_or_else(|| ConfigError::quota_part("window", text, WINDOW_RULE))
+}
+
+/// Formats a window as [`parse_window`] reads it.
+#[cfg(feature = "serde")]
+pub(super) fn format_window(micros: u64) -> String {
     struct Window(u64);
     impl fmt::Display for Window {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,57 +94,64 @@ pub(super) fn window_text(micros: u64) -> String {
     Window(micros).to_string()
 }
 
-/// Reads the name of an algorithm, as it stands in the text of a [`Quota`]: `gcra`,
-/// `sliding-buckets:60`.
+/// Parses an algorithm as in the text of a [`Quota`]: `gcra`, `sliding-buckets:60`.
 impl FromStr for Algorithm {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        algorithm(text.trim())
-            .ok_or_else(|| ConfigError::of_quota("algorithm", text, ALGORITHM_RULE))
+        parse_algorithm(text.trim())
+            .ok_or_else(|| ConfigError::quota_part("algorithm", text, &algorithm_rule()))
     }
 }
 
-/// Writes what [`FromStr`](#impl-FromStr-for-Algorithm) reads.
+/// Formats the algorithm as [`FromStr`](#impl-FromStr-for-Algorithm) parses it.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SlidingBuckets(buckets) => write!(f, "{BUCKETS}{buckets}"),
-            algorithm => match ALGORITHMS.iter().find(|(other, _)| other == algorithm) {
-                Some((_, name)) => f.write_str(name),
-                None => Ok(()),
-            },
+        f.write_str(self.facts().text)?;
+        match self.buckets() {
+            None => Ok(()),
+            Some(buckets) => write!(f, ":{buckets}"),
         }
     }
 }
 
-fn algorithm(name: &str) -> Option<Algorithm> {
-    if let Some(buckets) = name.strip_prefix(BUCKETS) {
-        let buckets = number(buckets).filter(|buckets| (1..=1_000).contains(buckets))?;
-        return u16::try_from(buckets).ok().map(Algorithm::SlidingBuckets);
+fn parse_algorithm(text: &str) -> Option<Algorithm> {
+    let (name, buckets) = match text.split_once(':') {
+        None => (text, None),
+        Some((name, buckets)) => (name, Some(buckets)),
+    };
+    let facts = Algorithm::ALL.iter().find(|facts| facts.text == name)?;
+    match (facts.algorithm.buckets(), buckets) {
+        (None, None) => Some(facts.algorithm),
+        (Some(_), Some(buckets)) => {
+            let buckets = u16::try_from(parse_number(buckets)?).ok()?;
+            let is_in_range = (1..=MAX_BUCKETS).contains(&buckets);
+            is_in_range.then(|| facts.with_buckets(buckets))
+        }
+        _ => None,
     }
-    let (algorithm, _) = ALGORITHMS.iter().find(|(_, other)| *other == name)?;
-    Some(*algorithm)
 }
 
-fn window_micros(text: &str) -> Option<u64> {
-    if let Some((micros, ..)) = UNITS.iter().find(|(_, word, _)| *word == text) {
+fn parse_micros(text: &str) -> Option<u64> {
+    if let Some((micros, ..)) = TIME_UNITS.iter().find(|(_, word, _)| *word == text) {
         return Some(*micros);
     }
-    let letters = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let count = number(text.strip_suffix(letters)?)?;
-    let (micros, ..) = UNITS.iter().find(|(.., unit)| *unit == letters.trim())?;
+    let suffix = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let count = parse_number(text.strip_suffix(suffix)?)?;
+    let (micros, ..) = TIME_UNITS
+        .iter()
+        .find(|(.., unit)| *unit == suffix.trim())?;
     Some(count.saturating_mul(*micros))
 }
 
-/// Digits only: `u64::from_str` would also take a sign.
-fn number(text: &str) -> Option<u64> {
+/// Parses digits only: `u64::from_str` also accepts a sign.
+fn parse_number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Writes what [`FromStr`](#impl-FromStr-for-Quota) reads: the limit, the window, and the algorithm
-/// unless it is the default.
+/// Formats the quota as [`FromStr`](#impl-FromStr-for-Quota) parses it: the limit, the window, and the
+/// algorithm unless it is the default.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.limit())?;
@@ -156,7 +163,7 @@ impl fmt::Display for Quota {
     }
 }
 
-/// Writes what [`FromStr`](#impl-FromStr-for-Quotas) reads.
+/// Formats the quotas as [`FromStr`](#impl-FromStr-for-Quotas) parses them.
 impl fmt::Display for Quotas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, quota) in self.iter().enumerate() {
@@ -168,23 +175,23 @@ impl fmt::Display for Quotas {
 }
 
 impl Quota {
-    /// The window as a number and a unit: `1s`, `90m`, `1d`.
+    /// Formats the window as a number and a unit: `1s`, `90m`, `1d`.
     pub(crate) fn short_window(&self) -> String {
         let window = self.window_micros();
-        let mut units = UNITS.iter();
+        let mut units = TIME_UNITS.iter();
         let unit = units.find(|(micros, ..)| window.is_multiple_of(*micros));
-        unit.map(|(micros, _, letters)| format!("{}{letters}", window / micros))
+        unit.map(|(micros, _, suffix)| format!("{}{suffix}", window / micros))
             .unwrap_or_default()
     }
 }
 
 fn write_window(f: &mut fmt::Formatter<'_>, window: u64) -> fmt::Result {
-    for (micros, word, letters) in UNITS {
+    for (micros, word, suffix) in TIME_UNITS {
         if window == micros {
             return f.write_str(word);
         }
         if window.is_multiple_of(micros) {
-            return write!(f, "{}{letters}", window / micros);
+            return write!(f, "{}{suffix}", window / micros);
         }
     }
     Ok(())
@@ -197,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_read_as_it_is_meant() {
+    fn text_is_parsed_as_meant() {
         for (text, limit, window) in [
             ("100/minute", 100, Duration::from_secs(60)),
             ("5/10s", 5, Duration::from_secs(10)),
@@ -260,11 +267,10 @@ mod tests {
         fn what_is_written_is_read_back(
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
-            algorithm in prop_oneof![
-                prop::sample::select(ALGORITHMS.map(|(algorithm, _)| algorithm).to_vec()),
-                (1..=1_000_u16).prop_map(Algorithm::SlidingBuckets),
-            ],
+            facts in prop::sample::select(Algorithm::ALL),
+            buckets in 1..=MAX_BUCKETS,
         ) {
+            let algorithm = facts.with_buckets(buckets);
             let quota = Quota::new(limit, Duration::from_micros(micros)).algorithm(algorithm);
             prop_assert_eq!(quota.to_string().parse(), Ok(quota));
             prop_assert_eq!(algorithm.to_string().parse(), Ok(algorithm));

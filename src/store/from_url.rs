@@ -1,4 +1,4 @@
-//! A store by its URL, for configuration.
+//! Opens a store by URL, for configuration.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use super::redis::RedisStore;
 use super::store::Store;
 use crate::error::ConfigError;
 
-/// Makes the store that a URL names, without connecting.
+/// Opens the store that a URL names, without connecting.
 ///
 /// | URL | store |
 /// |---|---|
 /// | `memory:` | [`MemoryStore::new`] |
 /// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`] |
 /// | `unix:///path/to/redis.sock` | [`RedisStore::open`] on a socket of this machine |
-/// | `rediss://…` | the same by TLS: feature `tls` |
+/// | `rediss://…` | the same over TLS: feature `tls` |
 /// | `redis+sentinel://host[:port],…/master[/database]` | the master that Sentinel names: feature `sentinel` |
-/// | `redis+cluster://host[:port],…` | a cluster, some of whose nodes these are: feature `cluster` |
+/// | `redis+cluster://host[:port],…` | the cluster of these nodes: feature `cluster` |
 ///
-/// [`RedisStore::open`] tells more of them. `valkey` may stand for `redis` in each.
+/// [`RedisStore::open`] documents them. In each, `valkey` may replace `redis`.
 ///
 /// # Errors
 ///
-/// When the URL names no store, or one that this build does not have. The error does not show what
-/// could be a password.
+/// When the URL names no store, or one that needs a feature this build does not have. The error never
+/// shows anything that could be a password.
 ///
 /// # Examples
 ///
@@ -38,19 +38,19 @@ pub fn from_url(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
         "memory" => Err(ConfigError::url(
             "memory:…",
-            "the memory store takes no address, its URL is memory:",
+            "the memory store takes no address, use `memory:`",
         )),
         _ => Ok(Arc::new(RedisStore::open(url)?)),
     }
 }
 
-/// The scheme of a URL and what follows it.
+/// Splits a URL into its scheme and the rest.
 pub(super) fn split(url: &str) -> Result<(&str, &str), ConfigError> {
-    // The text may begin with a password for all we know: nothing of it is shown.
+    // The text may begin with a password: show nothing of it.
     url.split_once(':').ok_or_else(|| {
         ConfigError::url(
             "…",
-            "a store URL begins with a scheme, like redis:// or memory:",
+            "a store URL begins with a scheme, like `redis://` or `memory:`",
         )
     })
 }

@@ -1,4 +1,4 @@
-//! The answer of a store, there at once or later.
+//! The future of a store's answer.
 
 use std::fmt;
 use std::future::Future;
@@ -7,45 +7,86 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
+use super::circuit_breaker::OutcomeRecorder;
 use crate::decision::Answer;
 use crate::error::{Error, ErrorKind};
 
 /// The future of a store's answer.
 ///
-/// It is either ready when it is made, as a store in memory answers, or a boxed future.
+/// It is either ready from the start, as in memory, or a boxed future.
 #[must_use = "a store may be asked only when its future is awaited"]
-pub struct StoreFuture<T = Answer>(State<T>);
+pub struct StoreFuture<T = Answer> {
+    state: State<T>,
+    /// Learns the outcome, or on drop that the caller gave up. Ready futures have none.
+    recorder: Option<OutcomeRecorder<T>>,
+}
 
 enum State<T> {
     Ready(Result<T, Error>),
     Taken,
-    Waiting(oneshot::Receiver<Result<T, Error>>),
+    Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
 impl<T> StoreFuture<T> {
-    /// An answer that is there.
+    /// Creates a future that is ready.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
-        Self(State::Ready(answer))
+        Self::new(State::Ready(answer))
     }
 
-    /// An answer that must be waited for.
+    /// Boxes a future that has to be awaited.
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self(State::Boxed(Box::pin(future)))
+        Self::new(State::Boxed(Box::pin(future)))
     }
 
-    /// An answer that somebody else sends, without a box.
+    /// Creates the future of an answer that another task sends, without a box.
     pub(crate) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
-        Self(State::Waiting(answer))
+        Self::new(State::Channel(answer))
     }
 
-    /// The answer if it is there, else this future again.
+    #[inline]
+    fn new(state: State<T>) -> Self {
+        Self {
+            state,
+            recorder: None,
+        }
+    }
+
+    /// Reports the outcome of this pending future to a circuit breaker.
+    pub(super) fn recorded_by(self, recorder: OutcomeRecorder<T>) -> Self {
+        Self {
+            recorder: Some(recorder),
+            ..self
+        }
+    }
+
+    /// Returns the answer if it is ready, else this future again.
     #[inline]
     pub(crate) fn try_ready(self) -> Result<Result<T, Error>, Self> {
-        match self.0 {
+        match self.state {
             State::Ready(answer) => Ok(answer),
-            State::Taken | State::Waiting(_) | State::Boxed(_) => Err(self),
+            State::Taken | State::Channel(_) | State::Boxed(_) => Err(self),
+        }
+    }
+
+    #[inline]
+    fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
+        match &mut self.state {
+            State::Boxed(future) => return future.as_mut().poll(cx),
+            State::Channel(answer) => {
+                let answer = ready!(Pin::new(answer).poll(cx));
+                self.state = State::Taken;
+                return Poll::Ready(answer.unwrap_or_else(|_| Err(sender_dropped())));
+            }
+            State::Ready(_) | State::Taken => {}
+        }
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Ready(answer) => Poll::Ready(answer),
+            _ => Poll::Ready(Err(Error::new(
+                ErrorKind::InvalidReply,
+                "a store future was polled after it completed",
+            ))),
         }
     }
 }
@@ -58,39 +99,27 @@ impl<T> Future for StoreFuture<T> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            State::Boxed(future) => return future.as_mut().poll(cx),
-            State::Waiting(answer) => {
-                let answer = ready!(Pin::new(answer).poll(cx));
-                self.0 = State::Taken;
-                return Poll::Ready(answer.unwrap_or_else(|_| Err(never_sent())));
-            }
-            State::Ready(_) | State::Taken => {}
+        let answer = ready!(self.poll_state(cx));
+        if let Some(recorder) = self.recorder.take() {
+            recorder.record(&answer);
         }
-        match std::mem::replace(&mut self.0, State::Taken) {
-            State::Ready(answer) => Poll::Ready(answer),
-            _ => Poll::Ready(Err(Error::new(
-                ErrorKind::InvalidReply,
-                "a store's answer was asked for twice",
-            ))),
-        }
+        Poll::Ready(answer)
     }
 }
 
-fn never_sent() -> Error {
+fn sender_dropped() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the task that asks the store has ended, as its tokio runtime may have: whether the store was \
-         asked is not known",
+        "the store task was dropped (runtime shut down?): the check may or may not have been charged",
     )
 }
 
 impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.0 {
+        let state = match self.state {
             State::Ready(_) => "ready",
             State::Taken => "taken",
-            State::Waiting(_) => "waiting",
+            State::Channel(_) => "waiting",
             State::Boxed(_) => "boxed",
         };
         f.debug_tuple("StoreFuture").field(&state).finish()

@@ -1,13 +1,16 @@
-//! Where counts are kept: the [`Store`] trait, and the stores of this crate.
+//! Stores of counts: the [`Store`] trait, and the stores of this crate.
 //!
 //! [`RedisStore`](crate::RedisStore) shares its counts between all processes,
-//! [`MemoryStore`](crate::MemoryStore) keeps them in this one, by the same rules.
+//! [`MemoryStore`](crate::MemoryStore) counts in this one, by the same rules.
+//!
+//! This room knows `telemetry` and what is below it.
 
 mod block_list;
 mod circuit_breaker;
 mod from_url;
 mod future;
 mod memory;
+mod protected_store;
 pub(crate) mod redis;
 mod refusal_cache;
 mod requests;
@@ -17,10 +20,10 @@ mod testing;
 
 pub use block_list::BlockList;
 pub use circuit_breaker::CircuitBreaker;
-pub(crate) use circuit_breaker::GuardedAnswer;
 pub use from_url::from_url;
 pub use future::StoreFuture;
 pub use memory::MemoryStore;
+pub(crate) use protected_store::ProtectedStore;
 pub use redis::RedisStore;
 pub(crate) use requests::Subject;
 pub use requests::{Block, Check, Credit, Refund, Reset};

@@ -1,16 +1,18 @@
-//! Refusals that are remembered for as long as they must hold: a client that hammers on costs Redis
-//! nothing.
+//! Refusals remembered in this process: a client that keeps retrying costs Redis next to nothing.
 //!
-//! What Redis refused with a wait, it refuses until that wait has passed, whatever else is charged
-//! in between. So this process answers the same check itself, for 0.8 of the wait, measured from before
-//! the call was sent. That is sooner than Redis would admit it, even where chrony slews the clock of
-//! Redis and that of this process as fast as it does, by 8.3 % in opposite directions. Only what gives
-//! units back lets Redis admit it earlier: a reset, a refund, a gift, a raised limit, a jump of the
-//! server's clock. What of it happens in this process is followed at once by the store that does it;
-//! elsewhere, and where Redis does it later than its deadline, it is seen when the refusal is too old.
+//! A check that Redis refused with a wait stays refused until the wait has passed, no matter what
+//! is charged meanwhile. So this process refuses the same check on its own for 0.8 of the wait,
+//! measured from before the call was sent. That ends before Redis would admit the check, even while
+//! chrony slews the clock of Redis and that of this process at its maximum rate of 8.3 % in
+//! opposite directions.
 //!
-//! A client that asks each millisecond reaches Redis six times in a wait of a second: when it is
-//! admitted, and 1, 801, 961, 993 and 999 ms later.
+//! Only returned units let Redis admit the check earlier: a reset, a refund, a credit, a raised
+//! limit, a jump of the server's clock. The store that returns units forgets the refusals at once.
+//! Other stores, and a store whose call Redis executes after the deadline, notice when the refusal
+//! expires.
+//!
+//! With a wait of one second, a client that sends a check every millisecond reaches Redis six
+//! times: with the check that is admitted, and 1, 801, 961, 993 and 999 ms later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,37 +27,41 @@ use crate::key::Fingerprint;
 use crate::quota::Quotas;
 use crate::telemetry::StoreMeter;
 
-/// How old a refusal may become unless told otherwise: so soon is seen what other processes reset,
-/// gave back or raised.
+#[cfg(all(test, feature = "test-util"))]
+mod tests;
+
+/// The default of the longest time that a refusal is remembered. It is also the delay until this
+/// process notices what others reset, gave back or raised.
 pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Of how many keys refusals are remembered: the busiest stay. About 200 bytes each, mostly one a key.
+/// The limit on keys with remembered refusals. The busiest stay. About 200 bytes each, with mostly
+/// one refusal a key.
 const MAX_KEYS: usize = 10_000;
 
-/// How many refusals of one key are remembered: they differ in cost or quotas.
-const MAX_OF_KEY: usize = 8;
+/// The limit on remembered refusals of one key. They differ in cost or quotas.
+const MAX_PER_KEY: usize = 8;
 
-/// Into how many parts keys are divided, so that what is given back to one key seldom concerns another.
-const PARTS: usize = 256;
+/// The stripes of the locks: units returned to one key seldom concern the refusals of another.
+const STRIPES: usize = 256;
 
 /// The refusals that this process remembers.
 pub(crate) struct RefusalCache {
     meter: StoreMeter,
-    /// Read without a lock, and changed under that of the key's part.
-    of_keys: Cache<Fingerprint, Arc<[CachedRefusal]>>,
-    parts: [Part; PARTS],
+    /// By limiter and key. Read without a lock, changed under the lock of the key's stripe.
+    refusals: Cache<Fingerprint, Arc<[CachedRefusal]>>,
+    stripes: [Stripe; STRIPES],
     clock: Clock,
+    /// In microseconds.
     max_age: u64,
 }
 
-/// What is known of the keys of one part.
-struct Part {
-    /// How often something was forgotten of them: a refusal of theirs that was on its way meanwhile is not
-    /// remembered.
-    forgotten: AtomicU64,
-    /// Held while the refusals of one of them are replaced: else a thread that has read them before
-    /// they were forgotten would put them back.
-    changes: Mutex<()>,
+/// The state that the keys of one stripe share.
+struct Stripe {
+    /// Counts invalidations. A refusal that was in flight during one is not remembered.
+    generation: AtomicU64,
+    /// Held while the refusals of a key are replaced. Otherwise, a thread that has read them before
+    /// an invalidation could put them back.
+    lock: Mutex<()>,
 }
 
 #[derive(Clone)]
@@ -63,395 +69,175 @@ struct CachedRefusal {
     quotas: Quotas,
     cost: u32,
     answer: Answer,
-    /// When the answer was there, in microseconds of the clock of this process.
+    /// When the answer arrived, in microseconds of the clock of this process.
     answered_at: u64,
-    until: u64,
+    expires_at: u64,
 }
 
-/// When a call was sent, as far as its refusals are concerned.
+/// The state of the cache when a check was sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
-    at: u64,
-    forgotten: u64,
+pub(super) struct SendMark {
+    sent_at: u64,
+    generation: u64,
 }
 
 impl RefusalCache {
     pub(super) fn new(clock: Clock, max_age: Duration, meter: StoreMeter) -> Self {
         Self {
             meter,
-            of_keys: Cache::new(MAX_KEYS),
-            parts: [const { Part::new() }; PARTS],
+            refusals: Cache::new(MAX_KEYS),
+            stripes: [const { Stripe::new() }; STRIPES],
             clock,
             max_age: u64::try_from(max_age.as_micros()).unwrap_or(u64::MAX),
         }
     }
 
-    /// The refusal of a check that Redis would refuse as well.
-    pub(super) fn find(&self, check: Check<'_>) -> Option<Answer> {
+    /// Returns the remembered refusal of a check that Redis would refuse as well.
+    pub(super) fn get(&self, check: Check<'_>) -> Option<Answer> {
         if self.max_age == 0 || check.cost() == 0 {
             return None;
         }
-        let denials = self.of_keys.get(&check.subject.fingerprint())?;
+        let refusals = self.refusals.get(&check.subject.fingerprint())?;
         let now = self.clock.now();
-        denials
+        refusals
             .iter()
-            .find(|denial| denial.is_of(check) && denial.holds(now))
-            .map(|denial| denial.answer.aged_locally(now - denial.answered_at))
+            .find(|refusal| refusal.matches(check) && refusal.is_valid(now))
+            .map(|refusal| refusal.answer.repeated_after(now - refusal.answered_at))
     }
 
-    /// To be called before a check is sent.
-    pub(super) fn sending(&self, check: Check<'_>) -> Sent {
-        Sent {
-            at: self.clock.now(),
-            forgotten: self.part(check.subject.fingerprint()).forgotten(),
+    /// Takes the mark for [`record`](Self::record). Call this before the check is sent.
+    pub(super) fn before_send(&self, check: Check<'_>) -> SendMark {
+        SendMark {
+            sent_at: self.clock.now(),
+            generation: self.stripe(check.subject.fingerprint()).generation(),
         }
     }
 
-    fn part(&self, whose: Fingerprint) -> &Part {
-        let [first, ..] = &self.parts;
-        let [_, bits] = whose.halves();
-        let part = usize::try_from(bits >> 56).unwrap_or(0);
-        self.parts.get(part).unwrap_or(first)
+    fn stripe(&self, fingerprint: Fingerprint) -> &Stripe {
+        let [first, ..] = &self.stripes;
+        let [_, bits] = fingerprint.halves();
+        let index = usize::try_from(bits >> 56).unwrap_or(0);
+        self.stripes.get(index).unwrap_or(first)
     }
 
-    /// Follows what came of a check: a refusal is remembered. An admission makes the waits of other
-    /// costs longer than they are remembered.
-    pub(super) fn note(&self, check: Check<'_>, answer: &Answer, sent: Sent) {
+    /// Remembers a refusal. An admission forgets the refusals of its key: it makes the waits of
+    /// other costs longer than remembered.
+    pub(super) fn record(&self, check: Check<'_>, answer: &Answer, mark: SendMark) {
         if self.max_age == 0 || check.cost() == 0 {
             return;
         }
-        let whose = check.subject.fingerprint();
-        let part = self.part(whose);
-        let Some(wait) = wait_of(answer) else {
-            self.remove(whose, part.change());
+        let fingerprint = check.subject.fingerprint();
+        let stripe = self.stripe(fingerprint);
+        let Some(wait) = longest_wait(answer) else {
+            self.remove(fingerprint, stripe.lock());
             return;
         };
         let answered_at = self.clock.now();
-        let until = sent.at.saturating_add(held_for(wait).min(self.max_age));
-        let denial = CachedRefusal {
+        let age = validity(wait).min(self.max_age);
+        let refusal = CachedRefusal {
             quotas: check.quotas().clone(),
             cost: check.cost(),
             answer: answer.clone(),
             answered_at,
-            until,
+            expires_at: mark.sent_at.saturating_add(age),
         };
-        let change = part.change();
-        if part.forgotten() != sent.forgotten {
+        let guard = stripe.lock();
+        if stripe.generation() != mark.generation {
             return;
         }
-        let kept = self.of_keys.get(&whose);
-        let kept = kept.iter().flat_map(|denials| denials.iter());
-        let kept = kept.filter(|other| !other.is_of(check) && other.holds(answered_at));
-        let denials = [denial].into_iter().chain(kept.cloned()).take(MAX_OF_KEY);
-        self.of_keys.insert(whose, denials.collect());
-        drop(change);
-        self.meter.refusals(|| self.of_keys.len());
+        let known = self.refusals.get(&fingerprint);
+        let others = known.iter().flat_map(|refusals| refusals.iter());
+        let others = others.filter(|other| !other.matches(check) && other.is_valid(answered_at));
+        let refusals = [refusal].into_iter().chain(others.cloned());
+        let refusals = refusals.take(MAX_PER_KEY).collect();
+        self.refusals.insert(fingerprint, refusals);
+        drop(guard);
+        self.meter.refusals(|| self.refusals.len());
     }
 
-    fn remove(&self, whose: Fingerprint, change: MutexGuard<'_, ()>) {
-        let removed = self.of_keys.remove(&whose);
-        drop(change);
+    fn remove(&self, fingerprint: Fingerprint, guard: MutexGuard<'_, ()>) {
+        let removed = self.refusals.remove(&fingerprint);
+        drop(guard);
         if removed.is_some() {
-            self.meter.refusals(|| self.of_keys.len());
+            self.meter.refusals(|| self.refusals.len());
         }
     }
 
-    /// Forgets the refusals of a key to which something is given back: now, and once more when that
-    /// has been done, which is when this is dropped.
-    pub(super) fn forgetting(self: &Arc<Self>, subject: Subject<'_>) -> Forgetting {
-        let forgetting = Forgetting {
-            denials: Arc::clone(self),
-            whose: subject.fingerprint(),
+    /// Forgets the refusals of a key to which units are returned: now, and again when the returned
+    /// value is dropped, which is when the units have been returned.
+    pub(super) fn invalidate(self: &Arc<Self>, subject: Subject<'_>) -> Invalidation {
+        let invalidation = Invalidation {
+            cache: Arc::clone(self),
+            fingerprint: subject.fingerprint(),
         };
-        forgetting.forget();
-        forgetting
+        invalidation.forget();
+        invalidation
     }
 }
 
-/// Something is being given back.
-pub(super) struct Forgetting {
-    denials: Arc<RefusalCache>,
-    whose: Fingerprint,
+/// A return of units in progress. Forgets the refusals of its key again on drop.
+pub(super) struct Invalidation {
+    cache: Arc<RefusalCache>,
+    fingerprint: Fingerprint,
 }
 
-impl Forgetting {
+impl Invalidation {
     fn forget(&self) {
-        let part = self.denials.part(self.whose);
-        let change = part.change();
-        part.forgotten.fetch_add(1, Ordering::SeqCst);
-        self.denials.remove(self.whose, change);
+        let stripe = self.cache.stripe(self.fingerprint);
+        let guard = stripe.lock();
+        stripe.generation.fetch_add(1, Ordering::SeqCst);
+        self.cache.remove(self.fingerprint, guard);
     }
 }
 
-impl Drop for Forgetting {
+impl Drop for Invalidation {
     fn drop(&mut self) {
         self.forget();
     }
 }
 
 impl CachedRefusal {
-    fn is_of(&self, check: Check<'_>) -> bool {
+    fn matches(&self, check: Check<'_>) -> bool {
         self.cost == check.cost() && self.quotas == *check.quotas()
     }
 
-    fn holds(&self, now: u64) -> bool {
-        (self.answered_at..self.until).contains(&now)
+    fn is_valid(&self, now: u64) -> bool {
+        (self.answered_at..self.expires_at).contains(&now)
     }
 }
 
-impl Part {
+impl Stripe {
     const fn new() -> Self {
         Self {
-            forgotten: AtomicU64::new(0),
-            changes: Mutex::new(()),
+            generation: AtomicU64::new(0),
+            lock: Mutex::new(()),
         }
     }
 
-    fn forgotten(&self) -> u64 {
-        self.forgotten.load(Ordering::SeqCst)
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
     }
 
-    fn change(&self) -> MutexGuard<'_, ()> {
-        // It guards nothing that a panic could leave half done.
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        // A panic cannot leave anything inconsistent: the lock protects no data of its own.
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// For how long a refusal of such a wait is remembered at most: a clock that is 8.3 % slow shows 0.917 of a
-/// time in which one that is 8.3 % fast shows 1.083 of it, and 0.8 is less than 0.917 / 1.083.
-fn held_for(wait: u64) -> u64 {
+/// Returns for how long a refusal with this wait is remembered at most.
+///
+/// A clock that is 8.3 % slow shows 0.917 of a time of which a clock that is 8.3 % fast shows
+/// 1.083, and 0.8 is less than 0.917 / 1.083.
+fn validity(wait: u64) -> u64 {
     wait / 5 * 4
 }
 
-/// How long a refused check is refused, in microseconds.
-fn wait_of(answer: &Answer) -> Option<u64> {
+/// Returns how long a refused check stays refused, in microseconds. `None` if it was admitted.
+fn longest_wait(answer: &Answer) -> Option<u64> {
     let waits = answer.quotas().iter().map(|quota| quota.wait());
     match waits.max()? {
         Wait::Zero => None,
         Wait::Micros(micros) => Some(micros),
         Wait::Never => Some(u64::MAX),
-    }
-}
-
-#[cfg(all(test, feature = "test-util"))]
-mod tests {
-    use super::*;
-    use crate::clock::TestClock;
-    use crate::decision::{QuotaAnswer, Source};
-    use crate::key::Key;
-    use crate::quota::Quota;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// What is asked, by whom.
-    struct Asking {
-        limiter: Key,
-        key: Key,
-        quotas: Quotas,
-    }
-
-    impl Asking {
-        fn new(key: &str, quotas: impl Into<Quotas>) -> Self {
-            Self {
-                limiter: Key::from("l"),
-                key: Key::from(key),
-                quotas: quotas.into(),
-            }
-        }
-
-        fn check(&self, cost: u32) -> Check<'_> {
-            let subject = Subject {
-                limiter: &self.limiter,
-                key: &self.key,
-                quotas: &self.quotas,
-            };
-            Check { subject, cost }
-        }
-    }
-
-    fn denials() -> (Arc<RefusalCache>, TestClock) {
-        let clock = TestClock::new();
-        let meter = StoreMeter::new("test");
-        let denials = RefusalCache::new(Clock::Test(clock.clone()), SECOND, meter);
-        (Arc::new(denials), clock)
-    }
-
-    fn refused(wait: Option<Duration>) -> Answer {
-        let of_quota = QuotaAnswer::refused(5, wait, 2 * SECOND);
-        Answer::new(Source::Redis, [of_quota])
-    }
-
-    #[test]
-    fn a_refusal_holds_for_four_fifths_of_its_wait_from_when_it_was_sent() {
-        let (denials, clock) = denials();
-        let ada = Asking::new("ada", Quota::per_minute(5));
-        let wait = Duration::from_millis(500);
-        let sent = denials.sending(ada.check(1));
-        clock.advance(Duration::from_millis(100));
-        denials.note(ada.check(1), &refused(Some(wait)), sent);
-        assert!(denials.find(ada.check(1)).is_some());
-        clock.advance(Duration::from_micros(299_999));
-        let last = denials.find(ada.check(1)).unwrap();
-        assert_eq!(last.source(), Source::RefusalCache);
-        let left = Wait::Micros(200_001);
-        assert_eq!(last.quotas()[0].wait(), left);
-        clock.advance(Duration::from_micros(1));
-        assert!(denials.find(ada.check(1)).is_none());
-    }
-
-    #[test]
-    fn a_refusal_that_never_ends_is_told_again_until_it_is_too_old() {
-        let (denials, clock) = denials();
-        let ada = Asking::new("ada", Quota::per_minute(5));
-        denials.note(ada.check(9), &refused(None), denials.sending(ada.check(9)));
-        clock.advance(SECOND - Duration::from_micros(1));
-        let last = denials.find(ada.check(9)).unwrap();
-        assert_eq!(last.quotas()[0].wait(), Wait::Never);
-        clock.advance(Duration::from_micros(1));
-        assert!(denials.find(ada.check(9)).is_none());
-    }
-
-    #[test]
-    fn a_refusal_on_its_way_while_something_is_given_back_is_not_remembered() {
-        let (denials, _) = denials();
-        let ada = Asking::new("ada", Quota::per_minute(5));
-        // Sent before, and while Redis is being told.
-        let before = denials.sending(ada.check(1));
-        let forgetting = denials.forgetting(ada.check(1).subject);
-        let meanwhile = denials.sending(ada.check(1));
-        drop(forgetting);
-        for sent in [before, meanwhile] {
-            denials.note(ada.check(1), &refused(Some(SECOND)), sent);
-            assert!(denials.find(ada.check(1)).is_none());
-        }
-        denials.note(
-            ada.check(1),
-            &refused(Some(SECOND)),
-            denials.sending(ada.check(1)),
-        );
-        assert!(denials.find(ada.check(1)).is_some());
-    }
-
-    #[test]
-    fn what_was_forgotten_is_not_copied_back_by_another_thread() {
-        const ROUNDS: usize = 2_000;
-        let (denials, _) = denials();
-        let ada = Asking::new("ada", Quota::per_minute(5));
-        let note = |cost| {
-            let sent = denials.sending(ada.check(cost));
-            denials.note(ada.check(cost), &refused(Some(SECOND)), sent);
-        };
-        let is_done = std::sync::atomic::AtomicBool::new(false);
-        let mut copied_back = 0;
-        std::thread::scope(|scope| {
-            for cost in 2..4 {
-                let (note, is_done) = (&note, &is_done);
-                scope.spawn(move || {
-                    while !is_done.load(Ordering::Relaxed) {
-                        note(cost);
-                    }
-                });
-            }
-            for _ in 0..ROUNDS {
-                let forgetting = denials.forgetting(ada.check(1).subject);
-                note(1);
-                drop(forgetting);
-                // The other threads go on, and remember what they find.
-                std::thread::yield_now();
-                copied_back += usize::from(denials.find(ada.check(1)).is_some());
-            }
-            is_done.store(true, Ordering::Relaxed);
-        });
-        assert_eq!(copied_back, 0, "of {ROUNDS}");
-    }
-
-    #[test]
-    fn a_refusal_ends_before_redis_admits_though_both_clocks_are_slewed() {
-        // The most by which chrony slews a clock, in millionths. That of Redis is fast, ours slow.
-        const SLEW: u64 = 83_334;
-        let (denials, clock) = denials();
-        let ada = Asking::new("ada", Quota::per_minute(5));
-        for wait in [1, 1_000, 500_000, 999_999, 1_250_000] {
-            let sent = denials.sending(ada.check(1));
-            let answer = refused(Some(Duration::from_micros(wait)));
-            denials.note(ada.check(1), &answer, sent);
-            // When Redis admits, and what our clock says has passed until then.
-            let until_admitted = wait * 1_000_000 / (1_000_000 + SLEW);
-            let here = until_admitted * (1_000_000 - SLEW) / 1_000_000;
-            clock.advance(Duration::from_micros(here));
-            assert!(denials.find(ada.check(1)).is_none(), "a wait of {wait} µs");
-            clock.advance(SECOND);
-        }
-    }
-
-    #[test]
-    fn an_admission_ends_the_refusals_of_its_key() {
-        let (denials, _) = denials();
-        let [ada, bob] = ["ada", "bob"].map(|key| Asking::new(key, Quota::per_minute(5)));
-        for asking in [&ada, &bob] {
-            denials.note(
-                asking.check(4),
-                &refused(Some(SECOND)),
-                denials.sending(asking.check(4)),
-            );
-        }
-        let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
-        denials.note(ada.check(1), &admitted, denials.sending(ada.check(1)));
-        assert!(denials.find(ada.check(4)).is_none());
-        assert!(denials.find(bob.check(4)).is_some());
-    }
-
-    #[cfg(feature = "metrics")]
-    #[test]
-    fn the_gauge_follows_what_is_forgotten() {
-        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
-        let told = recorder.handle();
-        let told = || {
-            let text = told.render();
-            let line = text.lines().find(|line| line.starts_with("tollgate_keys{"));
-            line.and_then(|line| line.rsplit(' ').next())
-                .map(str::to_owned)
-        };
-        metrics::with_local_recorder(&recorder, || {
-            let (denials, _) = denials();
-            let ada = Asking::new("ada", Quota::per_minute(5));
-            let refuse = || {
-                let sent = denials.sending(ada.check(1));
-                denials.note(ada.check(1), &refused(Some(SECOND)), sent);
-            };
-            refuse();
-            assert_eq!(told().as_deref(), Some("1"));
-            let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
-            denials.note(ada.check(1), &admitted, denials.sending(ada.check(1)));
-            assert_eq!(told().as_deref(), Some("0"));
-            refuse();
-            assert_eq!(told().as_deref(), Some("1"));
-            drop(denials.forgetting(ada.check(1).subject));
-            assert_eq!(told().as_deref(), Some("0"));
-        });
-    }
-
-    #[test]
-    fn no_more_is_remembered_than_there_is_room_for() {
-        let (denials, _) = denials();
-        let ada = Asking::new("ada", Quota::per_minute(5));
-        for cost in 1..=100 {
-            denials.note(
-                ada.check(cost),
-                &refused(Some(SECOND)),
-                denials.sending(ada.check(cost)),
-            );
-        }
-        let kept = (1..=100).filter(|cost| denials.find(ada.check(*cost)).is_some());
-        assert_eq!(kept.collect::<Vec<_>>(), (93..=100).collect::<Vec<_>>());
-        for key in 0..5 * MAX_KEYS {
-            let asking = Asking::new(&key.to_string(), Quota::per_minute(5));
-            denials.note(
-                asking.check(1),
-                &refused(Some(SECOND)),
-                denials.sending(asking.check(1)),
-            );
-        }
-        assert!(denials.of_keys.len() <= MAX_KEYS);
     }
 }

@@ -1,4 +1,4 @@
-//! What a store is asked.
+//! The requests to a store: checks, refunds, credits, resets and blocks.
 
 use std::time::Duration;
 
@@ -7,36 +7,35 @@ use crate::key::Fingerprint;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 
-/// Under which limiter and key units are counted, and against which quotas.
+/// The limiter and the key under which units are counted, and the quotas that apply.
 ///
-/// [`Check`], [`Reset`], [`Refund`] and [`Credit`] have it in common.
+/// [`Check`], [`Reset`], [`Refund`] and [`Credit`] have one each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
-    /// The limiter's name, in the form in which it is stored.
+    /// The limiter's name, in its stored form.
     pub(crate) limiter: &'a Key,
     pub(crate) key: &'a Key,
     pub(crate) quotas: &'a Quotas,
 }
 
 impl Subject<'_> {
-    /// What stands for limiter and key together.
+    /// Returns the fingerprint of limiter and key together.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.key.fingerprint().within(self.limiter.fingerprint())
     }
 }
 
-/// What all that is asked of a store tells of its subject.
-macro_rules! subject {
-    ($($asked:ident)*) => {$(
-        impl<'a> $asked<'a> {
-            /// The limiter that asks, in the form in which it is stored. Limiters of one name share
-            /// their counts.
+/// Gives each request the accessors of its subject.
+macro_rules! impl_subject_accessors {
+    ($($request:ident)*) => {$(
+        impl<'a> $request<'a> {
+            /// The name of the limiter, in its stored form. Limiters of one name share their counts.
             #[must_use]
             pub fn limiter(&self) -> &'a Key {
                 self.subject.limiter
             }
 
-            /// Who is counted.
+            /// The key that is counted.
             #[must_use]
             pub fn key(&self) -> &'a Key {
                 self.subject.key
@@ -51,9 +50,9 @@ macro_rules! subject {
     )*};
 }
 
-subject!(Check Reset Refund Credit);
+impl_subject_accessors!(Check Reset Refund Credit);
 
-/// One question to a [`Store`](crate::Store): does this cost fit into these quotas of this key?
+/// Asks a [`Store`](crate::Store) whether a cost fits into the quotas of a key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Check<'a> {
@@ -62,22 +61,22 @@ pub struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The units asked for; 0 only looks.
+    /// The units to charge. A cost of 0 charges nothing.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.cost
     }
 }
 
-/// The order to a [`Store`](crate::Store) to forget what is charged to a key.
+/// Tells a [`Store`](crate::Store) to forget what is charged to a key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Reset<'a> {
     pub(crate) subject: Subject<'a>,
 }
 
-/// The order to a [`Store`](crate::Store) to block a key of a limiter, whatever its quotas are, in place
-/// of what was so before.
+/// Tells a [`Store`](crate::Store) to block a key of a limiter, regardless of its quotas. It
+/// replaces an earlier block of the key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Block<'a> {
@@ -87,26 +86,26 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// The limiter that does not admit it, in the form in which it is stored.
+    /// The name of the limiter that blocks the key, in its stored form.
     #[must_use]
     pub fn limiter(&self) -> &'a Key {
         self.limiter
     }
 
-    /// Who is blocked.
+    /// The key to block.
     #[must_use]
     pub fn key(&self) -> &'a Key {
         self.key
     }
 
-    /// For how long, from now on; zero not at all.
+    /// How long the key is blocked from now on. Zero unblocks it.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.duration
     }
 }
 
-/// The order to a [`Store`](crate::Store) to take back units that it charged.
+/// Tells a [`Store`](crate::Store) to take back units that it charged.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Refund<'a> {
@@ -114,33 +113,34 @@ pub struct Refund<'a> {
     pub(crate) units: u32,
     /// The units that were charged.
     pub(crate) cost: u32,
-    /// How many of them may be given back later.
+    /// The charged units that may still be refunded later.
     pub(crate) held: u32,
     pub(crate) answer: &'a Answer,
 }
 
 impl<'a> Refund<'a> {
-    /// How many are to be taken back: no more than were charged.
+    /// The units to take back: no more than were charged.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.units
     }
 
-    /// What the store answered when it charged them.
+    /// The answer with which the store charged them.
     #[must_use]
     pub fn answer(&self) -> &'a Answer {
         self.answer
     }
 
-    /// Of each stored count the strictest quota, by which it was charged, with its answer.
+    /// Returns the strictest quota of each stored count, which charged it, with its answer.
     pub(crate) fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
-        let charging = self.subject.quotas.charging();
+        let charging = self.subject.quotas.strictest_with_index();
         charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
     }
 }
 
-/// The order to a [`Store`](crate::Store) to count fewer units than were charged, whoever charged them.
+/// Tells a [`Store`](crate::Store) to count fewer units than were charged, whichever check charged
+/// them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Credit<'a> {
@@ -149,7 +149,7 @@ pub struct Credit<'a> {
 }
 
 impl Credit<'_> {
-    /// How many fewer are to count in each of the stored counts; none where fewer count than that.
+    /// How many units fewer each stored count holds afterwards; a smaller count drops to zero.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.units

@@ -1,7 +1,4 @@
-//! Where the counts are kept: the [`Store`] trait, and the stores of this crate.
-//!
-//! [`RedisStore`](crate::RedisStore) shares its counts between all processes,
-//! [`MemoryStore`](crate::MemoryStore) keeps them in this one, by the same rules.
+//! The [`Store`] trait.
 
 use std::sync::Arc;
 
@@ -9,17 +6,17 @@ use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::requests::{Block, Check, Credit, Refund, Reset};
-
+use crate::decision::Answer;
 use crate::error::{Error, ErrorKind};
 
-/// Keeps counts, and decides over a check in one atomic step.
+/// Keeps counts, and decides each check in one atomic step.
 ///
-/// A check is admitted if every quota admits it, and then charged to all of them; otherwise it is
-/// charged to none, and nothing is written. A cost of 0 only looks. Time is the store's own.
+/// A check is admitted if every quota admits it, and then charged to all of them. Otherwise it is
+/// charged to none, and nothing is written. A check of cost 0 charges nothing. Time is the store's own.
 ///
 /// # Examples
 ///
-/// A store that refuses whatever costs something, to see how a service takes it:
+/// A store that refuses every check with a cost, to see how a service reacts:
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,17 +36,18 @@ use crate::error::{Error, ErrorKind};
 /// }
 /// ```
 pub trait Store: Send + Sync + 'static {
-    /// Decides over a check, and charges it if it is admitted.
+    /// Decides a check, and charges it if it is admitted.
     ///
-    /// The future owns what it needs. A store that can answer without waiting does so here, with
+    /// The future owns what it needs. A store that can answer without waiting returns
     /// [`StoreFuture::ready`]: the middleware then neither boxes nor awaits.
     fn check(&self, check: Check<'_>) -> StoreFuture;
 
-    /// Does what [`check`](Self::check) does, and where that takes no waiting puts the answer into its
-    /// place: to pass on a future of it takes a store in memory as long as to decide. `None` says that
-    /// it is there.
+    /// Decides as [`check`](Self::check) does, and writes an immediate answer to `answer`.
     ///
-    /// Unless a store says otherwise, this is the future of `check`.
+    /// Returns `None` if the answer was written, else the future of the answer. To move a future of the
+    /// answer takes a store in memory as long as to decide.
+    ///
+    /// The default implementation returns the future of `check`.
     fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
         let _ = answer;
         Some(self.check(check))
@@ -57,131 +55,95 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets what is charged to a key.
     ///
-    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
+    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let _ = reset;
-        StoreFuture::ready(Err(Error::new(
-            ErrorKind::Unsupported,
-            "this store cannot reset a key",
-        )))
+        unsupported("this store cannot reset keys")
     }
 
-    /// Takes back units that it charged, as far as they still count: never another's.
+    /// Takes back units that the store charged, if they still count, and never units of another charge.
     ///
-    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
+    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         let _ = refund;
-        StoreFuture::ready(Err(Error::new(
-            ErrorKind::Unsupported,
-            "this store cannot take units back",
-        )))
+        unsupported("this store cannot refund units")
     }
 
-    /// Counts so many units fewer than were charged, in each of the stored counts, whoever charged them.
+    /// Counts fewer units than were charged, in each stored count and whichever check charged them.
     ///
-    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
-    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
-        let _ = give;
-        StoreFuture::ready(Err(Error::new(
-            ErrorKind::Unsupported,
-            "this store cannot give units",
-        )))
+    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        let _ = credit;
+        unsupported("this store cannot credit units")
     }
 
-    /// BlockList a key of a limiter for a time, or not any more, and says so in its [`blocks`](Self::block_list).
+    /// Blocks a key of a limiter for a time, or unblocks it, and updates the
+    /// [block list](Self::block_list).
     ///
-    /// Unless a store says otherwise, it answers an [`Error`] of kind [`ErrorKind::Unsupported`].
+    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         let _ = block;
-        StoreFuture::ready(Err(Error::new(
-            ErrorKind::Unsupported,
-            "this store cannot block a key",
-        )))
+        unsupported("this store cannot block keys")
     }
 
-    /// What is blocked, where limiters look before they ask.
+    /// Returns the blocked keys, which limiters look up before they ask the store.
     ///
-    /// Unless a store says otherwise, that is nothing.
+    /// The default implementation returns an empty list.
     fn block_list(&self) -> BlockList {
         BlockList::new()
     }
 
-    /// What limiters ask the store through: a deadline, a breaker, and the counts of this process to
-    /// fall back on.
+    /// Returns the circuit breaker through which limiters ask the store: with a deadline, and counts in
+    /// this process to fall back on.
     ///
-    /// Unless a store says otherwise, each limiter has one of its own. A store that keeps one
-    /// and gives it to all has what one limiter learns spare the others.
+    /// The default implementation returns a new one to each limiter. A store that returns clones of one
+    /// circuit breaker shares what one limiter learns with the others.
     fn circuit_breaker(&self) -> CircuitBreaker {
         CircuitBreaker::new()
     }
 }
 
-impl<S: Store + ?Sized> Store for Arc<S> {
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        (**self).check(check)
-    }
-
-    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
-        (**self).check_in_place(check, answer)
-    }
-
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        (**self).reset(reset)
-    }
-
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        (**self).refund(refund)
-    }
-
-    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
-        (**self).credit(give)
-    }
-
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        (**self).block(block)
-    }
-
-    fn block_list(&self) -> BlockList {
-        (**self).block_list()
-    }
-
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        (**self).circuit_breaker()
-    }
+fn unsupported(text: &'static str) -> StoreFuture<()> {
+    StoreFuture::ready(Err(Error::new(ErrorKind::Unsupported, text)))
 }
 
-impl<S: Store + ?Sized> Store for Box<S> {
-    fn check(&self, check: Check<'_>) -> StoreFuture {
-        (**self).check(check)
-    }
+/// Implements [`Store`] for a pointer to a store.
+macro_rules! impl_store_for_pointer {
+    ($($pointer:ident)*) => {$(
+        impl<S: Store + ?Sized> Store for $pointer<S> {
+            fn check(&self, check: Check<'_>) -> StoreFuture {
+                (**self).check(check)
+            }
 
-    fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
-        (**self).check_in_place(check, answer)
-    }
+            fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
+                (**self).check_in_place(check, answer)
+            }
 
-    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        (**self).reset(reset)
-    }
+            fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+                (**self).reset(reset)
+            }
 
-    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        (**self).refund(refund)
-    }
+            fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+                (**self).refund(refund)
+            }
 
-    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
-        (**self).credit(give)
-    }
+            fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+                (**self).credit(credit)
+            }
 
-    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        (**self).block(block)
-    }
+            fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+                (**self).block(block)
+            }
 
-    fn block_list(&self) -> BlockList {
-        (**self).block_list()
-    }
+            fn block_list(&self) -> BlockList {
+                (**self).block_list()
+            }
 
-    fn circuit_breaker(&self) -> CircuitBreaker {
-        (**self).circuit_breaker()
-    }
+            fn circuit_breaker(&self) -> CircuitBreaker {
+                (**self).circuit_breaker()
+            }
+        }
+    )*};
 }
 
-use crate::decision::Answer;
+impl_store_for_pointer!(Arc Box);

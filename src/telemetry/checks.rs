@@ -96,7 +96,7 @@ impl Telemetry {
 
     fn refused(&self, outcome: OutcomeLabel, decision: &DecisionView) {
         self.events.refused(&self.limiter, outcome, decision);
-        if let (Some(busiest), Some(whose)) = (&self.busiest, decision.where_charged()) {
+        if let (Some(busiest), Some(whose)) = (&self.busiest, decision.charged_key()) {
             busiest.refused(&whose.key);
         }
     }

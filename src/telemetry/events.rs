@@ -152,7 +152,7 @@ fn seconds(wait: Option<Duration>) -> Option<f64> {
 }
 
 fn alias(decision: &DecisionView) -> Option<tracing::field::DisplayValue<String>> {
-    let charged_to = decision.where_charged()?;
+    let charged_to = decision.charged_key()?;
     let alias = charged_to.key.fingerprint().alias();
     Some(tracing::field::display(format!("{alias:016x}")))
 }

@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::{Algorithm, MemoryStore};
+use tollgate::{Algorithm, MemoryStore, Promise};
 
 use adversary::{Outcome, Traffic, Wait};
 use support::redis_server::RedisServer;
@@ -124,31 +124,14 @@ const IN_REDIS: [Traffic; 3] = [
     },
 ];
 
-/// The most units in a span as long as the window, and in windows' limits for a span of several.
-struct Promise {
-    in_window: u64,
-    in_windows: fn(windows: u64) -> u64,
-}
-
-/// By the table of `Algorithm`. What is about the limit for steady traffic is the limit of each aligned
-/// window too.
-fn promise(algorithm: Algorithm, limit: u32) -> Promise {
-    let limit = u64::from(limit);
-    match algorithm {
-        Algorithm::SlidingLog | Algorithm::SortedSetLog | Algorithm::SlidingBuckets(_) => Promise {
-            in_window: limit,
-            in_windows: |windows| windows,
-        },
-        Algorithm::SlidingCounter | Algorithm::Gcra => Promise {
-            in_window: 2 * limit - 1,
-            in_windows: |windows| windows + 1,
-        },
-        Algorithm::FixedWindow => Promise {
-            in_window: 2 * limit,
-            in_windows: |windows| windows + 1,
-        },
-        other => panic!("{other} has no promise here"),
-    }
+/// The most units in a span of so many windows. What is about the limit for steady traffic is the limit
+/// of each aligned window too.
+fn max_in_windows(algorithm: Algorithm, windows: u64, limit: u32) -> u64 {
+    let spare = match algorithm.facts().promise {
+        Promise::Limit => 0,
+        _ => 1,
+    };
+    (windows + spare) * u64::from(limit)
 }
 
 fn is_kept(algorithm: Algorithm, traffic: &Traffic, outcome: &Outcome) -> Result<(), String> {
@@ -156,10 +139,7 @@ fn is_kept(algorithm: Algorithm, traffic: &Traffic, outcome: &Outcome) -> Result
         admissions,
         refused,
     } = outcome;
-    let Promise {
-        in_window,
-        in_windows,
-    } = promise(algorithm, traffic.limit());
+    let in_window = algorithm.facts().promise.max_units(traffic.limit());
     // The clocks of the store and of this test differ by some millionths, and the store's is one of
     // whole microseconds.
     let window = traffic.window - traffic.window / 2_000 - Duration::from_micros(2);
@@ -169,7 +149,7 @@ fn is_kept(algorithm: Algorithm, traffic: &Traffic, outcome: &Outcome) -> Result
     let windows = u64::try_from(windows).expect("few");
     let (total, most_in_all) = (
         admissions.total(),
-        in_windows(windows) * u64::from(traffic.limit()),
+        max_in_windows(algorithm, windows, traffic.limit()),
     );
     let said = format!(
         "{algorithm}: at most {most} in a window ({in_window} promised), {total} in {windows} windows \

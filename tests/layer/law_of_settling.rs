@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Decision, MemoryStore, Quota, RateLimiter};
 
-use crate::{ALGORITHMS, used};
+use crate::{algorithms, used};
 
 const LIMIT: u32 = 50;
 const WINDOW: u64 = 1_000;
@@ -54,7 +54,7 @@ proptest! {
     /// At the time of the reservation. Gcra's meter drains all the time, but not within an instant.
     #[test]
     fn what_counts_is_what_others_and_this_one_used_or_the_limit(
-        algorithm in prop::sample::select(&ALGORITHMS[..]),
+        algorithm in prop::sample::select(algorithms().collect::<Vec<_>>()),
         before in others(),
         reserved in 1..=LIMIT,
         given_back in 0..10_u32,
@@ -80,7 +80,7 @@ proptest! {
     /// reserved, never another's; and a count never stands above its limit.
     #[test]
     fn later_more_is_charged_in_full_and_no_more_is_given_back_than_was_reserved(
-        algorithm in prop::sample::select(&ALGORITHMS[..]),
+        algorithm in prop::sample::select(algorithms().collect::<Vec<_>>()),
         before in others(),
         reserved in 1..=LIMIT,
         wait in 0..2 * WINDOW,

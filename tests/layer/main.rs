@@ -23,14 +23,10 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use support::calls::{ok, request};
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SortedSetLog,
-    Algorithm::SlidingCounter,
-    Algorithm::SlidingBuckets(10),
-    Algorithm::FixedWindow,
-    Algorithm::Gcra,
-];
+/// Returns each algorithm, with 10 buckets.
+fn algorithms() -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.iter().map(|facts| facts.with_buckets(10))
+}
 
 /// Each path is a key: `/ada`.
 fn by_path() -> impl KeyExtractor {

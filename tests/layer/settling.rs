@@ -25,7 +25,7 @@ use crate::support::redis_server::RedisServer;
 use crate::support::served::serve;
 use crate::support::store_on;
 use crate::support::test_time::TestTime;
-use crate::{ALGORITHMS, by_path, to, told, used};
+use crate::{algorithms, by_path, to, told, used};
 
 const LIMIT: u32 = 100;
 const COST: u32 = 10;
@@ -595,7 +595,7 @@ async fn settle_late(store: impl Store, algorithm: Algorithm, pass: impl FnOnce(
 
 #[tokio::test]
 async fn settling_after_the_window_has_rolled_changes_nothing() {
-    for algorithm in ALGORITHMS {
+    for algorithm in algorithms() {
         let clock = TestClock::new();
         let store = MemoryStore::with_clock(clock.clone());
         settle_late(store, algorithm, || clock.advance(2 * WINDOW)).await;
@@ -614,7 +614,7 @@ async fn settling_after_the_window_has_rolled_changes_nothing() {
 #[tokio::test]
 async fn settling_after_the_window_has_rolled_changes_nothing_in_redis() {
     let server = RedisServer::start();
-    for algorithm in ALGORITHMS {
+    for algorithm in algorithms() {
         let mut time = TestTime::new(&server);
         settle_late(time.redis.clone(), algorithm, || time.advance(2 * WINDOW)).await;
     }

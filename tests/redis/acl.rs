@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::support::costs::ALGORITHMS;
+use crate::support::costs::algorithms;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 
 /// The rights that a cluster needs as well.
@@ -32,7 +32,7 @@ fn later(store: &RedisStore, millis: u32) -> RedisStore {
 /// Everything that a store does, until something fails.
 async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
     store.ping().await?;
-    for (name, algorithm) in ALGORITHMS {
+    for (name, algorithm) in algorithms() {
         let key = format!("ada:{run}");
         // Some of what was charged expires and is trimmed, and then the clock steps back.
         for millis in [0, 6_000, 12_000, 11_000] {
@@ -119,9 +119,8 @@ async fn a_check_that_fails_for_want_of_a_right_is_charged_to_none_of_its_quotas
     });
     let mut wrong = Vec::new();
     for right in writes {
-        for (first, second) in ALGORITHMS
-            .iter()
-            .flat_map(|first| ALGORITHMS.iter().map(move |second| (first, second)))
+        for (first, second) in
+            algorithms().flat_map(|first| algorithms().map(move |second| (first, second)))
         {
             let limiter = RateLimiter::new(store.clone(), pair(first.1, second.1));
             for before in [0, 3] {

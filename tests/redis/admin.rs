@@ -594,7 +594,10 @@ async fn a_list_of_another_type_is_a_wrong_setup_and_checks_go_on() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             lines.extend(log::kept());
         }
-        let says = ["is known here again", "is not known here: "][usize::from(list_is_bad)];
+        let says = [
+            "refreshing the block list works again",
+            "failed to refresh the block list: ",
+        ][usize::from(list_is_bad)];
         assert!(lines.len() == 1 && lines[0].contains(says), "{lines:?}");
         lines.clear();
         run(&mut server.connect(), &["DEL", LIST]);

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter};
 
 use crate::store_on;
-use crate::support::costs::{ALGORITHMS, calls, forget_calls};
+use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, signal};
 
 /// A limiter whose script the server knows.
@@ -46,7 +46,7 @@ fn scripts_called(connection: &mut redis::Connection) -> u64 {
 async fn checks_of_one_key_travel_as_one_and_are_granted_in_their_order() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for (_, algorithm) in ALGORITHMS {
+    for (_, algorithm) in algorithms() {
         run(&mut connection, &["FLUSHALL"]);
         let quota = Quota::per_day(90).algorithm(algorithm);
         let limiter = limiter(&server, quota).await;

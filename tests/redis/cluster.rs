@@ -77,7 +77,7 @@ mod that_loses_replies {
 
     use crate::proxy::Proxy;
     use crate::store_on;
-    use crate::support::costs::{ALGORITHMS, calls, forget_calls, limiter};
+    use crate::support::costs::{algorithms, calls, forget_calls, limiter};
     use crate::support::redis_server::{RedisServer, run};
 
     /// A cluster that tells clients the port of the proxy, and a store that is behind it.
@@ -145,7 +145,7 @@ mod that_loses_replies {
     async fn nothing_is_sent_again_that_was_executed() {
         let cluster = start().await;
         let mut wrong = Vec::new();
-        for (name, algorithm) in ALGORITHMS {
+        for (name, algorithm) in algorithms() {
             for (step, expected) in [
                 (Step::Check, 68),
                 (Step::Refund, 60),

@@ -5,7 +5,7 @@ use redis::Connection;
 use tollgate::{Algorithm, RateLimiter};
 
 use crate::store_on;
-use crate::support::costs::{ALGORITHMS, commands, fill, forget_calls, limiter, memory_of};
+use crate::support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of};
 use crate::support::redis_server::{RedisServer, times_to_live};
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn no_algorithm_runs_more_than_six_commands_for_a_quota_that_needs_no_trim
     let server = RedisServer::start();
     let store = store_on(&server);
     let mut connection = server.connect();
-    for (name, algorithm) in ALGORITHMS {
+    for (name, algorithm) in algorithms() {
         let strict = limiter(store.clone(), algorithm, 1_000).await;
         let lax = limiter(store.clone(), algorithm, 3_000).await;
         // The last two are asked about a key that has used more than their limit.

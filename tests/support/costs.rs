@@ -11,15 +11,11 @@ use tollgate::{Algorithm, Quota, RateLimiter, RedisStore};
 /// So long that no unit returns and no aligned window ends while a key is filled.
 const WINDOW: Duration = Duration::from_secs(300 * 86_400);
 
-/// Each algorithm, as it is called in a table.
-pub(crate) const ALGORITHMS: [(&str, Algorithm); 6] = [
-    ("SlidingLog", Algorithm::SlidingLog),
-    ("SortedSetLog", Algorithm::SortedSetLog),
-    ("SlidingCounter", Algorithm::SlidingCounter),
-    ("SlidingBuckets(60)", Algorithm::SlidingBuckets(60)),
-    ("FixedWindow", Algorithm::FixedWindow),
-    ("Gcra", Algorithm::Gcra),
-];
+/// Returns each algorithm with its name in tables: `Gcra`, `SlidingBuckets(60)`.
+pub(crate) fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
+    let algorithms = Algorithm::ALL.iter().map(|facts| facts.algorithm);
+    algorithms.map(|algorithm| (&*format!("{algorithm:?}").leak(), algorithm))
+}
 
 /// A limiter that returns nothing while it is measured. The server knows its script already.
 pub(crate) async fn limiter(store: RedisStore, algorithm: Algorithm, limit: u32) -> RateLimiter {

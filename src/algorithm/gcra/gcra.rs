@@ -1,48 +1,47 @@
-//! The generic cell rate algorithm, as a meter: units flow in when they are charged and drain evenly,
-//! a limit of them in a window. Up to the limit may stand in the meter at once.
+//! The generic cell rate algorithm as a meter: a charge raises the level, which drains evenly, by a
+//! limit of units per window. The level is at most the limit.
 //!
 //! The limit per window after a burst of at most the limit, so below twice the limit in any span as
-//! long as the window. Where the limits of one key differ between callers, that is the largest limit
-//! that charged within the span. Counts in whole parts of a unit, so that nothing drifts where the
-//! limit does not divide the window. Twin of `lua/gcra.lua`.
+//! long as the window. If callers share a key with different limits, the limit is the largest one that
+//! charged within the span. Levels are whole parts of a unit, so nothing drifts if the limit does not
+//! divide the window. Twin of `lua/gcra.lua`.
 //!
-//! The meter keeps its level when a lower limit asks. While the level is above the limit of the caller, it
-//! drains by the limit of the last charge, so no caller waits longer than a window.
+//! A check with a lower limit does not lower the level. While the level is above the limit of the
+//! check, it drains at the rate of the last charge, so no caller waits longer than a window.
 //!
-//! Units leave in the order in which they came. A charge is found again by its position: how many
-//! units had flowed in after it. Of those that flowed in later, the ones that were given back are
-//! listed as [`Holes`], so that a refund of one charge takes nothing from another.
+//! Units drain in the order in which they were charged. The position of a charge is the inflow at its
+//! end, so the inflow since tells how many units were charged after it. [`Holes`] lists the refunded
+//! units among those, so that a refund of one charge takes no units of another.
 
 use std::borrow::Cow;
 
-use super::super::arithmetic::saturate;
+use super::super::arithmetic::{saturate, tick, ticks, ticks_up};
+use super::super::counter_state::CountingRule;
+use super::super::quota_check::{Charge, QuotaCheck};
 use super::holes::Holes;
-use crate::algorithm::arithmetic::{tick, ticks, ticks_up};
-use crate::algorithm::counter_state::CountingRule;
-use crate::algorithm::{Charge, QuotaCheck};
 
 /// The level of a meter at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gcra {
     time: u64,
-    /// Whole units that stood in the meter.
+    /// The whole units of the level.
     units: u32,
-    /// How many units drain in a window, as the last charge had it: its limit. Of a level that was brought
-    /// up to a question, as the question has it.
+    /// The units that drain per window: the limit of the last charge. In a current meter, the limit of
+    /// the check if the level is not above it.
     rate: u32,
     /// The part of one more unit, in units × microseconds: a whole unit is a window of them.
     part: u64,
-    /// How many units have flowed in since the meter was empty or this was full.
-    poured: u32,
-    /// Always false. Its spare values hold the discriminant of `State`, which would take 8 bytes more of
-    /// every key.
-    _room: bool,
-    /// Boxed, since most meters never have one.
+    /// The units charged since the meter was empty or the number overflowed.
+    inflow: u32,
+    /// Always false. Its spare values hold the discriminant of `State`, which would otherwise take 8
+    /// more bytes for each key.
+    _niche: bool,
+    /// Boxed, because most meters never have any.
     holes: Option<Box<Holes>>,
 }
 
-/// In which parts of a unit the meter is read: a unit is `whole` of them, and `rate` of them drain
-/// each tick.
+/// The parts of a unit in which levels are calculated: a unit is `whole` parts, and `rate` parts
+/// drain per tick.
 #[derive(Clone, Copy)]
 struct Scale {
     tick: u64,
@@ -58,7 +57,7 @@ impl Scale {
         Self { tick, whole, rate }
     }
 
-    /// A level as whole units, and what is left of one more.
+    /// Splits a level into whole units and the part of one more.
     #[inline(always)]
     fn split(self, level: u64) -> (u32, u64) {
         let units = level / self.whole;
@@ -67,15 +66,15 @@ impl Scale {
 }
 
 impl Gcra {
-    /// The scale of a meter as it is stored. It drains under a limit of 0 too.
+    /// Returns the scale of a stored meter. It drains with a limit of 0 too.
     #[inline(always)]
-    fn scale(&self, question: &QuotaCheck) -> Scale {
-        let rate = if self.units > question.limit {
+    fn scale(&self, check: &QuotaCheck) -> Scale {
+        let rate = if self.units > check.limit {
             self.rate
         } else {
-            question.limit
+            check.limit
         };
-        Scale::new(rate.max(1), question.window)
+        Scale::new(rate.max(1), check.window)
     }
 
     #[inline(always)]
@@ -83,15 +82,15 @@ impl Gcra {
         u64::from(self.units) * scale.whole + ticks_up(self.part, scale.tick)
     }
 
-    /// Returns the level that is left at the time of a question.
+    /// Returns the level that is left at the time of the check.
     #[inline(always)]
-    fn level_at(&self, question: &QuotaCheck, scale: Scale) -> u64 {
-        let passed = ticks(question.now.saturating_sub(self.time), scale.tick);
+    fn level_at(&self, check: &QuotaCheck, scale: Scale) -> u64 {
+        let passed = ticks(check.now.saturating_sub(self.time), scale.tick);
         self.level(scale)
             .saturating_sub(passed.saturating_mul(scale.rate.into()))
     }
 
-    /// Lowers the level as it is stored.
+    /// Lowers the stored level.
     fn lower(&mut self, scale: Scale, taken: u64) {
         let level = self.level(scale).saturating_sub(taken);
         (self.units, self.part) = scale.split(level);
@@ -99,46 +98,46 @@ impl Gcra {
 }
 
 impl CountingRule for Gcra {
-    fn is_after(&self, question: &QuotaCheck) -> bool {
-        self.time > question.now
+    fn is_in_future(&self, check: &QuotaCheck) -> bool {
+        self.time > check.now
     }
 
-    /// Without the holes, which time does not change.
+    /// Leaves out the holes, which time does not change.
     #[inline(always)]
-    fn at(&self, question: &QuotaCheck) -> Cow<'_, Self> {
-        let scale = self.scale(question);
+    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
+        let scale = self.scale(check);
         let level = self.level(scale);
-        let time = self.time.min(question.now);
-        let passed = ticks(question.now - time, scale.tick);
+        let time = self.time.min(check.now);
+        let passed = ticks(check.now - time, scale.tick);
         let drained = passed.saturating_mul(scale.rate.into());
         Cow::Owned(if drained >= level {
             Self {
-                time: question.now,
-                rate: question.limit,
+                time: check.now,
+                rate: check.limit,
                 ..Self::default()
             }
         } else {
             let (units, part) = scale.split(level - drained);
             Self {
-                // Not now: the rest of a tick goes on counting.
+                // Not `check.now`: the started tick has not drained yet.
                 time: time + passed * scale.tick,
                 units,
                 rate: scale.rate,
                 part,
-                poured: self.poured,
+                inflow: self.inflow,
                 holes: None,
-                _room: false,
+                _niche: false,
             }
         })
     }
 
     #[inline(always)]
-    fn become_now(&mut self, now: Self) {
-        if now.poured == 0 {
+    fn store(&mut self, now: Self) {
+        if now.inflow == 0 {
             self.holes = None;
         }
         (self.time, self.units, self.part) = (now.time, now.units, now.part);
-        (self.rate, self.poured) = (now.rate, now.poured);
+        (self.rate, self.inflow) = (now.rate, now.inflow);
     }
 
     fn used(&self, _: &QuotaCheck) -> u64 {
@@ -146,49 +145,52 @@ impl CountingRule for Gcra {
     }
 
     #[inline(always)]
-    fn until(&self, question: &QuotaCheck, target: u64) -> u64 {
-        let scale = Scale::new(self.rate, question.window);
+    fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
+        let scale = Scale::new(self.rate, check.window);
         let over = self.level(scale).saturating_sub(target * scale.whole);
         let ticks = over.div_ceil(scale.rate.into());
-        (ticks * scale.tick).saturating_sub(question.now - self.time)
+        (ticks * scale.tick).saturating_sub(check.now - self.time)
     }
 
-    fn is_idle(&self, question: &QuotaCheck) -> bool {
+    fn is_idle(&self, check: &QuotaCheck) -> bool {
         let limit = self.rate;
-        let question = QuotaCheck { limit, ..*question };
-        self.at(&question).used(&question) == 0
+        let check = QuotaCheck { limit, ..*check };
+        self.current(&check).used(&check) == 0
     }
 
     #[inline(always)]
-    fn add(&mut self, question: &QuotaCheck, cost: u64) -> bool {
+    fn charge(&mut self, check: &QuotaCheck, cost: u64) -> bool {
         let cost = saturate(cost);
         self.units = self.units.saturating_add(cost);
-        self.rate = question.limit;
-        let poured = self.poured.checked_add(cost);
-        if poured.is_none() {
+        self.rate = check.limit;
+        let inflow = self.inflow.checked_add(cost);
+        if inflow.is_none() {
             self.holes = None;
         }
-        self.poured = poured.unwrap_or(cost);
-        poured.is_none()
+        self.inflow = inflow.unwrap_or(cost);
+        inflow.is_none()
     }
 
-    /// The position of the end of the charge.
-    fn mark(&self, _: &QuotaCheck) -> u64 {
-        self.poured.into()
+    /// Returns the position of the end of the charge.
+    fn position(&self, _: &QuotaCheck) -> u64 {
+        self.inflow.into()
     }
 
-    /// Units drain in the order in which they flowed in. So the level minus all that flowed in after a charge
-    /// is the most that can be left of it.
-    fn take(&mut self, question: &QuotaCheck, charge: Charge, units: u64) -> bool {
-        let scale = self.scale(question);
-        let (end, poured) = (charge.receipt.mark, u64::from(self.poured));
-        if end > poured {
-            // It flowed into another meter, which began in the same microsecond.
+    /// Units drain in the order in which they were charged. So the level minus the units charged later
+    /// is the most that can be left of the charge.
+    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) -> bool {
+        let scale = self.scale(check);
+        let (end, inflow) = (charge.receipt.mark, u64::from(self.inflow));
+        if end > inflow {
+            // The charge belongs to another meter, which began in the same microsecond.
             return false;
         }
-        let given_back = self.holes.as_deref().map_or(0, |holes| holes.after(end));
-        let after = (poured - end).saturating_sub(given_back);
-        let level = self.level_at(question, scale);
+        let returned = self
+            .holes
+            .as_deref()
+            .map_or(0, |holes| holes.units_after(end));
+        let after = (inflow - end).saturating_sub(returned);
+        let level = self.level_at(check, scale);
         let left = level.saturating_sub(after * scale.whole);
         let taken = left.min(units * scale.whole);
         if taken == 0 {
@@ -200,20 +202,20 @@ impl CountingRule for Gcra {
             let holes = self.holes.get_or_insert_default();
             let start = end.saturating_sub(charge.cost.into());
             holes.add(start, end, taken, charge.is_open);
-            holes.forget_drained(poured, self.units.into());
+            holes.drop_drained(inflow, self.units.into());
         }
         true
     }
 
-    /// The oldest units go, which would drain next.
-    fn credit(&mut self, question: &QuotaCheck, units: u64) {
-        let scale = self.scale(question);
+    /// Takes the oldest units, which would drain next.
+    fn credit(&mut self, check: &QuotaCheck, units: u64) {
+        let scale = self.scale(check);
         let left = u64::from(self.units).saturating_sub(units);
-        if self.units > question.limit && left <= question.limit.into() {
-            // From here on it drains slower for this limit. What has drained until now stays so.
+        if self.units > check.limit && left <= check.limit.into() {
+            // From here on the meter drains slower with this limit. What has drained stays drained.
             let rate = self.rate;
-            self.settle(question);
-            (self.time, self.rate) = (question.now, rate);
+            self.advance(check);
+            (self.time, self.rate) = (check.now, rate);
         }
         self.lower(scale, units * scale.whole);
     }

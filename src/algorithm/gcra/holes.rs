@@ -1,41 +1,40 @@
-//! The units of a meter that were given back, by their position among all that flowed in. Twin of
-//! `lua/holes.lua`.
+//! The refunded units of a meter, by their position in its inflow. Twin of `lua/holes.lua`.
 
-/// How many holes a meter remembers. Where there are more, the two neighbours with the fewest units
-/// become one. A charge between them then gets up to so many units less back, never more.
+/// The most holes of a meter. One more merges the two neighbours with the fewest units. A refund of a
+/// charge between them then takes up to that many units less, never more.
 const MAX_HOLES: usize = 32;
 
-/// Ranges of positions in which units were given back, oldest first.
+/// The ranges of positions in which units were refunded, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holes(Vec<Hole>);
 
-/// Charges in a row that gave back units. All but the last are closed: their holders can give back no
-/// more.
+/// A row of charges of which units were refunded. All but the last are closed: no later refund can
+/// take more of them.
 #[derive(Clone, Copy, Debug)]
 struct Hole {
     /// The start of the first charge.
     start: u64,
-    /// The end of the last charge. If it is open, one less, so that no hole joins behind it: it will count
-    /// the holes behind itself.
+    /// The end of the last charge. One less if that charge is open, so that no later hole joins this
+    /// one: a refund of the open charge has to count the holes behind it.
     end: u64,
-    /// How many of their units were given back.
+    /// The refunded units of these charges.
     units: u64,
 }
 
 impl Holes {
-    /// How many units were given back of what flowed in after a position.
-    pub(super) fn after(&self, position: u64) -> u64 {
+    /// Returns the refunded units that were charged after a position.
+    pub(super) fn units_after(&self, position: u64) -> u64 {
         let after = self.0.iter().rev();
         let after = after.take_while(|hole| hole.start >= position);
         after.map(|hole| hole.units).sum()
     }
 
-    /// Notes that units of one charge were given back, and whether more of them may be.
+    /// Adds refunded units of one charge. An open charge may be refunded again.
     pub(super) fn add(&mut self, start: u64, end: u64, units: u64, is_open: bool) {
         let index = self.0.partition_point(|hole| hole.end <= start);
         let until = end.saturating_sub(is_open.into());
         match self.0.get_mut(index) {
-            // Part of it was given back before.
+            // Part of the charge was refunded before.
             Some(hole) if hole.start < end => {
                 hole.units += units;
                 hole.end = hole.end.max(until);
@@ -58,7 +57,7 @@ impl Holes {
         }
     }
 
-    /// Makes a hole and the next one into one, if no charge between them is open.
+    /// Merges a hole with the next one if they touch: no charge between them is open.
     fn join(&mut self, index: usize) {
         if let Some([one, next]) = self.0.get(index..).and_then(|holes| holes.first_chunk())
             && one.end == next.start
@@ -67,7 +66,7 @@ impl Holes {
         }
     }
 
-    /// Returns the first of the two neighbours with the fewest units.
+    /// Returns the index of the first of the two neighbours with the fewest units.
     fn smallest_pair(&self) -> usize {
         let pairs = self.0.iter().zip(self.0.iter().skip(1));
         let units = pairs.map(|(one, next)| one.units + next.units);
@@ -85,13 +84,13 @@ impl Holes {
         }
     }
 
-    /// Forgets holes before which no unit stands any more, of so many that have flowed in and so many
-    /// whole ones that stand.
-    pub(super) fn forget_drained(&mut self, poured: u64, standing: u64) {
-        let mut given_back = 0;
+    /// Drops the holes before which all units have drained, given the inflow and the whole units of the
+    /// level.
+    pub(super) fn drop_drained(&mut self, inflow: u64, level: u64) {
+        let mut refunded = 0;
         let kept = self.0.iter().rev().take_while(|hole| {
-            given_back += hole.units;
-            standing >= poured.saturating_sub(hole.start + given_back)
+            refunded += hole.units;
+            level >= inflow.saturating_sub(hole.start + refunded)
         });
         let drained = self.0.len() - kept.count();
         self.0.drain(..drained);
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_in_a_row_are_one_hole_in_whatever_order_they_are_given_back() {
+    fn charges_in_a_row_are_one_hole_in_any_order_of_refunds() {
         for order in [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 2, 0]] {
             let mut holes = Holes::default();
             for charge in order {
@@ -121,12 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_that_may_give_back_more_counts_the_hole_behind_it() {
+    fn an_open_charge_does_not_join_the_hole_behind_it() {
         let mut holes = Holes::default();
         holes.add(0, 5, 2, true);
         holes.add(5, 10, 5, false);
         assert_eq!(shown(&holes), [(0, 4, 2), (5, 10, 5)]);
-        assert_eq!(holes.after(5), 5);
+        assert_eq!(holes.units_after(5), 5);
         holes.add(0, 5, 1, false);
         assert_eq!(shown(&holes), [(0, 10, 8)]);
     }
@@ -138,12 +137,12 @@ mod tests {
         holes.add(10, 15, 2, true);
         holes.add(10, 15, 1, false);
         assert_eq!(shown(&holes), [(0, 5, 5), (10, 15, 3)]);
-        assert_eq!([5, 10].map(|end| holes.after(end)), [3, 3]);
-        assert_eq!([0, 15, 20].map(|end| holes.after(end)), [8, 0, 0]);
+        assert_eq!([5, 10].map(|end| holes.units_after(end)), [3, 3]);
+        assert_eq!([0, 15, 20].map(|end| holes.units_after(end)), [8, 0, 0]);
     }
 
     #[test]
-    fn where_there_are_too_many_the_two_smallest_become_one_and_no_charge_gets_more() {
+    fn too_many_holes_merge_the_two_smallest_and_no_charge_gets_more() {
         let mut holes = Holes::default();
         for charge in 0..=MAX_HOLES as u64 {
             let units = if charge < 7 { 3 } else { 1 };
@@ -151,21 +150,21 @@ mod tests {
         }
         assert_eq!(holes.0.len(), MAX_HOLES);
         assert_eq!(shown(&holes)[7], (70, 85, 2));
-        assert_eq!(holes.after(0), MAX_HOLES as u64 + 1 + 7 * 2);
-        // The hole at 80 is behind the charge at 75 to 80, and is not counted there any more.
-        assert_eq!(holes.after(80), MAX_HOLES as u64 - 8);
-        assert_eq!(holes.after(90), MAX_HOLES as u64 - 8);
+        assert_eq!(holes.units_after(0), MAX_HOLES as u64 + 1 + 7 * 2);
+        // The hole at 80 is behind the charge at 75 to 80, and is no longer counted there.
+        assert_eq!(holes.units_after(80), MAX_HOLES as u64 - 8);
+        assert_eq!(holes.units_after(90), MAX_HOLES as u64 - 8);
     }
 
     #[test]
-    fn a_hole_is_forgotten_once_nothing_stands_before_it() {
+    fn a_hole_is_dropped_once_all_before_it_has_drained() {
         let mut holes = Holes::default();
         holes.add(5, 10, 5, false);
         holes.add(15, 20, 5, false);
-        // 5 to 20 of 0 to 20: of the first five one stands, and of the middle five all.
-        holes.forget_drained(20, 6);
+        // Of 20 units charged and 10 refunded, one of the first five is left, and all of the middle five.
+        holes.drop_drained(20, 6);
         assert_eq!(shown(&holes).len(), 2);
-        holes.forget_drained(20, 4);
+        holes.drop_drained(20, 4);
         assert_eq!(shown(&holes), [(15, 20, 5)]);
     }
 }

@@ -1,4 +1,4 @@
-//! The generic cell rate algorithm, and the list of units given back out of order that it needs.
+//! The generic cell rate algorithm, and the list of refunded units that it needs.
 
 mod gcra;
 mod holes;

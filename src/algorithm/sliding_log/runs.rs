@@ -1,33 +1,36 @@
-//! The units of a log in eight bytes for each time at which some were charged.
+//! The units of a log, packed into eight bytes for each time of a charge.
 //!
-//! A run is a number: how long after a common base its units were charged, and how many they are. Ten
-//! units at ten times are 80 bytes, a hundred thousand at one time are eight. What has no place in a
-//! run goes into another of the same time.
+//! A run is one number: the time of its units since a common base, and their count. Ten units at ten
+//! times are 80 bytes, a hundred thousand at one time are eight. Units that do not fit into a run go
+//! into another one of the same time.
 
 use super::super::arithmetic::saturate;
 
-/// The bits of a run that count its units; the others are its time. 2^45 microseconds are 407 days,
+/// The bits of a run that count its units; the other 45 are its time. 2^45 microseconds are 407 days,
 /// and no window is longer than 366.
 const UNIT_BITS: u32 = 19;
-const MOST_UNITS: u64 = (1 << UNIT_BITS) - 1;
-const MOST_TIME: u64 = u64::MAX >> UNIT_BITS;
+const MAX_UNITS: u64 = (1 << UNIT_BITS) - 1;
+const MAX_TIME: u64 = u64::MAX >> UNIT_BITS;
 
-/// A buffer this small is kept until the key is forgotten: traffic that comes and goes would have it
-/// freed and allocated again and again.
-const KEPT_CAPACITY: usize = 16;
+/// The capacity below which a buffer never shrinks. Otherwise intermittent traffic would free and
+/// allocate it again and again.
+const MIN_CAPACITY: usize = 16;
 
-/// The units that were charged, oldest first.
+/// The length up to which a full log moves its runs rather than grow.
+const FEW_RUNS: usize = 64;
+
+/// The charged units, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     packed: Vec<u64>,
-    /// The first run that has not been dropped.
+    /// The index of the first run that has not been dropped.
     start: u32,
-    /// Of all runs.
+    /// The units of all runs.
     units: u32,
     base: u64,
 }
 
-/// The units that were charged at a time.
+/// The units charged at one time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) time: u64,
@@ -37,7 +40,7 @@ pub(super) struct Run {
 impl Runs {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.live().is_empty()
+        self.stored().is_empty()
     }
 
     #[inline]
@@ -47,25 +50,26 @@ impl Runs {
 
     #[inline]
     pub(super) fn first(&self) -> Option<Run> {
-        self.live().first().map(|run| self.unpack(*run))
+        self.stored().first().map(|run| self.unpack(*run))
     }
 
     #[inline]
     pub(super) fn last(&self) -> Option<Run> {
-        self.live().last().map(|run| self.unpack(*run))
+        self.stored().last().map(|run| self.unpack(*run))
     }
 
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = Run> {
-        self.live().iter().map(|run| self.unpack(*run))
+        self.stored().iter().map(|run| self.unpack(*run))
     }
 
-    /// When the unit at `index` was charged, counted from 0 at the oldest. Walks there from the
-    /// nearer end, unless each run is a unit: to know when a cost fits, no further than that many
-    /// units, save where a limit was lowered.
+    /// Returns when the unit at `index` was charged, counted from 0 at the oldest.
+    ///
+    /// Walks there from the nearer end, unless each run is one unit. To find out when a cost fits, the
+    /// walk is at most as long as the cost, unless the limit was lowered.
     pub(super) fn time_of(&self, index: u32) -> u64 {
-        let live = self.live();
-        if live.len() == self.units as usize {
-            return live
+        let stored = self.stored();
+        if stored.len() == self.units as usize {
+            return stored
                 .get(index as usize)
                 .map_or(0, |run| self.unpack(*run).time);
         }
@@ -85,28 +89,27 @@ impl Runs {
         found.map_or(0, |run| run.time)
     }
 
-    /// Adds units that were charged at a time, which is none before the last run's. Room is made for
-    /// no more than `limit` runs.
+    /// Adds units of a time that is not before the last run's. Reserves room for at most `limit` runs.
     #[inline]
     pub(super) fn push(&mut self, time: u64, units: u32, limit: u32) {
         if self.is_empty() {
             self.clear();
             self.base = time;
         }
-        if time - self.base > MOST_TIME {
+        if time - self.base > MAX_TIME {
             self.rebase();
         }
-        let time = (time - self.base).min(MOST_TIME);
+        let time = (time - self.base).min(MAX_TIME);
         let mut left = u64::from(units);
         if let Some(last) = self.packed.last_mut()
             && *last >> UNIT_BITS == time
         {
-            let more = left.min(MOST_UNITS - (*last & MOST_UNITS));
+            let more = left.min(MAX_UNITS - (*last & MAX_UNITS));
             *last += more;
             left -= more;
         }
         while left > 0 {
-            let more = left.min(MOST_UNITS);
+            let more = left.min(MAX_UNITS);
             self.make_room(limit);
             self.packed.push(time << UNIT_BITS | more);
             left -= more;
@@ -114,7 +117,7 @@ impl Runs {
         self.units += units;
     }
 
-    /// Drops the runs from the first on as long as `is_dropped` says so; whether it dropped any.
+    /// Drops runs from the first on while `is_dropped` returns true. Returns whether it dropped any.
     #[inline]
     pub(super) fn drop_while(&mut self, is_dropped: impl Fn(u64) -> bool) -> bool {
         let before = self.start;
@@ -131,7 +134,7 @@ impl Runs {
         dropped
     }
 
-    /// Drops up to so many units, the oldest first.
+    /// Drops up to `units` units, the oldest first.
     pub(super) fn drop_first(&mut self, units: u32) {
         let mut left = units;
         while let Some(run) = self.first()
@@ -148,7 +151,7 @@ impl Runs {
         self.shrink();
     }
 
-    /// Drops the runs after `time`, and says how many units they had.
+    /// Drops the runs after `time`. Returns the number of their units.
     pub(super) fn drop_after(&mut self, time: u64) -> u32 {
         let mut dropped = 0;
         while let Some(run) = self.last()
@@ -161,7 +164,7 @@ impl Runs {
         dropped
     }
 
-    /// Takes up to so many of the units that were charged at a time, and says how many.
+    /// Removes up to `units` units of one time. Returns how many it removed.
     pub(super) fn take(&mut self, time: u64, units: u32) -> u32 {
         self.drop_space();
         let Some(time) = time.checked_sub(self.base) else {
@@ -173,18 +176,18 @@ impl Runs {
             if *run >> UNIT_BITS != time || taken == u64::from(units) {
                 break;
             }
-            let more = (*run & MOST_UNITS).min(u64::from(units) - taken);
+            let more = (*run & MAX_UNITS).min(u64::from(units) - taken);
             *run -= more;
             taken += more;
         }
-        self.packed.retain(|run| run & MOST_UNITS > 0);
+        self.packed.retain(|run| run & MAX_UNITS > 0);
         let taken = saturate(taken);
         self.units -= taken;
         taken
     }
 
     #[inline]
-    fn live(&self) -> &[u64] {
+    fn stored(&self) -> &[u64] {
         self.packed.get(self.start as usize..).unwrap_or_default()
     }
 
@@ -192,11 +195,11 @@ impl Runs {
     fn unpack(&self, run: u64) -> Run {
         Run {
             time: self.base + (run >> UNIT_BITS),
-            units: saturate(run & MOST_UNITS),
+            units: saturate(run & MAX_UNITS),
         }
     }
 
-    /// Counts time from the oldest run on.
+    /// Moves the base to the oldest run.
     fn rebase(&mut self) {
         self.drop_space();
         let Some(first) = self.packed.first().map(|run| run >> UNIT_BITS) else {
@@ -208,8 +211,10 @@ impl Runs {
         self.base += first;
     }
 
-    /// Makes room for one run more: where some were dropped, if that is a fifth or the whole is soon
-    /// moved; else by growing by half, and beyond the limit by a quarter, so that a run is moved a few
+    /// Makes room for one more run.
+    ///
+    /// Reuses the space of dropped runs if that is a fifth of the buffer, or if the log is full and
+    /// short. Otherwise grows by half, and beyond the limit by a quarter, so that a run is moved a few
     /// times at most.
     #[inline]
     fn make_room(&mut self, limit: u32) {
@@ -218,32 +223,33 @@ impl Runs {
             return;
         }
         let is_full = length >= limit as usize;
-        if start > 0 && (start * 5 >= length || is_full && length <= SOON_MOVED) {
+        if start > 0 && (start * 5 >= length || is_full && length <= FEW_RUNS) {
             self.drop_space();
         } else {
-            let most = (limit as usize)
+            let max_growth = (limit as usize)
                 .saturating_sub(length)
                 .max(length / 4)
                 .max(1);
-            self.packed.reserve_exact((length / 2).max(5).min(most));
+            self.packed
+                .reserve_exact((length / 2).max(5).min(max_growth));
         }
     }
 
-    /// Gives memory back when little of it is used.
+    /// Frees memory if little of it is used.
     #[inline]
     fn shrink(&mut self) {
         let capacity = self.packed.capacity();
         if self.is_empty() {
             self.clear();
         }
-        if capacity > KEPT_CAPACITY && self.live().len() < capacity / 4 {
+        if capacity > MIN_CAPACITY && self.stored().len() < capacity / 4 {
             self.drop_space();
-            let kept = (self.packed.len() * 2).max(KEPT_CAPACITY);
-            self.packed.shrink_to(kept);
+            let capacity = (self.packed.len() * 2).max(MIN_CAPACITY);
+            self.packed.shrink_to(capacity);
         }
     }
 
-    /// Moves the runs to where the dropped ones were.
+    /// Moves the runs to the start of the buffer.
     fn drop_space(&mut self) {
         self.packed.drain(..self.start as usize);
         self.start = 0;
@@ -254,9 +260,6 @@ impl Runs {
         self.start = 0;
     }
 }
-
-/// Of how few runs all are moved rather than room made.
-const SOON_MOVED: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -1,76 +1,80 @@
-//! The exact sliding window: when each unit was charged.
+//! The exact sliding window: the time of each charged unit.
 //!
 //! A unit charged at *t* counts in [*t*, *t* + window). Twin of `lua/sliding_log.lua`, with one
-//! difference that cannot be seen: units of one microsecond are one run here and equal entries
-//! there.
+//! difference that has no effect: units of one microsecond are one run here and equal entries there.
 //!
-//! A check of one unit looks at the ends of the log. What has expired is walked over once, by the
-//! check that drops it.
+//! A check of one unit looks at the ends of the log. Expired units are walked over once, by the check
+//! that drops them.
 
 use super::super::arithmetic::saturate;
 use super::super::quota_check::{Charge, QuotaCheck, Verdict};
 use super::runs::{Run, Runs};
 use crate::decision::{Receipt, Wait};
 
-/// The units that were charged, oldest first.
+/// The charged units, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct SlidingLog {
     runs: Runs,
 }
 
 impl SlidingLog {
-    /// Asks, and charges what fits.
+    /// Evaluates the check, and charges it if it fits.
     #[inline]
-    pub(crate) fn check(&mut self, question: QuotaCheck) -> Verdict {
-        let QuotaCheck { limit, cost, .. } = question;
-        let renewed = cost > 0 && self.settle(question);
+    pub(crate) fn check(&mut self, check: QuotaCheck) -> Verdict {
+        let QuotaCheck { limit, cost, .. } = check;
+        let renewed = cost > 0 && self.advance(check);
         let used = u64::from(self.runs.units()) + u64::from(cost);
         if cost == 0 || used > limit.into() {
-            let asked = self.judge(question);
-            return Verdict { renewed, ..asked };
+            let verdict = self.judge(check);
+            return Verdict { renewed, ..verdict };
         }
-        let renewed = self.charge(question) | renewed;
+        let renewed = self.charge(check) | renewed;
         Verdict {
             used: saturate(used),
             wait: Wait::Zero,
-            // Nothing is over the limit now: the first unit to leave makes room.
-            reset: self.runs.first().map_or(0, |run| returns_in(run, question)),
+            // The log is within the limit: the first unit that returns makes room.
+            reset: self.runs.first().map_or(0, |run| returns_in(run, check)),
             renewed,
             receipt: Receipt::default(),
         }
     }
 
-    pub(crate) fn ask(&mut self, question: QuotaCheck) -> Verdict {
-        let renewed = question.cost > 0 && self.settle(question);
-        let asked = self.judge(question);
-        Verdict { renewed, ..asked }
+    /// Evaluates the check without charging it.
+    pub(crate) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
+        let renewed = check.cost > 0 && self.advance(check);
+        let verdict = self.judge(check);
+        Verdict { renewed, ..verdict }
     }
 
-    /// Brings the log up to now; whether that renews it.
+    /// Brings the log up to now. Returns whether that renews its time to live.
     #[inline]
-    fn settle(&mut self, question: QuotaCheck) -> bool {
-        self.rewind(question) | self.trim(question)
+    fn advance(&mut self, check: QuotaCheck) -> bool {
+        self.rewind(check) | self.trim(check)
     }
 
-    /// What a quota says of the log as it is.
-    fn judge(&self, question: QuotaCheck) -> Verdict {
-        let QuotaCheck { limit, cost, .. } = question;
-        let skipped = if cost > 0 { 0 } else { self.expired(question) };
+    /// Compares the log as it is with the quota.
+    fn judge(&self, check: QuotaCheck) -> Verdict {
+        let QuotaCheck { limit, cost, .. } = check;
+        let skipped = if cost > 0 {
+            0
+        } else {
+            self.expired_units(check)
+        };
         let used = self.runs.units() - skipped;
 
         let returns_in = |index: u32| {
             let time = self.runs.time_of(skipped + index);
-            returns_in(Run { time, units: 1 }, question)
+            returns_in(Run { time, units: 1 }, check)
         };
         let wait = if cost > limit {
             Wait::Never
         } else if u64::from(used) + u64::from(cost) <= u64::from(limit) {
             Wait::Zero
         } else {
-            // That many units must leave, and they leave in order.
+            // That many units must return, and they return in order.
             Wait::Micros(returns_in(used - (limit - cost) - 1))
         };
-        // Where the limit was lowered below what is used, some leave before one more fits.
+        // If the limit was lowered below the used units, the surplus returns before one more fits.
         let surplus = used.saturating_sub(limit);
         let reset = if surplus < used {
             returns_in(surplus)
@@ -82,36 +86,36 @@ impl SlidingLog {
             wait,
             reset,
             renewed: false,
-            // The units of a log are found by their time.
+            // A refund finds the units of a log by their time.
             receipt: Receipt::default(),
         }
     }
 
-    /// Renews when the log begins.
-    pub(crate) fn charge(&mut self, question: QuotaCheck) -> bool {
+    /// Charges the cost. Renews the time to live if the log was empty.
+    pub(crate) fn charge(&mut self, check: QuotaCheck) -> bool {
         let begins = self.runs.is_empty();
-        self.runs.push(question.now, question.cost, question.limit);
+        self.runs.push(check.now, check.cost, check.limit);
         begins
     }
 
-    pub(crate) fn is_idle(&self, question: QuotaCheck) -> bool {
-        self.runs.last().is_none_or(|run| expired(run, question))
+    pub(crate) fn is_idle(&self, check: QuotaCheck) -> bool {
+        self.runs.last().is_none_or(|run| is_expired(run, check))
     }
 
-    pub(crate) fn refund(&mut self, question: QuotaCheck, charge: Charge, units: u32) -> bool {
+    pub(crate) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
         let charged = Run {
             time: charge.time,
             units,
         };
-        if expired(charged, question) {
+        if is_expired(charged, check) {
             return false;
         }
         self.runs.take(charge.time, units) > 0 && !self.runs.is_empty()
     }
 
-    /// The oldest go: they would be back soon. What has expired goes with them.
-    pub(crate) fn credit(&mut self, question: QuotaCheck, units: u32) -> bool {
-        let expired = self.expired(question);
+    /// Drops the oldest units, which would return soonest, and the expired ones.
+    pub(crate) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
+        let expired = self.expired_units(check);
         let used = self.runs.units() - expired;
         if used == 0 || units == 0 {
             return false;
@@ -120,11 +124,11 @@ impl SlidingLog {
         !self.runs.is_empty()
     }
 
-    /// A clock that stepped back leaves units after now: they are charged now, so that none counts
-    /// for longer than a window.
+    /// Moves units in the future to now, so that none counts for longer than a window. There are some
+    /// if the clock stepped back.
     #[inline]
-    fn rewind(&mut self, question: QuotaCheck) -> bool {
-        let QuotaCheck { now, limit, .. } = question;
+    fn rewind(&mut self, check: QuotaCheck) -> bool {
+        let QuotaCheck { now, limit, .. } = check;
         if self.runs.last().is_none_or(|run| run.time <= now) {
             return false;
         }
@@ -133,32 +137,31 @@ impl SlidingLog {
         true
     }
 
-    /// Forgets what no longer counts. Renews where something is left: a log that is gone has
-    /// nothing to keep.
+    /// Drops expired units. Returns whether that renews the time to live: an empty log has none.
     #[inline]
-    fn trim(&mut self, question: QuotaCheck) -> bool {
+    fn trim(&mut self, check: QuotaCheck) -> bool {
         self.runs
-            .drop_while(|time| time + question.window <= question.now)
+            .drop_while(|time| time + check.window <= check.now)
             && !self.runs.is_empty()
     }
 
-    /// How many units do not count any more, and have not been forgotten.
-    fn expired(&self, question: QuotaCheck) -> u32 {
-        if self.is_idle(question) {
+    /// Returns the number of expired units that have not been dropped.
+    fn expired_units(&self, check: QuotaCheck) -> u32 {
+        if self.is_idle(check) {
             return self.runs.units();
         }
-        let gone = self.runs.iter().take_while(|run| expired(*run, question));
-        saturate(gone.map(|run| u64::from(run.units)).sum())
+        let expired = self.runs.iter().take_while(|run| is_expired(*run, check));
+        saturate(expired.map(|run| u64::from(run.units)).sum())
     }
 }
 
-fn expired(run: Run, question: QuotaCheck) -> bool {
-    run.time + question.window <= question.now
+fn is_expired(run: Run, check: QuotaCheck) -> bool {
+    run.time + check.window <= check.now
 }
 
-/// How long until units return; those of a time after now as if they were charged now.
-fn returns_in(run: Run, question: QuotaCheck) -> u64 {
-    run.time.min(question.now) + question.window - question.now
+/// Returns the time until a run returns. A run in the future counts as charged now.
+fn returns_in(run: Run, check: QuotaCheck) -> u64 {
+    run.time.min(check.now) + check.window - check.now
 }
 
 #[cfg(test)]
@@ -170,7 +173,7 @@ mod tests {
     const WINDOW: u64 = 1_000;
     const START: u64 = 1_000_000;
 
-    /// The promise, told as plainly as it can be: the times of all units that were ever charged.
+    /// The promise in its plainest form: the times of all units that were ever charged.
     #[derive(Default)]
     struct Units(Vec<u64>);
 
@@ -189,7 +192,7 @@ mod tests {
         }
     }
 
-    fn question(limit: u32, cost: u32, now: u64) -> QuotaCheck {
+    fn check_of(limit: u32, cost: u32, now: u64) -> QuotaCheck {
         QuotaCheck {
             limit,
             window: WINDOW,
@@ -199,12 +202,12 @@ mod tests {
         }
     }
 
-    fn check(log: &mut SlidingLog, question: QuotaCheck) -> Verdict {
-        let asked = log.ask(question);
-        if asked.wait == Wait::Zero && question.cost > 0 {
-            log.charge(question);
+    fn check(log: &mut SlidingLog, check: QuotaCheck) -> Verdict {
+        let verdict = log.evaluate(check);
+        if verdict.wait == Wait::Zero && check.cost > 0 {
+            log.charge(check);
         }
-        asked
+        verdict
     }
 
     proptest! {
@@ -216,10 +219,10 @@ mod tests {
             for (limit, cost, step) in checks {
                 now += step;
                 let used = units.counting(now);
-                let asked = check(&mut log, question(limit, cost, now));
-                prop_assert_eq!(u64::from(asked.used), used);
-                prop_assert_eq!(asked.wait == Wait::Zero, units.check(limit, cost, now));
-                prop_assert!(asked.wait != Wait::Never || cost > limit);
+                let verdict = check(&mut log, check_of(limit, cost, now));
+                prop_assert_eq!(u64::from(verdict.used), used);
+                prop_assert_eq!(verdict.wait == Wait::Zero, units.check(limit, cost, now));
+                prop_assert!(verdict.wait != Wait::Never || cost > limit);
             }
         }
 
@@ -231,14 +234,14 @@ mod tests {
             let (mut log, mut now) = (SlidingLog::default(), START);
             for (cost, step) in charges {
                 now += step;
-                check(&mut log, question(30, cost, now));
+                check(&mut log, check_of(30, cost, now));
             }
-            let mut left = |at: u64| limit.saturating_sub(log.ask(question(limit, 0, at)).used);
-            let (before, reset) = (left(now), log.ask(question(limit, 0, now)).reset);
+            let mut left = |at: u64| limit.saturating_sub(log.evaluate(check_of(limit, 0, at)).used);
+            let (before, reset) = (left(now), log.evaluate(check_of(limit, 0, now)).reset);
             if limit == 0 {
                 prop_assert_eq!(reset, 0);
             } else {
-                let mut left = |at: u64| limit.saturating_sub(log.ask(question(limit, 0, at)).used);
+                let mut left = |at: u64| limit.saturating_sub(log.evaluate(check_of(limit, 0, at)).used);
                 prop_assert_eq!(left(now + reset - 1), before);
                 prop_assert!(left(now + reset) > before);
             }
@@ -253,14 +256,14 @@ mod tests {
             let (mut log, mut now) = (SlidingLog::default(), START);
             for (cost, step) in charges {
                 now += step;
-                check(&mut log, question(limit, cost, now));
+                check(&mut log, check_of(limit, cost, now));
             }
-            let used = log.ask(question(limit, 0, now)).used;
+            let used = log.evaluate(check_of(limit, 0, now)).used;
             now -= back;
-            let after = check(&mut log, question(limit, limit, now));
+            let after = check(&mut log, check_of(limit, limit, now));
             prop_assert!(after.used >= used);
             prop_assert!(after.used == 0 || matches!(after.wait, Wait::Micros(wait) if wait <= WINDOW));
-            let full = log.ask(question(limit, limit, now + WINDOW));
+            let full = log.evaluate(check_of(limit, limit, now + WINDOW));
             prop_assert_eq!(full.wait, Wait::Zero);
         }
     }
@@ -268,21 +271,24 @@ mod tests {
     #[test]
     fn a_unit_counts_up_to_one_window_and_no_longer() {
         let mut log = SlidingLog::default();
-        check(&mut log, question(1, 1, START));
+        check(&mut log, check_of(1, 1, START));
         assert_eq!(
-            log.ask(question(1, 1, START + WINDOW - 1)).wait,
+            log.evaluate(check_of(1, 1, START + WINDOW - 1)).wait,
             Wait::Micros(1)
         );
-        assert_eq!(log.ask(question(1, 1, START + WINDOW)).wait, Wait::Zero);
+        assert_eq!(
+            log.evaluate(check_of(1, 1, START + WINDOW)).wait,
+            Wait::Zero
+        );
     }
 
     #[test]
     fn a_refusal_changes_nothing() {
         let mut log = SlidingLog::default();
-        check(&mut log, question(3, 2, START));
+        check(&mut log, check_of(3, 2, START));
         let before = format!("{log:?}");
         assert_eq!(
-            check(&mut log, question(3, 2, START + 1)).wait,
+            check(&mut log, check_of(3, 2, START + 1)).wait,
             Wait::Micros(WINDOW - 1)
         );
         assert_eq!(format!("{log:?}"), before);
@@ -292,7 +298,7 @@ mod tests {
     fn units_of_one_microsecond_are_one_run() {
         let mut log = SlidingLog::default();
         for _ in 0..1_000 {
-            check(&mut log, question(100_000, 100, START));
+            check(&mut log, check_of(100_000, 100, START));
         }
         assert_eq!((log.runs.iter().count(), log.runs.units()), (1, 100_000));
     }

@@ -1,33 +1,33 @@
 //! `Forwarded` (RFC 7239), read from its end.
 //!
-//! Not by a crate, because those that there are (rfc7239, forwarded-header-value) divide the header
-//! at commas inside of quotes too. A proxy quotes there what the client sent as `Host`, so a client
-//! could write an element of his own behind the proxy's. And it has to be read from the end: a quote
-//! that a client opens and never closes must not swallow what the proxies append.
+//! The existing crates (rfc7239, forwarded-header-value) also split the header at commas inside quotes. A
+//! proxy quotes there what the client sent as `Host`, so a client could write its own element after the
+//! proxy's. Reading from the end also keeps a quote that a client opens and never closes from swallowing
+//! what the proxies append.
 
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
-use crate::key::client_ip::node;
+use super::address;
 
-/// Where `wanted` last occurs in a text that ends outside of quotes.
+/// Finds the last `wanted` byte that is not quoted, in a text that ends outside of quotes.
 pub(super) fn last_outside_quotes(text: &[u8], wanted: u8) -> Option<usize> {
     let mut end = text.len();
     loop {
         let text = text.get(..end)?;
-        let at = text
+        let position = text
             .iter()
             .rposition(|byte| *byte == wanted || *byte == b'"')?;
-        if text.get(at) == Some(&wanted) {
-            return Some(at);
+        if text.get(position) == Some(&wanted) {
+            return Some(position);
         }
-        // It closes a quoted string, in which nothing is wanted.
-        end = opening_quote(text.get(..at)?)?;
+        // The quote closes a quoted string, which is skipped.
+        end = opening_quote(text.get(..position)?)?;
     }
 }
 
-/// Where the quote is that opens a string which ends before its closing one.
+/// Finds the quote that opens a string, in a text that ends before the closing quote.
 fn opening_quote(text: &[u8]) -> Option<usize> {
     let mut end = text.len();
     loop {
@@ -42,18 +42,18 @@ fn opening_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The address that the one `for` of an element names.
+/// Reads the address of an element's `for` parameter, which must occur once.
 pub(super) fn read(element: &[u8]) -> Option<IpAddr> {
     let mut rest = Some(element);
     let mut found = None;
     while let Some(pairs) = rest {
         let semicolon = last_outside_quotes(pairs, b';');
         let (left, pair) = match semicolon {
-            Some(at) => (pairs.get(..at), pairs.get(at + 1..)?),
+            Some(position) => (pairs.get(..position), pairs.get(position + 1..)?),
             None => (None, pairs),
         };
-        if let Some(node) = value_of_for(pair.trim_ascii()) {
-            // Twice is not of the grammar, and which of the two was meant is not known.
+        if let Some(node) = for_value(pair.trim_ascii()) {
+            // The grammar forbids a second one, and either could be meant.
             if found.replace(node).is_some() {
                 return None;
             }
@@ -63,32 +63,32 @@ pub(super) fn read(element: &[u8]) -> Option<IpAddr> {
     read_value(found?)
 }
 
-/// What `for=` is followed by.
-fn value_of_for(pair: &[u8]) -> Option<&[u8]> {
+/// Returns the value of a pair if its name is `for`.
+fn for_value(pair: &[u8]) -> Option<&[u8]> {
     let (name, value) = pair.split_at_checked(4)?;
     name.eq_ignore_ascii_case(b"for=").then_some(value)
 }
 
-/// A node in a token, or in a quoted string, which it must be in where it has a colon or brackets.
+/// Reads a node from a token or a quoted string. A node with a colon or brackets must be quoted.
 fn read_value(value: &[u8]) -> Option<IpAddr> {
     let Some(quoted) = value.strip_prefix(b"\"") else {
         let is_token = !value.iter().any(|byte| b":[]\"".contains(byte));
-        return is_token.then(|| node::read_node(value)).flatten();
+        return is_token.then(|| address::read_node(value)).flatten();
     };
-    node::read_node(&unescaped(quoted.strip_suffix(b"\"")?)?)
+    address::read_node(&unescaped(quoted.strip_suffix(b"\"")?)?)
 }
 
-/// What a quoted string says, if it is short enough for a node.
+/// Removes the escapes of a quoted string. A string that is too long for a node is `None`.
 fn unescaped(quoted: &[u8]) -> Option<ArrayVec<u8, 64>> {
     let mut text = ArrayVec::new();
     let mut bytes = quoted.iter();
     while let Some(byte) = bytes.next() {
-        let said = match byte {
+        let unescaped = match byte {
             b'\\' => bytes.next()?,
             b'"' => return None,
             byte => byte,
         };
-        text.try_push(*said).ok()?;
+        text.try_push(*unescaped).ok()?;
     }
     Some(text)
 }

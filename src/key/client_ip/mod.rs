@@ -1,12 +1,14 @@
-//! The client's address behind proxies: which header to read, and which of its entries to trust.
+//! The address of a client behind trusted proxies.
+//!
+//! Decides which forwarding header is read, and which of its entries are trusted.
 
+mod address;
 mod client_ip;
 mod forwarded;
-mod list;
+mod list_header;
 mod networks;
-mod node;
-mod single;
-mod walk;
+mod single_header;
+mod trusted_proxies;
 
 pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, client_ip};

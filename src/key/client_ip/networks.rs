@@ -1,10 +1,10 @@
-//! The networks in which trusted proxies are.
+//! The networks of trusted proxies.
 
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Networks of trusted proxies.
+/// A list of networks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Networks(Vec<IpNet>);
 
@@ -13,16 +13,16 @@ impl Networks {
         self.0.push(network);
     }
 
-    /// Whether an address is in one of them. It has to be canonical, as they are.
+    /// Whether one of the networks contains an address, which must be canonical as they are.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
 }
 
-/// Reads a CIDR, or an address as the network of it alone.
+/// Reads a CIDR, or an address as a network of one.
 pub(super) fn parse(text: &str) -> Option<IpNet> {
     let text = text.trim();
-    // By std too, which reads no leading zeros: `010.0.0.0` is 10 to some and 8 to others.
+    // `std` rejects leading zeros: `010.0.0.0` is 10 to some programs and 8 to others.
     let address: IpAddr = text.split('/').next()?.parse().ok()?;
     let network = if text.contains('/') {
         text.parse().ok()?
@@ -32,8 +32,8 @@ pub(super) fn parse(text: &str) -> Option<IpNet> {
     Some(canonical(network))
 }
 
-/// A network of mapped addresses as the network of IPv4 that it is: addresses are unmapped before
-/// they are looked for, and so must be these.
+/// Turns a network of IPv4-mapped addresses into the IPv4 network. Addresses are unmapped before they are
+/// looked up, so networks must be too.
 fn canonical(network: IpNet) -> IpNet {
     let IpNet::V6(mapped) = network else {
         return network;
@@ -41,7 +41,7 @@ fn canonical(network: IpNet) -> IpNet {
     let IpAddr::V4(address) = IpAddr::from(mapped.addr()).to_canonical() else {
         return network;
     };
-    // Above 96 bits it is wider than IPv4 is, and stays one of IPv6.
+    // A prefix below 96 bits is wider than all of IPv4, and stays an IPv6 network.
     let bits = mapped.prefix_len().checked_sub(96);
     let network = bits.and_then(|bits| Ipv4Net::new(address, bits).ok());
     network.map_or(IpNet::V6(mapped), IpNet::V4)
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_no_network() {
+    fn other_texts_are_no_networks() {
         for text in [
             "",
             "/8",

@@ -128,7 +128,7 @@ impl Diagnostics {
         decision: &DecisionView,
         outer: &DecisionView,
     ) {
-        let is_same = |outer: &DecisionView| outer.charges_as(decision);
+        let is_same = |outer: &DecisionView| outer.charges_same_count(decision);
         let mut outers = std::iter::successors(Some(outer), |outer| outer.outer());
         if outers.any(is_same) && self.charged_twice.is_first() {
             tracing::warn!(target: "tollgate::diagnostics",

@@ -66,7 +66,7 @@ impl MisconfigurationChecks {
             self.look_for_route(limiter, parts);
         }
         if let Ok(key) = found {
-            let is_reported = reads.reported || self.proxied.was_said();
+            let is_reported = reads.warned || self.proxied.was_said();
             self.look_for_one_address(limiter, key, nth, is_reported);
         }
         if nth == REQUESTS {

@@ -1,84 +1,88 @@
-//! Draft 11 of the IETF's `RateLimit` fields, whose syntax is that of drafts 8 to 10: lists of the
-//! names of policies, with parameters.
+//! The IETF's `RateLimit` fields in draft 11: lists of policy names with parameters.
+//!
+//! Drafts 8 to 10 have the same syntax.
 
 use http::{HeaderMap, HeaderValue};
 use smallvec::SmallVec;
 
-use super::dialect::whole_seconds;
 use super::field_names::{POLICY, RATELIMIT};
-use super::field_syntax::Form;
-use super::gcra_refill::drain_time;
+use super::field_syntax::FieldSyntax;
+use super::gcra_refill::refill_time;
 use super::policy_names::policy_names;
 use super::structured_fields::{Integer, quoted};
+use super::wait::whole_seconds;
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
-/// How many fields it has.
+/// The number of fields.
 pub(super) const FIELDS: usize = 2;
 
-/// What the answers about the same quotas have in common.
+/// The part of the fields that depends on the quotas alone.
 #[derive(Debug)]
-pub(super) struct Policies {
+pub(super) struct Draft11Template {
     /// `"burst";q=100;w=60, "daily";q=1000;w=86400`
-    field: HeaderValue,
-    /// `"burst"`, of each quota.
+    policies: HeaderValue,
+    /// The quoted name of each quota: `"burst"`.
     names: Vec<String>,
 }
 
-/// Long enough for three policies of common names: a value is allocated once, when it is done.
+/// A field value, which is allocated once, when it is complete. The buffer fits three policies with common
+/// names.
 type Text = SmallVec<[u8; 128]>;
 
-impl Policies {
+impl Draft11Template {
     pub(super) fn new(limiter: &str, quotas: &[&Quota]) -> Option<Self> {
         let names = policy_names(limiter, quotas);
         let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
         let mut text = Text::new();
         for (quota, name) in quotas.iter().zip(&names) {
-            next_member(&mut text, name);
-            parameter(&mut text, b";q=", quota.limit().into());
-            if let Some(window) = window(quota) {
-                parameter(&mut text, b";w=", window);
+            push_member(&mut text, name);
+            push_parameter(&mut text, b";q=", quota.limit().into());
+            if let Some(window) = window_seconds(quota) {
+                push_parameter(&mut text, b";w=", window);
             }
         }
-        let field = HeaderValue::from_bytes(&text).ok()?;
-        Some(Self { field, names })
+        let policies = HeaderValue::from_bytes(&text).ok()?;
+        Some(Self { policies, names })
     }
 
-    /// Adds to the lists that are there: a layer further in has policies of its own.
-    pub(super) fn append(&self, decision: &DecisionView, to: &mut HeaderMap) {
-        Form::Named.append(POLICY, self.field.clone(), to);
+    /// Adds to both lists. An inner layer may have listed its own policies.
+    pub(super) fn append(&self, decision: &DecisionView, headers: &mut HeaderMap) {
+        FieldSyntax::Named.append(POLICY, self.policies.clone(), headers);
         if let Ok(limits) = HeaderValue::from_bytes(&self.limits(decision)) {
-            Form::Named.append(RATELIMIT, limits, to);
+            FieldSyntax::Named.append(RATELIMIT, limits, headers);
         }
     }
 
-    /// `"burst";r=42;t=17, "daily";r=913;t=36000`; of a refusal, the quotas that refuse.
+    /// Lists all quotas of an admitted request, and the refusing ones of a refused request:
+    /// `"burst";r=42;t=17, "daily";r=913;t=36000`.
     fn limits(&self, decision: &DecisionView) -> Text {
         let mut text = Text::new();
         for (quota, name) in decision.quotas().zip(&self.names) {
             if quota.is_allowed() != decision.is_allowed() {
                 continue;
             }
-            next_member(&mut text, name);
-            parameter(&mut text, b";r=", quota.remaining().into());
+            push_member(&mut text, name);
+            push_parameter(&mut text, b";r=", quota.remaining().into());
             if let Some(seconds) = effective_window(quota) {
-                parameter(&mut text, b";t=", seconds);
+                push_parameter(&mut text, b";t=", seconds);
             }
         }
         text
     }
 }
 
-/// The window in seconds. The draft has no parts of them, and lets `w` be left out.
-fn window(quota: &Quota) -> Option<u64> {
+/// Returns the window if it is whole seconds. The draft has no fractions, and `w` is optional.
+fn window_seconds(quota: &Quota) -> Option<u64> {
     let window = quota.window();
     (window.subsec_nanos() == 0).then_some(window.as_secs())
 }
 
-/// For how many seconds no more than what is left can be used. A refusal tells the same wait as
-/// `Retry-After`, and none where no wait helps.
+/// Returns the seconds in which no more than the remaining units can be used.
+///
+/// After a refusal it is the wait of `Retry-After`, and `None` if no wait helps.
 fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
-    let time_to_full = || drain_time(quota.quota(), quota.used());
+    let time_to_full = || refill_time(quota.quota(), quota.used());
     let wait = match quota.is_allowed() {
         true => time_to_full().unwrap_or_else(|| quota.reset_after()),
         false => quota.retry_after()?,
@@ -86,14 +90,14 @@ fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
     Some(whole_seconds(wait)).filter(|seconds| *seconds > 0)
 }
 
-fn next_member(text: &mut Text, name: &str) {
+fn push_member(text: &mut Text, name: &str) {
     if !text.is_empty() {
         text.extend_from_slice(b", ");
     }
     text.extend_from_slice(name.as_bytes());
 }
 
-fn parameter(text: &mut Text, name: &[u8], value: u64) {
+fn push_parameter(text: &mut Text, name: &[u8], value: u64) {
     text.extend_from_slice(name);
     text.extend_from_slice(Integer::new().format(value).as_bytes());
 }

@@ -1,50 +1,48 @@
-//! Drafts 3, 6 and 7 of the IETF's `RateLimit` fields: policies without names, and the numbers of
-//! one of them.
+//! Drafts 3, 6 and 7 of the IETF's `RateLimit` fields: policies without names, and the numbers of one
+//! quota.
 
 use std::cmp::Reverse;
 
 use http::{HeaderMap, HeaderValue};
 
-use super::dialect::whole_seconds;
 use super::field_names::{LIMIT, POLICY, RATELIMIT, REMAINING, RESET};
-use super::field_syntax::Form;
-use super::number::value_of;
+use super::field_syntax::FieldSyntax;
+use super::number_value::number_value;
 use super::structured_fields::Integer;
-use super::templates::Place;
-use super::x_ratelimit::wait;
+use super::wait::{reported_wait, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
-/// How many fields these have at most.
+/// The largest number of fields in these drafts.
 pub(super) const FIELDS: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// A field for each number; the policies follow the limit.
-    Three,
+pub(super) enum EarlyDraft {
+    /// A field for each number. The policies follow the limit.
+    Draft03,
     /// A field for each number, and one for the policies.
-    Six,
+    Draft06,
     /// One field for the numbers, and one for the policies.
-    Seven,
+    Draft07,
 }
 
-/// What the answers about the same quotas have in common.
+/// The part of the fields that depends on the quotas alone.
 #[derive(Debug)]
-pub(super) struct Policies {
-    shape: Shape,
+pub(super) struct EarlyDraftTemplate {
+    draft: EarlyDraft,
     /// `10;w=1, 100;w=60`
-    field: HeaderValue,
+    policies: HeaderValue,
 }
 
-/// The numbers, in the words of the drafts.
-struct Told {
+/// The numbers of one decision, as the drafts name them.
+struct Numbers {
     limit: u64,
     remaining: u64,
     reset: u64,
 }
 
-impl Policies {
-    pub(super) fn new(shape: Shape, quotas: &[&Quota]) -> Option<Self> {
+impl EarlyDraftTemplate {
+    pub(super) fn new(draft: EarlyDraft, quotas: &[&Quota]) -> Option<Self> {
         let mut text = String::new();
         for (index, quota) in quotas.iter().enumerate() {
             if is_implied(quota, index, quotas) {
@@ -55,31 +53,34 @@ impl Policies {
             }
             text.push_str(Integer::new().format(quota.limit().into()));
             text.push_str(";w=");
-            // These drafts demand a window, and have no parts of seconds.
+            // These drafts require a window, and have no fractions of seconds.
             text.push_str(Integer::new().format(whole_seconds(quota.window())));
         }
-        let field = HeaderValue::try_from(text).ok()?;
-        Some(Self { shape, field })
+        let policies = HeaderValue::try_from(text).ok()?;
+        Some(Self { draft, policies })
     }
 
-    pub(super) fn write(
+    /// Adds to the list of policies, if the draft has a field for it.
+    pub(super) fn append_policies(&self, headers: &mut HeaderMap) {
+        if self.draft != EarlyDraft::Draft03 {
+            FieldSyntax::Unnamed.append(POLICY, self.policies.clone(), headers);
+        }
+    }
+
+    /// Replaces the numbers.
+    pub(super) fn write_numbers(
         &self,
         decision: &DecisionView,
         reported: QuotaDecision<'_>,
-        place: Place,
-        to: &mut HeaderMap,
+        headers: &mut HeaderMap,
     ) {
-        if self.shape != Shape::Three {
-            Form::Nameless.append(POLICY, self.field.clone(), to);
-        }
-        if place == Place::Behind {
-            return;
-        }
-        let told = Told::of(decision, reported);
-        match self.shape {
-            Shape::Three => told.insert_fields(self.limit_and_policies(told.limit), to),
-            Shape::Six => told.insert_fields(value_of(told.limit), to),
-            Shape::Seven => told.insert_dictionary(to),
+        let numbers = Numbers::new(decision, reported);
+        match self.draft {
+            EarlyDraft::Draft03 => {
+                numbers.insert_fields(self.limit_and_policies(numbers.limit), headers);
+            }
+            EarlyDraft::Draft06 => numbers.insert_fields(number_value(numbers.limit), headers),
+            EarlyDraft::Draft07 => numbers.insert_dictionary(headers),
         }
     }
 
@@ -87,13 +88,13 @@ impl Policies {
     fn limit_and_policies(&self, limit: u64) -> HeaderValue {
         let mut text = Integer::new().format(limit).as_bytes().to_vec();
         text.extend_from_slice(b", ");
-        text.extend_from_slice(self.field.as_bytes());
-        HeaderValue::try_from(text).unwrap_or_else(|_| value_of(limit))
+        text.extend_from_slice(self.policies.as_bytes());
+        HeaderValue::try_from(text).unwrap_or_else(|_| number_value(limit))
     }
 }
 
-/// Whether another policy of the same limit is listed, which the drafts forbid: the one with the
-/// longer window implies the other.
+/// Whether another listed policy has the same limit, which the drafts forbid. The policy with the longer
+/// window implies the other.
 fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
     let strictness = |quota: &Quota, index| (quota.window(), Reverse(index));
     let own = strictness(quota, index);
@@ -101,29 +102,30 @@ fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
     others.any(|(index, other)| other.limit() == quota.limit() && strictness(other, index) > own)
 }
 
-impl Told {
-    /// The limit of the quota with the fewest units left, which is mostly the one that is reported;
-    /// the wait is the one of `Retry-After`, as draft 7 asks.
-    fn of(decision: &DecisionView, reported: QuotaDecision<'_>) -> Self {
+impl Numbers {
+    /// Takes the limit of the quota with the fewest units left, which is mostly the reported one. The
+    /// reset is the wait of `Retry-After`, as draft 7 asks.
+    fn new(decision: &DecisionView, reported: QuotaDecision<'_>) -> Self {
         let remaining = decision.remaining();
         let mut quotas = std::iter::once(reported).chain(decision.quotas());
-        let expiring = quotas.find(|quota| quota.remaining() == remaining);
+        let fewest_left = quotas.find(|quota| quota.remaining() == remaining);
+        // The drafts require a reset even if no wait helps.
+        let reset = reported_wait(reported).unwrap_or_else(|| reported.quota().window());
         Self {
-            limit: expiring.unwrap_or(reported).limit().into(),
+            limit: fewest_left.unwrap_or(reported).limit().into(),
             remaining: remaining.into(),
-            // Demanded even where no wait helps.
-            reset: whole_seconds(wait(reported).unwrap_or_else(|| reported.quota().window())),
+            reset: whole_seconds(reset),
         }
     }
 
-    fn insert_fields(&self, limit: HeaderValue, to: &mut HeaderMap) {
-        to.insert(LIMIT, limit);
-        to.insert(REMAINING, value_of(self.remaining));
-        to.insert(RESET, value_of(self.reset));
+    fn insert_fields(&self, limit: HeaderValue, headers: &mut HeaderMap) {
+        headers.insert(LIMIT, limit);
+        headers.insert(REMAINING, number_value(self.remaining));
+        headers.insert(RESET, number_value(self.reset));
     }
 
     /// `limit=100, remaining=42, reset=17`
-    fn insert_dictionary(&self, to: &mut HeaderMap) {
+    fn insert_dictionary(&self, headers: &mut HeaderMap) {
         let mut text = String::with_capacity(64);
         let members = [
             ("limit=", self.limit),
@@ -135,7 +137,7 @@ impl Told {
             text.push_str(Integer::new().format(number));
         }
         if let Ok(text) = HeaderValue::from_str(&text) {
-            Form::Nameless.replace(RATELIMIT, text, to);
+            FieldSyntax::Unnamed.replace(RATELIMIT, text, headers);
         }
     }
 }

@@ -1,28 +1,29 @@
-//! Of which form a field is, whose name several drafts use for different things.
+//! The syntax of the fields `RateLimit` and `RateLimit-Policy`, which differs between drafts.
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The form of a field whose name several drafts use.
+/// The syntax of a field whose name several drafts share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// A list of the names of policies.
+pub(super) enum FieldSyntax {
+    /// A list of policy names, as in draft 11: `"burst";r=42`.
     Named,
-    Nameless,
+    /// Numbers without names, as in the drafts before: `limit=100, remaining=42`.
+    Unnamed,
 }
 
-impl Form {
+impl FieldSyntax {
     fn of(line: &HeaderValue) -> Self {
         if line.as_bytes().trim_ascii_start().starts_with(b"\"") {
             Self::Named
         } else {
-            Self::Nameless
+            Self::Unnamed
         }
     }
 
-    /// Adds a line to a field, unless what is there has another form: both together would not parse.
-    pub(super) fn append(self, name: HeaderName, line: HeaderValue, to: &mut HeaderMap) {
-        match to.entry(name) {
+    /// Adds a line to a field. A field in another syntax stays as it is: both together would not parse.
+    pub(super) fn append(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
+        match headers.entry(name) {
             Entry::Vacant(field) => {
                 field.insert(line);
             }
@@ -33,9 +34,9 @@ impl Form {
         }
     }
 
-    /// Writes over a field, unless what is there has another form.
-    pub(super) fn replace(self, name: HeaderName, line: HeaderValue, to: &mut HeaderMap) {
-        match to.entry(name) {
+    /// Replaces a field. A field in another syntax stays as it is.
+    pub(super) fn replace(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
+        match headers.entry(name) {
             Entry::Vacant(field) => {
                 field.insert(line);
             }

@@ -1,11 +1,11 @@
-//! How long Gcra takes to have units back, which come one by one.
+//! The time that GCRA takes to refill units, which come back one by one.
 
 use std::time::Duration;
 
 use crate::quota::{Algorithm, Quota};
 
-/// The time in which so many units drain by Gcra; of other algorithms nobody knows.
-pub(crate) fn drain_time(quota: &Quota, units: u32) -> Option<Duration> {
+/// Returns the time in which GCRA refills `units`. The times of other algorithms are not known.
+pub(in crate::middleware) fn refill_time(quota: &Quota, units: u32) -> Option<Duration> {
     if quota.counted_by() != Algorithm::Gcra {
         return None;
     }

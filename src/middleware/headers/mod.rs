@@ -1,4 +1,6 @@
-//! The headers that tell a client its limit, one file per dialect.
+//! The headers that report a limit to clients, one file per dialect.
+//!
+//! This room knows `decision` and `quota`, and nothing else of the middleware.
 
 mod dialect;
 mod draft_11;
@@ -7,18 +9,21 @@ pub(super) mod field_names;
 mod field_syntax;
 mod gcra_refill;
 mod inner_remaining;
-mod number;
-pub(super) mod policy_names;
+mod number_value;
+mod policy_names;
 mod structured_fields;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod wait;
 mod x_ratelimit;
 
-pub(super) use dialect::whole_seconds;
 pub use dialect::{Headers, IetfDraft};
-pub(super) use gcra_refill::drain_time;
-pub(super) use inner_remaining::remaining_told;
-pub(super) use number::value_of;
+pub(super) use gcra_refill::refill_time;
+pub(super) use inner_remaining::inner_remaining;
+pub(super) use number_value::number_value;
+#[cfg(test)]
+pub(super) use policy_names::policy_names;
 pub(super) use policy_names::{encoded, violated_policies};
 pub(super) use templates::{Place, Templates};
+pub(super) use wait::whole_seconds;

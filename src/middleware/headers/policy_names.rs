@@ -1,17 +1,19 @@
-//! What the policies of a limiter are called: in headers, in problem details, in the log.
+//! The names of a limiter's policies: in headers, in problem details, in the log.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::decision::DecisionView;
 use crate::quota::Quota;
 
-/// What is not printable ASCII, which is all that a string of a structured field can hold, and the
-/// sign itself, so that two names are never written the same.
+/// The characters that are percent-encoded: all but printable ASCII, to which a string of a structured
+/// field is limited. `%` itself is encoded too, so that two names never get the same encoding.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The names of quotas, in their order and unique without regard to case: the quota's own, else the
-/// limiter's, with the window where there are several quotas.
-pub(crate) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
+/// Names quotas, in their order and unique without regard to case.
+///
+/// The name is the quota's own, else the limiter's. With several quotas, the limiter's name is followed by
+/// the window.
+pub(in crate::middleware) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
     let is_only = quotas.len() == 1;
     let mut names = Vec::with_capacity(quotas.len());
     for quota in quotas {
@@ -27,8 +29,8 @@ pub(crate) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
     names
 }
 
-/// The names of those quotas that refuse.
-pub(crate) fn violated_policies(
+/// Names the quotas that refuse.
+pub(in crate::middleware) fn violated_policies(
     limiter: &str,
     decision: &DecisionView,
 ) -> impl Iterator<Item = String> {
@@ -38,8 +40,8 @@ pub(crate) fn violated_policies(
     named.filter_map(|(quota, name)| (!quota.is_allowed()).then_some(name))
 }
 
-/// A name as printable ASCII.
-pub(crate) fn encoded(name: &str) -> String {
+/// Encodes a name as printable ASCII.
+pub(in crate::middleware) fn encoded(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
 
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_quotas_each_is_told_by_its_window() {
+    fn several_quotas_are_named_by_their_windows() {
         let quotas = [
             Quota::per_second(5),
             Quota::new(9, Duration::from_secs(90)),
@@ -106,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_printable_ascii_is_percent_encoded() {
+    fn other_characters_than_printable_ascii_are_percent_encoded() {
         assert_eq!(
             names("straße\n", &[Quota::per_second(1)]),
             ["stra%C3%9Fe%0A"]

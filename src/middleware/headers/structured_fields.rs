@@ -1,9 +1,9 @@
-//! What is needed of RFC 9651, structured field values: integers and strings.
+//! The part of RFC 9651, structured field values, that the drafts use: integers and strings.
 
 /// The largest integer of a structured field.
-const MOST: u64 = 999_999_999_999_999;
+const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Writes integers, none of them above what a structured field can hold.
+/// Formats integers. Numbers above the largest one of a structured field are clamped.
 pub(super) struct Integer(itoa::Buffer);
 
 impl Integer {
@@ -12,11 +12,11 @@ impl Integer {
     }
 
     pub(super) fn format(&mut self, number: u64) -> &str {
-        self.0.format(number.min(MOST))
+        self.0.format(number.min(MAX_INTEGER))
     }
 }
 
-/// A text of printable ASCII as a string.
+/// Formats printable ASCII as a string.
 pub(super) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -37,8 +37,8 @@ mod tests {
     #[test]
     fn an_integer_has_at_most_fifteen_digits() {
         assert_eq!(Integer::new().format(0), "0");
-        assert_eq!(Integer::new().format(MOST), "999999999999999");
-        assert_eq!(Integer::new().format(MOST + 1), "999999999999999");
+        assert_eq!(Integer::new().format(MAX_INTEGER), "999999999999999");
+        assert_eq!(Integer::new().format(MAX_INTEGER + 1), "999999999999999");
         assert_eq!(Integer::new().format(u64::MAX), "999999999999999");
     }
 

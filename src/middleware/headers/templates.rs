@@ -1,4 +1,4 @@
-//! How the headers of one layer are written: once what all answers have in common, then each answer.
+//! Writes the headers of one layer: the parts that all responses share are prepared once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,76 +7,83 @@ use quick_cache::sync::Cache;
 use smallvec::SmallVec;
 
 use super::dialect::{Headers, IetfDraft};
+use super::draft_11::Draft11Template;
+use super::drafts_03_to_07::{EarlyDraft, EarlyDraftTemplate};
+use super::{draft_11, drafts_03_to_07, x_ratelimit};
 use crate::decision::{DecisionView, QuotaDecision, Source};
-use crate::middleware::headers::{draft_11 as draft11, drafts_03_to_07 as early, x_ratelimit};
 use crate::quota::{Quota, Quotas};
 
-/// The headers of one layer, as far as they are the same on all answers.
+/// The prepared headers of one layer.
 #[derive(Debug)]
 pub(crate) struct Templates {
     headers: Headers,
     limiter: Arc<str>,
     quotas: Quotas,
-    policies: Option<Policies>,
-    of_plans: OnceLock<PlanTemplates>,
+    /// Prepared for the layer's own quotas.
+    template: Option<DraftTemplate>,
+    plan_templates: OnceLock<PlanTemplates>,
 }
 
-/// The policies of quotas that are not the layer's own.
-type PlanTemplates = Cache<SmallVec<[Quota; 2]>, Option<Arc<Policies>>>;
+/// The templates of quotas that are not the layer's own.
+type PlanTemplates = Cache<SmallVec<[Quota; 2]>, Option<Arc<DraftTemplate>>>;
 
-/// Of how many lists of quotas that are not the layer's own the policies are kept: plans of tenants are
-/// a few, and of those that are many the busiest stay.
-const PLANS: usize = 64;
+/// The number of templates that are cached for plans. Services have few plans; if there are more, the
+/// busiest stay.
+const MAX_PLANS: usize = 64;
 
-/// Where a layer stands among those that the answer has passed.
+/// The place of a layer among the layers that a response passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// No layer further in is tighter: single values are this layer's, and replace those that are
-    /// there.
+    /// No inner layer is tighter: this layer replaces single values.
     Tightest,
-    /// A layer further in is tighter: only lists get longer.
+    /// An inner layer is tighter: this layer only adds to lists.
     Behind,
 }
 
+/// The prepared fields of an IETF draft.
 #[derive(Debug)]
-enum Policies {
-    Named(draft11::Policies),
-    Nameless(early::Policies),
+enum DraftTemplate {
+    Draft11(Draft11Template),
+    Early(EarlyDraftTemplate),
 }
 
 impl Templates {
-    pub(crate) fn new(headers: &Headers, limiter: &Arc<str>, quotas: &Quotas) -> Self {
+    pub(in crate::middleware) fn new(
+        headers: &Headers,
+        limiter: &Arc<str>,
+        quotas: &Quotas,
+    ) -> Self {
         Self {
             headers: headers.clone(),
             limiter: Arc::clone(limiter),
             quotas: quotas.clone(),
-            policies: headers.ietf.and_then(|draft| {
+            template: headers.ietf.and_then(|draft| {
                 let quotas: Vec<_> = quotas.iter().collect();
-                Policies::new(draft, limiter, &quotas)
+                DraftTemplate::new(draft, limiter, &quotas)
             }),
-            of_plans: OnceLock::new(),
+            plan_templates: OnceLock::new(),
         }
     }
 
-    /// The policies of quotas that are not the layer's own.
-    fn policies_of(&self, draft: IetfDraft, quotas: &[Quota]) -> Option<Arc<Policies>> {
-        let plans = self.of_plans.get_or_init(|| Cache::new(PLANS));
-        if let Some(policies) = plans.get(quotas) {
-            return policies;
+    /// Returns the template of quotas that are not the layer's own.
+    fn plan_template(&self, draft: IetfDraft, quotas: &[Quota]) -> Option<Arc<DraftTemplate>> {
+        let templates = self.plan_templates.get_or_init(|| Cache::new(MAX_PLANS));
+        if let Some(template) = templates.get(quotas) {
+            return template;
         }
         let listed: Vec<_> = quotas.iter().collect();
-        let policies = Policies::new(draft, &self.limiter, &listed).map(Arc::new);
-        plans.insert(quotas.into(), policies.clone());
-        policies
+        let template = DraftTemplate::new(draft, &self.limiter, &listed).map(Arc::new);
+        templates.insert(quotas.into(), template.clone());
+        template
     }
 
-    /// Whether a client is told anything of a decision: where nobody counts, there is nothing to tell.
-    fn tells_of(&self, decision: &DecisionView) -> bool {
+    /// Whether a decision gets headers. Without a count, there is nothing to report.
+    fn reports(&self, decision: &DecisionView) -> bool {
         !self.headers.is_none() && decision.source() != Source::None
     }
 
-    /// Whether it has headers with room for one layer.
-    pub(crate) fn has_single_values(&self) -> bool {
+    /// Whether there are fields with a single value, which only one of several layers can write.
+    pub(in crate::middleware) fn has_single_values(&self) -> bool {
         let is_list = self
             .headers
             .ietf
@@ -84,44 +91,59 @@ impl Templates {
         self.headers.x_ratelimit.is_some() || !is_list
     }
 
-    /// Writes what a client is told of a decision.
-    pub(crate) fn write(&self, decision: &DecisionView, place: Place, to: &mut HeaderMap) {
-        if !self.tells_of(decision) {
+    /// Writes the headers of a decision.
+    pub(in crate::middleware) fn write(
+        &self,
+        decision: &DecisionView,
+        place: Place,
+        headers: &mut HeaderMap,
+    ) {
+        if !self.reports(decision) {
             return;
         }
         let Some(reported) = decision.reported() else {
             return;
         };
-        // Else each of them might have the map grow.
-        to.reserve(self.headers.fields());
-        if let (Some(reset), Place::Tightest) = (self.headers.x_ratelimit, place) {
-            x_ratelimit::write(reset, decision, reported, to);
+        // Once, since otherwise each field might grow the map.
+        headers.reserve(max_fields(&self.headers));
+        if let (Some(format), Place::Tightest) = (self.headers.x_ratelimit, place) {
+            x_ratelimit::write(format, decision, reported, headers);
         }
         let Some(draft) = self.headers.ietf else {
             return;
         };
-        let asked = decision.asked_quotas();
-        let others;
-        let policies = if self.quotas.are(asked) {
-            self.policies.as_ref()
+        let quotas = decision.quota_list();
+        let plan_template;
+        let template = if self.quotas.equals(quotas) {
+            self.template.as_ref()
         } else {
-            others = self.policies_of(draft, asked);
-            others.as_deref()
+            plan_template = self.plan_template(draft, quotas);
+            plan_template.as_deref()
         };
-        if let Some(policies) = policies {
-            policies.write(decision, reported, place, to);
+        if let Some(template) = template {
+            template.write(decision, reported, place, headers);
         }
     }
 }
 
-impl Policies {
+/// Returns the largest number of fields that these headers have.
+fn max_fields(headers: &Headers) -> usize {
+    let x_ratelimit = headers.x_ratelimit.map_or(0, |_| x_ratelimit::FIELDS);
+    let ietf = headers.ietf.map_or(0, |draft| match draft {
+        IetfDraft::Draft03 | IetfDraft::Draft06 | IetfDraft::Draft07 => drafts_03_to_07::FIELDS,
+        IetfDraft::Draft11 => draft_11::FIELDS,
+    });
+    x_ratelimit + ietf
+}
+
+impl DraftTemplate {
     fn new(draft: IetfDraft, limiter: &str, quotas: &[&Quota]) -> Option<Self> {
-        let nameless = |shape| early::Policies::new(shape, quotas).map(Self::Nameless);
+        let early = |draft| EarlyDraftTemplate::new(draft, quotas).map(Self::Early);
         match draft {
-            IetfDraft::Draft03 => nameless(early::Shape::Three),
-            IetfDraft::Draft06 => nameless(early::Shape::Six),
-            IetfDraft::Draft07 => nameless(early::Shape::Seven),
-            IetfDraft::Draft11 => draft11::Policies::new(limiter, quotas).map(Self::Named),
+            IetfDraft::Draft03 => early(EarlyDraft::Draft03),
+            IetfDraft::Draft06 => early(EarlyDraft::Draft06),
+            IetfDraft::Draft07 => early(EarlyDraft::Draft07),
+            IetfDraft::Draft11 => Draft11Template::new(limiter, quotas).map(Self::Draft11),
         }
     }
 
@@ -130,11 +152,16 @@ impl Policies {
         decision: &DecisionView,
         reported: QuotaDecision<'_>,
         place: Place,
-        to: &mut HeaderMap,
+        headers: &mut HeaderMap,
     ) {
         match self {
-            Self::Named(policies) => policies.append(decision, to),
-            Self::Nameless(policies) => policies.write(decision, reported, place, to),
+            Self::Draft11(template) => template.append(decision, headers),
+            Self::Early(template) => {
+                template.append_policies(headers);
+                if place == Place::Tightest {
+                    template.write_numbers(decision, reported, headers);
+                }
+            }
         }
     }
 }

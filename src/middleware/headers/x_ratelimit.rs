@@ -1,65 +1,47 @@
-//! `X-RateLimit-*`: what most clients know, and nobody has specified.
+//! `X-RateLimit-*`: the headers that most clients read, without a specification.
 
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
-use super::dialect::whole_seconds;
+use super::dialect::ResetFormat;
 use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
-use super::number::value_of;
+use super::number_value::number_value;
+use super::wait::{reported_wait, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
 
-/// How the time is told at which units are back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reset {
-    Delta,
-    Epoch,
-}
-
-/// How many fields it has.
+/// The number of fields.
 pub(super) const FIELDS: usize = 3;
 
 pub(super) fn write(
-    reset: Reset,
+    format: ResetFormat,
     decision: &DecisionView,
     reported: QuotaDecision<'_>,
-    to: &mut HeaderMap,
+    headers: &mut HeaderMap,
 ) {
-    // Clients wait where it is 0 and not where it is less than they ask for.
+    // Clients wait only at 0, even if the remaining units are fewer than they ask for.
     let remaining = match decision.is_allowed() {
         true => decision.remaining(),
         false => 0,
     };
-    to.insert(X_LIMIT, value_of(reported.limit().into()));
-    to.insert(X_REMAINING, value_of(remaining.into()));
-    match wait(reported) {
-        Some(wait) => to.insert(X_RESET, value_of(reset.seconds(wait))),
-        None => to.remove(X_RESET),
+    headers.insert(X_LIMIT, number_value(reported.limit().into()));
+    headers.insert(X_REMAINING, number_value(remaining.into()));
+    match reported_wait(reported) {
+        Some(wait) => headers.insert(X_RESET, number_value(reset(format, wait))),
+        None => headers.remove(X_RESET),
     };
 }
 
-impl Reset {
-    fn seconds(self, wait: Duration) -> u64 {
-        match self {
-            Self::Delta => whole_seconds(wait),
-            Self::Epoch => whole_seconds(since_epoch().saturating_add(wait)),
-        }
-    }
-}
-
-/// Until this request is admitted, or where it is, until more units are left. `None` where no wait
-/// helps.
-pub(super) fn wait(quota: QuotaDecision<'_>) -> Option<Duration> {
-    if quota.is_allowed() {
-        Some(quota.reset_after())
-    } else {
-        quota.retry_after()
+fn reset(format: ResetFormat, wait: Duration) -> u64 {
+    match format {
+        ResetFormat::Delta => whole_seconds(wait),
+        ResetFormat::Epoch => whole_seconds(since_epoch().saturating_add(wait)),
     }
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "an instant has no name but by this clock"
+    reason = "only this clock knows the Unix time that clients expect"
 )]
 pub(super) fn since_epoch() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

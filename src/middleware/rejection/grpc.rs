@@ -1,7 +1,7 @@
-//! The refusal of a gRPC call: trailers only, whatever the responder.
+//! Rejections of gRPC calls: trailers only, with any responder.
 //!
-//! A client of gRPC that gets a bare 429 takes it for `UNAVAILABLE`, which it may ask again at once. So
-//! the answer is 200, and the reason stands in `grpc-status`, as the call's own status would.
+//! A gRPC client takes a bare 429 for `UNAVAILABLE`, which it may retry at once. So the response is a 200,
+//! and `grpc-status` holds the reason, like the status of the call itself.
 
 use std::time::Duration;
 
@@ -15,21 +15,24 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::encoding;
 
 use super::rejection::{Rejection, RejectionReason};
+use super::text::message;
 use crate::error::ErrorKind;
 use crate::key::KeyErrorKind;
 
-pub(crate) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-pub(crate) const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-pub(crate) const STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-pub(crate) const RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+pub(in crate::middleware) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(in crate::middleware) const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(in crate::middleware) const STATUS_DETAILS: HeaderName =
+    HeaderName::from_static("grpc-status-details-bin");
+pub(in crate::middleware) const RETRY_PUSHBACK: HeaderName =
+    HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// How many headers an answer has.
+/// The headers of a response.
 const HEADERS: usize = 5;
 
-/// What `grpc-message` does not hold as it is: all but space, printable ASCII without the sign.
+/// The characters that `grpc-message` encodes: all but printable ASCII, and `%`.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// How a client speaks gRPC, and so how it is answered.
+/// The variant of gRPC that a client uses, in which it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grpc {
     Http2,
@@ -37,38 +40,39 @@ pub(crate) enum Grpc {
     WebText,
 }
 
-/// `google.rpc.Code`, as far as a limit comes to it.
+/// The `google.rpc.Code`s of rejections.
 type Code = i32;
 const INVALID_ARGUMENT: Code = 3;
 const RESOURCE_EXHAUSTED: Code = 8;
 const INTERNAL: Code = 13;
 const UNAVAILABLE: Code = 14;
 
-/// A negative pushback.
+/// A negative pushback stops retries.
 const DO_NOT_RETRY: HeaderValue = HeaderValue::from_static("-1");
 
-/// What `Any` calls the message that says when to ask again.
+/// The type of the message that holds the wait, as `Any` names it.
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 impl Grpc {
-    /// How a request speaks gRPC, if it does: by its content type, whatever the encoding of messages.
-    /// Calls are posted, and nothing else.
-    pub(crate) fn of(parts: &Parts) -> Option<Self> {
+    /// Returns the variant of gRPC that a request uses, if any.
+    ///
+    /// A call is a POST with one of three content types, in any encoding of messages.
+    pub(in crate::middleware) fn of(parts: &Parts) -> Option<Self> {
         if parts.method != Method::POST {
             return None;
         }
         let content_type = parts.headers.get(CONTENT_TYPE)?.as_bytes();
-        let families = [Self::WebText, Self::Web, Self::Http2];
-        families.into_iter().find(|family| {
-            let name = family.content_type().as_bytes();
-            let divided = content_type.split_at_checked(name.len());
-            divided.is_some_and(|(beginning, rest)| {
-                beginning.eq_ignore_ascii_case(name) && matches!(rest, [] | [b'+' | b';', ..])
+        let variants = [Self::WebText, Self::Web, Self::Http2];
+        variants.into_iter().find(|variant| {
+            let name = variant.content_type().as_bytes();
+            let split = content_type.split_at_checked(name.len());
+            split.is_some_and(|(start, rest)| {
+                start.eq_ignore_ascii_case(name) && matches!(rest, [] | [b'+' | b';', ..])
             })
         })
     }
 
-    /// There are no messages whose encoding could be told.
+    /// The content type of a response, which has no messages and so names no encoding of them.
     fn content_type(self) -> &'static str {
         match self {
             Self::Http2 => "application/grpc",
@@ -77,8 +81,8 @@ impl Grpc {
         }
     }
 
-    /// Answers a call that is not let through. The body is empty, so that its headers end the stream.
-    pub(crate) fn refuse(self, rejection: &Rejection) -> Response<Bytes> {
+    /// Answers a rejected call. The body is empty, so that the headers end the stream.
+    pub(in crate::middleware) fn reject(self, rejection: &Rejection) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
         headers.reserve(HEADERS);
@@ -99,11 +103,11 @@ impl Grpc {
     }
 }
 
-/// Tells a longer wait in an answer that tells one in the way of gRPC.
+/// Lengthens the wait in a gRPC response that has one.
 pub(super) fn lengthen_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
-    let told = headers.get(RETRY_PUSHBACK);
-    let told = told.and_then(|told| told.to_str().ok()?.parse::<i32>().ok());
-    if told.is_some_and(|told| (0..pushback(wait)).contains(&told)) {
+    let inner = headers.get(RETRY_PUSHBACK);
+    let inner = inner.and_then(|inner| inner.to_str().ok()?.parse::<i32>().ok());
+    if inner.is_some_and(|inner| (0..pushback(wait)).contains(&inner)) {
         insert_wait(rejection, wait, headers);
     }
 }
@@ -114,10 +118,6 @@ fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
     if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(details)) {
         headers.insert(STATUS_DETAILS, details);
     }
-}
-
-fn message(rejection: &Rejection) -> String {
-    String::from_utf8_lossy(rejection.body().trim_ascii_end()).into_owned()
 }
 
 fn code(rejection: &Rejection) -> Code {
@@ -134,13 +134,14 @@ fn code(rejection: &Rejection) -> Code {
     }
 }
 
-/// The milliseconds after which a client retries, rounded up.
+/// Returns the milliseconds after which a client retries, rounded up.
 fn pushback(wait: Duration) -> i32 {
     i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX)
 }
 
-/// `google.rpc.Status` with a `RetryInfo`, encoded from the inside out: a message in a message is
-/// written as its bytes are.
+/// Encodes a `google.rpc.Status` with a `RetryInfo`.
+///
+/// It encodes from the inside out: an inner message is written as bytes.
 fn status_with_retry_info(code: Code, message: &str, wait: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
@@ -176,7 +177,7 @@ mod tests {
     use crate::middleware::body::ResponseBody;
     use crate::quota::Quota;
 
-    /// `google.rpc.Status`, as its `.proto` file numbers it.
+    /// `google.rpc.Status`, numbered as in its `.proto` file.
     #[derive(Clone, PartialEq, Message)]
     struct Status {
         #[prost(int32, tag = "1")]
@@ -194,7 +195,7 @@ mod tests {
         retry_delay: Option<prost_types::Duration>,
     }
 
-    fn limited(wait: Option<Duration>) -> RejectionReason {
+    fn refused(wait: Option<Duration>) -> RejectionReason {
         let refused = QuotaAnswer::refused(5, wait, Duration::ZERO);
         let answer = Answer::new(Source::Memory, [refused]);
         let decision = Decision::new(&Quota::per_minute(5).into(), 1, answer).unwrap();
@@ -205,8 +206,8 @@ mod tests {
         RejectionReason::NoKey(KeyError::new(kind, "no `x-tenant` of 100 %"))
     }
 
-    fn refused(reason: RejectionReason) -> Response<Bytes> {
-        Grpc::Http2.refuse(&Rejection::new(&"search".into(), reason))
+    fn rejected(reason: RejectionReason) -> Response<Bytes> {
+        Grpc::Http2.reject(&Rejection::new(&"search".into(), reason))
     }
 
     fn text<'a>(response: &'a Response<Bytes>, name: &HeaderName) -> &'a str {
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_known_by_its_content_type() {
+    fn a_call_is_recognized_by_its_content_type() {
         for (content_type, expected) in [
             ("application/grpc", Some(Grpc::Http2)),
             ("application/grpc+proto", Some(Grpc::Http2)),
@@ -241,27 +242,27 @@ mod tests {
             ("application/json", None),
             ("", None),
         ] {
-            let of = |method| {
+            let variant_of = |method| {
                 let request = Request::builder().method(method);
                 let request = request.header(CONTENT_TYPE, content_type).body(());
                 Grpc::of(&request.unwrap().into_parts().0)
             };
-            assert_eq!(of(Method::POST), expected, "{content_type}");
-            assert_eq!(of(Method::GET), None, "{content_type}");
+            assert_eq!(variant_of(Method::POST), expected, "{content_type}");
+            assert_eq!(variant_of(Method::GET), None, "{content_type}");
         }
         let without = Request::post("/").body(()).unwrap();
         assert_eq!(Grpc::of(&without.into_parts().0), None);
     }
 
     #[test]
-    fn the_answer_has_trailers_only_and_ends_the_stream() {
+    fn the_response_has_trailers_only_and_ends_the_stream() {
         for (grpc, content_type) in [
             (Grpc::Http2, "application/grpc"),
             (Grpc::Web, "application/grpc-web"),
             (Grpc::WebText, "application/grpc-web-text"),
         ] {
-            let reason = limited(Some(Duration::from_secs(3)));
-            let response = grpc.refuse(&Rejection::new(&"search".into(), reason));
+            let reason = refused(Some(Duration::from_secs(3)));
+            let response = grpc.reject(&Rejection::new(&"search".into(), reason));
             assert_eq!(response.status(), StatusCode::OK);
             assert_eq!(text(&response, &CONTENT_TYPE), content_type);
             assert_eq!(text(&response, &STATUS), "8");
@@ -276,7 +277,7 @@ mod tests {
     fn the_status_says_whose_fault_it_is() {
         let failed = |kind| RejectionReason::Failed(Error::new(kind, "down"));
         for (reason, expected) in [
-            (limited(None), "8"),
+            (refused(None), "8"),
             (no_key(KeyErrorKind::Missing), "3"),
             (no_key(KeyErrorKind::Ambiguous), "3"),
             (no_key(KeyErrorKind::Misconfigured), "13"),
@@ -285,7 +286,7 @@ mod tests {
             (failed(ErrorKind::Timeout), "14"),
         ] {
             assert_eq!(
-                text(&refused(reason.clone()), &STATUS),
+                text(&rejected(reason.clone()), &STATUS),
                 expected,
                 "{reason:?}"
             );
@@ -294,13 +295,13 @@ mod tests {
 
     #[test]
     fn a_message_is_percent_encoded() {
-        let response = refused(no_key(KeyErrorKind::Missing));
+        let response = rejected(no_key(KeyErrorKind::Missing));
         assert_eq!(
             text(&response, &MESSAGE),
             "cannot tell who the request is from: no `x-tenant` of 100 %25"
         );
         let error = KeyError::new(KeyErrorKind::Missing, "kein Schlüssel\n");
-        let response = refused(RejectionReason::NoKey(error));
+        let response = rejected(RejectionReason::NoKey(error));
         assert_eq!(
             text(&response, &MESSAGE),
             "cannot tell who the request is from: kein Schl%C3%BCssel"
@@ -308,9 +309,9 @@ mod tests {
     }
 
     #[test]
-    fn where_no_wait_helps_a_client_is_told_not_to_retry() {
-        for reason in [limited(None), no_key(KeyErrorKind::Missing)] {
-            let response = refused(reason);
+    fn where_no_wait_helps_a_client_does_not_retry() {
+        for reason in [refused(None), no_key(KeyErrorKind::Missing)] {
+            let response = rejected(reason);
             assert_eq!(text(&response, &RETRY_PUSHBACK), "-1");
             assert!(!response.headers().contains_key(STATUS_DETAILS));
         }
@@ -320,7 +321,7 @@ mod tests {
         #[test]
         fn others_read_the_wait(micros in prop_oneof![1..u64::MAX - 1, 1..10_000_000_u64]) {
             let wait = Duration::from_micros(micros);
-            let response = refused(limited(Some(wait)));
+            let response = rejected(refused(Some(wait)));
 
             let pushback: i32 = text(&response, &RETRY_PUSHBACK).parse().unwrap();
             let exact = micros.div_ceil(1_000);

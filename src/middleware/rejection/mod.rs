@@ -1,11 +1,15 @@
-//! The response to a request that is not let through: as text, as problem details, or in gRPC's form.
+//! The response to a rejected request: as text, as problem details, or in gRPC's form.
+//!
+//! This room knows `headers`, and nothing else of the middleware.
 
+mod finish;
 pub(super) mod grpc;
 mod problem_json;
 mod rejection;
+mod text;
 pub(super) mod unread_body;
 
 pub(super) use grpc::Grpc;
 pub use problem_json::{problem_json, problem_json_typed};
-pub(super) use rejection::plain_text;
 pub use rejection::{Rejection, RejectionReason, WouldReject};
+pub(super) use text::plain_text;

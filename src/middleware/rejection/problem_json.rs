@@ -1,40 +1,41 @@
-//! Refusals as `application/problem+json`, RFC 9457.
+//! Rejections as `application/problem+json`, RFC 9457.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::rejection::{Rejection, RejectionReason};
+use super::text::message;
 use crate::middleware::headers::{violated_policies, whole_seconds};
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-// As the IETF's draft of the `RateLimit` fields calls them, which has asked IANA for them.
+// The IETF's draft of the `RateLimit` fields has requested these types from IANA.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-/// No more than what the status says.
+/// The type of a problem that the status describes in full.
 const BLANK: &str = "about:blank";
 
-/// Answers refusals as RFC 9457's problem details, for clients that are programs.
+/// Answers rejected requests with RFC 9457's problem details, for clients that are programs.
 ///
-/// | refused because | status | `type` |
+/// | reason | status | `type` |
 /// |---|---|---|
-/// | a quota has no room | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
+/// | a quota has refused the request | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
 /// | the store has failed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
 /// | the request has no key, or the server is not set up | 400, 500 | `about:blank` |
-/// | a quota has no room, and the layer was told of [another status](crate::RateLimitLayer::status) | that one | `about:blank` |
+/// | a quota has refused the request, and the layer has [another status](crate::RateLimitLayer::status) | that one | `about:blank` |
 ///
-/// The types are those of the IETF's draft 11 of the `RateLimit` fields, and not registered yet: to use
+/// The types are those of the IETF's draft 11 of the `RateLimit` fields, and are not registered yet: to use
 /// others, see [`problem_json_typed`]. `violated-policies` names the quotas that refuse, as the
-/// [headers](crate::Headers) do. Nothing is said of the key, nor of the store.
+/// [headers](crate::Headers) do. The document reveals neither the key nor the store.
 ///
 /// # Examples
 ///
 /// ```
 /// use tollgate::{Rejection, problem_json};
 ///
-/// // What the layer's own text is replaced by; a handler may answer the same way.
+/// // The responder of a layer; a handler may answer the same way.
 /// fn respond(rejection: &Rejection) -> http::Response<bytes::Bytes> {
 ///     problem_json()(rejection)
 /// }
@@ -54,8 +55,7 @@ pub fn problem_json() -> impl Fn(&Rejection) -> Response<Bytes> + Clone + Send +
     problem_json_typed(problem_type)
 }
 
-/// Does what [`problem_json`] does, with types of one's own: URIs under which clients find what the
-/// problem is.
+/// Does what [`problem_json`] does, with custom types: URIs that describe the problem to clients.
 ///
 /// # Examples
 ///
@@ -85,7 +85,7 @@ where
 
 fn problem_type(rejection: &Rejection) -> &'static str {
     match rejection.reason() {
-        // The draft defines it for this status only.
+        // The draft defines this type for 429 only.
         RejectionReason::Refused(_) if rejection.status() == StatusCode::TOO_MANY_REQUESTS => {
             QUOTA_EXCEEDED
         }
@@ -94,7 +94,7 @@ fn problem_type(rejection: &Rejection) -> &'static str {
     }
 }
 
-/// Of a store that has failed: whether it will be back.
+/// Whether a store that has failed is expected back.
 fn is_temporary(rejection: &Rejection) -> bool {
     rejection.retry_after().is_some()
 }
@@ -126,7 +126,7 @@ fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
 fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
     let status = rejection.status();
     match rejection.reason() {
-        // RFC 9457, section 4.2.1: where the type is blank, the title is the status's.
+        // RFC 9457, section 4.2.1: the title of a blank type is that of the status.
         _ if problem_type == BLANK => status.canonical_reason().unwrap_or("Error"),
         RejectionReason::Refused(_) => {
             "Request cannot be satisfied as assigned quota has been exceeded"
@@ -140,7 +140,7 @@ fn title(rejection: &Rejection, problem_type: &str) -> &'static str {
     }
 }
 
-/// What may be told to anybody.
+/// Returns the explanation of this rejection, which any client may see.
 fn detail(rejection: &Rejection) -> String {
     match (rejection.reason(), rejection.retry_after()) {
         (RejectionReason::Refused(_), Some(wait)) => {
@@ -151,13 +151,11 @@ fn detail(rejection: &Rejection) -> String {
             "The request asks for more than the quota ever allows: waiting does not help."
                 .to_owned()
         }
-        (RejectionReason::Failed(_) | RejectionReason::NoKey(_), _) => {
-            String::from_utf8_lossy(rejection.body().trim_ascii_end()).into_owned()
-        }
+        (RejectionReason::Failed(_) | RejectionReason::NoKey(_), _) => message(rejection),
     }
 }
 
-/// Adds a text as JSON: one function of a serializer is all that a document of five members needs.
+/// Appends a string as JSON. A document with five members does not need a serializer.
 fn push_string(text: &str, json: &mut String) {
     json.push('"');
     for letter in text.chars() {
@@ -187,7 +185,7 @@ mod tests {
     use crate::key::{KeyError, KeyErrorKind};
     use crate::quota::Quota;
 
-    fn limited(wait: Option<Duration>) -> Rejection {
+    fn refused(wait: Option<Duration>) -> Rejection {
         let quotas = [
             Quota::per_minute(100).named("burst"),
             Quota::per_day(1_000).named("daily"),
@@ -221,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_policies_that_are_violated() {
-        let response = problem_json()(&limited(Some(Duration::from_millis(2_001))));
+        let response = problem_json()(&refused(Some(Duration::from_millis(2_001))));
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(
             read(&response),
@@ -236,8 +234,8 @@ mod tests {
     }
 
     #[test]
-    fn where_no_wait_helps_none_is_told() {
-        let detail = &read(&problem_json()(&limited(None)))["detail"];
+    fn where_no_wait_helps_none_is_reported() {
+        let detail = &read(&problem_json()(&refused(None)))["detail"];
         assert!(detail.as_str().unwrap().contains("waiting does not help"));
     }
 
@@ -256,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_status_says_has_no_type() {
+    fn problems_that_the_status_describes_have_no_type() {
         for (rejection, status, title) in [
             (no_key(KeyErrorKind::Missing, "no `x`"), 400, "Bad Request"),
             (
@@ -279,24 +277,24 @@ mod tests {
     }
 
     #[test]
-    fn a_type_of_ones_own_stands_for_that_of_the_draft() {
+    fn a_custom_type_replaces_that_of_the_draft() {
         let typed = problem_json_typed(|rejection: &Rejection| match rejection.reason() {
             RejectionReason::Refused(_) => "https://example.com/too-fast",
             _ => BLANK,
         });
-        let document = read(&typed(&limited(None)));
+        let document = read(&typed(&refused(None)));
         assert_eq!(document["type"], "https://example.com/too-fast");
         assert_eq!(document["violated-policies"], json!(["burst"]));
         let document = read(&typed(&failed(ErrorKind::Unavailable)));
         assert_eq!(document["title"], "Service Unavailable");
     }
 
-    /// Of any letters, control characters too.
+    /// A text of any characters, including control characters.
     const ANY_TEXT: &str = "(?s).*";
 
     proptest! {
         #[test]
-        fn whatever_is_written_parses(
+        fn any_document_parses(
             text in ANY_TEXT,
             name in ANY_TEXT,
             limiter in ANY_TEXT,
@@ -312,7 +310,7 @@ mod tests {
             let decision = Decision::new(&quotas.clone().into(), 1, answer).unwrap();
             let reason = RejectionReason::Refused(decision.into_view());
             let document = read(&typed(&Rejection::new(&(&*limiter).into(), reason)));
-            let names = crate::middleware::headers::policy_names::policy_names(&limiter, &quotas.each_ref());
+            let names = crate::middleware::headers::policy_names(&limiter, &quotas.each_ref());
             prop_assert_eq!(&document["violated-policies"], &json!(names));
         }
     }

@@ -1,28 +1,22 @@
-//! Why a request was not let through, and what it is answered.
+//! The reason why a request was rejected, and the status and wait that follow from it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::StatusCode;
 
 use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::middleware::headers::{Place, Templates, value_of, whole_seconds};
 
-/// After how many seconds a client may ask again when the store has failed: soon, since a store is
-/// mostly back at once, and not at once, since it may be drowning.
+/// The seconds after which a client may retry when the store has failed. Most stores are back soon, but an
+/// immediate retry could overload one.
 const STORE_RETRY_SECONDS: u64 = 1;
 
-/// How many headers a refusal has, with those that a server adds.
-const HEADERS: usize = 8;
-
-/// Why a request was not let through.
+/// The reason why a request was rejected, and how it was answered.
 ///
-/// It stands in the extensions of the answer, so that a layer outside, of logs or metrics, need not
-/// guess from the status. Cheap to clone.
+/// It is in the extensions of the response, so that an outer layer for logs or metrics need not guess it
+/// from the status. Clones are cheap.
 ///
 /// # Examples
 ///
@@ -44,36 +38,37 @@ const HEADERS: usize = 8;
 pub struct Rejection {
     limiter: Arc<str>,
     reason: RejectionReason,
-    /// Where a quota has no room.
-    status: StatusCode,
+    /// Used if a quota has refused the request.
+    refused_status: StatusCode,
 }
 
 /// The reasons of a [`Rejection`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RejectionReason {
-    /// A quota has no room: 429, or what the layer was
-    /// [told](crate::RateLimitLayer::status).
+    /// A quota has refused the request: 429, or the layer's [status](crate::RateLimitLayer::status).
     Refused(DecisionView),
-    /// The request has no key that can be used: 400, or 500 where the server is not set up to know
-    /// it.
+    /// The request has no key, or an ambiguous one: 400. Or the server is not set up to know the key: 500.
     NoKey(KeyError),
-    /// The store did not decide: 503, or 500 where no store could have.
+    /// The store did not decide: 503, or 500 if no store could have.
     Failed(Error),
 }
 
 impl Rejection {
-    pub(crate) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
+    pub(in crate::middleware) fn new(limiter: &Arc<str>, reason: RejectionReason) -> Self {
         Self {
             limiter: Arc::clone(limiter),
             reason,
-            status: StatusCode::TOO_MANY_REQUESTS,
+            refused_status: StatusCode::TOO_MANY_REQUESTS,
         }
     }
 
-    /// Has another status where a quota has no room.
-    pub(crate) fn with_status(self, status: StatusCode) -> Self {
-        Self { status, ..self }
+    /// Sets the status of a request that a quota has refused.
+    pub(in crate::middleware) fn with_status(self, status: StatusCode) -> Self {
+        Self {
+            refused_status: status,
+            ..self
+        }
     }
 
     /// The name of the limiter.
@@ -82,23 +77,23 @@ impl Rejection {
         &self.limiter
     }
 
-    /// Why the request was not let through.
+    /// The reason why the request was rejected.
     #[must_use]
     pub fn reason(&self) -> &RejectionReason {
         &self.reason
     }
 
-    /// The status of the answer, unless a [responder](crate::RateLimitLayer::responder) gives it another.
+    /// The status of the response, unless a [responder](crate::RateLimitLayer::responder) sets another.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match &self.reason {
-            RejectionReason::Refused(_) => self.status,
+            RejectionReason::Refused(_) => self.refused_status,
             RejectionReason::NoKey(error) => match error.kind() {
                 KeyErrorKind::Missing | KeyErrorKind::Ambiguous => StatusCode::BAD_REQUEST,
                 KeyErrorKind::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             },
             RejectionReason::Failed(error) => match error.kind() {
-                // The author's cost, whichever store.
+                // The application's own cost function, with any store.
                 ErrorKind::CostTooLarge | ErrorKind::CostExceedsLimit => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
@@ -107,7 +102,7 @@ impl Rejection {
         }
     }
 
-    /// How long the client should wait, if waiting helps.
+    /// The time that the client should wait, if waiting helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {
@@ -119,85 +114,26 @@ impl Rejection {
         }
     }
 
-    pub(crate) fn is_refused(&self) -> bool {
+    pub(in crate::middleware) fn is_refused(&self) -> bool {
         matches!(self.reason, RejectionReason::Refused(_))
     }
-
-    /// A short text, for people. It says nothing of the inside.
-    pub(crate) fn body(&self) -> Bytes {
-        match &self.reason {
-            RejectionReason::Refused(_) => Bytes::from_static(b"rate limit exceeded\n"),
-            RejectionReason::NoKey(error) if self.status() == StatusCode::BAD_REQUEST => {
-                format!("cannot tell who the request is from: {error}\n").into()
-            }
-            RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),
-            RejectionReason::Failed(_) => Bytes::from_static(b"the rate limiter cannot decide\n"),
-        }
-    }
-
-    /// Adds to an answer what every refusal has, and leaves this rejection in its extensions.
-    pub(crate) fn complete(self, wording: &Templates, response: &mut Response<Bytes>) {
-        let headers = response.headers_mut();
-        // Made once, for all of these and those that others add.
-        headers.reserve(HEADERS);
-        // RFC 6585, section 4, forbids caches to store a 429; not all of them know.
-        headers
-            .entry(CACHE_CONTROL)
-            .or_insert(HeaderValue::from_static("no-store"));
-        if let Some(wait) = self.retry_after() {
-            headers
-                .entry(RETRY_AFTER)
-                .or_insert_with(|| value_of(whole_seconds(wait).max(1)));
-        }
-        if let RejectionReason::Refused(decision) = &self.reason {
-            wording.write(decision, Place::Tightest, headers);
-        }
-        response.extensions_mut().insert(self);
-    }
-
-    /// Tells a longer wait in an answer that tells one, since a layer outside has no room before.
-    pub(crate) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
-        let told = headers.get(RETRY_AFTER).and_then(seconds_of);
-        if told.is_some_and(|told| told < wait) {
-            headers.insert(RETRY_AFTER, value_of(whole_seconds(wait)));
-        }
-        super::grpc::lengthen_wait(self, wait, headers);
-    }
 }
 
-fn seconds_of(value: &HeaderValue) -> Option<Duration> {
-    let seconds = value.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// The answer of a layer that is told of no other: a short text.
-pub(crate) fn plain_text(rejection: &Rejection) -> Response<Bytes> {
-    let mut response = Response::new(rejection.body());
-    *response.status_mut() = rejection.status();
-    let headers = response.headers_mut();
-    headers.reserve(HEADERS);
-    headers.insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    response
-}
-
-/// Of a request that a [dry run](crate::RateLimitLayer::dry_run) let through: why it would have been
-/// rejected.
+/// The rejection that a request would have got, had a [dry run](crate::RateLimitLayer::dry_run) not let it
+/// through.
 ///
-/// It stands in the extensions of the answer, for layers outside. Cheap to clone.
+/// It is in the extensions of the response, for outer layers. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct WouldReject {
     rejection: Rejection,
 }
 
 impl WouldReject {
-    pub(crate) fn new(rejection: Rejection) -> Self {
+    pub(in crate::middleware) fn new(rejection: Rejection) -> Self {
         Self { rejection }
     }
 
-    /// The rejection that was spared.
+    /// The rejection that the request would have got.
     #[must_use]
     pub fn rejection(&self) -> &Rejection {
         &self.rejection

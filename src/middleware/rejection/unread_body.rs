@@ -1,7 +1,8 @@
-//! Refusals of requests whose body is not read.
+//! The rejection of a request whose body is not read.
 //!
-//! A server of HTTP/1 cannot keep a connection that still carries a body. RFC 9110, section 10.1.1, has it
-//! say so: hyper closes the connection without announcing it, and the client's next request fails.
+//! An HTTP/1 server cannot reuse a connection on which a body is still sent. RFC 9110, section 10.1.1, asks
+//! it to announce the end of the connection. hyper closes it without an announcement, and the client's next
+//! request fails.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -9,8 +10,8 @@ use http::{HeaderMap, HeaderValue, Version};
 
 const CLOSE: &str = "close";
 
-/// Whether a request of HTTP/1 announces a body. Later versions end the stream and keep the connection.
-pub(crate) fn is_announced(parts: &Parts) -> bool {
+/// Whether an HTTP/1 request announces a body. Later versions only end the stream, not the connection.
+pub(in crate::middleware) fn is_announced(parts: &Parts) -> bool {
     let Parts {
         version, headers, ..
     } = parts;
@@ -20,8 +21,8 @@ pub(crate) fn is_announced(parts: &Parts) -> bool {
             || headers.get(CONTENT_LENGTH).is_some_and(has_length))
 }
 
-/// Announces that the connection ends with this response. Other connection options are kept.
-pub(crate) fn announce_close(headers: &mut HeaderMap) {
+/// Announces that the connection ends with this response. Other connection options stay.
+pub(in crate::middleware) fn announce_close(headers: &mut HeaderMap) {
     let options = headers.get_all(CONNECTION).iter();
     let mut options = options.flat_map(|options| options.as_bytes().split(|byte| *byte == b','));
     if !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(CLOSE.as_bytes())) {

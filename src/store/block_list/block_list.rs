@@ -1,4 +1,4 @@
-//! The keys that an operator has blocked, as far as this process knows.
+//! The blocked keys that this process knows of.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,8 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use super::filter::Filter;
-use super::refresher::RefreshTrigger;
-use super::refresher::Refresher;
+use super::refresher::{RefreshTrigger, Refresher};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
@@ -16,17 +15,17 @@ use crate::key::Key;
 use crate::store::future::StoreFuture;
 use crate::store::requests::{Block, Subject};
 
-/// As many as every process can be told of each second: a list that people keep.
-pub(crate) const MOST: usize = 10_000;
+/// People keep this list, and every process may fetch it each second.
+const MAX_BLOCKED: usize = 10_000;
 
-/// Which keys of which limiters are [blocked](crate::Admin::block), as far as this process knows.
+/// The [blocked](crate::Admin::block) keys of all limiters that this process knows of.
 ///
-/// Limiters look here before they ask their store, so that a blocked key costs the store nothing and
-/// stays blocked while it fails. While nothing is blocked, looking is to read one atomic; while some are,
-/// a second one for nearly all others.
+/// Limiters look here before they ask their store. So a blocked key costs the store nothing, and stays
+/// blocked while the store fails. A lookup costs one atomic load while no key is blocked. Otherwise it
+/// costs a second one for nearly all keys that are not blocked.
 ///
-/// A [`Store`](crate::Store) keeps one and gives it to all its limiters. Clones are one list, of at most
-/// 10 000 keys.
+/// A [`Store`](crate::Store) has one list and returns it to all its limiters. Clones are one list, of at
+/// most 10 000 keys.
 #[derive(Clone)]
 pub struct BlockList {
     inner: Arc<Inner>,
@@ -34,26 +33,27 @@ pub struct BlockList {
 
 struct Inner {
     clock: Clock,
-    /// When the last of those below ends; 0 for none.
-    last: AtomicU64,
+    /// When the last block expires; 0 if there is none.
+    last_expiry: AtomicU64,
     filter: Filter,
-    list: RwLock<List>,
-    lookout: Option<Refresher>,
+    blocked: RwLock<Blocked>,
+    refresher: Option<Refresher<BlockList>>,
 }
 
-type List = HashMap<Fingerprint, Blocked>;
+/// The blocked keys by the fingerprint of limiter and key.
+type Blocked = HashMap<Fingerprint, BlockedKey>;
 
-/// One key of one limiter, until then.
+/// One blocked key of one limiter.
 #[derive(Clone, Debug)]
-struct Blocked {
+struct BlockedKey {
     limiter: Key,
     key: Key,
     /// By the clock of the list, in microseconds.
-    until: u64,
+    expires_at: u64,
 }
 
 impl BlockList {
-    /// A list that nobody else adds to.
+    /// Creates a list that only this process adds to.
     #[must_use]
     pub fn new() -> Self {
         Self::with_clock(Clock::monotonic())
@@ -63,175 +63,183 @@ impl BlockList {
         Self::build(clock, None)
     }
 
-    /// A list that others add to: `look` finds out what they did, and [puts](Self::replace) it in place.
-    /// Checks have it do so once in such a time at most, and do not wait for it; with zero, never.
+    /// Creates a list that other processes add to as well.
+    ///
+    /// `refresh` fetches the list and [replaces](Self::replace) this one. Checks start it at most once
+    /// per `interval` and do not wait for it. An interval of zero turns that off.
     pub(crate) fn shared(
         clock: Clock,
-        every: Duration,
-        look: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+        interval: Duration,
+        refresh: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
-        Self::build(clock, Some(Refresher::new(micros(every), look)))
+        Self::build(clock, Some(Refresher::new(micros(interval), refresh)))
     }
 
-    fn build(clock: Clock, lookout: Option<Refresher>) -> Self {
+    fn build(clock: Clock, refresher: Option<Refresher<Self>>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 clock,
-                last: AtomicU64::new(0),
+                last_expiry: AtomicU64::new(0),
                 filter: Filter::default(),
-                list: RwLock::default(),
-                lookout,
+                blocked: RwLock::default(),
+                refresher,
             }),
         }
     }
 
-    /// How long a subject stays blocked. Has what others have blocked looked for, if that is due.
+    /// Returns how long a key stays blocked, and starts a refresh in the background if one is due.
     #[inline]
-    pub(crate) fn left_of(&self, subject: Subject<'_>) -> Option<Duration> {
-        if let Some(lookout) = &self.inner.lookout {
-            lookout.look_if_due(self, &self.inner.clock);
+    pub(crate) fn lookup(&self, subject: Subject<'_>) -> Option<Duration> {
+        if let Some(refresher) = &self.inner.refresher {
+            refresher.refresh_if_due(self, &self.inner.clock);
         }
-        self.known_left_of(subject)
+        self.remaining(subject)
     }
 
-    /// How long a subject stays blocked, as far as is known.
+    /// Returns how long a key stays blocked, as far as this process knows.
     #[inline]
-    pub(crate) fn known_left_of(&self, subject: Subject<'_>) -> Option<Duration> {
-        match self.inner.last.load(Ordering::Relaxed) {
+    pub(crate) fn remaining(&self, subject: Subject<'_>) -> Option<Duration> {
+        match self.inner.last_expiry.load(Ordering::Relaxed) {
             0 => None,
-            last => self.find(subject.fingerprint(), last),
+            last_expiry => self.find(subject.fingerprint(), last_expiry),
         }
     }
 
     #[cold]
-    fn find(&self, whose: Fingerprint, last: u64) -> Option<Duration> {
-        if !self.inner.filter.may_hold(whose) {
+    fn find(&self, name: Fingerprint, last_expiry: u64) -> Option<Duration> {
+        if !self.inner.filter.may_contain(name) {
             return None;
         }
         let now = self.inner.clock.now();
-        if last <= now {
-            // Unless another one is the last meanwhile.
-            let (of, relaxed) = (&self.inner.last, Ordering::Relaxed);
-            let _ = of.compare_exchange(last, 0, relaxed, relaxed);
+        if last_expiry <= now {
+            // Fails if another thread has blocked a key meanwhile.
+            let _ = self.inner.last_expiry.compare_exchange(
+                last_expiry,
+                0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
             return None;
         }
-        self.read().get(&whose)?.left(now)
+        self.read().get(&name)?.remaining(now)
     }
 
-    /// Finds out now what others have blocked.
-    pub(crate) fn look(&self) -> StoreFuture<()> {
-        match &self.inner.lookout {
+    /// Fetches what other processes have blocked.
+    pub(crate) fn refresh(&self) -> StoreFuture<()> {
+        match &self.inner.refresher {
             None => StoreFuture::ready(Ok(())),
-            Some(lookout) => lookout.look(self, RefreshTrigger::Asked),
+            Some(refresher) => refresher.refresh(self),
         }
     }
 
-    /// Does as a store was told.
+    /// Adds a block to the list, or removes it if its duration is zero.
     ///
     /// # Errors
     ///
-    /// Of kind [`Full`](ErrorKind::Full) where 10 000 others are blocked.
+    /// An error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
     pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
         let now = self.inner.clock.now();
         let (limiter, key) = (block.limiter().clone(), block.key().clone());
-        let whose = key.fingerprint().within(limiter.fingerprint());
-        let mut list = self.write();
+        let name = key.fingerprint().within(limiter.fingerprint());
+        let mut blocked = self.write();
         if block.duration().is_zero() {
-            list.remove(&whose);
-            self.note(&list);
+            blocked.remove(&name);
+            self.rebuild_index(&blocked);
             return Ok(());
         }
-        if list.len() >= MOST && !list.contains_key(&whose) {
-            list.retain(|_, blocked| blocked.until > now);
-            self.note(&list);
-            if list.len() >= MOST {
+        if blocked.len() >= MAX_BLOCKED && !blocked.contains_key(&name) {
+            blocked.retain(|_, blocked| blocked.expires_at > now);
+            self.rebuild_index(&blocked);
+            if blocked.len() >= MAX_BLOCKED {
                 return Err(full());
             }
         }
-        let until = now.saturating_add(micros(block.duration()));
-        let blocked = Blocked {
+        let expires_at = now.saturating_add(micros(block.duration()));
+        let blocked_key = BlockedKey {
             limiter,
             key,
-            until,
+            expires_at,
         };
-        list.insert(whose, blocked);
-        self.inner.filter.add(whose);
-        self.inner.last.fetch_max(until, Ordering::Relaxed);
+        blocked.insert(name, blocked_key);
+        self.inner.filter.add(name);
+        self.inner
+            .last_expiry
+            .fetch_max(expires_at, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Forgets what was known for what is so now: limiters, keys, and how long they stay blocked.
+    /// Replaces the list by these limiters, keys, and times for which they stay blocked.
     pub(crate) fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         let now = self.inner.clock.now();
-        let blocks = blocks.into_iter().map(|(limiter, key, left)| {
-            let whose = key.fingerprint().within(limiter.fingerprint());
-            let until = now.saturating_add(micros(left));
-            let blocked = Blocked {
+        let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
+            let name = key.fingerprint().within(limiter.fingerprint());
+            let expires_at = now.saturating_add(micros(remaining));
+            let blocked_key = BlockedKey {
                 limiter,
                 key,
-                until,
+                expires_at,
             };
-            (whose, blocked)
+            (name, blocked_key)
         });
-        let blocks: List = blocks.collect();
-        let mut list = self.write();
-        let before = std::mem::replace(&mut *list, blocks);
-        self.note(&list);
-        drop(list);
-        // Nobody need wait for that.
-        drop(before);
+        let new: Blocked = blocks.collect();
+        let mut blocked = self.write();
+        let old = std::mem::replace(&mut *blocked, new);
+        self.rebuild_index(&blocked);
+        // Free the old list after the lock: up to 10 000 keys take a while.
+        drop(blocked);
+        drop(old);
     }
 
-    /// What is blocked of a limiter, and for how long.
+    /// Returns the blocked keys of a limiter, and for how long they stay so.
     pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
         let now = self.inner.clock.now();
-        let list = self.read();
-        let of_limiter = list.values().filter(|block| block.limiter == *limiter);
-        let left = of_limiter.filter_map(|block| Some((block.key.clone(), block.left(now)?)));
-        left.collect()
+        let blocked = self.read();
+        let of_limiter = blocked.values().filter(|key| key.limiter == *limiter);
+        let remaining = of_limiter.filter_map(|key| Some((key.key.clone(), key.remaining(now)?)));
+        remaining.collect()
     }
 
-    /// Has those who look know a list that is another one than before.
-    fn note(&self, list: &List) {
-        self.inner.filter.hold(list.keys().copied());
-        let last = list.values().map(|blocked| blocked.until).max();
+    /// Rebuilds the filter and the last expiry after the list changed.
+    fn rebuild_index(&self, blocked: &Blocked) {
+        self.inner.filter.replace(blocked.keys().copied());
+        let last_expiry = blocked.values().map(|key| key.expires_at).max();
         self.inner
-            .last
-            .store(last.unwrap_or_default(), Ordering::Relaxed);
+            .last_expiry
+            .store(last_expiry.unwrap_or_default(), Ordering::Relaxed);
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, List> {
-        // It is whole between any two of its steps.
+    fn read(&self) -> RwLockReadGuard<'_, Blocked> {
+        // The list is consistent after each step, so a panic elsewhere does not matter.
         self.inner
-            .list
+            .blocked
             .read()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, List> {
+    fn write(&self) -> RwLockWriteGuard<'_, Blocked> {
         self.inner
-            .list
+            .blocked
             .write()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Blocked {
-    fn left(&self, now: u64) -> Option<Duration> {
-        let left = self.until.checked_sub(now)?;
-        (left > 0).then(|| Duration::from_micros(left))
+impl BlockedKey {
+    fn remaining(&self, now: u64) -> Option<Duration> {
+        let micros = self.expires_at.checked_sub(now)?;
+        (micros > 0).then(|| Duration::from_micros(micros))
     }
 }
 
-/// What is answered where no more can be blocked.
-pub(crate) fn full() -> Error {
+/// The error of a list that has no room.
+pub(in crate::store) fn full() -> Error {
     Error::new(
         ErrorKind::Full,
-        format!("{MOST} keys are blocked, and no more can be: unblock others"),
+        format!("the block list is full with {MAX_BLOCKED} keys: unblock others first"),
     )
 }
 
-/// In whole microseconds, of which the shortest time is one.
+/// Converts to microseconds, rounded up: the shortest block lasts one.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

@@ -1,35 +1,35 @@
-//! Tells at once of most keys that they are not in a list, without its lock.
+//! A Bloom filter with one hash: most lookups of keys that are not blocked take no lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::key::Fingerprint;
 
-/// Of ten keys in a list, one in 1 600 others may seem to be in it; of ten thousand, one in two.
+/// With ten keys in a list, one in 1 600 other keys is a false positive; with ten thousand, one in two.
 const WORDS: usize = 256;
 
-/// A bit for each key that may be in a list, by its fingerprint.
+/// One bit for each key in a list, chosen by its fingerprint. Several keys may share a bit.
 pub(super) struct Filter([AtomicU64; WORDS]);
 
 impl Filter {
     #[inline]
-    pub(super) fn may_hold(&self, whose: Fingerprint) -> bool {
-        let (word, bit) = place_of(whose);
+    pub(super) fn may_contain(&self, name: Fingerprint) -> bool {
+        let (word, bit) = bit_of(name);
         let word = self.0.get(word);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
     }
 
-    pub(super) fn add(&self, whose: Fingerprint) {
-        let (word, bit) = place_of(whose);
+    pub(super) fn add(&self, name: Fingerprint) {
+        let (word, bit) = bit_of(name);
         if let Some(word) = self.0.get(word) {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Has it hold these and no others. Meanwhile it holds none that it did not and will not.
-    pub(super) fn hold(&self, all: impl Iterator<Item = Fingerprint>) {
+    /// Replaces the content. Meanwhile the filter contains only keys of the old or the new content.
+    pub(super) fn replace(&self, names: impl Iterator<Item = Fingerprint>) {
         let mut bits = [0; WORDS];
-        for (word, bit) in all.map(place_of) {
+        for (word, bit) in names.map(bit_of) {
             if let Some(word) = bits.get_mut(word) {
                 *word |= bit;
             }
@@ -40,8 +40,8 @@ impl Filter {
     }
 }
 
-fn place_of(whose: Fingerprint) -> (usize, u64) {
-    let [bits, _] = whose.halves();
+fn bit_of(name: Fingerprint) -> (usize, u64) {
+    let [bits, _] = name.halves();
     let word = usize::try_from(bits >> 6).unwrap_or_default() % WORDS;
     (word, 1 << (bits & 63))
 }
@@ -63,21 +63,21 @@ mod tests {
     use super::*;
     use crate::key::Key;
 
-    fn whose(number: usize) -> Fingerprint {
+    fn name(number: usize) -> Fingerprint {
         Key::from(number.to_string()).fingerprint()
     }
 
     #[test]
-    fn what_is_held_is_never_missed_and_little_else_seems_to_be() {
+    fn there_are_no_false_negatives_and_few_false_positives() {
         let filter = Filter::default();
-        assert!((0..1_000).all(|number| !filter.may_hold(whose(number))));
-        (0..10).for_each(|number| filter.add(whose(number)));
-        assert!((0..10).all(|number| filter.may_hold(whose(number))));
-        let seem = (10..10_010).filter(|number| filter.may_hold(whose(*number)));
-        assert!(seem.count() < 30);
-        filter.hold((5..8).map(whose));
-        assert!((5..8).all(|number| filter.may_hold(whose(number))));
-        let held = (0..10).filter(|number| filter.may_hold(whose(*number)));
-        assert!(held.count() < 6);
+        assert!((0..1_000).all(|number| !filter.may_contain(name(number))));
+        (0..10).for_each(|number| filter.add(name(number)));
+        assert!((0..10).all(|number| filter.may_contain(name(number))));
+        let false_positives = (10..10_010).filter(|number| filter.may_contain(name(*number)));
+        assert!(false_positives.count() < 30);
+        filter.replace((5..8).map(name));
+        assert!((5..8).all(|number| filter.may_contain(name(number))));
+        let found = (0..10).filter(|number| filter.may_contain(name(*number)));
+        assert!(found.count() < 6);
     }
 }

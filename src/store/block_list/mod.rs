@@ -1,4 +1,4 @@
-//! The keys that an operator has blocked, and how a process learns what others have blocked.
+//! The keys that operators have blocked, and how a process learns what others have blocked.
 
 mod block_list;
 mod filter;

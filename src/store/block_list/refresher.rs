@@ -1,89 +1,93 @@
-//! Finds out now and then what other processes have blocked.
+//! Refreshes the block list with what other processes have blocked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 
-use super::block_list::BlockList;
 use crate::clock::Clock;
 use crate::store::future::StoreFuture;
 
-/// For whom somebody looks.
+/// The reason for a refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefreshTrigger {
-    /// For an operator, who is told what failed.
-    Asked,
-    /// For checks, which do not wait for it.
-    Beside,
+    /// An operator waits for the list, and learns what failed.
+    Operator,
+    /// Checks need a recent list, and do not wait for it.
+    Background,
 }
 
-type LookFn = dyn Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync;
+/// Refreshes a list of type `L`.
+type RefreshFn<L> = dyn Fn(&L, RefreshTrigger) -> StoreFuture<()> + Send + Sync;
 
-pub(super) struct Refresher {
-    look: Box<LookFn>,
-    /// How often, in microseconds; 0 for not unless asked.
-    every: u64,
-    /// When to look again.
-    next: AtomicU64,
-    /// Whether somebody looks for checks.
-    looks: Arc<AtomicBool>,
+/// Refreshes a list on request, and in the background while checks come.
+pub(super) struct Refresher<L> {
+    refresh: Box<RefreshFn<L>>,
+    /// In microseconds; 0 for no refreshes in the background.
+    interval: u64,
+    /// When the next refresh in the background is due.
+    next_at: AtomicU64,
+    /// Whether a refresh in the background is running.
+    is_running: Arc<AtomicBool>,
 }
 
-impl Refresher {
+impl<L> Refresher<L> {
     pub(super) fn new(
-        every: u64,
-        look: impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+        interval: u64,
+        refresh: impl Fn(&L, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            look: Box::new(look),
-            every,
-            next: AtomicU64::new(0),
-            looks: Arc::default(),
+            refresh: Box::new(refresh),
+            interval,
+            next_at: AtomicU64::new(0),
+            is_running: Arc::default(),
         }
     }
 
-    pub(super) fn look(&self, blocks: &BlockList, whom: RefreshTrigger) -> StoreFuture<()> {
-        (self.look)(blocks, whom)
+    /// Refreshes the list for an operator.
+    pub(super) fn refresh(&self, list: &L) -> StoreFuture<()> {
+        (self.refresh)(list, RefreshTrigger::Operator)
     }
 
-    pub(super) fn look_if_due(&self, blocks: &BlockList, clock: &Clock) {
-        if self.every == 0 {
+    /// Starts a refresh in the background if one is due.
+    pub(super) fn refresh_if_due(&self, list: &L, clock: &Clock) {
+        if self.interval == 0 {
             return;
         }
         let now = clock.now();
-        let next = self.next.load(Ordering::Relaxed);
-        let then = now.saturating_add(self.every);
-        // Later than it can be is what a clock says that has stepped back.
-        if now >= next || next > then {
-            self.look_beside(blocks, next, then);
+        let due_at = self.next_at.load(Ordering::Relaxed);
+        let next_at = now.saturating_add(self.interval);
+        // A time further ahead than that means that the clock has stepped back.
+        if now >= due_at || due_at > next_at {
+            self.start_refresh(list, due_at, next_at);
         }
     }
 
     #[cold]
-    fn look_beside(&self, blocks: &BlockList, next: u64, then: u64) {
+    fn start_refresh(&self, list: &L, due_at: u64, next_at: u64) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        let (of, relaxed) = (&self.next, Ordering::Relaxed);
-        let is_first = of.compare_exchange(next, then, relaxed, relaxed).is_ok();
-        // One that takes long is not overtaken.
-        if is_first && !self.looks.swap(true, Ordering::Acquire) {
-            let looking = Looking(Arc::clone(&self.looks));
-            let look = self.look(blocks, RefreshTrigger::Beside);
+        let moved =
+            self.next_at
+                .compare_exchange(due_at, next_at, Ordering::Relaxed, Ordering::Relaxed);
+        // A slow refresh finishes before the next one starts.
+        if moved.is_ok() && !self.is_running.swap(true, Ordering::Acquire) {
+            let running = Running(Arc::clone(&self.is_running));
+            let refresh = (self.refresh)(list, RefreshTrigger::Background);
             drop(runtime.spawn(async move {
-                let _looking = looking;
-                // Who looks says what there is to say.
-                let _ = look.await;
+                let _running = running;
+                // The refresh logs its own errors.
+                let _ = refresh.await;
             }));
         }
     }
 }
 
-/// Somebody looks, until it is dropped, with its runtime too.
-struct Looking(Arc<AtomicBool>);
+/// Marks a refresh as running until it ends, or its runtime shuts down.
+struct Running(Arc<AtomicBool>);
 
-impl Drop for Looking {
+impl Drop for Running {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }

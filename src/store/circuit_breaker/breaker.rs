@@ -1,7 +1,7 @@
-//! The breaker: a store that has failed is not asked for a while.
+//! The circuit breaker of one partition: closed, open, or half-open while one probe is in flight.
 //!
-//! As long as nothing fails, all it does is to read one atomic. Times are microseconds of a clock that
-//! the caller reads.
+//! While nothing fails, a check costs one atomic load. Times are microseconds of a clock that the
+//! caller reads.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -9,106 +9,111 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, ErrorKind};
 
-/// So many failures in a row open it: one is noise, and each costs a caller the whole deadline.
-const FAILURES_IN_A_ROW: u32 = 5;
+/// Consecutive failures that open the breaker: one is noise, and each costs a caller the whole
+/// deadline.
+const CONSECUTIVE_FAILURES: u32 = 5;
 
-/// At least so many outcomes in a second are needed for half of them to say something.
-const OUTCOMES_THAT_TELL: u32 = 20;
+/// Outcomes that a second needs before a failure rate of one half opens the breaker.
+const MIN_OUTCOMES: u32 = 20;
 
 const SECOND: u64 = 1_000_000;
 
-/// How long it is open at first, and at most: a store that is back must decide again within a second.
-const FIRST_OPEN: u64 = 100_000;
-const LONGEST_OPEN: u64 = 500_000;
+/// How long the breaker stays open at first, and at most: a recovered store must decide again
+/// within a second.
+const MIN_OPEN: u64 = 100_000;
+const MAX_OPEN: u64 = 500_000;
 
-/// A probe of which nothing is heard for so long after the deadline is lost.
-const PROBE: u64 = SECOND;
+/// A probe without an outcome this long after the deadline is lost.
+const PROBE_TIMEOUT: u64 = SECOND;
 
-/// Who waited for less than this part of the deadline cannot have been answered by every healthy store.
-const PART_THAT_TELLS: u64 = 4;
+/// A caller that gives up before 1/4 of the deadline is ignored: a healthy store might not have
+/// replied yet.
+const MIN_WAIT_FRACTION: u64 = 4;
 
-/// Whether the store may be asked.
+/// Whether a caller may send a request to the store.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Permit {
+pub(in crate::store) enum Permit {
     Ask,
-    /// Somebody has to find out whether the store is back, and it is this one.
+    /// The caller sends the one request that finds out whether the store has recovered.
     Probe,
     Refuse,
 }
 
-/// It is open, or closed, and was not before.
+/// A change between open and closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     Opened,
     Closed,
 }
 
+/// The state machine of one partition.
 #[derive(Debug)]
 pub(super) struct Breaker {
-    mode: AtomicU8,
-    /// While it is open: when somebody may ask again.
-    until: AtomicU64,
-    record: Mutex<Record>,
+    state: AtomicU8,
+    /// While the breaker is open: when the next probe is due.
+    probe_at: AtomicU64,
+    history: Mutex<History>,
 }
 
-/// Nothing has failed lately: successes are not counted.
-const CALM: u8 = 0;
-/// Something has failed in this second.
-const WARY: u8 = 1;
+/// No recent failure: successes are not counted.
+const CLOSED: u8 = 0;
+/// Closed, with a failure in the current second: successes are counted too.
+const COUNTING: u8 = 1;
 const OPEN: u8 = 2;
 
 #[derive(Debug, Default)]
-struct Record {
-    in_a_row: u32,
-    given_up_in_a_row: u32,
-    /// When somebody last gave up, and for how long somebody has waited in vain until then.
-    given_up_at: u64,
+struct History {
+    consecutive_failures: u32,
+    consecutive_abandoned: u32,
+    /// When the last caller gave up.
+    abandoned_at: u64,
+    /// How long callers have waited in vain, overlapping waits counted once.
     unanswered: u64,
-    /// When the second began that is counted.
+    /// When the counted second began.
     second_began: u64,
     outcomes: u32,
     failures: u32,
-    /// How often it has opened without having been closed for a second.
+    /// How often the breaker opened without having stayed closed for a second in between.
     openings: u32,
     closed_at: Option<u64>,
-    last: Option<Error>,
-    /// What is answered while it is open.
-    refusal: Option<Error>,
+    last_error: Option<Error>,
+    /// The error of all callers while the breaker is open.
+    open_error: Option<Error>,
 }
 
 impl Default for Breaker {
     fn default() -> Self {
         Self {
-            mode: AtomicU8::new(CALM),
-            until: AtomicU64::new(0),
-            record: Mutex::default(),
+            state: AtomicU8::new(CLOSED),
+            probe_at: AtomicU64::new(0),
+            history: Mutex::default(),
         }
     }
 }
 
 impl Breaker {
-    /// Whether a check may ask, which waits for so long at most.
+    /// Asks for a permit to send a request that waits at most for `deadline`.
     #[inline]
-    pub(super) fn enter(&self, deadline: u64, now: impl FnOnce() -> u64) -> Permit {
+    pub(super) fn permit(&self, deadline: u64, now: impl FnOnce() -> u64) -> Permit {
         if !self.is_open() {
             return Permit::Ask;
         }
-        self.enter_open(deadline, now())
+        self.permit_when_open(deadline, now())
     }
 
     #[cold]
-    fn enter_open(&self, deadline: u64, now: u64) -> Permit {
-        let until = self.until.load(Ordering::Relaxed);
-        let lost = PROBE.saturating_add(deadline);
-        // Later than it can be is what a clock says that has stepped back.
-        if now < until && until - now <= lost {
+    fn permit_when_open(&self, deadline: u64, now: u64) -> Permit {
+        let probe_at = self.probe_at.load(Ordering::Relaxed);
+        let max_wait = PROBE_TIMEOUT.saturating_add(deadline);
+        // A time further ahead than that means that the clock has stepped back.
+        if now < probe_at && probe_at - now <= max_wait {
             return Permit::Refuse;
         }
-        // Who moves the time is the one to ask.
-        let next = now.saturating_add(lost);
-        let moved = self
-            .until
-            .compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed);
+        // The caller that moves the time is the one that probes.
+        let next = now.saturating_add(max_wait);
+        let moved =
+            self.probe_at
+                .compare_exchange(probe_at, next, Ordering::Relaxed, Ordering::Relaxed);
         if moved.is_ok() {
             Permit::Probe
         } else {
@@ -118,167 +123,176 @@ impl Breaker {
 
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.mode.load(Ordering::Relaxed) == OPEN
+        self.state.load(Ordering::Relaxed) == OPEN
     }
 
-    /// The store has answered.
+    /// Records an answer of the store.
     #[inline]
-    pub(super) fn succeeded(&self, now: impl FnOnce() -> u64) {
-        if self.mode.load(Ordering::Relaxed) == WARY {
-            self.succeeded_again(now());
+    pub(super) fn record_success(&self, now: impl FnOnce() -> u64) {
+        if self.state.load(Ordering::Relaxed) == COUNTING {
+            self.count_success(now());
         }
     }
 
     #[cold]
-    fn succeeded_again(&self, now: u64) {
-        let mut record = self.lock();
-        record.in_a_row = 0;
-        record.given_up_in_a_row = 0;
-        if now.saturating_sub(record.second_began) < SECOND {
-            record.outcomes += 1;
-        } else if self.mode.load(Ordering::Relaxed) == WARY {
-            self.mode.store(CALM, Ordering::Relaxed);
+    fn count_success(&self, now: u64) {
+        let mut history = self.lock();
+        history.consecutive_failures = 0;
+        history.consecutive_abandoned = 0;
+        if now.saturating_sub(history.second_began) < SECOND {
+            history.outcomes += 1;
+        } else if self.state.load(Ordering::Relaxed) == COUNTING {
+            self.state.store(CLOSED, Ordering::Relaxed);
         }
     }
 
-    /// The store has failed.
-    pub(super) fn failed(&self, now: u64, error: &Error) -> Option<Transition> {
-        let mut record = self.lock();
+    /// Records a failure of the store.
+    pub(super) fn record_failure(&self, now: u64, error: &Error) -> Option<Transition> {
+        let mut history = self.lock();
         if self.is_open() {
-            // It was asked before.
+            // The request was sent before the breaker opened.
             return None;
         }
-        self.mode.store(WARY, Ordering::Relaxed);
-        // One call may have carried many checks: what befell it befell it once.
-        if record.last.as_ref().is_some_and(|last| last.is_same(error)) {
+        self.state.store(COUNTING, Ordering::Relaxed);
+        // One call may carry many checks. Its failure counts once.
+        if history
+            .last_error
+            .as_ref()
+            .is_some_and(|last| last.is_same(error))
+        {
             return None;
         }
-        record.last = Some(error.clone());
-        record.count_failure(now).then(|| {
-            self.open(&mut record, now);
+        history.last_error = Some(error.clone());
+        history.count_failure(now).then(|| {
+            self.open(&mut history, now);
             Transition::Opened
         })
     }
 
-    /// Somebody who began then has not waited for the store to answer.
+    /// Records a caller that started then and gave up before the store answered.
     ///
-    /// One who leaves says nothing, and who leaves early neither. But where many leave, nobody is
-    /// answered in between, and together they have waited for as long as the store may take, it
-    /// hangs.
-    pub(super) fn given_up(&self, began: u64, now: u64, deadline: u64) -> Option<Transition> {
-        if now.saturating_sub(began) < deadline / PART_THAT_TELLS {
+    /// A single caller that leaves proves nothing, nor does one that leaves early. The store hangs if
+    /// many leave, none is answered in between, and together they have waited for a whole deadline.
+    pub(super) fn record_abandoned(
+        &self,
+        started_at: u64,
+        now: u64,
+        deadline: u64,
+    ) -> Option<Transition> {
+        if now.saturating_sub(started_at) < deadline / MIN_WAIT_FRACTION {
             return None;
         }
-        let mut record = self.lock();
+        let mut history = self.lock();
         if self.is_open() {
             return None;
         }
-        if self.mode.swap(WARY, Ordering::Relaxed) == CALM {
-            record.begin_second(now);
-            record.in_a_row = 0;
-            record.given_up_in_a_row = 0;
+        if self.state.swap(COUNTING, Ordering::Relaxed) == CLOSED {
+            history.begin_second(now);
+            history.consecutive_failures = 0;
+            history.consecutive_abandoned = 0;
         }
-        record.count_given_up(began, now);
-        let hangs = record.given_up_in_a_row >= FAILURES_IN_A_ROW && record.unanswered >= deadline;
+        history.count_abandoned(started_at, now);
+        let hangs =
+            history.consecutive_abandoned >= CONSECUTIVE_FAILURES && history.unanswered >= deadline;
         hangs.then(|| {
-            record.last = None;
-            self.open(&mut record, now);
+            history.last_error = None;
+            self.open(&mut history, now);
             Transition::Opened
         })
     }
 
-    /// What the probe came to; `None` when nobody waited for it.
-    pub(super) fn probed(
+    /// Records the outcome of the probe; `None` if its caller gave up.
+    pub(super) fn record_probe(
         &self,
         now: u64,
         outcome: Option<Result<(), &Error>>,
     ) -> Option<Transition> {
-        let mut record = self.lock();
+        let mut history = self.lock();
         if !self.is_open() {
             return None;
         }
         match outcome {
             Some(Ok(())) => {
-                record.closed_at = Some(now);
-                record.in_a_row = 0;
-                record.given_up_in_a_row = 0;
-                record.begin_second(now);
-                self.mode.store(WARY, Ordering::Relaxed);
+                history.closed_at = Some(now);
+                history.consecutive_failures = 0;
+                history.consecutive_abandoned = 0;
+                history.begin_second(now);
+                self.state.store(COUNTING, Ordering::Relaxed);
                 return Some(Transition::Closed);
             }
             Some(Err(error)) => {
-                record.last = Some(error.clone());
-                self.open(&mut record, now);
+                history.last_error = Some(error.clone());
+                self.open(&mut history, now);
             }
-            // The next one tries.
-            None => self.until.store(now, Ordering::Relaxed),
+            // The next caller probes.
+            None => self.probe_at.store(now, Ordering::Relaxed),
         }
         None
     }
 
-    fn open(&self, record: &mut Record, now: u64) {
-        if record
+    fn open(&self, history: &mut History, now: u64) {
+        if history
             .closed_at
             .take()
             .is_some_and(|closed_at| now.saturating_sub(closed_at) >= SECOND)
         {
-            record.openings = 0;
+            history.openings = 0;
         }
-        self.until
-            .store(now + open_for(record.openings), Ordering::Relaxed);
-        record.openings = record.openings.saturating_add(1);
-        record.refusal = Some(refusal(record.last.as_ref()));
-        self.mode.store(OPEN, Ordering::Relaxed);
+        self.probe_at
+            .store(now + open_duration(history.openings), Ordering::Relaxed);
+        history.openings = history.openings.saturating_add(1);
+        history.open_error = Some(open_error(history.last_error.as_ref()));
+        self.state.store(OPEN, Ordering::Relaxed);
     }
 
-    /// What is answered while it is open.
-    pub(super) fn refusal(&self) -> Error {
-        let made = self.lock().refusal.clone();
-        made.unwrap_or_else(|| refusal(None))
+    /// Returns the error of all callers while the breaker is open.
+    pub(super) fn open_error(&self) -> Error {
+        let stored = self.lock().open_error.clone();
+        stored.unwrap_or_else(|| open_error(None))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Record> {
-        // It is whole between any two of its steps.
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, History> {
+        // The history is consistent after each step, so a panic elsewhere does not matter.
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Record {
+impl History {
     fn begin_second(&mut self, now: u64) {
         self.second_began = now;
         self.outcomes = 0;
         self.failures = 0;
     }
 
-    /// Counts a failure, and tells whether there have been too many.
+    /// Counts a failure, and returns whether there have been too many.
     fn count_failure(&mut self, now: u64) -> bool {
         if now.saturating_sub(self.second_began) >= SECOND {
             self.begin_second(now);
         }
-        self.in_a_row += 1;
+        self.consecutive_failures += 1;
         self.outcomes += 1;
         self.failures += 1;
-        let half = self.outcomes >= OUTCOMES_THAT_TELL && self.failures * 2 >= self.outcomes;
-        self.in_a_row >= FAILURES_IN_A_ROW || half
+        let is_half_failed = self.outcomes >= MIN_OUTCOMES && self.failures * 2 >= self.outcomes;
+        self.consecutive_failures >= CONSECUTIVE_FAILURES || is_half_failed
     }
 
-    fn count_given_up(&mut self, began: u64, now: u64) {
-        if now.saturating_sub(self.given_up_at) >= SECOND {
-            self.given_up_in_a_row = 0;
+    fn count_abandoned(&mut self, started_at: u64, now: u64) {
+        if now.saturating_sub(self.abandoned_at) >= SECOND {
+            self.consecutive_abandoned = 0;
         }
-        if self.given_up_in_a_row == 0 {
+        if self.consecutive_abandoned == 0 {
             self.unanswered = 0;
-            self.given_up_at = began;
+            self.abandoned_at = started_at;
         }
-        self.given_up_in_a_row += 1;
-        // Of those who wait at the same time, the time counts once.
-        self.unanswered += now.saturating_sub(began.max(self.given_up_at));
-        self.given_up_at = now;
+        self.consecutive_abandoned += 1;
+        // Overlapping waits count once.
+        self.unanswered += now.saturating_sub(started_at.max(self.abandoned_at));
+        self.abandoned_at = now;
     }
 }
 
-fn refusal(last: Option<&Error>) -> Error {
-    const TEXT: &str = "the store is not asked until it has answered a probe";
+fn open_error(last: Option<&Error>) -> Error {
+    const TEXT: &str = "the circuit breaker is open, the store is not asked until a probe succeeds";
     match last {
         Some(last) => {
             let text = format!("{TEXT}: {last}");
@@ -286,19 +300,20 @@ fn refusal(last: Option<&Error>) -> Error {
         }
         None => Error::new(
             ErrorKind::Unavailable,
-            format!("{TEXT}: it answered nobody"),
+            format!("{TEXT}: it stopped answering"),
         ),
     }
 }
 
-/// Twice as long each time, and any time in the upper half of that, so that processes which saw the
-/// same failure do not come back together.
-fn open_for(openings: u32) -> u64 {
-    let doubled = FIRST_OPEN.saturating_mul(2_u64.saturating_pow(openings.saturating_add(1)));
-    let longest = doubled.min(LONGEST_OPEN);
-    let least = (longest / 2).max(FIRST_OPEN);
+/// Returns how long the breaker stays open: twice as long each time, with jitter over the upper half.
+///
+/// Without jitter, processes that saw the same failure would probe at the same time.
+fn open_duration(openings: u32) -> u64 {
+    let doubled = MIN_OPEN.saturating_mul(2_u64.saturating_pow(openings.saturating_add(1)));
+    let longest = doubled.min(MAX_OPEN);
+    let shortest = (longest / 2).max(MIN_OPEN);
     let random = RandomState::new().hash_one(openings);
-    least + random % (longest - least + 1)
+    shortest + random % (longest - shortest + 1)
 }
 
 #[cfg(test)]

@@ -1,59 +1,47 @@
-//! What stands between limiters and a store that may fail: a deadline, a breaker, and the counts
-//! of this process for meanwhile.
+//! The circuit breaker that the limiters of one store share.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::breaker::{Breaker, Permit, Transition};
-use super::recorder::GuardedAnswer;
-use super::recorder::OutcomeRecorder;
+use super::settings::{Partitions, Settings};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::StoreId;
-use crate::decision::{Answer, Source};
+use crate::decision::{Source, StoreId};
 use crate::error::{Error, ErrorKind};
-use crate::store::future::StoreFuture;
-use crate::store::memory::DEFAULT_MAX_KEYS;
-use crate::store::memory::MemoryStore;
-use crate::store::requests::Check;
+use crate::store::memory::MemoryCounts;
 use crate::store::requests::Subject;
-use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
-/// What metrics call a store that says nothing.
-const UNNAMED: &str = "other";
-
-/// As for Redis: a hundred times a call to a healthy server near by, and little beside what people
-/// notice.
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
-
-/// What keeps a store's bad day from becoming the service's: a deadline, a breaker, and a place
-/// to count in meanwhile.
+/// Protects a service from a failing store: a deadline, a circuit breaker, and counts in this process to
+/// fall back on.
 ///
-/// Each [`RateLimiter`](crate::RateLimiter) asks its store through the guard that
-/// [`Store::circuit_breaker`] gives it. Clones are one guard; a store gives all its limiters the same, so that
-/// what one of them learns spares the others. The stores of this crate do.
+/// Each [`RateLimiter`](crate::RateLimiter) asks its store through the circuit breaker that
+/// [`Store::circuit_breaker`](crate::Store::circuit_breaker) returns. Clones are one circuit breaker.
+/// A store should return the same one to all its limiters, so that all of them profit from what one of
+/// them learns. The stores of this crate do.
 ///
-/// # The breaker
+/// # Open and closed
 ///
-/// It counts the errors of the kinds [`Timeout`](ErrorKind::Timeout),
-/// [`Unavailable`](ErrorKind::Unavailable) and [`InvalidReply`](ErrorKind::InvalidReply). After
-/// five in a row, or when half of at least twenty checks in a second failed, the store is not asked
-/// any more: checks fail at once. After 100 to 500 ms, longer each time, one check of cost 0 asks
-/// again, in the background where a tokio runtime is there, so that no caller waits for it. When it is
-/// answered, all ask again. Errors of configuration and a store that is full never open it: they are
-/// answers. Nor do refusals from memory close it.
+/// The circuit breaker counts errors of the kinds [`Timeout`](ErrorKind::Timeout),
+/// [`Unavailable`](ErrorKind::Unavailable) and [`InvalidReply`](ErrorKind::InvalidReply). It opens after
+/// five consecutive ones, or when half of at least twenty checks in a second have failed. While it is
+/// open, checks fail at once and the store is not asked.
 ///
-/// What comes of a check that failed is the limiter's to say: see
-/// [`FailurePolicy`](crate::FailurePolicy).
+/// After 100 to 500 ms, longer each time, one probe asks the store: a check of cost 0. Inside a tokio
+/// runtime it runs in the background and no caller waits for it. A probe that is answered closes the
+/// circuit breaker.
+///
+/// Errors of configuration and a full store never open it, because they are answers. Refusals from the
+/// [refusal cache](crate::Source::RefusalCache) do not close it.
+///
+/// The [`FailurePolicy`](crate::FailurePolicy) of a limiter decides what becomes of a failed check.
 ///
 /// # Examples
 ///
-/// A store of one's own, whose limiters share a guard:
+/// A store outside this crate whose limiters share a circuit breaker:
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,13 +49,13 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// # use tollgate::store::{Answer, Source};
 ///
 /// struct Remote {
-///     guard: CircuitBreaker,
+///     circuit_breaker: CircuitBreaker,
 /// }
 ///
 /// impl Remote {
 ///     fn new() -> Self {
-///         let guard = CircuitBreaker::new().deadline(Duration::from_millis(20));
-///         Self { guard }
+///         let circuit_breaker = CircuitBreaker::new().deadline(Duration::from_millis(20));
+///         Self { circuit_breaker }
 ///     }
 /// }
 ///
@@ -79,7 +67,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///     }
 ///
 ///     fn circuit_breaker(&self) -> CircuitBreaker {
-///         self.guard.clone()
+///         self.circuit_breaker.clone()
 ///     }
 /// }
 /// ```
@@ -90,61 +78,39 @@ pub struct CircuitBreaker {
 
 struct Inner {
     settings: Settings,
-    /// The deadline in microseconds, in which breakers count: each check needs it.
+    /// The deadline in microseconds, converted once: each check needs it.
     deadline_micros: u64,
+    /// One for each partition.
     breakers: Box<[Breaker]>,
-    fallback: OnceLock<MemoryStore>,
+    fallback: OnceLock<MemoryCounts>,
 }
 
-#[derive(Clone)]
-struct Settings {
-    meter: StoreMeter,
-    clock: Clock,
-    deadline: Duration,
-    /// Whether the store keeps the deadline itself.
-    keeps_deadline: bool,
-    fallback_keys: usize,
-    /// Whether the store is the counts of this process.
-    is_in_process: bool,
-    parts: Parts,
+/// The kind of a request to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Operation {
+    Check,
+    /// The check that finds out whether the store has recovered.
+    Probe,
+    /// A refund, a credit or a reset. It is not timed, and may be given up without notice.
+    Adjust,
 }
-
-/// Of how many servers a store is, which may fail one by one, and which of them a check asks.
-#[derive(Clone)]
-struct Parts {
-    count: usize,
-    part_of: Arc<PartOf>,
-}
-
-type PartOf = dyn Fn(&Check<'_>) -> usize + Send + Sync;
 
 impl CircuitBreaker {
-    /// A guard with a deadline of 100 ms, and room for 100 000 keys to fall back on.
+    /// Creates a circuit breaker with a deadline of 100 ms and room for 100 000 keys to fall back on.
     #[must_use]
     pub fn new() -> Self {
-        Self::build(Settings {
-            meter: StoreMeter::new(UNNAMED),
-            clock: Clock::monotonic(),
-            deadline: DEFAULT_DEADLINE,
-            keeps_deadline: false,
-            fallback_keys: DEFAULT_MAX_KEYS,
-            is_in_process: false,
-            parts: Parts {
-                count: 1,
-                part_of: Arc::new(|_| 0),
-            },
-        })
+        Self::build(Settings::default())
     }
 
     fn build(mut settings: Settings) -> Self {
-        // What it holds is told apart from what another one of the same name does.
+        // Another store of the same name has a share of its own in the gauges.
         settings.meter = settings.meter.anew();
         let breakers = std::iter::repeat_with(Breaker::default);
         let deadline_micros = settings.deadline.as_micros();
         Self {
             inner: Arc::new(Inner {
                 deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
-                breakers: breakers.take(settings.parts.count).collect(),
+                breakers: breakers.take(settings.partitions.count).collect(),
                 fallback: OnceLock::new(),
                 settings,
             }),
@@ -157,33 +123,39 @@ impl CircuitBreaker {
         Self::build(settings)
     }
 
-    /// What metrics call the store: `other` unless said otherwise.
+    /// Sets the name of the store in metrics. The default is `other`.
     #[must_use]
     pub fn named(self, store: &str) -> Self {
-        self.metered(StoreMeter::new(store))
+        self.meter(StoreMeter::new(store))
     }
 
-    pub(crate) fn metered(self, meter: StoreMeter) -> Self {
+    pub(crate) fn meter(self, meter: StoreMeter) -> Self {
         self.with(|settings| settings.meter = meter)
     }
 
-    /// Bounds how long a check waits for the store: 100 ms unless said otherwise. What takes longer is
-    /// an [`Error`] of kind [`ErrorKind::Timeout`]. In a tokio runtime only, which must have its time
-    /// enabled unless the store answers at once.
+    /// Bounds how long a check waits for the store. The default is 100 ms.
+    ///
+    /// A check that takes longer fails with an [`Error`] of kind [`ErrorKind::Timeout`]. The deadline
+    /// applies inside a tokio runtime only. Time must be enabled there, unless the store answers at
+    /// once.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with(|settings| settings.deadline = deadline)
     }
 
-    /// How many keys are counted in this process at most while the store fails: 100 000 unless said
-    /// otherwise, as in a [`MemoryStore`]. With 0, nothing is: limiters that fall back are closed.
+    /// Bounds how many keys this process counts while the store fails. The default is 100 000, as in a
+    /// [`MemoryStore`](crate::MemoryStore).
+    ///
+    /// With 0 there is nothing to fall back on, and limiters that fall back are closed.
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
         self.with(|settings| settings.fallback_keys = keys)
     }
 
-    /// A guard whose time a test moves by hand: how long the breaker stays open, and what counts to fall
-    /// back on. Not the deadline.
+    /// Uses a clock that a test moves by hand.
+    ///
+    /// The clock decides how long the circuit breaker stays open, and the time of the counts to fall back
+    /// on. It does not move the deadline.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]
@@ -195,15 +167,15 @@ impl CircuitBreaker {
         self.with(|settings| settings.clock = clock)
     }
 
-    /// For a store that keeps this deadline itself.
-    pub(crate) fn kept_deadline(self, deadline: Duration) -> Self {
+    /// Sets the deadline of a store that enforces it itself.
+    pub(crate) fn deadline_enforced_by_store(self, deadline: Duration) -> Self {
         self.with(|settings| {
             settings.deadline = deadline;
-            settings.keeps_deadline = true;
+            settings.store_enforces_deadline = true;
         })
     }
 
-    /// For the counts of this process: of a memory that is full, another one is no relief.
+    /// Marks the store as the memory of this process: when it is full, more memory is no fallback.
     pub(crate) fn in_process(self) -> Self {
         self.with(|settings| {
             settings.fallback_keys = 0;
@@ -215,239 +187,170 @@ impl CircuitBreaker {
         self.inner.settings.is_in_process
     }
 
-    /// A breaker each for so many parts of the store, where one may fail and the others not.
-    pub(crate) fn in_parts(
+    /// Gives each of `count` partitions of the store a breaker of its own.
+    pub(crate) fn partitions(
         self,
         count: usize,
-        part_of: impl Fn(&Check<'_>) -> usize + Send + Sync + 'static,
+        partition_of: impl Fn(Subject<'_>) -> usize + Send + Sync + 'static,
     ) -> Self {
-        let part_of = Arc::new(part_of);
-        self.with(|settings| settings.parts = Parts { count, part_of })
+        let partition_of = Arc::new(partition_of);
+        self.with(|settings| {
+            settings.partitions = Partitions {
+                count,
+                partition_of,
+            };
+        })
     }
 
-    /// Tells the stores apart that give all their limiters one guard.
+    /// Returns the identity of the store that shares this circuit breaker with all its limiters.
     pub(crate) fn store_id(&self) -> StoreId {
         StoreId(Arc::as_ptr(&self.inner).addr())
     }
 
-    /// Asks the store, if it has not failed just now: as
-    /// [`check_in_place`](Store::check_in_place) does.
-    #[inline]
-    pub(crate) fn check_in_place(
-        &self,
-        store: &dyn Store,
-        check: Check<'_>,
-        answer: &mut Answer,
-    ) -> Option<GuardedAnswer> {
-        let part = self.part_of(&check);
-        match self.enter(part, store, check) {
-            Permit::Ask => {
-                let Some(later) = store.check_in_place(check, answer) else {
-                    self.note(part, Ok(answer.source()));
-                    return None;
-                };
-                Some(self.watch(later, part, false))
-            }
-            Permit::Probe => Some(self.watch(store.check(check), part, true)),
-            Permit::Refuse => Some(GuardedAnswer::ready(Err(self.not_asked(part)))),
-        }
-    }
-
-    /// The counts of this process, for while the store fails; made when first wanted.
-    pub(crate) fn fallback(&self) -> Option<&MemoryStore> {
+    /// Returns the counts of this process for while the store fails, creating them on first use.
+    pub(in crate::store) fn fallback(&self) -> Option<&MemoryCounts> {
         let Settings {
-            fallback_keys: keys,
+            fallback_keys,
             clock,
             meter,
             ..
         } = &self.inner.settings;
-        let made = || MemoryStore::build_metered(*keys, clock.clone(), meter.clone());
-        (*keys > 0).then(|| self.inner.fallback.get_or_init(made))
+        let counts = || MemoryCounts::new(*fallback_keys, clock.clone(), meter.clone());
+        (*fallback_keys > 0).then(|| self.inner.fallback.get_or_init(counts))
     }
 
-    /// The same, if it was ever wanted.
-    pub(crate) fn fallback_if_made(&self) -> Option<&MemoryStore> {
+    /// Returns those counts if a limiter has ever fallen back.
+    pub(in crate::store) fn fallback_if_used(&self) -> Option<&MemoryCounts> {
         self.inner.fallback.get()
     }
 
-    /// Where the breaker has somebody ask again, that is done in the background if it can be.
-    #[inline]
-    fn enter(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Permit {
-        let Some(breaker) = self.inner.breakers.get(part) else {
-            return Permit::Ask;
-        };
-        match breaker.enter(self.inner.deadline_micros, || {
-            self.inner.settings.clock.now()
-        }) {
-            Permit::Probe => self.probe(part, store, check),
-            entry => entry,
-        }
-    }
-
-    #[cold]
-    fn probe(&self, part: usize, store: &dyn Store, check: Check<'_>) -> Permit {
-        let Ok(runtime) = Handle::try_current() else {
-            return Permit::Probe;
-        };
-        let look = Check { cost: 0, ..check };
-        drop(runtime.spawn(self.watch(store.check(look), part, true)));
-        // Who came with the check does not wait for that.
-        Permit::Refuse
-    }
-
-    fn watch(&self, answer: StoreFuture, part: usize, is_probe: bool) -> GuardedAnswer {
-        match answer.try_ready() {
-            Ok(answer) => {
-                self.note_end(part, is_probe, &answer);
-                GuardedAnswer::ready(answer)
-            }
-            Err(later) => {
-                let began = self.inner.settings.clock.now();
-                let watch = OutcomeRecorder::new(self, part, is_probe, began);
-                GuardedAnswer::watched(self.in_time(later), watch)
-            }
-        }
-    }
-
-    /// Asks the store to forget or to take back, unless it has failed just now.
-    pub(crate) fn give_back(
-        &self,
-        subject: Subject<'_>,
-        ask: impl FnOnce() -> StoreFuture<()>,
-    ) -> StoreFuture<()> {
-        let part = self.part_of(&Check { subject, cost: 0 });
-        let Some(breaker) = self.inner.breakers.get(part) else {
-            return ask();
-        };
-        if breaker.is_open() {
-            return StoreFuture::ready(Err(breaker.refusal()));
-        }
-        let later = match ask().try_ready() {
-            Ok(outcome) => return StoreFuture::ready(outcome),
-            Err(later) => self.in_time(later),
-        };
-        let guard = self.clone();
-        StoreFuture::boxed(async move {
-            let outcome = later.await;
-            if let Err(error) = &outcome {
-                guard.inner.settings.meter.failed(error.kind());
-            }
-            guard.note(part, outcome.as_ref().map(|()| Source::Other));
-            outcome
-        })
-    }
-
-    /// Bounds the time that a store takes which keeps no deadline itself.
-    pub(crate) fn in_time<T: Send + 'static>(&self, later: StoreFuture<T>) -> StoreFuture<T> {
+    /// Returns the time limit that callers enforce, if the store does not.
+    pub(in crate::store) fn deadline_to_enforce(&self) -> Option<Duration> {
         let Settings {
             deadline,
-            keeps_deadline,
+            store_enforces_deadline,
             ..
         } = self.inner.settings;
-        // Without tokio there is no telling when it is late.
-        if keeps_deadline || Handle::try_current().is_err() {
-            return later;
+        (!store_enforces_deadline).then_some(deadline)
+    }
+
+    /// Returns the partition that serves a key.
+    #[inline]
+    pub(in crate::store) fn partition_of(&self, subject: Subject<'_>) -> usize {
+        let Partitions {
+            count,
+            partition_of,
+        } = &self.inner.settings.partitions;
+        if *count == 1 {
+            0
+        } else {
+            partition_of(subject)
         }
-        let later = match later.try_ready() {
-            Ok(outcome) => return StoreFuture::ready(outcome),
-            Err(later) => later,
-        };
-        StoreFuture::boxed(async move {
-            let answered = tokio::time::timeout(deadline, later).await;
-            answered.unwrap_or_else(|_| {
-                let text = format!("the store did not answer within {deadline:?}");
-                Err(Error::new(ErrorKind::Timeout, text))
-            })
-        })
     }
 
-    /// Tells how long who began then has waited for the store.
-    pub(crate) fn note_time(&self, began: u64) {
-        let Settings { meter, clock, .. } = &self.inner.settings;
-        let waited = clock.now().saturating_sub(began);
-        meter.answered(Duration::from_micros(waited));
+    /// Asks for a permit to send a request.
+    #[inline]
+    pub(in crate::store) fn permit(&self, partition: usize) -> Permit {
+        match self.inner.breakers.get(partition) {
+            Some(breaker) => breaker.permit(self.inner.deadline_micros, || self.now()),
+            None => Permit::Ask,
+        }
     }
 
-    /// Tells the breaker what came of a check, or of its probe.
-    pub(crate) fn note_end(&self, part: usize, is_probe: bool, answer: &Result<Answer, Error>) {
-        let outcome = answer.as_ref().map(Answer::source);
+    pub(crate) fn is_open_at(&self, partition: usize) -> bool {
+        let breaker = self.inner.breakers.get(partition);
+        breaker.is_some_and(Breaker::is_open)
+    }
+
+    /// Returns the error of all callers while a partition is open.
+    #[cold]
+    pub(in crate::store) fn open_error(&self, partition: usize) -> Error {
+        let breaker = self.inner.breakers.get(partition);
+        breaker.map_or_else(|| Breaker::default().open_error(), Breaker::open_error)
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.inner.settings.clock.now()
+    }
+
+    /// Records a check that the store answered at once.
+    #[inline]
+    pub(in crate::store) fn record_success(&self, partition: usize, source: Source) {
+        if let Some(breaker) = self.inner.breakers.get(partition)
+            && source != Source::RefusalCache
+        {
+            breaker.record_success(|| self.now());
+        }
+    }
+
+    /// Records the outcome of a request.
+    pub(in crate::store) fn record(
+        &self,
+        partition: usize,
+        operation: Operation,
+        outcome: Result<Source, &Error>,
+    ) {
         if let Err(error) = &outcome {
             self.inner.settings.meter.failed(error.kind());
         }
-        if is_probe {
-            self.note_probe(part, Some(outcome));
-        } else {
-            self.note(part, outcome);
-        }
-    }
-
-    /// Tells the breaker what came of a check.
-    #[inline]
-    fn note(&self, part: usize, outcome: Result<Source, &Error>) {
-        let Some(breaker) = self.inner.breakers.get(part) else {
-            return;
-        };
-        let now = || self.inner.settings.clock.now();
-        match outcome {
-            Ok(Source::RefusalCache) => {}
-            Err(error) if is_failure(error) => self.turned(breaker.failed(now(), error)),
-            Ok(_) | Err(_) => breaker.succeeded(now),
-        }
-    }
-
-    /// Tells the breaker of a check that began then and that nobody waited for.
-    pub(crate) fn note_given_up(&self, part: usize, began: u64) {
-        if let Some(breaker) = self.inner.breakers.get(part) {
-            let now = self.inner.settings.clock.now();
-            self.turned(breaker.given_up(began, now, self.inner.deadline_micros));
-        }
-    }
-
-    /// Tells the breaker what came of its probe, if anything did.
-    pub(crate) fn note_probe(&self, part: usize, outcome: Option<Result<Source, &Error>>) {
-        let Some(breaker) = self.inner.breakers.get(part) else {
+        let Some(breaker) = self.inner.breakers.get(partition) else {
             return;
         };
         let outcome = match outcome {
-            None => None,
-            // Redis was not asked.
-            Some(Ok(Source::RefusalCache)) => None,
-            Some(Err(error)) if is_failure(error) => Some(Err(error)),
-            Some(_) => Some(Ok(())),
+            // The store was not asked.
+            Ok(Source::RefusalCache) => None,
+            Err(error) if is_failure(error) => Some(Err(error)),
+            Ok(_) | Err(_) => Some(Ok(())),
         };
-        self.turned(breaker.probed(self.inner.settings.clock.now(), outcome));
+        let transition = match (operation, outcome) {
+            (Operation::Probe, outcome) => breaker.record_probe(self.now(), outcome),
+            (_, Some(Err(error))) => breaker.record_failure(self.now(), error),
+            (_, Some(Ok(()))) => {
+                breaker.record_success(|| self.now());
+                None
+            }
+            (_, None) => None,
+        };
+        self.count_transition(transition);
     }
 
-    /// Tells that one breaker more is open, or one less.
-    fn turned(&self, turn: Option<Transition>) {
+    /// Records a request that started then and whose caller gave up.
+    pub(super) fn record_abandoned(&self, partition: usize, operation: Operation, started_at: u64) {
+        let Some(breaker) = self.inner.breakers.get(partition) else {
+            return;
+        };
+        let now = self.now();
+        let transition = match operation {
+            Operation::Check => {
+                breaker.record_abandoned(started_at, now, self.inner.deadline_micros)
+            }
+            Operation::Probe => breaker.record_probe(now, None),
+            Operation::Adjust => None,
+        };
+        self.count_transition(transition);
+    }
+
+    /// Records how long a caller has waited since then.
+    pub(super) fn record_wait(&self, started_at: u64) {
+        let waited = self.now().saturating_sub(started_at);
+        self.inner
+            .settings
+            .meter
+            .answered(Duration::from_micros(waited));
+    }
+
+    fn count_transition(&self, transition: Option<Transition>) {
         let meter = &self.inner.settings.meter;
-        match turn {
+        match transition {
             None => {}
             Some(Transition::Opened) => meter.breaker_opened(),
             Some(Transition::Closed) => meter.breaker_closed(),
         }
     }
-
-    /// Whether this part of the store is not asked.
-    pub(crate) fn is_open_at(&self, part: usize) -> bool {
-        let breaker = self.inner.breakers.get(part);
-        breaker.is_some_and(Breaker::is_open)
-    }
-
-    #[inline]
-    fn part_of(&self, check: &Check<'_>) -> usize {
-        let Parts { count, part_of } = &self.inner.settings.parts;
-        if *count == 1 { 0 } else { part_of(check) }
-    }
-
-    #[cold]
-    fn not_asked(&self, part: usize) -> Error {
-        let breaker = self.inner.breakers.get(part);
-        breaker.map_or_else(|| Breaker::default().refusal(), Breaker::refusal)
-    }
 }
 
-/// Whether the store, or the way to it, has failed; else it has answered.
+/// Returns whether the store or the connection to it has failed, rather than answered.
 fn is_failure(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -464,15 +367,11 @@ impl Default for CircuitBreaker {
 impl fmt::Debug for CircuitBreaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Settings {
-            meter: _,
-            clock: _,
             deadline,
-            keeps_deadline: _,
             fallback_keys,
-            is_in_process: _,
-            parts: _,
+            ..
         } = &self.inner.settings;
-        f.debug_struct("Guard")
+        f.debug_struct("CircuitBreaker")
             .field("deadline", deadline)
             .field("fallback_keys", fallback_keys)
             .finish_non_exhaustive()

@@ -1,8 +1,15 @@
-//! Protection against a store that fails: a deadline, a circuit breaker, and counts to fall back on.
+//! Protection against a failing store: a deadline, a circuit breaker, and counts to fall back on.
+//!
+//! These files know the counts in memory, and nothing of the [`Store`](crate::Store) trait.
 
 mod breaker;
 mod circuit_breaker;
+mod deadline;
 mod recorder;
+mod settings;
 
+pub(super) use breaker::Permit;
 pub use circuit_breaker::CircuitBreaker;
-pub(crate) use recorder::GuardedAnswer;
+pub(super) use circuit_breaker::Operation;
+pub(super) use deadline::within_deadline;
+pub(super) use recorder::OutcomeRecorder;

@@ -1,101 +1,58 @@
-//! The answer of a store, on its way past the guard.
+//! Reports the outcome of one request to the circuit breaker.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
-use super::circuit_breaker::CircuitBreaker;
-use crate::decision::Answer;
+use super::circuit_breaker::{CircuitBreaker, Operation};
+use crate::decision::Source;
 use crate::error::Error;
-use crate::store::future::StoreFuture;
 use crate::telemetry::StoreMeter;
 
-/// The future of an answer, of which the guard hears.
-pub(crate) struct GuardedAnswer {
-    answer: StoreFuture,
-    /// Until there is something to tell.
-    watch: Option<OutcomeRecorder>,
+/// Reports how a pending request ends: with an outcome, or, on drop, with a caller that gave up.
+pub(in crate::store) struct OutcomeRecorder<T> {
+    circuit_breaker: CircuitBreaker,
+    partition: usize,
+    operation: Operation,
+    /// By the clock of the circuit breaker.
+    started_at: u64,
+    /// Returns where an answer came from.
+    source: fn(&T) -> Source,
+    is_recorded: bool,
 }
 
-impl GuardedAnswer {
-    #[inline]
-    pub(crate) fn ready(answer: Result<Answer, Error>) -> Self {
+impl<T> OutcomeRecorder<T> {
+    /// Creates the recorder of a request that starts now.
+    pub(in crate::store) fn new(
+        circuit_breaker: &CircuitBreaker,
+        partition: usize,
+        operation: Operation,
+        source: fn(&T) -> Source,
+    ) -> Self {
         Self {
-            answer: StoreFuture::ready(answer),
-            watch: None,
+            circuit_breaker: circuit_breaker.clone(),
+            partition,
+            operation,
+            started_at: circuit_breaker.now(),
+            source,
+            is_recorded: false,
         }
     }
 
-    pub(super) fn watched(answer: StoreFuture, watch: OutcomeRecorder) -> Self {
-        let watch = Some(watch);
-        Self { answer, watch }
-    }
-
-    /// The answer if it is there, else this future again.
-    #[inline]
-    #[expect(
-        clippy::result_large_err,
-        reason = "it is no error: to box it would be to allocate for each check of Redis"
-    )]
-    pub(crate) fn try_ready(self) -> Result<Result<Answer, Error>, Self> {
-        let Self { answer, watch } = self;
-        answer.try_ready().map_err(|answer| Self { answer, watch })
+    /// Reports the outcome.
+    pub(in crate::store) fn record(mut self, outcome: &Result<T, Error>) {
+        self.is_recorded = true;
+        let outcome = outcome.as_ref().map(self.source);
+        self.circuit_breaker
+            .record(self.partition, self.operation, outcome);
     }
 }
 
-impl Future for GuardedAnswer {
-    type Output = Result<Answer, Error>;
-
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
-        if let Some(watch) = self.watch.take() {
-            watch.end(&answer);
-        }
-        Poll::Ready(answer)
-    }
-}
-
-/// Who tells the guard what came of a check.
-pub(super) struct OutcomeRecorder {
-    guard: CircuitBreaker,
-    part: usize,
-    is_probe: bool,
-    has_ended: bool,
-    /// By the clock of the guard.
-    began: u64,
-}
-
-impl OutcomeRecorder {
-    pub(super) fn new(guard: &CircuitBreaker, part: usize, is_probe: bool, began: u64) -> Self {
-        Self {
-            guard: guard.clone(),
-            part,
-            is_probe,
-            has_ended: false,
-            began,
-        }
-    }
-
-    pub(super) fn end(mut self, answer: &Result<Answer, Error>) {
-        self.has_ended = true;
-        self.guard.note_end(self.part, self.is_probe, answer);
-    }
-}
-
-impl Drop for OutcomeRecorder {
+impl<T> Drop for OutcomeRecorder<T> {
     fn drop(&mut self) {
-        // Of who did not wait to the end too: else a store that hangs would look fast.
-        if StoreMeter::LISTENS {
-            self.guard.note_time(self.began);
+        // Waits that callers cut short count as well: else a hanging store would look fast.
+        if StoreMeter::LISTENS && self.operation != Operation::Adjust {
+            self.circuit_breaker.record_wait(self.started_at);
         }
-        if self.has_ended {
-            return;
-        }
-        if self.is_probe {
-            self.guard.note_probe(self.part, None);
-        } else {
-            self.guard.note_given_up(self.part, self.began);
+        if !self.is_recorded {
+            self.circuit_breaker
+                .record_abandoned(self.partition, self.operation, self.started_at);
         }
     }
 }

@@ -1,23 +1,22 @@
-//! A map that takes little more than what is in it: entries side by side, and a table of where they
-//! are.
+//! A map with little memory overhead: a list of entries, and a hash table of their indices.
 //!
-//! A table of the entries themselves would be empty by an eighth to more than a half; this one has
-//! four bytes a place. What is side by side can be walked by index, to drop what is idle.
+//! A hash table of the entries themselves would be an eighth to more than a half empty. An empty place
+//! costs four bytes here. The list can also be walked by index, to drop idle keys.
 
 use hashbrown::HashTable;
 
 use super::counters::Counters;
 use crate::key::Fingerprint;
 
-/// The counts of each key, by the fingerprint of its name.
+/// The counters of each key, by the fingerprint of its name.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    /// By one half of a fingerprint; the other one chooses the shard.
+    /// Indices into the list, hashed by one half of a fingerprint. The other half selects the shard.
     table: HashTable<u32>,
     list: Vec<Entry>,
 }
 
-/// Aligned so that each of its 96 bytes is on one of two cache lines, and never on a third.
+/// Aligned so that its 96 bytes lie on at most two cache lines.
 #[derive(Debug)]
 #[repr(align(32))]
 struct Entry {
@@ -48,7 +47,7 @@ impl Entries {
         self.list.get_mut(index).map(|entry| &mut entry.counters)
     }
 
-    /// Adds a name that is not there yet. False when there are as many as can be numbered.
+    /// Adds a name that is not in the map yet. Returns false if the index would exceed 32 bits.
     pub(super) fn insert(&mut self, name: Fingerprint, counters: Counters) -> bool {
         let Ok(index) = u32::try_from(self.list.len()) else {
             return false;
@@ -73,20 +72,20 @@ impl Entries {
         }
     }
 
-    /// Removes the entry at an index, which the last one takes.
+    /// Removes the entry at an index, and moves the last entry there.
     pub(super) fn swap_remove(&mut self, index: usize) {
         let (Some(removed), Some(last)) = (self.list.get(index), self.list.last()) else {
             return;
         };
         let list = &self.list;
-        let is_last = |at: &u32| *at as usize + 1 == list.len();
-        if let Ok(place) = self
+        let is_last = |other: &u32| *other as usize + 1 == list.len();
+        if let Ok(found) = self
             .table
-            .find_entry(removed.name.hash(), |at| *at as usize == index)
+            .find_entry(removed.name.hash(), |other| *other as usize == index)
         {
-            let (at, _) = place.remove();
+            let (free, _) = found.remove();
             if let Some(moved) = self.table.find_mut(last.name.hash(), is_last) {
-                *moved = at;
+                *moved = free;
             }
             self.list.swap_remove(index);
         }

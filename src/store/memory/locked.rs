@@ -4,12 +4,12 @@ use std::ops::{Deref, DerefMut};
 
 use super::{Clock, Mutex, MutexGuard, PoisonError};
 
-/// A value that threads share, on cache lines of its own: its neighbours are for other threads.
+/// A value that threads share. Aligned so that it shares no cache line with another one.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Locked<T>(Mutex<Timed<T>>);
 
-/// A value and the latest time at which it was used.
+/// A value and the latest time of its use.
 #[derive(Debug)]
 pub(super) struct Timed<T> {
     latest: u64,
@@ -21,19 +21,18 @@ impl<T> Locked<T> {
         Self(Mutex::new(Timed { latest: 0, value }))
     }
 
-    /// Locks the value. A panic elsewhere does not taint it: it is whole between any two steps.
+    /// Locks the value. Ignores poisoning: the value is consistent between any two steps.
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, Timed<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the value, and returns the time: the later of the clock, read before, and the latest time that
-    /// was seen here.
+    /// Locks the value, and returns the time: the clock's, or the latest time of a use if that is later.
     ///
-    /// A thread that waited for the lock has an old reading, and so has one whose core's counter lags behind.
+    /// A thread that waited for the lock has an old reading, and so has one whose core's counter lags.
     /// Without the latest time, either would look like a clock that stepped back. Both times lie between
-    /// the start and the end of the call, so either is a right time for it. The clock is read outside of the
-    /// lock, which would be held a fifth longer otherwise.
+    /// the start and the end of the call, so either is correct for it. The clock is read before the lock
+    /// is taken, which would be held a fifth longer otherwise.
     #[inline]
     pub(super) fn lock_now(&self, clock: &Clock) -> (MutexGuard<'_, Timed<T>>, u64) {
         let mut now = clock.now();

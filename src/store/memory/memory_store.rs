@@ -1,74 +1,62 @@
-//! The store in this process: the same rules as in Redis, without Redis.
+//! The public store in the memory of this process.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::counters::DROPPABLE_PART;
-use super::overflow::Overflow;
-use super::shard::Shard;
-use super::table::Table;
+use super::memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::Counted;
-use crate::decision::{Answer, Source};
-use crate::error::{Error, ErrorKind};
-use crate::key::Fingerprint;
+use crate::decision::Answer;
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::requests::Subject;
 use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
-/// How many keys a store holds by default: with a quota of 100 units, about 100 MB when every key is at
-/// its limit, and a tenth of that in common traffic.
-pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
-
 /// Counts in the memory of this process.
 ///
-/// For tests, for services of one process, and as the stand-in while Redis is away. It decides by
-/// the same rules as [`RedisStore`](crate::RedisStore), to the microsecond, on a monotonic clock.
-/// Clones share their counts. A check is answered at once, without waiting and without a task or a
-/// thread in the background.
+/// For tests, for services of one process, and as the fallback while Redis is unreachable. It decides by
+/// the same rules as [`RedisStore`](crate::RedisStore), to the microsecond, on a monotonic clock. Clones
+/// share their counts. A check is answered at once, without a task or a thread in the background.
 ///
 /// # Memory is bounded
 ///
 /// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Now and
-/// then a check drops a key whose counts have died, often enough that no key is kept for long. When a
-/// new key needs a place and there is none:
+/// then a check drops a key whose counts have died, often enough that no key stays for long. A new key
+/// that finds the store full gets room as follows:
 ///
-/// 1. a key whose units have all been returned is dropped;
-/// 2. else the key that has used the smallest part of its limits is dropped, if that is **at most
-///    half**: it gets a fresh quota when it comes back. A key that is over or near its limit is
-///    never dropped to make room, so nobody frees himself by making up keys;
-/// 3. else the new key shares a count with others, as the next section says. A line in the log says so,
-///    once a minute at most.
+/// 1. A key whose units have all returned is dropped.
+/// 2. Else the key that has used the smallest part of its limits is dropped, if that is **at most
+///    half**. It gets a fresh quota when it comes back. A key over or near its limit is never dropped,
+///    so clients cannot free themselves by making up keys.
+/// 3. Else the new key shares a count with others, as the next section says. A log line says so, at
+///    most once a minute.
 ///
-/// To keep a check short, 64 keys are looked at for a place, the next 64 at the next check. What one
-/// key takes is bounded by its limits: a log holds 8 bytes for each microsecond in which units were
-/// charged, and up to half more while it grows.
+/// To keep checks short, each looks at 64 keys for room, and the next check at the next 64. The limits
+/// of a key bound its memory: a log holds 8 bytes for each microsecond in which units were charged, and
+/// up to half more while it grows.
 ///
-/// # A flood of new keys does not shut out the others
+/// # A flood of new keys does not shut out other clients
 ///
 /// While the store is full of keys near their limits, a new key shares one count, and so one limit, with
 /// other new keys:
 ///
 /// - A key that holds an address ([`peer_ip`](crate::key::peer_ip), [`client_ip`](crate::key::client_ip),
-///   also as a part of a tuple) shares with the addresses of its network, which is an IPv4 /24 or an IPv6
-///   /48. There is room for one network for every eight keys, and for 64 at least.
-/// - Any other key shares one of 64 counts of its limiter, by its hash. So does a network for which there
-///   is no room, by 64 counts of their own.
+///   also as a part of a tuple) shares with the addresses of its network, an IPv4 /24 or an IPv6 /48.
+///   There is room for one network for every eight keys, and for at least 64.
+/// - Any other key shares one of 64 counts of its limiter, by its hash. A network without room does the
+///   same, with another 64 counts.
 ///
-/// So a flood from a few networks is refused by the limits of those networks, and clients elsewhere have
-/// theirs. While a shared count has units that count, all new keys that belong to it stay there, also
-/// when there is room again: a client that comes back has no second limit. No key is admitted more than
-/// its limit in this way, and all keys of a shared count together are not either. `reset` and `give` for
-/// such a key apply to the count that it shares.
+/// A flood from a few networks is then refused by the limits of those networks, and clients elsewhere
+/// keep theirs. While a shared count has live units, all new keys that belong to it stay there, even
+/// when there is room again: a client that comes back has no second limit. Neither one such key nor all
+/// keys of a shared count together are admitted more than the limit. `reset` and `credit` for such a key
+/// apply to the shared count.
 ///
-/// If there are more than 4 096 shared counts, of more than 32 limiters, a check is answered by an
-/// [`Error`] of kind [`ErrorKind::Full`].
+/// With more than 4 096 shared counts, of more than 32 limiters, a check fails with an
+/// [`Error`](crate::Error) of kind [`ErrorKind::Full`](crate::ErrorKind::Full).
 ///
 /// # Examples
 ///
@@ -81,33 +69,29 @@ pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
 /// ```
 #[derive(Clone)]
 pub struct MemoryStore {
-    pub(crate) inner: Arc<Inner>,
+    inner: Arc<Inner>,
 }
 
-pub(crate) struct Inner {
-    meter: StoreMeter,
-    guard: CircuitBreaker,
-    blocks: BlockList,
-    clock: Clock,
-    max_keys: usize,
-    pub(crate) keys: Table,
-    overflow: Overflow,
+struct Inner {
+    counts: MemoryCounts,
+    circuit_breaker: CircuitBreaker,
+    block_list: BlockList,
 }
 
 impl MemoryStore {
-    /// A store for 100 000 keys.
+    /// Creates a store for 100 000 keys.
     #[must_use]
     pub fn new() -> Self {
         Self::with_max_keys(DEFAULT_MAX_KEYS)
     }
 
-    /// A store for at most `max_keys` keys; at least one.
+    /// Creates a store for at most `max_keys` keys; at least one.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self::build(max_keys, Clock::monotonic())
     }
 
-    /// A store whose time a test moves by hand.
+    /// Creates a store whose time a test moves by hand.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]
@@ -115,47 +99,37 @@ impl MemoryStore {
         Self::build(DEFAULT_MAX_KEYS, Clock::Test(clock))
     }
 
-    /// What metrics call the store: `memory` unless said otherwise.
+    /// Sets the name of the store in metrics. The default is `memory`.
     ///
-    /// To be told before the store is used: this is another store.
+    /// Call it before the store is used: it returns another store.
     #[must_use]
     pub fn named(self, store: &str) -> Self {
-        self.metered(StoreMeter::new(store))
+        let counts = &self.inner.counts;
+        let clock = counts.clock().clone();
+        Self::build_metered(counts.max_keys(), clock, StoreMeter::new(store))
     }
 
-    pub(crate) fn metered(self, meter: StoreMeter) -> Self {
-        let Inner {
-            max_keys, clock, ..
-        } = &*self.inner;
-        Self::build_metered(*max_keys, clock.clone(), meter)
-    }
-
-    pub(crate) fn build(max_keys: usize, clock: Clock) -> Self {
+    pub(super) fn build(max_keys: usize, clock: Clock) -> Self {
         Self::build_metered(max_keys, clock, StoreMeter::new("memory"))
     }
 
-    pub(crate) fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
-        let max_keys = max_keys.max(1);
+    fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
         Self {
             inner: Arc::new(Inner {
-                blocks: BlockList::with_clock(clock.clone()),
-                clock,
-                guard: CircuitBreaker::new().in_process().metered(meter.clone()),
-                meter,
-                max_keys,
-                keys: Table::new(max_keys, DROPPABLE_PART),
-                overflow: Overflow::new(max_keys),
+                block_list: BlockList::with_clock(clock.clone()),
+                circuit_breaker: CircuitBreaker::new().in_process().meter(meter.clone()),
+                counts: MemoryCounts::new(max_keys, clock, meter),
             }),
         }
     }
 
-    /// How many keys are held now, idle ones included that no check has come across yet.
+    /// Returns the number of keys held now, idle ones included that no check has come across yet.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.inner.keys.len()
+        self.inner.counts.len()
     }
 
-    /// Whether no key is held.
+    /// Returns whether no key is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -164,178 +138,60 @@ impl MemoryStore {
     /// Drops all keys whose counts have died: two windows and a second after they last began or
     /// were trimmed.
     ///
-    /// Checks do so by and by; this is for a store that is not asked any more, and
-    /// whose memory is wanted.
+    /// Checks do so little by little. Call this to free the memory of a store that is no longer asked.
     pub fn remove_dead(&self) {
-        for shard in self.inner.keys.shards() {
-            let (mut shard, now) = shard.lock_now(&self.inner.clock);
-            let held = shard.len();
-            shard.remove_dead(now);
-            self.tell_held(held, shard.len());
-        }
-        self.inner.overflow.remove_dead(&self.inner.clock);
+        self.inner.counts.remove_dead();
     }
 
-    /// The most keys that are held.
+    /// Returns the maximum number of keys.
     #[must_use]
     pub fn max_keys(&self) -> usize {
-        self.inner.max_keys
+        self.inner.counts.max_keys()
     }
 
-    /// Tells how many keys are held, when a shard holds another number than before.
-    #[inline(always)]
-    fn tell_held(&self, before: usize, now: usize) {
-        if StoreMeter::LISTENS && before != now {
-            self.inner.meter.keys_held(before, now);
-        }
-    }
-
-    /// Decides over a check, and puts the answer into its place; an error when there is no room.
-    #[inline]
-    fn decide(&self, check: Check<'_>, answer: &mut Answer) -> Result<(), Error> {
-        let Inner { keys, clock, .. } = &*self.inner;
-        let name = check.subject.fingerprint();
-        let (mut shard, now) = keys.lock_now(name, clock);
-        let held = shard.len();
-        shard.sweep_now_and_then(now);
-        answer.begin(now, Source::Memory);
-        let has_room = match shard.known(name) {
-            Some(counters) => {
-                counters.check(check, now, answer);
-                true
-            }
-            None => self.check_stranger(&mut shard, check, now, answer),
-        };
-        self.tell_held(held, shard.len());
-        if has_room { Ok(()) } else { Err(self.full()) }
-    }
-
-    /// Decides over a check of a key that has no count of its own. Its shard stays locked, so that no
-    /// other check of the key finds a place meanwhile.
-    #[inline(never)]
-    fn check_stranger(
-        &self,
-        shard: &mut Shard,
-        check: Check<'_>,
-        now: u64,
-        answer: &mut Answer,
-    ) -> bool {
-        let Inner {
-            overflow, clock, ..
-        } = &*self.inner;
-        if overflow.check_live(check, clock, answer)
-            || shard.check_stranger(check.subject.fingerprint(), check, now, answer)
-        {
-            return true;
-        }
-        if overflow.warns(now) {
-            tracing::warn!(target: "tollgate::diagnostics",
-                "the memory store holds {} keys, all near their limits: new keys share the count of their \
-                 network (IPv4 /24, IPv6 /48), or one of a few; raise `max_keys` if these are clients",
-                self.inner.max_keys
-            );
-        }
-        overflow.check(check, clock, answer)
-    }
-
-    /// Does something with the counts of a key: its own, or those that it shares with others now.
-    fn with_counts<T>(
-        &self,
-        subject: Subject<'_>,
-        act: impl FnOnce(&mut Shard, Fingerprint, u64) -> T,
-    ) -> T {
-        let Inner {
-            keys,
-            overflow,
-            clock,
-            ..
-        } = &*self.inner;
-        let name = subject.fingerprint();
-        let (mut shard, now) = keys.lock_now(name, clock);
-        if shard.known(name).is_none()
-            && let Some((mut shard, now, place)) = overflow.live(subject, clock)
-        {
-            return act(&mut shard, place.name, now);
-        }
-        let held = shard.len();
-        let done = act(&mut shard, name, now);
-        self.tell_held(held, shard.len());
-        done
-    }
-
-    #[cold]
-    fn full(&self) -> Error {
-        Error::new(
-            ErrorKind::Full,
-            format!(
-                "the memory store holds {} keys, all near their limits, and no shared count has room: \
-                 raise max_keys",
-                self.inner.max_keys
-            ),
-        )
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> &MemoryCounts {
+        &self.inner.counts
     }
 }
 
 impl Store for MemoryStore {
     fn check(&self, check: Check<'_>) -> StoreFuture {
         let mut answer = Answer::default();
-        let decided = self.decide(check, &mut answer);
+        let decided = self.inner.counts.check(check, &mut answer);
         StoreFuture::ready(decided.map(|()| answer))
     }
 
     fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
-        let decided = self.decide(check, answer);
+        let decided = self.inner.counts.check(check, answer);
         decided.err().map(|error| StoreFuture::ready(Err(error)))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.with_counts(reset.subject, |shard, name, _| {
-            shard.reset(name, reset.quotas());
-        });
+        self.inner.counts.reset(reset);
         StoreFuture::ready(Ok(()))
     }
 
-    /// The units are where they were charged, wherever the key is counted now.
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let Inner {
-            keys,
-            overflow,
-            clock,
-            ..
-        } = &*self.inner;
-        match refund.answer().counted() {
-            Counted::Own => {
-                let name = refund.subject.fingerprint();
-                let (mut shard, now) = keys.lock_now(name, clock);
-                shard.refund(name, refund, now);
-            }
-            counted => {
-                let place = overflow.lock_now(refund.subject, counted, clock);
-                if let Some((mut shard, now, name)) = place {
-                    shard.refund(name, refund, now);
-                }
-            }
-        }
+        self.inner.counts.refund(refund);
         StoreFuture::ready(Ok(()))
     }
 
-    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
-        self.with_counts(give.subject, |shard, name, now| {
-            shard.credit(name, give, now);
-        });
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        self.inner.counts.credit(credit);
         StoreFuture::ready(Ok(()))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        StoreFuture::ready(self.inner.blocks.put(block))
+        StoreFuture::ready(self.inner.block_list.put(block))
     }
 
     fn block_list(&self) -> BlockList {
-        self.inner.blocks.clone()
+        self.inner.block_list.clone()
     }
 
     fn circuit_breaker(&self) -> CircuitBreaker {
-        self.inner.guard.clone()
+        self.inner.circuit_breaker.clone()
     }
 }
 
@@ -349,7 +205,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("keys", &self.len())
-            .field("max_keys", &self.inner.max_keys)
+            .field("max_keys", &self.max_keys())
             .finish_non_exhaustive()
     }
 }

@@ -1,32 +1,30 @@
 //! The counts that keys share while a store is full.
 //!
-//! A key for which there is no place is counted with the other keys of its network, or, if it has no
-//! network or there is no room for that either, in one of a few shared counts. While such a count has
-//! units that count, every new key that belongs to it stays there: a client that comes back has no
-//! second limit.
+//! A key for which the store has no room is counted with the other keys of its network. A key without a
+//! network, or whose network has no room either, is counted in one of a few shared counts. While such a
+//! count is active, every new key that belongs to it is counted there: a client that comes back gets no
+//! second limit. A count is active until all of its units have returned.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::table::{ShardGuard, Table};
 use crate::clock::Clock;
-use crate::decision::{Answer, Counted, Source};
-use crate::key::Fingerprint;
-use crate::key::Key;
-use crate::store::requests::Check;
-use crate::store::requests::Subject;
+use crate::decision::{Answer, CountScope, Source};
+use crate::key::{Fingerprint, Key};
+use crate::store::requests::{Check, Subject};
 
-/// One network is counted for so many keys, and at least for [`MIN_NETWORKS`].
+/// The store has room for one network per this many keys, and for at least [`MIN_NETWORKS`].
 const KEYS_PER_NETWORK: usize = 8;
 
 const MIN_NETWORKS: usize = 64;
 
-/// The shared counts of one limiter: so many for networks, and as many for keys without one.
+/// The shared counts of one limiter for keys with a network. Keys without one have as many.
 const SHARED_COUNTS: u64 = 64;
 
 /// The shared counts of all limiters.
 const MAX_SHARED_COUNTS: usize = 4_096;
 
-/// How often a full store says so at most, in microseconds.
+/// The shortest time between two warnings of a full store, in microseconds.
 const WARNING_INTERVAL: u64 = 60_000_000;
 
 /// The shared counts of a store.
@@ -34,9 +32,9 @@ const WARNING_INTERVAL: u64 = 60_000_000;
 pub(super) struct Overflow {
     networks: Table,
     shared: Table,
-    /// The counts in both tables. While there are none, new keys need not look.
+    /// The number of counts in both tables. While it is 0, new keys skip the lookup.
     len: AtomicUsize,
-    /// When a full store may say so again.
+    /// The time from which a full store may warn again.
     warns_at: AtomicU64,
 }
 
@@ -44,7 +42,7 @@ impl Overflow {
     pub(super) fn new(max_keys: usize) -> Self {
         let networks = (max_keys / KEYS_PER_NETWORK).max(MIN_NETWORKS);
         Self {
-            // No count with units that count is dropped: its keys would have a second limit.
+            // No active count is dropped: its keys would get a second limit.
             networks: Table::new(networks, 0),
             shared: Table::new(MAX_SHARED_COUNTS, 0),
             len: AtomicUsize::new(0),
@@ -52,59 +50,64 @@ impl Overflow {
         }
     }
 
-    /// Whether there may be a count with units.
+    /// Returns whether there may be an active count.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
         self.len.load(Ordering::Acquire) > 0
     }
 
-    /// Decides over a check of a key that belongs to a count with units; false where none has any.
-    pub(super) fn check_live(&self, check: Check<'_>, clock: &Clock, answer: &mut Answer) -> bool {
-        let Some((mut shard, now, place)) = self.live(check.subject, clock) else {
+    /// Decides a check of a key that belongs to an active count. Returns false if it belongs to none.
+    pub(super) fn check_active(
+        &self,
+        check: Check<'_>,
+        clock: &Clock,
+        answer: &mut Answer,
+    ) -> bool {
+        let Some((mut shard, now, shared)) = self.active(check.subject, clock) else {
             return false;
         };
-        let Some(counters) = shard.known(place.name) else {
+        let Some(counters) = shard.get_mut(shared.name) else {
             return false;
         };
-        answer.begin(now, Source::Memory);
+        answer.clear(now, Source::Memory);
         counters.check(check, now, answer);
-        answer.counted_in(place.counted);
+        answer.set_scope(shared.scope);
         true
     }
 
-    /// Decides over a check of a key for which the store has no place; false where there is none here
+    /// Decides a check of a key for which the store has no room. Returns false if there is none here
     /// either.
     pub(super) fn check(&self, check: Check<'_>, clock: &Clock, answer: &mut Answer) -> bool {
-        let places = Place::all(check.subject);
-        places.into_iter().flatten().rev().any(|place| {
-            let (mut shard, now) = self.table(place).lock_now(place.name, clock);
-            let held = shard.len();
-            shard.sweep_now_and_then(now);
-            answer.begin(now, Source::Memory);
-            let has_room = shard.check(place.name, check, now, answer);
-            self.follow(held, shard.len());
-            answer.counted_in(place.counted);
+        let candidates = SharedCount::candidates(check.subject);
+        candidates.into_iter().flatten().rev().any(|shared| {
+            let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
+            let len_before = shard.len();
+            shard.sweep_occasionally(now);
+            answer.clear(now, Source::Memory);
+            let has_room = shard.check(shared.name, check, now, answer);
+            self.update_len(len_before, shard.len());
+            answer.set_scope(shared.scope);
             has_room
         })
     }
 
-    /// Locks the count with units to which a key belongs, if there is one.
-    pub(super) fn live(
+    /// Locks the active count to which a key belongs, if there is one.
+    pub(super) fn active(
         &self,
         subject: Subject<'_>,
         clock: &Clock,
-    ) -> Option<(ShardGuard<'_>, u64, Place)> {
+    ) -> Option<(ShardGuard<'_>, u64, SharedCount)> {
         if !self.is_used() {
             return None;
         }
-        let places = Place::all(subject);
-        places.into_iter().flatten().find_map(|place| {
-            let (mut shard, now) = self.table(place).lock_now(place.name, clock);
-            let held = shard.len();
-            shard.sweep_now_and_then(now);
-            self.follow(held, shard.len());
-            shard.live(place.name, now)?;
-            Some((shard, now, place))
+        let candidates = SharedCount::candidates(subject);
+        candidates.into_iter().flatten().find_map(|shared| {
+            let (mut shard, now) = self.table(shared).lock_now(shared.name, clock);
+            let len_before = shard.len();
+            shard.sweep_occasionally(now);
+            self.update_len(len_before, shard.len());
+            shard.active(shared.name, now)?;
+            Some((shard, now, shared))
         })
     }
 
@@ -112,27 +115,27 @@ impl Overflow {
     pub(super) fn lock_now(
         &self,
         subject: Subject<'_>,
-        counted: Counted,
+        scope: CountScope,
         clock: &Clock,
     ) -> Option<(ShardGuard<'_>, u64, Fingerprint)> {
-        let places = Place::all(subject).into_iter().flatten();
-        let place = places.into_iter().find(|place| place.counted == counted)?;
-        let (shard, now) = self.table(place).lock_now(place.name, clock);
-        Some((shard, now, place.name))
+        let mut candidates = SharedCount::candidates(subject).into_iter().flatten();
+        let shared = candidates.find(|shared| shared.scope == scope)?;
+        let (shard, now) = self.table(shared).lock_now(shared.name, clock);
+        Some((shard, now, shared.name))
     }
 
-    /// Drops all counts that have died.
+    /// Drops all counts whose time to live is over.
     pub(super) fn remove_dead(&self, clock: &Clock) {
         for shard in self.networks.shards().chain(self.shared.shards()) {
             let (mut shard, now) = shard.lock_now(clock);
-            let held = shard.len();
+            let len_before = shard.len();
             shard.remove_dead(now);
-            self.follow(held, shard.len());
+            self.update_len(len_before, shard.len());
         }
     }
 
-    /// Whether a full store is to say so now.
-    pub(super) fn warns(&self, now: u64) -> bool {
+    /// Returns whether a full store should warn now. At most once in a [`WARNING_INTERVAL`].
+    pub(super) fn should_warn(&self, now: u64) -> bool {
         let next = now.saturating_add(WARNING_INTERVAL);
         let due = |at| (at <= now).then_some(next);
         let updated = self
@@ -141,16 +144,16 @@ impl Overflow {
         updated.is_ok()
     }
 
-    fn table(&self, place: Place) -> &Table {
-        match place.counted {
-            Counted::Network => &self.networks,
-            Counted::Own | Counted::Shared => &self.shared,
+    fn table(&self, shared: SharedCount) -> &Table {
+        match shared.scope {
+            CountScope::Network => &self.networks,
+            CountScope::Own | CountScope::Shared => &self.shared,
         }
     }
 
-    /// Follows how many counts a locked shard holds.
-    fn follow(&self, before: usize, now: usize) {
-        // Both are less than can be counted, and what is taken away was added.
+    /// Adds the change of a locked shard's length to the number of counts.
+    fn update_len(&self, before: usize, now: usize) {
+        // No overflow: each length fits, and what is subtracted was added before.
         if now >= before {
             self.len.fetch_add(now - before, Ordering::AcqRel);
         } else {
@@ -159,31 +162,33 @@ impl Overflow {
     }
 }
 
-/// A count to which a key belongs while the store is full.
+/// A count that a key shares while the store is full.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct SharedCount {
     pub(super) name: Fingerprint,
-    counted: Counted,
+    scope: CountScope,
 }
 
-impl Place {
-    /// The shared count first: a key that came there while there was no room for its network stays.
-    fn all(subject: Subject<'_>) -> [Option<Self>; 2] {
+impl SharedCount {
+    /// Returns the counts that a key may share: one of a few, then its network's.
+    ///
+    /// A key that was counted in the first because its network had no room stays there.
+    fn candidates(subject: Subject<'_>) -> [Option<Self>; 2] {
         let limiter = subject.limiter.fingerprint();
         let network = subject.key.network();
         let shared = Self {
             name: shared_name(subject.key, network).within(limiter),
-            counted: Counted::Shared,
+            scope: CountScope::Shared,
         };
         let of_network = network.map(|network| Self {
             name: network.within(limiter),
-            counted: Counted::Network,
+            scope: CountScope::Network,
         });
         [Some(shared), of_network]
     }
 }
 
-/// The same for all keys of a network.
+/// Returns the name of the shared count of a key. The same for all keys of a network.
 fn shared_name(key: &Key, network: Option<Fingerprint>) -> Fingerprint {
     let hash = network.unwrap_or_else(|| key.fingerprint()).hash();
     let kind = if network.is_some() { SHARED_COUNTS } else { 0 };

@@ -1,4 +1,4 @@
-//! A bounded map of keys, and who must go when it is full.
+//! A bounded map of keys, and which key is evicted when it is full.
 
 use super::counters::Counters;
 use super::entries::Entries;
@@ -7,27 +7,27 @@ use crate::key::Fingerprint;
 use crate::quota::Quotas;
 use crate::store::requests::{Check, Credit, Refund};
 
-/// How many keys a check of a key that is not there looks at, to drop those that are dead: enough
-/// that a shard is swept faster than it can be filled.
-const SWEPT_PER_STRANGER: usize = 2;
+/// The keys that a check of a new key sweeps. Enough that a shard is swept faster than it can be
+/// filled.
+const SWEPT_PER_NEW_KEY: usize = 2;
 
-/// One check in so many looks at a key, whether or not its own is there. A check of a key that is
-/// there fills nothing, and what it would look at is in no cache.
-const CHECKS_PER_SWEPT: u8 = 8;
+/// One check per this many sweeps a key, whether its own key is new or not. A check of a known key fills
+/// nothing, and the key that it would sweep is in no cache.
+const CHECKS_PER_SWEEP: u8 = 8;
 
-/// How many keys are looked at for a place when the shard is full.
-const SEEN_FOR_ROOM: usize = 64;
+/// The most keys that a full shard looks at to evict one.
+const MAX_EVICTION_CANDIDATES: usize = 64;
 
-/// Some of the keys of a store.
+/// A part of the keys of a store.
 #[derive(Debug)]
 pub(super) struct Shard {
     entries: Entries,
     max_keys: usize,
-    /// A key that has used at most this part of its limits may be dropped, in 1/1024.
+    /// The used part of its limits up to which a key may be evicted, in 1/1024.
     droppable: u16,
-    /// The next key to look at: it goes round like the hand of a clock.
+    /// The index of the next key to sweep, as in the clock algorithm.
     hand: usize,
-    /// The checks since a key was looked at.
+    /// The checks since the last sweep.
     unswept: u8,
 }
 
@@ -46,28 +46,28 @@ impl Shard {
         self.entries.len()
     }
 
-    /// Looks at another key before one check in so many.
+    /// Sweeps a key before one check in [`CHECKS_PER_SWEEP`].
     #[inline]
-    pub(super) fn sweep_now_and_then(&mut self, now: u64) {
+    pub(super) fn sweep_occasionally(&mut self, now: u64) {
         self.unswept += 1;
-        if self.unswept >= CHECKS_PER_SWEPT {
+        if self.unswept >= CHECKS_PER_SWEEP {
             self.unswept = 0;
             self.sweep_one(now);
         }
     }
 
-    /// The counts of a key that is there.
+    /// Returns the counters of a key.
     #[inline]
-    pub(super) fn known(&mut self, name: Fingerprint) -> Option<&mut Counters> {
+    pub(super) fn get_mut(&mut self, name: Fingerprint) -> Option<&mut Counters> {
         self.entries.get_mut(name)
     }
 
-    /// The counts of a key that is there and has units that count.
-    pub(super) fn live(&mut self, name: Fingerprint, now: u64) -> Option<&mut Counters> {
-        self.known(name).filter(|counters| !counters.is_idle(now))
+    /// Returns the counters of a key, unless all of its units have returned.
+    pub(super) fn active(&mut self, name: Fingerprint, now: u64) -> Option<&mut Counters> {
+        self.get_mut(name).filter(|counters| !counters.is_idle(now))
     }
 
-    /// Decides over a check; false when it would need a place and there is none.
+    /// Decides a check. Returns false if the key is new and there is no room for it.
     pub(super) fn check(
         &mut self,
         name: Fingerprint,
@@ -75,37 +75,36 @@ impl Shard {
         now: u64,
         answer: &mut Answer,
     ) -> bool {
-        match self.known(name) {
+        match self.get_mut(name) {
             Some(counters) => {
                 counters.check(check, now, answer);
                 true
             }
-            None => self.check_stranger(name, check, now, answer),
+            None => self.check_new_key(name, check, now, answer),
         }
     }
 
-    /// Decides over a check of a key that is not there; false when it would need a place and there
-    /// is none.
+    /// Decides a check of a new key. Returns false if there is no room for the key.
     #[inline(never)]
-    pub(super) fn check_stranger(
+    pub(super) fn check_new_key(
         &mut self,
         name: Fingerprint,
         check: Check<'_>,
         now: u64,
         answer: &mut Answer,
     ) -> bool {
-        for _ in 0..SWEPT_PER_STRANGER {
+        for _ in 0..SWEPT_PER_NEW_KEY {
             if !self.sweep_one(now) {
                 break;
             }
         }
         let mut counters = Counters::default();
         counters.check(check, now, answer);
-        // A check that was not charged leaves nothing to keep.
+        // A check that was not charged stores nothing.
         if counters.is_empty() {
             return true;
         }
-        let has_room = self.entries.len() < self.max_keys || self.make_room(now);
+        let has_room = self.entries.len() < self.max_keys || self.evict_one(now);
         has_room && self.entries.insert(name, counters)
     }
 
@@ -124,19 +123,19 @@ impl Shard {
         }
     }
 
-    pub(super) fn credit(&mut self, name: Fingerprint, give: Credit<'_>, now: u64) {
+    pub(super) fn credit(&mut self, name: Fingerprint, credit: Credit<'_>, now: u64) {
         if let Some(counters) = self.entries.get_mut(name) {
-            counters.credit(give, now);
+            counters.credit(credit, now);
         }
     }
 
-    /// Forgets all counts that have died.
+    /// Drops all counters whose time to live is over.
     pub(super) fn remove_dead(&mut self, now: u64) {
         self.hand = 0;
         while self.sweep_one(now) {}
     }
 
-    /// Looks at the next key, and drops it if it is dead. False at the end of the round.
+    /// Looks at the next key, and drops its dead counters. Returns false at the end of the list.
     #[inline(never)]
     fn sweep_one(&mut self, now: u64) -> bool {
         let Some(counters) = self.entries.at_mut(self.hand) else {
@@ -145,7 +144,7 @@ impl Shard {
         };
         counters.remove_dead(now);
         if counters.is_empty() {
-            // The last key takes this place, and is looked at next.
+            // The last key moves to this index, and is swept next.
             self.entries.swap_remove(self.hand);
         } else {
             self.hand += 1;
@@ -153,25 +152,26 @@ impl Shard {
         true
     }
 
-    /// Drops one key that is idle, else one that has used little.
-    fn make_room(&mut self, now: u64) -> bool {
+    /// Drops an idle key, else the key that has used the least, if that is little enough. Returns whether
+    /// it dropped one.
+    fn evict_one(&mut self, now: u64) -> bool {
         let mut candidate: Option<(u16, usize)> = None;
-        for _ in 0..SEEN_FOR_ROOM.min(self.entries.len()) {
+        for _ in 0..MAX_EVICTION_CANDIDATES.min(self.entries.len()) {
             if self.hand >= self.entries.len() {
                 self.hand = 0;
             }
             let Some(counters) = self.entries.at(self.hand) else {
                 break;
             };
-            let seen = (counters.part_used(now), self.hand);
-            candidate = Some(candidate.map_or(seen, |best| best.min(seen)));
+            let next = (counters.used_part(now), self.hand);
+            candidate = Some(candidate.map_or(next, |best| best.min(next)));
             self.hand += 1;
-            if seen.0 == 0 {
+            if next.0 == 0 {
                 break;
             }
         }
         match candidate {
-            Some((part_used, index)) if part_used <= self.droppable => {
+            Some((used_part, index)) if used_part <= self.droppable => {
                 self.entries.swap_remove(index);
                 true
             }

@@ -1,4 +1,4 @@
-//! Counts by name, divided into shards that are locked one by one.
+//! Counters by name, divided into shards with a lock each.
 
 use super::MutexGuard;
 use super::locked::{Locked, Timed};
@@ -6,7 +6,7 @@ use super::shard::Shard;
 use crate::clock::Clock;
 use crate::key::Fingerprint;
 
-/// A shard below this size would fill up long before its neighbours.
+/// Smaller shards would fill up long before their neighbours.
 const MIN_KEYS_PER_SHARD: usize = 1_024;
 
 const MAX_SHARDS: usize = 64;
@@ -14,7 +14,7 @@ const MAX_SHARDS: usize = 64;
 /// A locked shard.
 pub(super) type ShardGuard<'a> = MutexGuard<'a, Timed<Shard>>;
 
-/// Up to so many counts.
+/// A bounded map from names to counters, in shards.
 #[derive(Debug)]
 pub(crate) struct Table {
     first: Locked<Shard>,
@@ -22,8 +22,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table for at most `max_keys` counts, which drops one to make room if it has used at most so much
-    /// of its limits, in 1/1024.
+    /// Creates a table for at most `max_keys` names. A full shard evicts a name that has used at most
+    /// `droppable` of its limits, in 1/1024.
     pub(super) fn new(max_keys: usize, droppable: u16) -> Self {
         let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
         let shard = || Locked::new(Shard::new(max_keys / shards, droppable));
@@ -41,7 +41,7 @@ impl Table {
         self.shards().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Locks the shard of a name, and tells its time.
+    /// Locks the shard of a name, and returns its time.
     #[inline]
     pub(super) fn lock_now(&self, name: Fingerprint, clock: &Clock) -> (ShardGuard<'_>, u64) {
         self.shard(name).lock_now(clock)
@@ -49,7 +49,7 @@ impl Table {
 
     #[inline]
     fn shard(&self, name: Fingerprint) -> &Locked<Shard> {
-        // The map inside the shard uses the other half.
+        // The map in the shard uses the other half.
         let [_, half] = name.halves();
         let shards = u128::try_from(self.others.len() + 1).unwrap_or(1);
         let index = usize::try_from((u128::from(half) * shards) >> 64).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What happens when the memory is full.
+//! A full store: which keys are dropped, and which are kept.
 
 #[cfg(feature = "test-util")]
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::MemoryStore;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::Counted;
+use crate::decision::CountScope;
 use crate::error::ErrorKind;
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
@@ -132,13 +132,8 @@ fn a_key_over_one_of_its_limits_is_kept_whatever_the_others_say() {
 fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
     use crate::quota::Algorithm;
 
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::SlidingCounter,
-        Algorithm::SlidingBuckets(7),
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
+    for facts in Algorithm::ALL {
+        let algorithm = facts.with_buckets(7);
         let clock = TestClock::new();
         let store = MemoryStore::build(1, Clock::Test(clock.clone()));
         let quota = Quota::per_second(LIMIT).algorithm(algorithm);
@@ -158,7 +153,7 @@ fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
             assert_eq!(charge(&other, "b", 1).await, Ok(true), "{algorithm:?}");
             assert_eq!(limiter.peek("a").await.unwrap().used(), 0, "{algorithm:?}");
             let decision = other.check("b").await.unwrap();
-            assert_eq!(decision.answer().counted(), Counted::Own, "{algorithm:?}");
+            assert_eq!(decision.answer().scope(), CountScope::Own, "{algorithm:?}");
         });
     }
 }
@@ -187,7 +182,7 @@ fn dead_keys_can_be_dropped_at_once() {
 #[test]
 fn the_bound_holds_over_all_shards() {
     let store = MemoryStore::with_max_keys(5_000);
-    assert!(store.inner.keys.shards().count() > 1);
+    assert!(store.counts().keys.shards().count() > 1);
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT));
     tokio_test(async {
         for key in 0..20_000 {

@@ -1,55 +1,59 @@
-//! What operators have blocked, in any process: a list in Redis, and what this process knows of it.
+//! The block list in Redis, which all processes share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::Value;
 
 use super::client::Client;
 use super::protocol::KeyNames;
-use super::redis_store::{SLOTS_OF_PART, Shared, within_deadline};
+use super::topology::Topology;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::store::block_list::BlockList;
 use crate::store::block_list::{RefreshTrigger, full};
+use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::redis::protocol::codec as call;
+use crate::store::redis::protocol::codec;
 use crate::store::requests::Block;
 
-/// How often to look: as long as a refusal is remembered, and nothing to Redis.
-pub(crate) const DEFAULT_EVERY: Duration = Duration::from_secs(1);
+/// The default of the refresh interval: as long as a refusal is remembered, and no load for Redis.
+pub(super) const DEFAULT_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a look that nobody waits for may take at least.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The least that a background refresh may take.
+const MIN_REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After so many looks in a row that failed it is said.
-const FAILURES_TOLD: u32 = 3;
+/// The failures in a row after which a warning is logged.
+const FAILURES_BEFORE_WARNING: u32 = 3;
 
-/// The version of a list that is not there.
+/// The version of a list that does not exist.
 const NO_VERSION: &str = "0";
 
-/// The longest that a key is blocked, in microseconds: some 142 years, which stay whole numbers in Lua.
-const LONGEST: u64 = 1 << 52;
+/// The longest time that a key is blocked, in microseconds: about 142 years, which Lua holds
+/// exactly.
+const MAX_BLOCK_MICROS: u64 = 1 << 52;
 
-/// What this process has seen of the list.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    known: Mutex<Known>,
-    /// How often in a row it could not be read.
-    failed: AtomicU32,
+/// The block list in Redis, and the version that this process has seen.
+pub(super) struct SharedBlockList {
+    client: Client,
+    topology: Topology,
+    circuit_breaker: CircuitBreaker,
+    known: Mutex<KnownVersion>,
+    /// The background refreshes in a row that failed.
+    failures: AtomicU32,
 }
 
-/// What this process knows of the list.
 #[derive(Clone, Debug)]
-struct Known {
-    /// Empty where it has another one since this process changed it: one that is lost then is none.
+struct KnownVersion {
+    /// Empty once this process has changed the list: its new version is unknown, and no list at all
+    /// would be a change as well.
     version: String,
-    /// How often this process has changed the list.
+    /// The number of changes by this process.
     changes: u64,
 }
 
-impl Default for Known {
+impl Default for KnownVersion {
     fn default() -> Self {
         Self {
             version: NO_VERSION.to_owned(),
@@ -58,106 +62,128 @@ impl Default for Known {
     }
 }
 
-/// A list of what is blocked that this process shares with all others.
-pub(crate) fn list(of: Weak<Shared>) -> impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> {
-    move |blocks, look| {
-        let Some(shared) = of.upgrade() else {
-            return StoreFuture::ready(Ok(()));
-        };
-        // Who fails is not asked what nobody waits for.
-        if look == RefreshTrigger::Beside && shared.guard.is_open_at(shared.part_of_blocks()) {
-            return StoreFuture::ready(Ok(()));
-        }
-        let blocks = blocks.clone();
-        StoreFuture::boxed(async move {
-            match look {
-                RefreshTrigger::Asked => {
-                    within_deadline(&shared.client, shared.look(&blocks)).await
-                }
-                RefreshTrigger::Beside => {
-                    let outcome = shared.look_patiently(&blocks).await;
-                    if let Err(error) = &outcome {
-                        shared.client.meter.failed(error.kind());
-                    }
-                    shared.seen.looked(&outcome);
-                    outcome
-                }
-            }
+impl SharedBlockList {
+    pub(super) fn new(
+        client: Client,
+        topology: Topology,
+        circuit_breaker: CircuitBreaker,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            topology,
+            circuit_breaker,
+            known: Mutex::default(),
+            failures: AtomicU32::new(0),
         })
     }
-}
 
-impl Shared {
-    /// The part of the store that has the list.
-    fn part_of_blocks(&self) -> usize {
-        if self.is_cluster.load(Ordering::Relaxed) {
-            usize::from(KeyNames::slot_of_blocks()) / SLOTS_OF_PART
-        } else {
-            0
+    /// Returns the function with which a [`BlockList`] refreshes itself, for as long as the store
+    /// lives.
+    pub(super) fn refresher(
+        self: &Arc<Self>,
+    ) -> impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + use<> {
+        let shared = Arc::downgrade(self);
+        move |blocks, trigger| {
+            let Some(shared) = shared.upgrade() else {
+                return StoreFuture::ready(Ok(()));
+            };
+            // A background refresh spares a store that fails.
+            if trigger == RefreshTrigger::Background
+                && shared.circuit_breaker.is_open_at(shared.breaker())
+            {
+                return StoreFuture::ready(Ok(()));
+            }
+            let blocks = blocks.clone();
+            StoreFuture::boxed(async move {
+                match trigger {
+                    RefreshTrigger::Operator => {
+                        let refresh = shared.refresh(&blocks);
+                        shared.client.within_deadline(refresh).await
+                    }
+                    RefreshTrigger::Background => {
+                        let outcome = shared.refresh_in_background(&blocks).await;
+                        if let Err(error) = &outcome {
+                            shared.client.meter.failed(error.kind());
+                        }
+                        shared.log(&outcome);
+                        outcome
+                    }
+                }
+            })
         }
     }
 
-    /// BlockList a key, or not any more.
-    pub(crate) async fn block(&self, blocked: BlockedKey) -> Result<(), Error> {
-        self.client.block(&blocked).await?;
-        // What is on its way to those who look may not tell of this yet.
-        let mut known = self.seen.known();
-        known.changes += 1;
-        known.version.clear();
-        self.blocks.put(blocked.block())
+    /// Blocks a key in Redis and in `blocks`. A duration of zero unblocks it.
+    pub(super) fn block(self: &Arc<Self>, blocks: BlockList, block: Block<'_>) -> StoreFuture<()> {
+        let (shared, block) = (Arc::clone(self), OwnedBlock::from(block));
+        StoreFuture::boxed(async move {
+            let blocked = async {
+                shared.client.block(&block).await?;
+                // A refresh in flight may not include this change.
+                let mut known = shared.known();
+                known.changes += 1;
+                known.version.clear();
+                blocks.put(block.block())
+            };
+            shared.client.within_deadline(blocked).await
+        })
     }
 
-    /// Finds out what is blocked, for nobody who waits: a long list may take longer than a check may.
-    async fn look_patiently(&self, blocks: &BlockList) -> Result<(), Error> {
-        let patience = self.client.deadline.max(PATIENCE);
-        let looked = tokio::time::timeout(patience, self.look(blocks)).await;
-        looked.unwrap_or_else(|_| {
-            let text = format!("Redis did not tell within {patience:?}");
+    /// Returns the index of the circuit breaker for the list.
+    fn breaker(&self) -> usize {
+        self.topology.breaker_of(KeyNames::slot_of_blocks)
+    }
+
+    /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
+    /// check may.
+    async fn refresh_in_background(&self, blocks: &BlockList) -> Result<(), Error> {
+        let timeout = self.client.deadline.max(MIN_REFRESH_TIMEOUT);
+        let refreshed = tokio::time::timeout(timeout, self.refresh(blocks)).await;
+        refreshed.unwrap_or_else(|_| {
+            let text = format!("Redis did not send the block list within {timeout:?}");
             Err(Error::new(ErrorKind::Timeout, text))
         })
     }
 
-    /// Finds out what is blocked, if that is not known.
-    async fn look(&self, blocks: &BlockList) -> Result<(), Error> {
+    /// Reads the list if its version is another one than known.
+    async fn refresh(&self, blocks: &BlockList) -> Result<(), Error> {
         loop {
-            let before = self.seen.known().clone();
-            let Some(list) = self.client.blocked(&before.version).await? else {
+            let before = self.known().clone();
+            let Some(list) = self.client.read_blocks(&before.version).await? else {
                 return Ok(());
             };
-            // Until it is put in place, nothing may change.
-            let mut known = self.seen.known();
+            // Locked until the list is replaced, so that no change by this process is overwritten.
+            let mut known = self.known();
             if known.changes == before.changes {
-                blocks.replace(list.blocked);
+                blocks.replace(list.blocks);
                 known.version = list.version;
                 return Ok(());
             }
         }
     }
-}
 
-impl Seen {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownVersion> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Said once when it keeps failing, and when it does no more: where the store fails altogether, those
-    /// who need it say so first, and nobody looks.
-    fn looked(&self, outcome: &Result<(), Error>) {
+    /// Logs once when refreshing keeps failing, and once when it works again. If the store fails as
+    /// a whole, the checks log that first, and no background refresh runs.
+    fn log(&self, outcome: &Result<(), Error>) {
         match outcome {
             Err(error) => {
-                let before = self.failed.fetch_add(1, Ordering::Relaxed);
-                if before.saturating_add(1) == FAILURES_TOLD {
+                let before = self.failures.fetch_add(1, Ordering::Relaxed);
+                if before.saturating_add(1) == FAILURES_BEFORE_WARNING {
                     tracing::warn!(
                         target: "tollgate::diagnostics",
-                        "what other processes block is not known here: {error}"
+                        "failed to refresh the block list: {error}"
                     );
                 }
             }
             Ok(()) => {
-                if self.failed.swap(0, Ordering::Relaxed) >= FAILURES_TOLD {
+                if self.failures.swap(0, Ordering::Relaxed) >= FAILURES_BEFORE_WARNING {
                     tracing::info!(
                         target: "tollgate::diagnostics",
-                        "what other processes block is known here again"
+                        "refreshing the block list works again"
                     );
                 }
             }
@@ -165,14 +191,14 @@ impl Seen {
     }
 }
 
-/// A key to be blocked, kept until Redis knows.
-pub(crate) struct BlockedKey {
+/// A [`Block`] that outlives its caller's borrow.
+struct OwnedBlock {
     limiter: Key,
     key: Key,
     duration: Duration,
 }
 
-impl BlockedKey {
+impl OwnedBlock {
     fn block(&self) -> Block<'_> {
         Block {
             limiter: &self.limiter,
@@ -182,7 +208,7 @@ impl BlockedKey {
     }
 }
 
-impl From<Block<'_>> for BlockedKey {
+impl From<Block<'_>> for OwnedBlock {
     fn from(block: Block<'_>) -> Self {
         Self {
             limiter: block.limiter().clone(),
@@ -192,69 +218,65 @@ impl From<Block<'_>> for BlockedKey {
     }
 }
 
-/// What is blocked, and the version of the list that says so.
-struct List {
+/// The list as Redis has it.
+struct ListReply {
     version: String,
-    blocked: Vec<(Key, Key, Duration)>,
+    /// Limiters, keys, and how long they stay blocked.
+    blocks: Vec<(Key, Key, Duration)>,
 }
 
 impl Client {
-    async fn block(&self, blocked: &BlockedKey) -> Result<(), Error> {
-        let micros = u64::try_from(blocked.duration.as_nanos().div_ceil(1_000));
-        let micros = micros.map_or(LONGEST, |micros| micros.min(LONGEST));
+    async fn block(&self, block: &OwnedBlock) -> Result<(), Error> {
+        let micros = u64::try_from(block.duration.as_nanos().div_ceil(1_000));
+        let micros = micros.map_or(MAX_BLOCK_MICROS, |micros| micros.min(MAX_BLOCK_MICROS));
         let script = &self.scripts.block;
         let mut call = script.call(1, 2, 0);
         call.arg(self.names.blocks());
-        call.arg(format!(
-            "{},{}",
-            blocked.limiter.as_str(),
-            blocked.key.as_str()
-        ));
+        call.arg(format!("{},{}", block.limiter.as_str(), block.key.as_str()));
         call.arg(micros);
-        match self.run_anywhere(script, call).await? {
+        match self.run_keyless(script, call).await? {
             Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),
-            _ => Err(call::unexpected("to block")),
+            _ => Err(codec::unexpected("to block")),
         }
     }
 
-    /// What is blocked; nothing where that is known by this version.
-    async fn blocked(&self, version: &str) -> Result<Option<List>, Error> {
+    /// Reads the list, unless its version is `version`.
+    async fn read_blocks(&self, version: &str) -> Result<Option<ListReply>, Error> {
+        let unexpected = || codec::unexpected("what is blocked");
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
         call.arg(self.names.blocks()).arg(version);
-        let reply = self.run_anywhere(script, call).await?;
-        let texts: Vec<String> =
-            redis::from_redis_value(reply).map_err(|_| call::unexpected("what is blocked"))?;
-        let (present, version, blocked) = match texts.as_slice() {
+        let reply = self.run_keyless(script, call).await?;
+        let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| unexpected())?;
+        let (now, version, members) = match texts.as_slice() {
             [_] => return Ok(None),
-            [blocked @ .., present, version] => (present, version, blocked),
-            [] => return Err(call::unexpected("what is blocked")),
+            [members @ .., now, version] => (now, version, members),
+            [] => return Err(unexpected()),
         };
-        let now = present.parse();
-        let now: u64 = now.map_err(|_| call::unexpected("what is blocked"))?;
-        let (pairs, _) = blocked.as_chunks();
-        let list = List {
+        let now: u64 = now.parse().map_err(|_| unexpected())?;
+        let (pairs, _) = members.as_chunks();
+        let reply = ListReply {
             version: version.clone(),
-            blocked: pairs
+            blocks: pairs
                 .iter()
-                .filter_map(|[member, ends]| read(member, ends, now))
+                .filter_map(|[member, ends_at]| parse_member(member, ends_at, now))
                 .collect(),
         };
-        Ok(Some(list))
+        Ok(Some(reply))
     }
 }
 
-/// The limiter and the key of a member, and how long it stays blocked.
-fn read(member: &str, ends: &str, now: u64) -> Option<(Key, Key, Duration)> {
-    // In a limiter's name a comma is escaped.
+/// Parses a member and its score: limiter, key, and the time left.
+fn parse_member(member: &str, ends_at: &str, now: u64) -> Option<(Key, Key, Duration)> {
+    // The name of a limiter has its commas escaped.
     let (limiter, key) = member.split_once(',')?;
-    let left = Duration::from_micros(whole(ends)?.checked_sub(now)?);
+    let left = Duration::from_micros(parse_score(ends_at)?.checked_sub(now)?);
     Some((Key::from_stored(limiter)?, Key::from_stored(key)?, left))
 }
 
-/// A score that is a whole number, which servers may write as `1.8e+15`.
-fn whole(score: &str) -> Option<u64> {
+/// Parses a score that is a whole number. Servers may write it as `1.8e+15`.
+fn parse_score(score: &str) -> Option<u64> {
     score.parse().ok().or_else(|| {
         let score: f64 = score.parse().ok()?;
         format!("{score:.0}").parse().ok()
@@ -266,18 +288,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_read_however_its_score_is_written() {
+    fn a_member_is_parsed_in_each_notation_of_its_score() {
         let now = 1_795_371_000_000_000;
-        for ends in ["1795371100000000", "1.7953711e+15", "1.7953711e15"] {
-            let read = read("a%2Cb,ip=192.0.2.1,x", ends, now);
-            let (limiter, key, left) = read.unwrap();
+        for ends_at in ["1795371100000000", "1.7953711e+15", "1.7953711e15"] {
+            let parsed = parse_member("a%2Cb,ip=192.0.2.1,x", ends_at, now);
+            let (limiter, key, left) = parsed.unwrap();
             assert_eq!(limiter, Key::from("a,b"));
             assert_eq!(key.as_str(), "ip=192.0.2.1,x");
             assert_eq!(left, Duration::from_secs(100));
         }
-        for ends in ["", "-1", "inf", "nan", "1795370999999999"] {
-            assert!(read("a,b", ends, now).is_none(), "{ends}");
+        for ends_at in ["", "-1", "inf", "nan", "1795370999999999"] {
+            assert!(parse_member("a,b", ends_at, now).is_none(), "{ends_at}");
         }
-        assert!(read("#", "1795371100000000", now).is_none());
+        assert!(parse_member("#", "1795371100000000", now).is_none());
     }
 }

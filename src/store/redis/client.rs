@@ -1,131 +1,144 @@
-//! Calls to Redis: what is sent, and what its failure means.
+//! The commands of a store: what is sent to Redis, and how replies are read.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, Value};
+use tokio::runtime::Handle;
 
-use super::connection::{Connection, ConnectionHandle, ConnectionIndex};
+use super::connection::{Acquired, ConnectionPool, KEYLESS};
 use super::protocol::KeyNames;
 use super::protocol::{BatchEntry, EntryReply};
 use super::script::{Script, Scripts};
 use crate::error::{Error, ErrorKind};
-use crate::store::redis::protocol::codec as call;
+use crate::store::redis::protocol::codec;
 use crate::store::redis::protocol::errors as error;
 use crate::store::requests::Subject;
 use crate::store::requests::{Credit, Refund, Reset};
 use crate::telemetry::StoreMeter;
 
-/// How a store calls Redis.
+/// Sends the commands of one store.
 #[derive(Clone)]
-pub(crate) struct Client {
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) scripts: Arc<Scripts>,
-    pub(crate) names: KeyNames,
-    pub(crate) deadline: Duration,
-    pub(crate) meter: StoreMeter,
+pub(super) struct Client {
+    pub(super) connections: Arc<ConnectionPool>,
+    pub(super) scripts: Arc<Scripts>,
+    pub(super) names: KeyNames,
+    pub(super) deadline: Duration,
+    pub(super) meter: StoreMeter,
 }
 
 impl Client {
-    /// The connection of a way, if it is there.
-    pub(crate) fn get(&self, way: ConnectionIndex) -> Option<ConnectionHandle> {
-        self.connection.get(way, self.deadline)
-    }
-
-    /// The connection of a way, as soon as it is there.
-    pub(crate) async fn wait(&self, way: ConnectionIndex) -> Result<ConnectionHandle, Error> {
-        let live = self.connection.wait(way, self.deadline).await;
-        live.map_err(error::from_redis)
-    }
-
-    /// The way of a subject's calls, which is always the same one: checks of one key share calls.
-    pub(crate) fn way(&self, subject: Subject<'_>) -> ConnectionIndex {
-        let connections = self.connection.count();
-        if connections == 1 {
-            return ConnectionIndex::default();
+    /// Returns the index of the connection for a subject. It is always the same, so that the checks
+    /// of one key share calls.
+    pub(super) fn connection_index(&self, subject: Subject<'_>) -> usize {
+        if self.connections.count().get() == 1 {
+            return 0;
         }
-        if self.connection.is_of_cluster() {
-            return ConnectionIndex::of(self.names.slot(subject).into(), connections);
-        }
-        let [number, _] = subject.fingerprint().halves();
-        ConnectionIndex::of(number, connections)
+        let number = if self.connections.is_cluster() {
+            self.names.slot(subject).into()
+        } else {
+            let [number, _] = subject.fingerprint().halves();
+            number
+        };
+        self.connections.index_for(number)
     }
 
-    /// Decides over the checks of one call: what each entry came to; outside that, what befell the
-    /// whole call.
-    pub(crate) async fn decide(
+    /// Waits until a connection of the current runtime is established.
+    pub(super) async fn acquire(&self, index: usize) -> Result<Acquired, Error> {
+        let connection = self.connections.get(index, &current_runtime()?);
+        let acquired = connection.acquire(self.deadline).await;
+        acquired.map_err(error::from_redis)
+    }
+
+    /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
+    /// call.
+    pub(super) async fn decide(
         &self,
-        live: &ConnectionHandle,
+        connection: &Acquired,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
-        let call = call::decide(script, &self.names, entries);
+        let call = codec::decide(script, &self.names, entries);
         self.meter
             .called(entries.iter().map(|entry| entry.count).sum());
-        let reply = run(live, script, call).await?;
-        let asked = entries
+        let reply = run(connection, script, call).await?;
+        let entries = entries
             .iter()
             .map(|BatchEntry { check, count }| (check.quotas(), check.cost(), *count));
-        let granted = call::decode(reply, asked)?;
-        let mut errors = granted.iter().filter_map(|granted| granted.as_ref().err());
+        let replies = codec::decode(reply, entries)?;
+        let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         if errors.any(error::is_of_replica) {
-            live.give_up();
+            connection.give_up();
         }
-        Ok(granted)
+        Ok(replies)
     }
 
-    /// Forgets what is charged to a key.
-    pub(crate) fn reset(
+    /// Forgets the units charged to a key.
+    pub(super) fn reset(
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
         let mut command = redis::cmd("UNLINK");
         self.names.write(reset.subject, &mut command);
-        let (client, way) = (self.clone(), self.way(reset.subject));
-        async move { client.query(way, &command).await.map(drop) }
+        let (client, index) = (self.clone(), self.connection_index(reset.subject));
+        async move { client.query(index, &command).await.map(drop) }
     }
 
-    /// Takes units back.
-    pub(crate) fn refund(
+    /// Takes back units that a check charged.
+    pub(super) fn refund(
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = call::refund(&self.scripts.refund, &self.names, refund);
-        let (client, way) = (self.clone(), self.way(refund.subject));
+        let call = codec::refund(&self.scripts.refund, &self.names, refund);
+        let (client, index) = (self.clone(), self.connection_index(refund.subject));
         async move {
-            let live = client.wait(way).await?;
-            run(&live, &client.scripts.refund, call).await.map(drop)
+            let connection = client.acquire(index).await?;
+            run(&connection, &client.scripts.refund, call)
+                .await
+                .map(drop)
         }
     }
 
-    /// Has fewer units count.
-    pub(crate) fn credit(
+    /// Reduces the units that count against a key.
+    pub(super) fn credit(
         &self,
-        give: &Credit<'_>,
+        credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = call::credit(&self.scripts.give, &self.names, give);
-        let (client, way) = (self.clone(), self.way(give.subject));
+        let call = codec::credit(&self.scripts.give, &self.names, credit);
+        let (client, index) = (self.clone(), self.connection_index(credit.subject));
         async move {
-            let live = client.wait(way).await?;
-            run(&live, &client.scripts.give, call).await.map(drop)
+            let connection = client.acquire(index).await?;
+            run(&connection, &client.scripts.give, call).await.map(drop)
         }
     }
 
-    /// Runs a script whose keys are of no subject.
-    pub(crate) async fn run_anywhere(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
-        let live = self.wait(ConnectionIndex::default()).await?;
-        run(&live, script, call).await
+    /// Runs a script that belongs to no limiter and key.
+    pub(super) async fn run_keyless(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
+        let connection = self.acquire(KEYLESS).await?;
+        run(&connection, script, call).await
     }
 
-    pub(crate) async fn query(&self, way: ConnectionIndex, command: &Cmd) -> Result<Value, Error> {
-        let live = self.wait(way).await?;
-        send(&live, command).await.map_err(error::from_redis)
+    /// Sends a command over the connection of an index.
+    pub(super) async fn query(&self, index: usize, command: &Cmd) -> Result<Value, Error> {
+        let connection = self.acquire(index).await?;
+        let reply = connection.send(command).await;
+        reply.map_err(error::from_redis)
     }
 
-    /// What a call comes to that is not answered in time.
-    pub(crate) fn late(&self) -> Error {
+    /// Applies the deadline to a call. Fails outside of a tokio runtime, which has no timer.
+    pub(super) async fn within_deadline<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        current_runtime()?;
+        let answered = tokio::time::timeout(self.deadline, call).await;
+        answered.unwrap_or_else(|_| Err(self.timeout_error()))
+    }
+
+    /// The error of a call that was not answered within the deadline.
+    pub(super) fn timeout_error(&self) -> Error {
         Error::new(
             ErrorKind::Timeout,
             format!("Redis did not answer within {:?}", self.deadline),
@@ -133,39 +146,39 @@ impl Client {
     }
 }
 
-/// Runs a call of a script. Where the server does not know the script, which may be at any time, it
-/// has not run and is sent along.
-async fn run(live: &ConnectionHandle, script: &Script, call: Cmd) -> Result<Value, Error> {
-    let reply = match send(live, &call).await {
+/// Runs a script by its hash. A server that does not know the script, which may happen at any time,
+/// has not run it, and gets its text.
+async fn run(connection: &Acquired, script: &Script, call: Cmd) -> Result<Value, Error> {
+    let reply = match connection.send(&call).await {
         Err(failure) if error::is_unknown_script(&failure) => {
-            send(live, &script.by_text(&call)).await
+            connection.send(&script.by_text(&call)).await
         }
         reply => reply,
     };
     reply.map_err(error::from_redis)
 }
 
-async fn send(live: &ConnectionHandle, command: &Cmd) -> RedisResult<Value> {
-    let reply = live.send(command).await;
-    if let Err(failure) = &reply
-        && error::is_replica(failure)
-    {
-        live.give_up();
-    }
-    reply
+/// Returns the current tokio runtime.
+pub(super) fn current_runtime() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| {
+        Error::new(
+            ErrorKind::Misconfigured,
+            "a RedisStore works inside of a tokio runtime only",
+        )
+    })
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            connection,
+            connections,
             scripts: _,
             names,
             deadline,
             meter: _,
         } = self;
         f.debug_struct("Client")
-            .field("connection", connection)
+            .field("connections", connections)
             .field("names", names)
             .field("deadline", deadline)
             .finish_non_exhaustive()

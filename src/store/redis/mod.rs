@@ -1,6 +1,7 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
-//! The only room that knows the `redis` crate.
+//! The only room that knows the `redis` crate. Its parts know each other in this order: doctor,
+//! redis_store, block_list and batch, client and url, connection and topology, protocol, script.
 
 mod batch;
 mod block_list;
@@ -12,10 +13,11 @@ mod redis_store;
 mod script;
 #[cfg(test)]
 #[path = "../../../tests/support/redis_server.rs"]
-#[expect(dead_code, reason = "the tests of other folders use the rest")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod test_server;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod url;
 
 pub use redis_store::RedisStore;

@@ -1,103 +1,96 @@
-//! The store in Redis: each check is decided in one atomic Lua call.
-//!
-//! The only folder that names `redis::`.
+//! The Redis store: its settings, and the way of each request to Redis.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::batch::Batchers;
-use super::batch::OwnedCheck;
-use super::batch::{Batcher, DirectSend};
-use super::block_list::{BlockedKey, Seen};
-use super::client::Client;
-use super::connection::PerRuntime;
-use super::connection::{Connection, ConnectionIndex};
+use super::batch::{self, Batchers, DirectSend, OwnedCheck};
+use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
+use super::client::{Client, current_runtime};
+use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
 use super::protocol::KeyNames;
 use super::protocol::{BatchEntry, EntryReply};
 use super::script::Scripts;
+use super::topology::{BREAKERS, Topology};
+use super::url;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::decision::Answer;
-use crate::error::{ConfigError, Error, ErrorKind};
+use crate::error::{ConfigError, Error};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
-use crate::store::refusal_cache::RefusalCache;
+use crate::store::redis::protocol::errors as error;
+use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
 use crate::store::requests::Subject;
 use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
-/// How long a call may take unless told otherwise: a hundred times a call to a healthy server near
-/// by, and little beside what people notice.
+/// The default deadline of a call: a hundred times a call to a healthy server nearby, and too short
+/// for people to notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
-/// Of a cluster.
-const SLOTS: usize = 16_384;
+/// The longest deadline: as good as none, and can still be added to the current time.
+const MAX_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 
-/// Masters serve whole ranges of slots, most of them many times as long.
-pub(crate) const SLOTS_OF_PART: usize = 256;
-
-/// As good as none, and still a time that can be added to now.
-const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
-
-/// Counts in Redis, exact over all processes that share it.
+/// A store in Redis. Counts are exact over all processes that share it.
 ///
-/// Each check is decided by one Lua script, which Redis runs as one step, on its own clock: the
-/// clocks of the clients do not matter. Cloning is cheap; clones share a connection.
+/// Each check is decided by one Lua script. Redis runs it as one atomic step and by its own clock;
+/// the clocks of clients do not matter. Cloning is cheap, and clones share their connections.
 ///
 /// Runs on Redis 6.0 and later, and on Valkey.
 ///
-/// # What Redis is spared
+/// # Load on Redis
 ///
-/// Redis is what all processes share, so a decision should cost it little. Three things see to it, and
-/// none of them admits more than Redis would; what is given back elsewhere is seen within a second:
+/// All processes share Redis, so a decision should cost it little. Three mechanisms reduce its
+/// load. None of them admits more than Redis would. Units that another store gives back are noticed
+/// within a second.
 ///
-/// - **Batches.** Checks that wait at the same time travel in one call, of about 300 µs of Redis, for
-///   which it has room for some eighty keys. Nothing waits for company: a check that finds nothing on its way is sent at once, and at
-///   most two calls are on their way. A check whose future is dropped before is not sent.
-/// - **One entry for checks that are alike.** Those of one key, quotas and cost that wait together are
-///   decided in one go, in order of their arrival, each with its own numbers. So a busy key costs
-///   Redis not much more than a quiet one.
-/// - **Refusals are remembered.** What Redis refused is refused here, without asking, for 0.8 of the
-///   wait that it told, and [a second at most](Self::refusal_cache): the same check, of the same cost,
-///   under the same limits. [`Source::RefusalCache`](crate::Source::RefusalCache) tells. A reset, a
-///   refund or an admission by this store ends it at once. A client that asks each millisecond reaches
-///   Redis six times in a wait of a second.
+/// - **Batches.** Checks that wait at the same time share one call, which takes about 300 µs of
+///   Redis and has room for some eighty keys. No check waits for others: one that finds no call in
+///   flight is sent at once, and at most two calls are in flight. A check whose future is dropped
+///   before it is sent never reaches Redis.
+/// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call.
+///   Redis decides them together, in order of arrival, each with its own numbers. So a busy key
+///   costs Redis little more than a quiet one.
+/// - **Refusal cache.** A refused check is refused again by this process, without asking Redis, for
+///   0.8 of the wait that Redis replied and for [at most a second](Self::refusal_cache). It has to
+///   be the same check, of the same cost and limits.
+///   [`Source::RefusalCache`](crate::Source::RefusalCache) marks such decisions. A reset, a refund
+///   or an admission by this store ends them at once. With a wait of a second, a client that sends
+///   a check every millisecond reaches Redis six times.
 ///
 /// # Connections
 ///
-/// [`open`](Self::open) does not connect, so that a service starts while Redis is down: the first
-/// check connects. One connection carries all checks of a tokio runtime, interleaved, unless
-/// [more](Self::connections) are asked for; no pool is needed. A store may outlive the runtime that first
+/// [`open`](Self::open) does not connect, so a service starts while Redis is down. The first check
+/// connects. One connection for each tokio runtime carries all checks, multiplexed, unless you ask
+/// for [more](Self::connections); no pool is needed. A store may outlive the runtime that first
 /// used it.
 ///
-/// Every call has a [`deadline`](Self::deadline), connecting included. A connection that is lost is made
-/// anew at once, in RESP3, or in RESP2 where the server knows no other. So is one at the other end of
-/// which a replica is found, 500 ms old or more: Sentinel, or the name of the server, may lead elsewhere
-/// now.
+/// Every call has a [`deadline`](Self::deadline), which includes connecting. A lost connection is
+/// replaced at once, in RESP3, or in RESP2 if the server does not know RESP3. A connection that
+/// reaches a replica is replaced as well, once it is 500 ms old: Sentinel, or the host name, may
+/// lead to another server by now.
 ///
-/// A server that **hangs** is noticed neither by the kernel nor by the client. When a call was not
-/// answered within its deadline, the connection is asked by a PING, and nothing else is sent on it: if
-/// that is not answered within 300 ms either, or within the deadline if that is longer, up to 5 s, the
-/// connection is given up. So what a hung server still runs when it wakes is small: two calls for each
-/// connection, each of about 80 keys or 370 checks of one key. (Refunds, gifts, resets and checks without
-/// [batches](Self::batches) are calls of their own, of which at most 256 are on their way at once; a
-/// caller that gives up before half of the deadline leaves one call behind.)
+/// Neither the kernel nor the client notices a server that **hangs**. So a call that was not
+/// answered within its deadline has the connection probed with a PING, and nothing else is sent on
+/// it. The probe may take 300 ms, or the deadline if that is longer, up to 5 s; then the connection
+/// is given up. That bounds what a hung server still executes when it wakes: two calls for each
+/// connection, each of about 80 keys or 370 checks of one key. (Refunds, credits, resets and checks
+/// without [batches](Self::batches) are calls of their own, with at most 256 in flight. A caller
+/// that gives up before half of the deadline leaves one call behind.)
 ///
-/// What may have been executed is never sent again, neither to one server nor to a cluster: nothing is
-/// charged twice, and nothing is given back twice. A check whose reply was lost may have been charged. A
-/// refund, a gift, a settlement or a reset whose reply was lost may not have happened; units that were
-/// not given back count until they leave their window.
+/// A command that may have been executed is never sent again, neither to a single server nor to a
+/// cluster. Nothing is charged twice, and nothing is given back twice. A check whose reply was lost
+/// may have been charged. A refund, credit, settlement or reset whose reply was lost may not have
+/// happened; its units count until they leave their window.
 ///
 /// # Sentinel, Cluster, TLS
 ///
@@ -108,21 +101,24 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// | `redis+sentinel://[user][:password@]host[:port],…/master[/database]` | `sentinel` |
 /// | `redis+cluster://[user][:password@]host[:port],…` | `cluster` |
 ///
-/// What is no letter or digit in a user or a password is percent-encoded. `?protocol=resp2` or `resp3`
-/// has that one spoken. `rediss+sentinel` and `rediss+cluster` speak TLS.
+/// Percent-encode all but letters and digits in a user or a password. `?protocol=resp2` or `resp3`
+/// fixes the protocol. `rediss+sentinel` and `rediss+cluster` use TLS.
 ///
-/// - **Sentinel:** the master is asked for with each connection, and looked at each second, so that it is
-///   found when it died, hangs, or was changed on purpose. It is who most of the sentinels name, and who
-///   takes itself for it. User and password are those of the servers; the sentinels have theirs, if any,
-///   in `?sentinel_username=…&sentinel_password=…`.
-/// - **Cluster:** redirects are followed, while slots move, too. Checks of one slot share calls: see
-///   [`hash_tags`](Self::hash_tags). Where a master hangs, its replica is found once it was promoted.
-/// - **TLS:** by rustls and the cryptography that the application has installed, else ring. Trusted are
-///   the roots of Mozilla, or the file `ca` alone; `cert` and `key` say who we are.
+/// - **Sentinel:** each new connection asks the sentinels for the master, and they are asked again
+///   every second. So a new master is found when the old one died, hangs, or was replaced on
+///   purpose. The master is the server that most sentinels name and that says so of itself. User
+///   and password are those of the servers; set those of the sentinels, if any, with
+///   `?sentinel_username=…&sentinel_password=…`.
+/// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share
+///   calls, see [`hash_tags`](Self::hash_tags). If a master hangs, its replica is used once it was
+///   promoted.
+/// - **TLS:** rustls with the crypto provider that the application has installed, or else ring. The
+///   roots of Mozilla are trusted, or only the file `ca` if it is set; `cert` and `key` are the
+///   client's certificate and key.
 ///
 /// # Rights
 ///
-/// A user of Redis needs no more than this, and for other algorithms than the default one not all of it:
+/// A Redis user needs no more rights than these, and fewer if only the default algorithm is used:
 ///
 /// ```text
 /// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
@@ -130,16 +126,19 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 ///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
 /// ```
 ///
-/// In a cluster `+cluster|slots` as well, and `+asking` for slots that move; for a database other than 0 `+select`; with Sentinel
-/// `+role`, and its own user `+sentinel|get-master-addr-by-name`. A right that is missing is an error of
-/// kind [`ErrorKind::Misconfigured`], which names it from Redis 7.2 on.
+/// A cluster also needs `+cluster|slots`, and `+asking` for slots that move. A database other than
+/// 0 needs `+select`. With Sentinel, add `+role`, and `+sentinel|get-master-addr-by-name` for the
+/// user of the sentinels. A missing right is an error of kind
+/// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured), which names the right from Redis
+/// 7.2 on.
 ///
 /// # Keys
 ///
 /// A count is stored under `prefix:v1:{limiter,key}:log:window`, in printable ASCII, with a TTL of
 /// two windows and a second. All counts of a check are in one slot. Run Redis with
-/// `maxmemory-policy noeviction`: where it evicts a key, that client gets a fresh quota. What is
-/// [blocked](crate::Admin::block) is listed under `prefix:v1:{blocks}`, until all of it has ended.
+/// `maxmemory-policy noeviction`: a client whose key is evicted gets a fresh quota.
+/// [Blocked](crate::Admin::block) keys are listed under `prefix:v1:{blocks}` until the last block
+/// has ended.
 ///
 /// # Examples
 ///
@@ -155,25 +154,25 @@ const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
-    pub(crate) shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-/// What clones of a store share.
-pub(crate) struct Shared {
-    pub(crate) client: Client,
-    pub(crate) denials: Arc<RefusalCache>,
-    lanes: PerRuntime<Arc<Batchers>>,
-    /// Whether the server is one of a cluster, by its URL or as it has said.
-    pub(crate) is_cluster: Arc<AtomicBool>,
-    pub(crate) guard: CircuitBreaker,
-    pub(crate) blocks: BlockList,
-    pub(crate) seen: Seen,
+/// The state that clones of a store share.
+pub(super) struct Shared {
+    pub(super) client: Client,
+    refusal_cache: Arc<RefusalCache>,
+    topology: Topology,
+    batchers: PerRuntime<Arc<Batchers>>,
+    circuit_breaker: CircuitBreaker,
+    /// The copy in this process of the list in Redis.
+    block_list: BlockList,
+    shared_block_list: Arc<SharedBlockList>,
     settings: Settings,
 }
 
 #[derive(Clone, Debug)]
 struct Settings {
-    denials_for: Duration,
+    refusal_max_age: Duration,
     block_list_refresh: Duration,
     batches: bool,
     fallback_keys: usize,
@@ -182,49 +181,51 @@ struct Settings {
 }
 
 impl RedisStore {
-    /// The store at a URL: `redis://[user][:password@]host[:port][/database]`, or
-    /// `unix:///path/to/redis.sock`, or one of [those of the features](Self#sentinel-cluster-tls).
+    /// Opens the store at a URL without connecting:
+    /// `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
+    /// [those that need a feature](Self#sentinel-cluster-tls).
     ///
     /// # Errors
     ///
-    /// When the URL is malformed, or wants a feature that this build has not. That the server is there is not looked at; see
-    /// [`ping`](Self::ping).
+    /// Fails if the URL is malformed, or needs a feature that this build does not have. Whether the
+    /// server is reachable is not checked; see [`ping`](Self::ping).
     pub fn open(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::on(Connection::open(url, DEFAULT_DEADLINE)?))
+        let connector = url::connector(url)?;
+        Ok(Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE)))
     }
 
-    /// The store on a connection that the application already has: a
+    /// Creates a store on an existing connection of the application: a
     /// `redis::aio::ConnectionManager`, a
     /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or any other of redis 1.x.
     ///
-    /// It is cloned for each call. Its settings stay as they are, and whether it connects again
-    /// when it is lost is its own business; the deadline holds all the same.
+    /// The connection is cloned for each call. It keeps its settings, and has to reconnect on its
+    /// own. The deadline of the store applies all the same.
     ///
-    /// A connection that sends a command again on its own may run it twice. A
-    /// `redis::cluster_async::ClusterConnection` does so when a node is lost, unless it was built with
-    /// `retries(0)`, and then it follows no redirect. A check that runs twice is charged twice; a refund, a
-    /// gift or a settlement that runs twice frees units that are used. So open a cluster by its
-    /// [URL](Self::open).
+    /// A connection that resends commands on its own may run them twice. A
+    /// `redis::cluster_async::ClusterConnection` does so when it loses a node, unless it was built
+    /// with `retries(0)`, and then it follows no redirects. A check that runs twice is charged
+    /// twice. A refund, credit or settlement that runs twice frees units that are in use. So open a
+    /// cluster by its [URL](Self::open).
     #[cfg(feature = "redis-1")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-1")))]
     pub fn with_connection<C>(connection: C) -> Self
     where
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self::on(Connection::given(connection))
+        Self::on(ConnectionPool::external(connection))
     }
 
-    fn on(connection: Connection) -> Self {
+    fn on(connections: ConnectionPool) -> Self {
         let client = Client {
-            meter: StoreMeter::new(&format!("{connection:?}")),
-            connection: Arc::new(connection),
+            meter: StoreMeter::new(&format!("{connections:?}")),
+            connections: Arc::new(connections),
             scripts: Scripts::shared(),
             names: KeyNames::default(),
             deadline: DEFAULT_DEADLINE,
         };
         let settings = Settings {
-            denials_for: crate::store::refusal_cache::DEFAULT_MAX_AGE,
-            block_list_refresh: super::block_list::DEFAULT_EVERY,
+            refusal_max_age: DEFAULT_MAX_AGE,
+            block_list_refresh: DEFAULT_REFRESH_INTERVAL,
             batches: true,
             fallback_keys: DEFAULT_MAX_KEYS,
             clock: Clock::monotonic(),
@@ -235,28 +236,35 @@ impl RedisStore {
     fn build(mut client: Client, settings: Settings) -> Self {
         client.meter = client.meter.anew();
         let clock = &settings.clock;
-        let denials = RefusalCache::new(clock.clone(), settings.denials_for, client.meter.clone());
-        let is_cluster = Arc::new(AtomicBool::new(client.connection.is_of_cluster()));
-        let guard = guard(&client, &is_cluster, &settings);
+        let refusal_cache = RefusalCache::new(
+            clock.clone(),
+            settings.refusal_max_age,
+            client.meter.clone(),
+        );
+        let topology = Topology::new(client.connections.is_cluster());
+        let circuit_breaker = circuit_breaker(&client, &topology, &settings);
+        let shared_block_list =
+            SharedBlockList::new(client.clone(), topology.clone(), circuit_breaker.clone());
+        let block_list = BlockList::shared(
+            clock.clone(),
+            settings.block_list_refresh,
+            shared_block_list.refresher(),
+        );
         Self {
-            shared: Arc::new_cyclic(|shared| Shared {
-                blocks: BlockList::shared(
-                    settings.clock.clone(),
-                    settings.block_list_refresh,
-                    super::block_list::list(shared.clone()),
-                ),
-                seen: Seen::default(),
+            shared: Arc::new(Shared {
                 client,
-                denials: Arc::new(denials),
-                lanes: PerRuntime::default(),
-                is_cluster,
-                guard,
+                refusal_cache: Arc::new(refusal_cache),
+                topology,
+                batchers: PerRuntime::default(),
+                circuit_breaker,
+                block_list,
+                shared_block_list,
                 settings,
             }),
         }
     }
 
-    /// A store that differs in something, on the same connection where that suits it.
+    /// Builds a store with changed settings, on the same connections if the settings allow that.
     fn with(&self, change: impl FnOnce(&mut Client, &mut Settings)) -> Self {
         let mut client = self.shared.client.clone();
         let mut settings = self.shared.settings.clone();
@@ -264,98 +272,102 @@ impl RedisStore {
         Self::build(client, settings)
     }
 
-    /// What metrics call the store: its address unless said otherwise, which for Sentinel and Cluster is the
-    /// list that it was given.
+    /// Sets the name of the store in metrics. The default is its address; for Sentinel and Cluster,
+    /// the list of addresses in the URL.
     #[must_use]
     pub fn named(self, store: &str) -> Self {
         self.with(|client, _| client.meter = StoreMeter::new(store))
     }
 
-    /// Puts `prefix` before every stored key, `tollgate` unless said otherwise: what keeps apart the
-    /// services that share a server.
+    /// Sets the prefix of every stored key; the default is `tollgate`. Use it to separate services
+    /// that share a server.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
         self.with(|client, _| client.names = client.names.clone().with_prefix(prefix))
     }
 
-    /// Puts the keys under so many hash tags, where otherwise each has one of its own.
+    /// Groups the keys under this many hash tags. By default, each key has a hash tag to itself.
     ///
-    /// For Redis Cluster, where one call serves one slot only: keys of one tag share a slot, and so
-    /// their checks share calls. The tags should be some times as many as the masters, 16 times, say,
-    /// so that each master has about as many; with fewer, calls are shared by more. Keys are then
-    /// stored as `prefix:v1:{7}:limiter,key:log:window`. Every process must be told the same number:
-    /// another one starts all counts anew.
+    /// Use this on Redis Cluster, where one call serves one slot only: keys with the same tag share
+    /// a slot, so their checks share calls. Choose several times as many tags as masters, for
+    /// example 16 times, so that each master has about as many. With fewer tags, more checks share
+    /// a call. Keys are then stored as `prefix:v1:{7}:limiter,key:log:window`. Every process must
+    /// use the same number: another number starts all counts anew.
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {
         self.with(|client, _| client.names = client.names.clone().with_hash_tags(tags))
     }
 
-    /// Bounds how long a check may take, connecting and waiting for others included: 100 ms unless
-    /// said otherwise. What takes longer is an [`Error`] of kind [`ErrorKind::Timeout`].
+    /// Sets the deadline of a check, which includes connecting and waiting in the queue; the
+    /// default is 100 ms. A check that takes longer is an [`Error`] of kind
+    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
     ///
-    /// Stores that are told different ones share their connections, but those to a cluster.
+    /// Stores with different deadlines share their connections, except to a cluster.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with(|client, _| {
-            client.deadline = deadline.min(LONGEST_DEADLINE);
-            client.connection = client.connection.with_deadline(client.deadline);
+            client.deadline = deadline.min(MAX_DEADLINE);
+            client.connections = client.connections.with_deadline(client.deadline);
         })
     }
 
-    /// How many connections each tokio runtime has, one unless said otherwise.
+    /// Sets the number of connections of each tokio runtime; the default is one.
     ///
-    /// One carries all checks, and the fewer there are the more checks share a call, which is what
-    /// spares Redis. More of them help where the way to Redis is long or loses packets: answers come in
-    /// the order of the calls, so one lost packet, or one slow call, delays all that share its
-    /// connection. The checks of one key always take the same one. Of a connection that the
-    /// application gave there is one.
+    /// With fewer connections, more checks share a call, which spares Redis. Use more if the
+    /// network to Redis is slow or loses packets: replies arrive in the order of the calls, so one
+    /// lost packet or one slow call delays all calls on its connection. The checks of one key
+    /// always use the same connection. A connection of the application stays the only one.
     #[must_use]
     pub fn connections(self, count: NonZeroUsize) -> Self {
         self.with(|client, _| {
-            client.connection = Arc::new(client.connection.with_count(count));
+            client.connections = Arc::new(client.connections.with_count(count));
         })
     }
 
-    /// For how long at most a refusal is remembered and answered here, without asking Redis; one
-    /// second unless said otherwise, zero for not at all.
+    /// Sets the longest time for which this process remembers a refusal and repeats it without
+    /// asking Redis; the default is one second. Zero turns the cache off.
     ///
-    /// It never holds longer than Redis itself would refuse, but that a reset, a refund, a gift or a raised
-    /// limit by **another** store, in this process or elsewhere, and a jump of the server's clock, are
-    /// seen when it has passed. A refusal is answered for 0.8 of its wait, by the clock of this process: so
-    /// it ends in time where chrony slews that clock and the server's by 8.3 %, its greatest rate, in
-    /// opposite directions. Clones are one store; one that is told something else, like another
-    /// deadline, is another.
+    /// A refusal is remembered for 0.8 of its wait, by the clock of this process, and so never for
+    /// longer than Redis would refuse. That holds even while chrony slews this clock and the
+    /// server's by 8.3 %, its maximum rate, in opposite directions. A reset, refund, credit or
+    /// raised limit by **another** store, in this process or elsewhere, and a jump of the server's
+    /// clock are noticed when the refusal expires.
+    ///
+    /// Clones are one store. A store with a changed setting, such as another deadline, is another
+    /// one.
     #[must_use]
     pub fn refusal_cache(self, at_most: Duration) -> Self {
-        self.with(|_, settings| settings.denials_for = at_most)
+        self.with(|_, settings| settings.refusal_max_age = at_most)
     }
 
-    /// How often this process looks for keys that another one has [blocked](crate::Admin::block); each
-    /// second unless said otherwise, with zero not at all.
+    /// Sets how often this process looks for keys that another process has
+    /// [blocked](crate::Admin::block); the default is every second. Zero turns it off.
     ///
-    /// It does so while checks come, beside them: none waits for it. Redis is asked for the version of a
-    /// list, and tells the list where that is another one.
+    /// The list is refreshed in the background, and only while checks come in: no check waits for
+    /// it. Redis replies with the version of the list, and with the list itself if the version has
+    /// changed.
     #[must_use]
     pub fn block_list_refresh(self, every: Duration) -> Self {
         self.with(|_, settings| settings.block_list_refresh = every)
     }
 
-    /// Whether checks that wait at the same time travel in one call, which is the default. Else each
-    /// is a call of its own, for comparison.
+    /// Sets whether checks that wait at the same time share a call, which is the default. Without
+    /// batches, each check is a call of its own, for comparison.
     #[must_use]
     pub fn batches(self, batches: bool) -> Self {
         self.with(|_, settings| settings.batches = batches)
     }
 
-    /// For how many keys this process counts at most while Redis fails; 100 000 unless said
-    /// otherwise, none with 0. See [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
+    /// Sets the number of keys that this process counts at most while Redis fails; the default is
+    /// 100 000. Zero turns the fallback off. See
+    /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
         self.with(|_, settings| settings.fallback_keys = keys)
     }
 
-    /// The same decisions by another clock: Lua that defines `now`, in front of the script, and the
-    /// clock of this process.
+    /// Replaces both clocks: `clock` is Lua in front of the script that defines `now`, `local` is
+    /// the clock of this process.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     #[must_use]
@@ -366,167 +378,147 @@ impl RedisStore {
         })
     }
 
-    /// A check that is a call of its own. With `alone` go the others on when it is done.
-    fn check_alone(&self, check: Check<'_>, alone: Option<DirectSend>) -> StoreFuture {
+    /// Checks that the server answers, by a PING.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server does not answer within the deadline, or replies with an error.
+    pub async fn ping(&self) -> Result<(), Error> {
+        let client = &self.shared.client;
+        let ping = redis::cmd("PING");
+        let reply = client.within_deadline(client.query(KEYLESS, &ping)).await;
+        reply.map(drop)
+    }
+
+    /// Sends a check in a call of its own.
+    fn send_directly(&self, check: Check<'_>, direct: Option<DirectSend>) -> StoreFuture {
         let shared = Arc::clone(&self.shared);
-        let asked = OwnedCheck::from(check);
+        let check = OwnedCheck::from(check);
         StoreFuture::boxed(async move {
             let Shared {
-                client, denials, ..
+                client,
+                refusal_cache,
+                ..
             } = &*shared;
-            let check = asked.check();
-            let sent = denials.sending(check);
+            let check = check.check();
+            let mark = refusal_cache.before_send(check);
             let call = [BatchEntry { check, count: 1 }];
-            let way = match &alone {
-                Some(alone) => alone.way(),
-                None => client.way(check.subject),
-            };
             let decided = async {
-                let live = client.wait(way).await?;
-                client.decide(&live, &call).await
+                let connection = match direct.as_ref().and_then(DirectSend::connection) {
+                    Some(connection) => {
+                        let acquired = connection.acquire(client.deadline).await;
+                        acquired.map_err(error::from_redis)?
+                    }
+                    None => {
+                        let index = client.connection_index(check.subject);
+                        client.acquire(index).await?
+                    }
+                };
+                client.decide(&connection, &call).await
             };
-            let outcome = within_deadline(client, decided).await;
-            drop(alone);
-            let granted = outcome?.into_iter().next().transpose()?;
-            let answer = granted.and_then(EntryReply::into_last);
+            let outcome = client.within_deadline(decided).await;
+            // Before the answer is read: queued checks need not wait for that.
+            drop(direct);
+            let reply = outcome?.into_iter().next().transpose()?;
+            let answer = reply.and_then(EntryReply::into_last);
             let answer = answer.ok_or_else(|| super::protocol::unexpected("nothing"))?;
-            denials.note(check, &answer, sent);
+            refusal_cache.record(check, &answer, mark);
             Ok(answer)
         })
     }
 
-    /// A call that lets Redis admit what it has refused.
-    fn giving_back(
+    /// Makes a call that returns units. Forgets the refusals of their key, which Redis may admit
+    /// now.
+    fn return_units(
         &self,
         subject: Subject<'_>,
         call: impl Future<Output = Result<(), Error>> + Send + 'static,
     ) -> StoreFuture<()> {
         let shared = Arc::clone(&self.shared);
-        let forgetting = shared.denials.forgetting(subject);
+        let invalidation = shared.refusal_cache.invalidate(subject);
         StoreFuture::boxed(async move {
-            let outcome = within_deadline(&shared.client, call).await;
-            drop(forgetting);
+            let outcome = shared.client.within_deadline(call).await;
+            drop(invalidation);
             outcome
         })
     }
-
-    /// Asks the server whether it is there.
-    ///
-    /// # Errors
-    ///
-    /// When it does not answer within the deadline, or answers an error.
-    pub async fn ping(&self) -> Result<(), Error> {
-        let client = &self.shared.client;
-        let ping = ::redis::cmd("PING");
-        within_deadline(client, client.query(ConnectionIndex::default(), &ping))
-            .await
-            .map(drop)
-    }
 }
 
-/// One server fails as a whole; of a cluster, one that serves some ranges of slots.
-fn guard(client: &Client, is_cluster: &Arc<AtomicBool>, settings: &Settings) -> CircuitBreaker {
-    let names = client.names.clone();
-    let is_cluster = Arc::clone(is_cluster);
+/// Builds the circuit breaker: one for a single server, or one for each range of slots of a
+/// cluster.
+fn circuit_breaker(client: &Client, topology: &Topology, settings: &Settings) -> CircuitBreaker {
+    let (names, topology) = (client.names.clone(), topology.clone());
     CircuitBreaker::new()
-        .metered(client.meter.clone())
-        .kept_deadline(client.deadline)
+        .meter(client.meter.clone())
+        .deadline_enforced_by_store(client.deadline)
         .clock(settings.clock.clone())
         .fallback_keys(settings.fallback_keys)
-        .in_parts(SLOTS / SLOTS_OF_PART, move |check| {
-            if is_cluster.load(Ordering::Relaxed) {
-                usize::from(names.slot(check.subject)) / SLOTS_OF_PART
-            } else {
-                0
-            }
+        .partitions(BREAKERS, move |subject| {
+            topology.breaker_of(|| names.slot(subject))
         })
 }
 
-pub(crate) async fn within_deadline<T>(
-    client: &Client,
-    call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    runtime()?;
-    let answered = tokio::time::timeout(client.deadline, call).await;
-    answered.unwrap_or_else(|_| Err(client.late()))
-}
-
-fn runtime() -> Result<Handle, Error> {
-    Handle::try_current().map_err(|_| {
-        Error::new(
-            ErrorKind::Misconfigured,
-            "a RedisStore can only be asked inside of a tokio runtime",
-        )
-    })
-}
-
 impl Shared {
-    fn new_lanes(&self) -> Batchers {
-        Batchers::new(self.client.connection.count())
-    }
-
-    /// The way of a subject's checks.
-    pub(crate) fn lane(&self, runtime: &Handle, subject: Subject<'_>) -> Arc<Batcher> {
-        let lanes = self
-            .lanes
-            .get_or_make(runtime, || Ok::<_, Infallible>(Arc::new(self.new_lanes())));
-        let lanes: Arc<Batchers> = lanes.unwrap_or_else(|never| match never {});
-        if self.is_cluster.load(Ordering::Relaxed) {
-            lanes.of_slot(self.client.names.slot(subject))
-        } else {
-            Arc::clone(lanes.of_way(self.client.way(subject)))
-        }
+    fn batchers(&self, runtime: &Handle) -> Arc<Batchers> {
+        self.batchers.get_or_make(runtime, || {
+            Arc::new(Batchers::new(
+                self.client.clone(),
+                Arc::clone(&self.refusal_cache),
+                self.topology.clone(),
+                runtime.clone(),
+            ))
+        })
     }
 }
 
 impl Store for RedisStore {
     fn check(&self, check: Check<'_>) -> StoreFuture<Answer> {
         let Self { shared } = self;
-        if let Some(refusal) = shared.denials.find(check) {
+        if let Some(refusal) = shared.refusal_cache.get(check) {
             return StoreFuture::ready(Ok(refusal));
         }
-        let runtime = match runtime() {
+        let runtime = match current_runtime() {
             Ok(runtime) => runtime,
             Err(error) => return StoreFuture::ready(Err(error)),
         };
         if !shared.settings.batches {
-            return self.check_alone(check, None);
+            return self.send_directly(check, None);
         }
-        let lane = shared.lane(&runtime, check.subject);
-        match lane.enter(shared, &runtime) {
-            Some(alone) => self.check_alone(check, Some(alone)),
-            None => StoreFuture::waiting(lane.push(shared, &runtime, check)),
+        let batchers = shared.batchers(&runtime);
+        let batcher = batchers.find(check.subject);
+        match DirectSend::start(&batchers, &batcher) {
+            Some(direct) => self.send_directly(check, Some(direct)),
+            None => StoreFuture::waiting(batch::enqueue(&batchers, &batcher, check)),
         }
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         let call = self.shared.client.reset(reset);
-        self.giving_back(reset.subject, call)
+        self.return_units(reset.subject, call)
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         let call = self.shared.client.refund(&refund);
-        self.giving_back(refund.subject, call)
+        self.return_units(refund.subject, call)
     }
 
-    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
-        let call = self.shared.client.credit(&give);
-        self.giving_back(give.subject, call)
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        let call = self.shared.client.credit(&credit);
+        self.return_units(credit.subject, call)
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        let (shared, blocked) = (Arc::clone(&self.shared), BlockedKey::from(block));
-        StoreFuture::boxed(
-            async move { within_deadline(&shared.client, shared.block(blocked)).await },
-        )
+        let Self { shared } = self;
+        let block_list = shared.block_list.clone();
+        shared.shared_block_list.block(block_list, block)
     }
 
     fn block_list(&self) -> BlockList {
-        self.shared.blocks.clone()
+        self.shared.block_list.clone()
     }
 
     fn circuit_breaker(&self) -> CircuitBreaker {
-        self.shared.guard.clone()
+        self.shared.circuit_breaker.clone()
     }
 }
 
@@ -534,12 +526,12 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared {
             client,
-            denials: _,
-            lanes: _,
-            is_cluster: _,
-            guard: _,
-            blocks: _,
-            seen: _,
+            refusal_cache: _,
+            topology: _,
+            batchers: _,
+            circuit_breaker: _,
+            block_list: _,
+            shared_block_list: _,
             settings,
         } = &*self.shared;
         f.debug_struct("RedisStore")

@@ -1,5 +1,7 @@
-//! Several entries in one call, and several checks in one entry, on a real server.
+//! Tests on a real server: several entries in one call, several checks in one entry; and shared
+//! connections.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -8,40 +10,32 @@ use redis::{Connection, ConnectionLike};
 
 use super::protocol::KeyNames;
 use super::protocol::{BatchEntry, EntryReply};
+use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
 use crate::decision::Answer;
 use crate::decision::QuotaAnswer;
 use crate::error::ErrorKind;
 use crate::key::Key;
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
 use crate::store::Check;
 use crate::store::requests::Subject;
 
 const CLOCK: &str = include_str!("../../../tests/support/clock.lua");
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SortedSetLog,
-    Algorithm::SlidingCounter,
-    Algorithm::SlidingBuckets(60),
-    Algorithm::FixedWindow,
-    Algorithm::Gcra,
-];
+/// The key, quotas, cost and count of an entry.
+type Entry<'a> = (&'a str, &'a Quotas, u32, u32);
 
-/// What is asked in an entry: key, quotas, cost and count.
-type Asked<'a> = (&'a str, &'a Quotas, u32, u32);
-
-/// What one call says of its entries.
-fn decided(
+/// Sends one call, and returns the replies to its entries.
+fn decide(
     scripts: &Scripts,
     connection: &mut Connection,
-    asked: &[Asked<'_>],
+    entries: &[Entry<'_>],
 ) -> Vec<Result<EntryReply, ErrorKind>> {
     let limiter = Key::from("l");
-    let keys: Vec<Key> = asked.iter().map(|(key, ..)| Key::from(*key)).collect();
-    let entries = asked.iter().zip(&keys);
-    let entries: Vec<BatchEntry<'_>> = entries
+    let keys: Vec<Key> = entries.iter().map(|(key, ..)| Key::from(*key)).collect();
+    let batch = entries.iter().zip(&keys);
+    let batch: Vec<BatchEntry<'_>> = batch
         .map(|(&(_, quotas, cost, count), key)| {
             let limiter = &limiter;
             let subject = Subject {
@@ -55,42 +49,42 @@ fn decided(
             }
         })
         .collect();
-    let call = super::protocol::decide(&scripts.decide, &KeyNames::default(), &entries);
+    let call = super::protocol::decide(&scripts.decide, &KeyNames::default(), &batch);
     let reply = connection.req_command(&scripts.decide.by_text(&call));
-    let asked = asked
+    let entries = entries
         .iter()
         .map(|&(_, quotas, cost, count)| (quotas, cost, count));
-    let granted = super::protocol::decode(reply.unwrap(), asked).unwrap();
-    let granted = granted.into_iter();
-    granted
-        .map(|granted| granted.map_err(|error| error.kind()))
+    let replies = super::protocol::decode(reply.unwrap(), entries).unwrap();
+    let replies = replies.into_iter();
+    replies
+        .map(|reply| reply.map_err(|error| error.kind()))
         .collect()
 }
 
-/// The answers to all checks of an entry, one by one.
-fn answers(granted: &EntryReply, cost: u32, count: u32) -> Vec<Answer> {
-    let looked = cost == 0 && granted.refused.is_none();
-    let last = if looked {
-        granted.admitted.first()
+/// Returns the answers to all checks of an entry, one by one.
+fn answers(reply: &EntryReply, cost: u32, count: u32) -> Vec<Answer> {
+    let is_peek = cost == 0 && reply.refused.is_none();
+    let last = if is_peek {
+        reply.admitted.first()
     } else {
-        granted.refused.as_ref()
+        reply.refused.as_ref()
     };
-    let mut answers = granted.admitted.to_vec();
+    let mut answers = reply.admitted.to_vec();
     if let Some(last) = last {
         answers.resize(count as usize, last.clone());
     }
     answers
 }
 
-/// The units used after the only check of each entry, of cost and key.
+/// Returns the units used after the only check of each entry.
 fn used(server: &RedisServer, checks: &[(&str, &Quotas, u32)]) -> Vec<Result<Vec<u32>, ErrorKind>> {
-    let asked: Vec<Asked<'_>> = checks
+    let entries: Vec<Entry<'_>> = checks
         .iter()
         .map(|&(key, quotas, cost)| (key, quotas, cost, 1))
         .collect();
-    let decided = decided(&Scripts::shared(), &mut server.connect(), &asked);
-    let used = decided.into_iter().zip(checks).map(|(granted, check)| {
-        let answer = answers(&granted?, check.2, 1).remove(0);
+    let replies = decide(&Scripts::shared(), &mut server.connect(), &entries);
+    let used = replies.into_iter().zip(checks).map(|(reply, check)| {
+        let answer = answers(&reply?, check.2, 1).remove(0);
         Ok(answer.quotas().iter().map(QuotaAnswer::used).collect())
     });
     used.collect()
@@ -115,23 +109,21 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
     run(&mut connection, &["RPUSH", broken, "x"]);
     let meter = Quota::per_hour(5).algorithm(Algorithm::Gcra);
     let quotas = Quotas::from([Quota::per_hour(2), meter]);
-    let asked = [
+    let entries = [
         ("ada", &quotas, 1, 1),
         ("bob", &quotas, 1, 3),
         ("eve", &quotas, 1, 3),
         ("bob", &quotas, 0, 2),
         ("eve", &quotas, 1, 1),
     ];
-    let decided = decided(&Scripts::shared(), &mut connection, &asked);
-    let admitted = decided
-        .into_iter()
-        .map(|granted| Ok(granted?.admitted.len()));
+    let replies = decide(&Scripts::shared(), &mut connection, &entries);
+    let admitted = replies.into_iter().map(|reply| Ok(reply?.admitted.len()));
     let broken = Err(ErrorKind::Misconfigured);
     assert_eq!(
         admitted.collect::<Vec<_>>(),
         [Ok(1), broken, Ok(2), broken, Ok(0)]
     );
-    // Nothing was charged where a count could not be read.
+    // No count was charged beside one that could not be read.
     let lists: usize = ::redis::cmd("EXISTS")
         .arg("tollgate:v1:{l,bob}:log:3600000000")
         .query(&mut connection)
@@ -143,7 +135,7 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
 fn a_full_server_fails_only_the_checks_that_would_write() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for algorithm in ALGORITHMS {
+    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
         run(&mut connection, &["CONFIG", "SET", "maxmemory", "0"]);
         run(&mut connection, &["FLUSHALL"]);
         let year = Duration::from_secs(366 * 86_400);
@@ -158,10 +150,10 @@ fn a_full_server_fails_only_the_checks_that_would_write() {
 }
 
 #[test]
-fn a_large_entry_is_granted_as_far_as_it_fits() {
+fn a_large_entry_is_admitted_up_to_the_limit() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    // So long that nothing returns meanwhile.
+    // Long enough that no unit returns meanwhile.
     let year = Duration::from_secs(366 * 86_400);
     for algorithm in [
         Algorithm::SlidingLog,
@@ -169,19 +161,19 @@ fn a_large_entry_is_granted_as_far_as_it_fits() {
         Algorithm::Gcra,
     ] {
         let quotas = Quotas::from(Quota::new(99_990, year).algorithm(algorithm));
-        let mut granted = |asked: Asked<'_>| {
-            let granted = decided(&Scripts::shared(), &mut connection, &[asked]).remove(0);
-            granted.map(|granted| (granted.admitted.len(), granted.refused.is_some()))
+        let mut admitted = |entry: Entry<'_>| {
+            let reply = decide(&Scripts::shared(), &mut connection, &[entry]).remove(0);
+            reply.map(|reply| (reply.admitted.len(), reply.refused.is_some()))
         };
-        assert_eq!(granted(("ada", &quotas, 7, 1_143)), Ok((1_143, false)));
-        assert_eq!(granted(("ada", &quotas, 9_000, 11)), Ok((10, true)));
-        assert_eq!(granted(("ada", &quotas, 1, 100_000)), Ok((1_989, true)));
-        // More than an entry may ask for.
+        assert_eq!(admitted(("ada", &quotas, 7, 1_143)), Ok((1_143, false)));
+        assert_eq!(admitted(("ada", &quotas, 9_000, 11)), Ok((10, true)));
+        assert_eq!(admitted(("ada", &quotas, 1, 100_000)), Ok((1_989, true)));
+        // Beyond the limit of an entry.
         assert_eq!(
-            granted(("bob", &quotas, 1, 100_001)),
+            admitted(("bob", &quotas, 1, 100_001)),
             Err(ErrorKind::Misconfigured)
         );
-        assert_eq!(granted(("bob", &quotas, 0, u32::MAX)), Ok((1, false)));
+        assert_eq!(admitted(("bob", &quotas, 0, u32::MAX)), Ok((1, false)));
     }
     let length: usize = ::redis::cmd("LLEN")
         .arg("tollgate:v1:{l,ada}:log:31622400000000")
@@ -190,7 +182,7 @@ fn a_large_entry_is_granted_as_far_as_it_fits() {
     assert_eq!(length, 99_990);
 }
 
-/// How many commands the server has run since this was asked last, one by one.
+/// Returns how often the server has run each command since the last call of this function.
 fn commands(connection: &mut Connection) -> Vec<String> {
     let info: String = ::redis::cmd("INFO")
         .arg("commandstats")
@@ -206,20 +198,20 @@ fn commands(connection: &mut Connection) -> Vec<String> {
 fn an_entry_of_many_checks_runs_the_commands_of_one() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for algorithm in ALGORITHMS {
+    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
         let year = Duration::from_secs(366 * 86_400);
         let quotas = Quotas::from(Quota::new(2_000, year).algorithm(algorithm));
         let mut commands_of = |key, count| {
             let _ = commands(&mut connection);
-            let asked = (key, &quotas, 1, count);
-            let granted = decided(&Scripts::shared(), &mut connection, &[asked]).remove(0);
-            assert_eq!(granted.unwrap().admitted.len(), count as usize);
+            let entry = (key, &quotas, 1, count);
+            let reply = decide(&Scripts::shared(), &mut connection, &[entry]).remove(0);
+            assert_eq!(reply.unwrap().admitted.len(), count as usize);
             commands(&mut connection)
         };
         for check in ["first", "second", "third"] {
             let (one, many) = (commands_of("ada", 1), commands_of("bob", 400));
             assert!(one.len() > 3, "{one:?}");
-            // The oldest unit of a log that holds one is the newest: a command is spared.
+            // In a log of one unit, the oldest is the newest: one command less.
             if check != "second" {
                 assert_eq!(one, many, "{check} entry of {algorithm:?}");
             }
@@ -227,7 +219,7 @@ fn an_entry_of_many_checks_runs_the_commands_of_one() {
     }
 }
 
-/// The quotas that a key of the law below is checked against, by turns.
+/// The quotas that the property below checks a key against, in turn.
 fn plans(algorithm: Algorithm) -> Vec<Quotas> {
     let second = Duration::from_secs(1);
     let per = |limit, window| Quota::new(limit, window).algorithm(algorithm);
@@ -244,7 +236,7 @@ fn plans(algorithm: Algorithm) -> Vec<Quotas> {
     ]
 }
 
-/// All that is stored for a key, with the ends of its times to live, but for the key's name.
+/// Reads all that is stored for a key and when it expires, without the name of the key.
 const STORED: &str = r"
 local stored = {}
 for _, key in ipairs(redis.call('KEYS', '*{l,' .. ARGV[1] .. '}*')) do
@@ -271,7 +263,8 @@ fn stored(connection: &mut Connection, key: &str) -> Vec<String> {
     command.query(connection).unwrap()
 }
 
-/// Steps of a time in microseconds, forth and back, and what is asked then: plan, cost and count.
+/// Steps of the clock in microseconds, forth and back, each with the plan, cost and count of an
+/// entry.
 fn steps() -> impl Strategy<Value = Vec<(i64, usize, u32, u32)>> {
     let time = prop_oneof![
         4 => 0..300_000_i64,
@@ -283,7 +276,8 @@ fn steps() -> impl Strategy<Value = Vec<(i64, usize, u32, u32)>> {
     prop::collection::vec((time, 0..5_usize, 0..4_u32, 1..9_u32), 1..40)
 }
 
-/// An entry of n and n entries of one, at one time: the same answers, and the same is stored.
+/// Compares an entry of n checks with n entries of one check at the same time: answers and stored
+/// state.
 fn several_checks_as_one_entry_are_the_same(algorithm: Algorithm) {
     let server = RedisServer::start();
     let connection = std::cell::RefCell::new(server.connect());
@@ -294,7 +288,7 @@ fn several_checks_as_one_entry_are_the_same(algorithm: Algorithm) {
         failure_persistence: None,
         ..Config::default()
     };
-    let law = |steps: Vec<(i64, usize, u32, u32)>| {
+    let property = |steps: Vec<(i64, usize, u32, u32)>| {
         let connection = &mut *connection.borrow_mut();
         run(connection, &["FLUSHALL"]);
         let mut now = 1_800_000_000_000_000_i64;
@@ -302,19 +296,19 @@ fn several_checks_as_one_entry_are_the_same(algorithm: Algorithm) {
             now += step;
             run(connection, &["SET", "test:clock", &now.to_string()]);
             let quotas = &plans[plan];
-            let mut asked = vec![("joined", quotas, cost, count)];
-            asked.extend((0..count).map(|_| ("single", quotas, cost, 1)));
-            let mut decided = decided(&scripts, connection, &asked).into_iter();
-            let joined = decided.next().unwrap().unwrap();
+            let mut entries = vec![("joined", quotas, cost, count)];
+            entries.extend((0..count).map(|_| ("single", quotas, cost, 1)));
+            let mut replies = decide(&scripts, connection, &entries).into_iter();
+            let joined = replies.next().unwrap().unwrap();
             let joined = answers(&joined, cost, count);
-            let single = decided.map(|granted| answers(&granted.unwrap(), cost, 1).remove(0));
+            let single = replies.map(|reply| answers(&reply.unwrap(), cost, 1).remove(0));
             prop_assert_eq!(joined, single.collect::<Vec<_>>());
-            let kept = [stored(connection, "joined"), stored(connection, "single")];
-            prop_assert_eq!(&kept[0], &kept[1]);
+            let [joined, single] = ["joined", "single"].map(|key| stored(connection, key));
+            prop_assert_eq!(joined, single);
         }
         Ok(())
     };
-    TestRunner::new(config).run(&steps(), law).unwrap();
+    TestRunner::new(config).run(&steps(), property).unwrap();
 }
 
 mod several_checks_as_one_entry {
@@ -350,4 +344,32 @@ mod several_checks_as_one_entry {
     fn gcra() {
         several_checks_as_one_entry_are_the_same(Algorithm::Gcra);
     }
+}
+
+#[tokio::test]
+#[cfg(feature = "cluster")]
+async fn connections_to_a_cluster_are_made_for_the_deadline_of_their_store() {
+    use std::num::NonZeroUsize;
+
+    let connection_deadline =
+        |store: &RedisStore| store.shared.client.connections.connection_deadline();
+    let (short, long) = (Duration::from_millis(20), Duration::from_secs(5));
+    let two = NonZeroUsize::new(2).unwrap();
+    let store = RedisStore::open("redis+cluster://127.0.0.1:1").unwrap();
+    let short_store = store.clone().deadline(short).connections(two);
+    let long_store = short_store.clone().deadline(long);
+    // Whichever connects first, and with other deadlines in between, as those of the doctor.
+    let _ = short_store.doctor().await;
+    assert_eq!(connection_deadline(&short_store), short);
+    assert_eq!(connection_deadline(&long_store), long);
+    assert_eq!(connection_deadline(&store), Duration::from_millis(100));
+    assert_eq!(long_store.shared.client.connections.count(), two);
+}
+
+#[tokio::test]
+async fn stores_of_one_server_share_its_connection_whatever_their_deadlines() {
+    let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
+    let other = store.clone().deadline(Duration::from_secs(5));
+    let [one, other] = [&store, &other].map(|store| &store.shared.client.connections);
+    assert!(Arc::ptr_eq(one, other));
 }

@@ -1,4 +1,4 @@
-//! What a URL of Redis says.
+//! Parsing the URL of a store into a connector.
 
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use url::Url;
@@ -15,12 +15,12 @@ use crate::store::redis::connection::tls;
 const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
 const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];
 
-/// Where sentinels listen unless told otherwise.
+/// The default port of a sentinel.
 #[cfg(feature = "sentinel")]
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Where connections to a URL come from.
-pub(crate) fn source(url: &str) -> Result<Connector, ConfigError> {
+/// Parses a URL into the connector for its deployment.
+pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme.split_once('+') {
         Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
@@ -37,13 +37,17 @@ pub(crate) fn source(url: &str) -> Result<Connector, ConfigError> {
 
 #[cfg(feature = "cluster")]
 fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
-    let shown = format!("{base}+cluster…");
-    let several = Several::split(url).ok_or_else(|| Several::malformed(&shown))?;
-    let Several { path, query, .. } = several;
-    let nodes = several.hosts.split(',').map(|host| {
-        let userinfo = several.userinfo;
-        Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}"))
-    });
+    let redacted = format!("{base}+cluster…");
+    let parts = MultiHostUrl::split(url).ok_or_else(|| MultiHostUrl::malformed(&redacted))?;
+    let MultiHostUrl {
+        userinfo,
+        hosts,
+        path,
+        query,
+    } = parts;
+    let nodes = hosts
+        .split(',')
+        .map(|host| Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}")));
     let nodes: Vec<Endpoint> = nodes.collect::<Result<_, _>>()?;
     let protocol = nodes.first().and_then(|node| node.protocol);
     #[cfg(feature = "tls")]
@@ -56,23 +60,29 @@ fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
     );
     cluster
         .map(|cluster| Connector::Cluster(Box::new(cluster)))
-        .map_err(|error| malformed(&shown, &reason(&error)))
+        .map_err(|error| malformed(&redacted, &reason(&error)))
 }
 
 #[cfg(not(feature = "cluster"))]
 fn cluster(base: &str, _: &str) -> Result<Connector, ConfigError> {
-    let text = "this build knows no cluster: enable the feature `cluster`";
+    let text = "this build does not support Redis Cluster: enable the feature `cluster`";
     Err(ConfigError::url(&format!("{base}+cluster…"), text))
 }
 
 #[cfg(feature = "sentinel")]
 fn sentinel(base: &str, url: &str) -> Result<Connector, ConfigError> {
-    let shown = format!("{base}+sentinel…");
-    let malformed = || Several::malformed(&shown);
-    let several = Several::split(url).ok_or_else(malformed)?;
-    let (name, database) = match several.path.trim_start_matches('/').split_once('/') {
+    let redacted = format!("{base}+sentinel…");
+    let malformed = || MultiHostUrl::malformed(&redacted);
+    let MultiHostUrl {
+        userinfo,
+        hosts,
+        path,
+        query,
+    } = MultiHostUrl::split(url).ok_or_else(malformed)?;
+    let path = path.trim_start_matches('/');
+    let (name, database) = match path.split_once('/') {
         Some((name, database)) => (name, format!("/{database}")),
-        None => (several.path.trim_start_matches('/'), String::new()),
+        None => (path, String::new()),
     };
     let name = percent_encoding::percent_decode_str(name).decode_utf8();
     let name = name
@@ -80,13 +90,12 @@ fn sentinel(base: &str, url: &str) -> Result<Connector, ConfigError> {
         .filter(|name| !name.is_empty())
         .ok_or_else(malformed)?;
     let (mut master, mut sentinels) = (None, Vec::new());
-    for host in several.hosts.split(',') {
-        let (userinfo, query) = (several.userinfo, several.query);
+    for host in hosts.split(',') {
         let host = with_port(host, SENTINEL_PORT);
         let endpoint = Endpoint::parse(&format!("{base}://{userinfo}{host}{database}{query}"))?;
         let Endpoint { info, protocol, .. } = endpoint;
-        let own = of_sentinel(&info, &endpoint.url);
-        let sentinel = Server::new(&own, protocol);
+        let sentinel_info = with_sentinel_user(&info, &endpoint.url);
+        let sentinel = Server::new(&sentinel_info, protocol);
         sentinels.push(sentinel.map_err(|_| malformed())?);
         master.get_or_insert((info, protocol));
     }
@@ -97,14 +106,14 @@ fn sentinel(base: &str, url: &str) -> Result<Connector, ConfigError> {
 
 #[cfg(not(feature = "sentinel"))]
 fn sentinel(base: &str, _: &str) -> Result<Connector, ConfigError> {
-    let text = "this build knows no Sentinel: enable the feature `sentinel`";
+    let text = "this build does not support Sentinel: enable the feature `sentinel`";
     Err(ConfigError::url(&format!("{base}+sentinel…"), text))
 }
 
-/// How a sentinel is spoken to: what the URL says of users is for the servers, but for what is named
-/// after the sentinels.
+/// Replaces the user by that of the sentinels, `?sentinel_username=…&sentinel_password=…`. The user
+/// in front of the hosts is for the servers.
 #[cfg(feature = "sentinel")]
-fn of_sentinel(info: &ConnectionInfo, url: &Url) -> ConnectionInfo {
+fn with_sentinel_user(info: &ConnectionInfo, url: &Url) -> ConnectionInfo {
     let mut settings = redis::RedisConnectionInfo::default();
     for (name, value) in url.query_pairs() {
         settings = match &*name {
@@ -118,37 +127,38 @@ fn of_sentinel(info: &ConnectionInfo, url: &Url) -> ConnectionInfo {
 
 #[cfg(feature = "sentinel")]
 fn with_port(host: &str, port: u16) -> String {
-    let behind_address = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
-    if host.is_empty() || behind_address.contains(':') {
+    let after_ipv6_address = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    if host.is_empty() || after_ipv6_address.contains(':') {
         host.to_owned()
     } else {
         format!("{host}:{port}")
     }
 }
 
-/// The parts of a URL that names several hosts.
+/// The parts of a URL with several hosts.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 #[derive(Clone, Copy)]
-struct Several<'a> {
-    /// With its @, if there is any.
+struct MultiHostUrl<'a> {
+    /// Includes the @, if there is one.
     userinfo: &'a str,
     hosts: &'a str,
     path: &'a str,
-    /// With its ?, if there is any.
+    /// Includes the ?, if there is one.
     query: &'a str,
 }
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
-impl<'a> Several<'a> {
+impl<'a> MultiHostUrl<'a> {
     fn split(url: &'a str) -> Option<Self> {
         let (_, rest) = url.split_once("://")?;
         let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
         let (userinfo, hosts) = authority.split_at(hosts_at);
-        // A password that holds a slash would be shown in parts.
-        let is_whole = !path.contains('@') && hosts.split(',').all(|host| !host.is_empty());
-        is_whole.then_some(Self {
+        // A slash in the password ends the authority too early: parts of it could be shown in
+        // errors.
+        let is_valid = !path.contains('@') && hosts.split(',').all(|host| !host.is_empty());
+        is_valid.then_some(Self {
             userinfo,
             hosts,
             path,
@@ -156,28 +166,28 @@ impl<'a> Several<'a> {
         })
     }
 
-    fn malformed(shown: &str) -> ConfigError {
-        let rule = "it is redis+cluster://[user][:password@]host[:port],… or \
-            redis+sentinel://[user][:password@]host[:port],…/master[/database], where what is no letter \
-            or digit in a password is percent-encoded";
-        ConfigError::url(shown, rule)
+    fn malformed(redacted: &str) -> ConfigError {
+        let rule = "expected redis+cluster://[user][:password@]host[:port],… or \
+            redis+sentinel://[user][:password@]host[:port],…/master[/database], with all \
+            but letters and digits of a password percent-encoded";
+        ConfigError::url(redacted, rule)
     }
 }
 
-/// One server of a URL.
+/// One server that a URL names.
 struct Endpoint {
     info: ConnectionInfo,
-    /// The protocol to speak, if the URL names one.
+    /// The protocol, if the URL sets one.
     protocol: Option<ProtocolVersion>,
     #[cfg(feature = "tls")]
     #[cfg_attr(
         not(feature = "cluster"),
-        expect(dead_code, reason = "only a cluster takes them")
+        expect(dead_code, reason = "read for a cluster only")
     )]
     certificates: Option<redis::TlsCertificates>,
     #[cfg_attr(
         not(feature = "sentinel"),
-        expect(dead_code, reason = "only Sentinel looks")
+        expect(dead_code, reason = "read for Sentinel only")
     )]
     url: Url,
 }
@@ -186,28 +196,28 @@ impl Endpoint {
     fn parse(url: &str) -> Result<Self, ConfigError> {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         let url = Url::parse(url)
-            // Nothing behind the scheme is shown: what cannot be read may hold a password anywhere.
+            // Only the scheme is shown: a URL that cannot be parsed may hold a password anywhere.
             .map_err(|error| malformed(&format!("{scheme}…"), &error.to_string()))?;
         if url.cannot_be_a_base() {
-            // What stands before the first colon may be a password as well.
+            // The text before the first colon may be a password as well.
             return Err(malformed("…", "not a redis url"));
         }
-        let shown = without_secrets(&url);
+        let redacted = without_secrets(&url);
         let is_tls = TLS_SCHEMES.contains(&url.scheme());
         if is_tls && cfg!(not(feature = "tls")) {
-            let text = "this build has no TLS: enable the feature `tls`";
-            return Err(ConfigError::url(&shown, text));
+            let text = "this build does not support TLS: enable the feature `tls`";
+            return Err(ConfigError::url(&redacted, text));
         }
         let info = url.clone().into_connection_info();
-        let info = info.map_err(|error| malformed(&shown, &reason(&error)))?;
+        let info = info.map_err(|error| malformed(&redacted, &reason(&error)))?;
         if info.redis_settings().db() < 0 {
-            return Err(malformed(&shown, "a database is a number from 0"));
+            return Err(malformed(&redacted, "a database is a number from 0"));
         }
-        let asks_for_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
-        let protocol = asks_for_protocol.then(|| info.redis_settings().protocol());
+        let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
+        let protocol = sets_protocol.then(|| info.redis_settings().protocol());
         #[cfg(feature = "tls")]
         let (info, certificates) = if is_tls {
-            tls::secured(info, &url, &shown)?
+            tls::with_tls(info, &url, &redacted)?
         } else {
             (info, None)
         };
@@ -221,24 +231,24 @@ impl Endpoint {
     }
 }
 
-fn malformed(shown: &str, reason: &str) -> ConfigError {
-    const RULE: &str = "a URL of Redis is redis://[user][:password@]host[:port][/database]";
-    ConfigError::url(shown, &format!("{reason}; {RULE}"))
+fn malformed(redacted: &str, reason: &str) -> ConfigError {
+    const RULE: &str = "expected redis://[user][:password@]host[:port][/database]";
+    ConfigError::url(redacted, &format!("{reason}; {RULE}"))
 }
 
-/// What an error of redis says, without its kind.
+/// Returns the message of an error of `redis`, without its kind.
 fn reason(error: &RedisError) -> String {
     let text = error.to_string();
     text.split(" - ").next().unwrap_or_default().to_lowercase()
 }
 
 fn without_secrets(url: &Url) -> String {
-    let mut shown = url.clone();
-    // Where a URL cannot have them, it has none.
-    let _ = shown.set_password(None);
-    let _ = shown.set_username("");
-    shown.set_query(None);
-    shown.into()
+    let mut redacted = url.clone();
+    // These fail only for a URL that cannot hold a user.
+    let _ = redacted.set_password(None);
+    let _ = redacted.set_username("");
+    redacted.set_query(None);
+    redacted.into()
 }
 
 #[cfg(test)]
@@ -246,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_may_ask_for_a_protocol() {
+    fn a_url_may_set_the_protocol() {
         for (url, protocol) in [
             ("redis://127.0.0.1", None),
             ("redis://:protocol=2@127.0.0.1", None),
@@ -274,29 +284,30 @@ mod tests {
     fn a_url_names_sentinels_and_their_master() {
         let url = "redis+sentinel://ann:one@a:7000,b,[::1]/my%20master/3\
             ?sentinel_username=bob&sentinel_password=t%26wo";
-        let Connector::Sentinel(sentinel) = source(url).unwrap() else {
+        let Connector::Sentinel(sentinel) = connector(url).unwrap() else {
             panic!("no sentinel");
         };
         let shown = format!("{sentinel:?}");
         assert_eq!(shown, "my master by [a:7000, b:26379, ::1:26379]");
 
-        let several = Several::split(url).unwrap();
-        let endpoint = format!("redis://{}a{}", several.userinfo, several.query);
+        let parts = MultiHostUrl::split(url).unwrap();
+        let endpoint = format!("redis://{}a{}", parts.userinfo, parts.query);
         let endpoint = Endpoint::parse(&endpoint).unwrap();
-        let own = of_sentinel(&endpoint.info, &endpoint.url);
+        let sentinel_info = with_sentinel_user(&endpoint.info, &endpoint.url);
         let users = |info: &ConnectionInfo| {
             let settings = info.redis_settings();
             [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned))
         };
         let named = |texts: [&str; 2]| texts.map(|text| Some(text.to_owned()));
         assert_eq!(users(&endpoint.info), named(["ann", "one"]));
-        assert_eq!(users(&own), named(["bob", "t&wo"]));
+        assert_eq!(users(&sentinel_info), named(["bob", "t&wo"]));
     }
 
     #[cfg(feature = "cluster")]
     #[test]
     fn a_url_names_nodes_of_a_cluster() {
-        let Connector::Cluster(cluster) = source("redis+cluster://:pw@a:7000,b,[::1]:7").unwrap()
+        let Connector::Cluster(cluster) =
+            connector("redis+cluster://:pw@a:7000,b,[::1]:7").unwrap()
         else {
             panic!("no cluster");
         };

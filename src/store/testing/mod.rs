@@ -1,4 +1,4 @@
-//! A store for the tests of services: it refuses and fails on request.
+//! A store for the tests of services: it refuses, fails and hangs on demand.
 
 mod test_store;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A store for the tests of an application: it counts, and refuses, fails or hangs when it is told to.
+//! A store for tests of an application: it counts, and refuses, fails or hangs on demand.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,16 +18,17 @@ use crate::store::memory::MemoryStore;
 use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 
-/// A store that does what a test wants to see its service bear: it refuses, fails or never answers,
-/// for so many checks or until it [recovers](Self::recover).
+/// A store that shows how a service reacts to refusals, failures and hangs.
 ///
-/// Told nothing, it counts as a [`MemoryStore`] does, by a [clock](Self::clock) that the test moves. What
-/// it was asked is [told](Self::take_checks). Deadline, breaker and the counts to fall back on are those of
-/// any other remote store, so that a service is seen as it is when Redis is away. Clones are one store.
+/// By default it counts like a [`MemoryStore`], by a [clock](Self::clock) that the test moves. A test
+/// chooses another behaviour for a number of checks, or until it [recovers](Self::recover).
+/// [`take_checks`](Self::take_checks) returns the checks it received. Deadline, circuit breaker and
+/// fallback work as with any remote store, so a service behaves as it does while Redis is unreachable.
+/// Clones are one store.
 ///
 /// # Examples
 ///
-/// What becomes of a router while Redis is down, and what when it is back:
+/// A router while Redis is down, and after it has recovered:
 ///
 /// ```
 /// # #[cfg(feature = "axum-08")]
@@ -37,7 +38,7 @@ use crate::store::store::Store;
 /// use tollgate::{ErrorKind, FailurePolicy, Quota, RateLimitLayer, key, store::TestStore};
 /// use tower::ServiceExt;
 ///
-/// /// As in the service, which takes any store.
+/// /// The application takes any store.
 /// fn app(store: impl tollgate::Store) -> Router {
 ///     let limit = RateLimitLayer::new(store, Quota::per_minute(100))
 ///         .key(key::global())
@@ -47,14 +48,14 @@ use crate::store::store::Store;
 ///
 /// let store = TestStore::new();
 /// let app = app(store.clone());
-/// let answer = async || {
+/// let respond = async || {
 ///     let request = Request::get("/").body(Body::empty()).unwrap();
 ///     app.clone().oneshot(request).await.unwrap()
 /// };
 ///
 /// store.fail_next(1, ErrorKind::Unavailable);
-/// assert_eq!(answer().await.status(), 503);
-/// assert_eq!(answer().await.status(), 200);
+/// assert_eq!(respond().await.status(), 503);
+/// assert_eq!(respond().await.status(), 200);
 /// # });
 /// # }
 /// # #[cfg(not(feature = "axum-08"))]
@@ -65,32 +66,32 @@ use crate::store::store::Store;
 pub struct TestStore {
     counts: MemoryStore,
     clock: TestClock,
-    guard: CircuitBreaker,
-    told: Arc<Mutex<Told>>,
+    circuit_breaker: CircuitBreaker,
+    script: Arc<Mutex<Script>>,
 }
 
-/// What a store was told by its test, and what it was asked.
+/// The behaviour that a test has chosen, and the checks received so far.
 #[derive(Debug, Default)]
-struct Told {
-    /// What becomes of the next checks, and of how many.
-    next: VecDeque<(usize, Mood)>,
-    /// What becomes of all that come after them.
-    then: Mood,
+struct Script {
+    /// The behaviours of the next checks, each with a number of checks.
+    next: VecDeque<(usize, Behaviour)>,
+    /// The behaviour after them.
+    lasting: Behaviour,
     checks: Vec<Checked>,
 }
 
-/// What becomes of a check.
+/// The reaction to a check.
 #[derive(Clone, Copy, Debug, Default)]
-enum Mood {
+enum Behaviour {
     #[default]
-    Counts,
-    /// With this wait; without one, it is refused for good.
-    Refuses(Option<Duration>),
-    Fails(ErrorKind),
-    Hangs,
+    Count,
+    /// With this `retry_after`, or, with `None`, for good.
+    Refuse(Option<Duration>),
+    Fail(ErrorKind),
+    Hang,
 }
 
-/// A check that a [`TestStore`] was asked.
+/// A check that a [`TestStore`] received.
 #[derive(Clone, Debug)]
 pub struct Checked {
     limiter: Key,
@@ -100,116 +101,124 @@ pub struct Checked {
 }
 
 impl TestStore {
-    /// A store that counts, with a deadline of 100 ms, as Redis has it.
+    /// Creates a store that counts, with a deadline of 100 ms as for Redis.
     #[must_use]
     pub fn new() -> Self {
         let clock = TestClock::new();
         Self {
             counts: MemoryStore::with_clock(clock.clone()),
-            guard: CircuitBreaker::new()
+            circuit_breaker: CircuitBreaker::new()
                 .with_clock(clock.clone())
                 .named("test"),
             clock,
-            told: Arc::default(),
+            script: Arc::default(),
         }
     }
 
-    /// The same store with another [deadline](CircuitBreaker::deadline), for those who are given it from now on.
+    /// Sets the [deadline](CircuitBreaker::deadline) for limiters that get the returned store.
     ///
-    /// It runs by the time of tokio, which a test can [pause](https://docs.rs/tokio/latest/tokio/time/fn.pause.html),
-    /// and not by the [clock](Self::clock).
+    /// It follows the time of tokio, which a test can
+    /// [pause](https://docs.rs/tokio/latest/tokio/time/fn.pause.html), and not the [clock](Self::clock).
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
-        let guard = self.guard.deadline(deadline);
-        Self { guard, ..self }
+        let circuit_breaker = self.circuit_breaker.deadline(deadline);
+        Self {
+            circuit_breaker,
+            ..self
+        }
     }
 
-    /// The clock of what is counted here, of the counts to fall back on, and of the breaker, which is
-    /// open for half a second at most.
+    /// Returns the clock of the counts, of the fallback and of the circuit breaker, which stays open for
+    /// at most half a second.
     #[must_use]
     pub fn clock(&self) -> &TestClock {
         &self.clock
     }
 
-    /// Refuses the next checks that cost something, whatever is counted: they are told to wait as long,
-    /// or with `None` that no wait helps. Those that only look see a key that has nothing left.
+    /// Refuses the next checks with a cost, regardless of the counts.
     ///
-    /// What was told before comes first.
+    /// They get this `retry_after`, or with `None` the answer that no wait helps. Checks of cost 0 see a
+    /// key without units left, and are not among the number. Behaviours chosen earlier come first.
     pub fn refuse_next(&self, checks: usize, retry_after: impl Into<Option<Duration>>) {
-        self.next(checks, Mood::Refuses(retry_after.into()));
+        self.push(checks, Behaviour::Refuse(retry_after.into()));
     }
 
-    /// Answers the next checks with an error of this kind. What was told before comes first. Refunds,
-    /// resets, gifts and blocks are no checks: they do not fail by this, nor use it up.
-    pub fn fail_next(&self, checks: usize, kind: ErrorKind) {
-        self.next(checks, Mood::Fails(kind));
-    }
-
-    /// Never answers the next checks. What was told before comes first. Refunds, resets, gifts and blocks
-    /// are answered, and do not use it up.
-    pub fn hang_next(&self, checks: usize) {
-        self.next(checks, Mood::Hangs);
-    }
-
-    /// Refuses all checks that cost something, as [`refuse_next`](Self::refuse_next) does, until it is
-    /// told otherwise.
-    pub fn refuse_all(&self, retry_after: impl Into<Option<Duration>>) {
-        self.hold(Mood::Refuses(retry_after.into()));
-    }
-
-    /// Answers everything with an error of this kind until it is told otherwise: refunds, resets,
-    /// gifts and blocks, too.
-    pub fn fail_all(&self, kind: ErrorKind) {
-        self.hold(Mood::Fails(kind));
-    }
-
-    /// Never answers anything until it is told otherwise, and then what is asked from then on.
-    pub fn hang_all(&self) {
-        self.hold(Mood::Hangs);
-    }
-
-    /// Counts again, whatever it was told.
+    /// Fails the next checks with an error of this kind.
     ///
-    /// The breaker knows nothing of that: where it is open, the next check sends a look ahead, when the
-    /// [clock](Self::clock) has moved by half a second.
-    pub fn recover(&self) {
-        self.hold(Mood::Counts);
+    /// Behaviours chosen earlier come first. Refunds, resets, credits and blocks are no checks: they do
+    /// not fail, and are not among the number.
+    pub fn fail_next(&self, checks: usize, kind: ErrorKind) {
+        self.push(checks, Behaviour::Fail(kind));
     }
 
-    /// What it was asked since this was called last: also the looks, which cost nothing.
+    /// Never answers the next checks.
+    ///
+    /// Behaviours chosen earlier come first. Refunds, resets, credits and blocks are answered, and are
+    /// not among the number.
+    pub fn hang_next(&self, checks: usize) {
+        self.push(checks, Behaviour::Hang);
+    }
+
+    /// Refuses all checks with a cost as [`refuse_next`](Self::refuse_next) does, until the test chooses
+    /// another behaviour.
+    pub fn refuse_all(&self, retry_after: impl Into<Option<Duration>>) {
+        self.set(Behaviour::Refuse(retry_after.into()));
+    }
+
+    /// Fails everything with an error of this kind until the test chooses another behaviour: refunds,
+    /// resets, credits and blocks too.
+    pub fn fail_all(&self, kind: ErrorKind) {
+        self.set(Behaviour::Fail(kind));
+    }
+
+    /// Never answers anything until the test chooses another behaviour. Requests from before then stay
+    /// unanswered.
+    pub fn hang_all(&self) {
+        self.set(Behaviour::Hang);
+    }
+
+    /// Counts again, and forgets all behaviours chosen before.
+    ///
+    /// An open circuit breaker does not notice. Move the [clock](Self::clock) by half a second, and the
+    /// next check sends a probe.
+    pub fn recover(&self) {
+        self.set(Behaviour::Count);
+    }
+
+    /// Returns the checks received since the last call, those of cost 0 included.
     #[must_use]
     pub fn take_checks(&self) -> Vec<Checked> {
-        std::mem::take(&mut self.told().checks)
+        std::mem::take(&mut self.script().checks)
     }
 
-    fn next(&self, checks: usize, mood: Mood) {
-        self.told().next.push_back((checks, mood));
+    fn push(&self, checks: usize, behaviour: Behaviour) {
+        self.script().next.push_back((checks, behaviour));
     }
 
-    fn hold(&self, mood: Mood) {
-        let mut told = self.told();
-        told.next.clear();
-        told.then = mood;
+    fn set(&self, behaviour: Behaviour) {
+        let mut script = self.script();
+        script.next.clear();
+        script.lasting = behaviour;
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is answered to all that is no check: it is none of the next checks.
-    fn change(&self, count: impl FnOnce() -> StoreFuture<()>) -> StoreFuture<()> {
-        let then = self.told().then;
-        match then {
-            Mood::Counts | Mood::Refuses(_) => count(),
-            Mood::Fails(kind) => StoreFuture::ready(Err(failure(kind))),
-            Mood::Hangs => StoreFuture::boxed(pending()),
+    /// Answers a request that is no check: the behaviours of the next checks do not apply.
+    fn adjust(&self, count: impl FnOnce() -> StoreFuture<()>) -> StoreFuture<()> {
+        let behaviour = self.script().lasting;
+        match behaviour {
+            Behaviour::Count | Behaviour::Refuse(_) => count(),
+            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
+            Behaviour::Hang => StoreFuture::boxed(pending()),
         }
     }
 }
 
-impl Told {
-    /// What becomes of this check.
-    fn ask(&mut self, check: Check<'_>) -> Mood {
+impl Script {
+    /// Records a check, and returns the behaviour for it.
+    fn next_behaviour(&mut self, check: Check<'_>) -> Behaviour {
         self.checks.push(Checked {
             limiter: check.limiter().clone(),
             key: check.key().clone(),
@@ -219,37 +228,37 @@ impl Told {
         while self.next.front().is_some_and(|(left, _)| *left == 0) {
             self.next.pop_front();
         }
-        let Some((left, mood)) = self.next.front_mut() else {
-            return self.then;
+        let Some((left, behaviour)) = self.next.front_mut() else {
+            return self.lasting;
         };
-        // A look is refused nothing, and so is none of those that are to be.
-        if check.cost() > 0 || !matches!(mood, Mood::Refuses(_)) {
+        // A check of cost 0 is never refused, so it does not use up a refusal.
+        if check.cost() > 0 || !matches!(behaviour, Behaviour::Refuse(_)) {
             *left -= 1;
         }
-        *mood
+        *behaviour
     }
 }
 
 impl Checked {
-    /// The name of the limiter that asked: the same as `Key::from` makes of the name.
+    /// The name of the limiter, as `Key::from` stores it.
     #[must_use]
     pub fn limiter(&self) -> &Key {
         &self.limiter
     }
 
-    /// Who was to be charged.
+    /// The key to charge.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// How much; 0 for a look.
+    /// The units to charge. A cost of 0 charges nothing.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// By which quotas.
+    /// The quotas that apply.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
@@ -258,29 +267,29 @@ impl Checked {
 
 impl Store for TestStore {
     fn check(&self, check: Check<'_>) -> StoreFuture {
-        let mood = self.told().ask(check);
-        match mood {
-            Mood::Counts => self.counts.check(check),
-            Mood::Refuses(wait) => StoreFuture::ready(Ok(refusal(check, wait))),
-            Mood::Fails(kind) => StoreFuture::ready(Err(failure(kind))),
-            Mood::Hangs => StoreFuture::boxed(pending()),
+        let behaviour = self.script().next_behaviour(check);
+        match behaviour {
+            Behaviour::Count => self.counts.check(check),
+            Behaviour::Refuse(retry_after) => StoreFuture::ready(Ok(refusal(check, retry_after))),
+            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
+            Behaviour::Hang => StoreFuture::boxed(pending()),
         }
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        self.change(|| self.counts.reset(reset))
+        self.adjust(|| self.counts.reset(reset))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        self.change(|| self.counts.refund(refund))
+        self.adjust(|| self.counts.refund(refund))
     }
 
-    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
-        self.change(|| self.counts.credit(give))
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        self.adjust(|| self.counts.credit(credit))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        self.change(|| self.counts.block(block))
+        self.adjust(|| self.counts.block(block))
     }
 
     fn block_list(&self) -> BlockList {
@@ -288,24 +297,24 @@ impl Store for TestStore {
     }
 
     fn circuit_breaker(&self) -> CircuitBreaker {
-        self.guard.clone()
+        self.circuit_breaker.clone()
     }
 }
 
-/// What a check is answered where every quota is used up, for so long.
-fn refusal(check: Check<'_>, wait: Option<Duration>) -> Answer {
+/// Returns the answer of a store in which every quota of the check is used up.
+fn refusal(check: Check<'_>, retry_after: Option<Duration>) -> Answer {
     let answers = check.quotas().iter().map(|quota| {
-        let reset_after = wait.unwrap_or_else(|| quota.window());
+        let reset_after = retry_after.unwrap_or_else(|| quota.window());
         match check.cost() {
             0 => QuotaAnswer::admitted(quota.limit(), reset_after),
-            _ => QuotaAnswer::refused(quota.limit(), wait, reset_after),
+            _ => QuotaAnswer::refused(quota.limit(), retry_after, reset_after),
         }
     });
     Answer::new(Source::Other, answers)
 }
 
 fn failure(kind: ErrorKind) -> Error {
-    Error::new(kind, format!("a test has the store fail: {kind:?}"))
+    Error::new(kind, format!("the test store fails on demand: {kind:?}"))
 }
 
 impl Default for TestStore {
@@ -319,13 +328,13 @@ impl fmt::Debug for TestStore {
         let Self {
             counts,
             clock: _,
-            guard,
-            told,
+            circuit_breaker,
+            script,
         } = self;
         f.debug_struct("TestStore")
             .field("counts", counts)
-            .field("guard", guard)
-            .field("told", told)
+            .field("circuit_breaker", circuit_breaker)
+            .field("script", script)
             .finish_non_exhaustive()
     }
 }

@@ -25,7 +25,7 @@ async fn used(limiter: &RateLimiter) -> u32 {
 }
 
 #[tokio::test]
-async fn it_counts_until_it_is_told_otherwise() {
+async fn it_counts_by_default() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     for remaining in [1, 0] {
@@ -38,7 +38,7 @@ async fn it_counts_until_it_is_told_otherwise() {
 }
 
 #[tokio::test]
-async fn it_refuses_as_many_as_it_is_told_and_charges_none_of_them() {
+async fn it_refuses_the_given_number_of_checks_and_charges_none() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     let wait = Duration::from_millis(1_500);
@@ -54,7 +54,7 @@ async fn it_refuses_as_many_as_it_is_told_and_charges_none_of_them() {
 }
 
 #[tokio::test]
-async fn who_is_refused_for_good_is_told_no_wait() {
+async fn a_refusal_for_good_has_no_retry_after() {
     let store = TestStore::new();
     store.refuse_all(None);
     let refused = check(&limiter(&store)).await.unwrap();
@@ -63,7 +63,7 @@ async fn who_is_refused_for_good_is_told_no_wait() {
 }
 
 #[tokio::test]
-async fn a_look_finds_nothing_left_and_is_none_of_those_to_be_refused() {
+async fn a_peek_finds_nothing_left_and_uses_up_no_refusal() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     store.refuse_next(1, MINUTE);
@@ -75,7 +75,7 @@ async fn a_look_finds_nothing_left_and_is_none_of_those_to_be_refused() {
 }
 
 #[tokio::test]
-async fn what_was_told_first_comes_first() {
+async fn behaviours_apply_in_order() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     store.fail_next(1, ErrorKind::Full);
@@ -94,7 +94,7 @@ async fn what_was_told_first_comes_first() {
 }
 
 #[tokio::test]
-async fn what_holds_from_now_on_takes_the_place_of_what_was_to_come() {
+async fn a_lasting_behaviour_replaces_those_of_the_next_checks() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     store.refuse_next(3, MINUTE);
@@ -107,7 +107,7 @@ async fn what_holds_from_now_on_takes_the_place_of_what_was_to_come() {
 }
 
 #[tokio::test]
-async fn while_all_fails_nothing_is_given_back_either() {
+async fn fail_all_fails_refunds_resets_credits_and_blocks() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     let mut decision = check(&limiter).await.unwrap();
@@ -115,11 +115,8 @@ async fn while_all_fails_nothing_is_given_back_either() {
     let refund = limiter.refund(&mut decision, 1).await.unwrap_err();
     let reset = limiter.reset("ada").await.unwrap_err();
     let block = limiter.admin().block("ada", MINUTE).await.unwrap_err();
-    let give = limiter
-        .credit(limiter.quotas(), &Key::from("ada"), 1)
-        .await
-        .unwrap_err();
-    let kinds = [refund.kind(), reset.kind(), block.kind(), give.kind()];
+    let credit = limiter.admin().credit("ada", 1).await.unwrap_err();
+    let kinds = [refund.kind(), reset.kind(), block.kind(), credit.kind()];
     assert_eq!(kinds, [ErrorKind::Full; 4]);
 
     store.recover();
@@ -129,7 +126,7 @@ async fn while_all_fails_nothing_is_given_back_either() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_blocked_is_not_asked_about_until_its_time_is_over() {
+async fn a_blocked_key_does_not_reach_the_store() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     limiter.admin().block("ada", MINUTE).await.unwrap();
@@ -140,7 +137,7 @@ async fn a_key_that_is_blocked_is_not_asked_about_until_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn units_are_given_back_where_only_the_next_check_fails() {
+async fn fail_next_does_not_fail_refunds_and_credits() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     let mut decision = check(&limiter).await.unwrap();
@@ -149,16 +146,13 @@ async fn units_are_given_back_where_only_the_next_check_fails() {
     assert_eq!(check(&limiter).await.unwrap_err(), ErrorKind::Full);
     assert_eq!(check(&limiter).await.unwrap().used(), 1);
     store.fail_next(1, ErrorKind::Full);
-    limiter
-        .credit(limiter.quotas(), &Key::from("ada"), 1)
-        .await
-        .unwrap();
+    limiter.admin().credit("ada", 1).await.unwrap();
     assert_eq!(check(&limiter).await.unwrap_err(), ErrorKind::Full);
     assert_eq!(used(&limiter).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_never_answered_meets_the_deadline() {
+async fn a_hanging_check_meets_the_deadline() {
     let deadline = Duration::from_millis(40);
     let store = TestStore::new().deadline(deadline);
     store.hang_next(1);
@@ -174,7 +168,7 @@ async fn who_is_never_answered_meets_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_all_hang_so_do_resets() {
+async fn hang_all_hangs_resets() {
     let store = TestStore::new();
     store.hang_all();
     let reset = limiter(&store).reset("ada").await.unwrap_err();
@@ -182,7 +176,7 @@ async fn while_all_hang_so_do_resets() {
 }
 
 #[tokio::test]
-async fn its_breaker_opens_and_closes_by_its_clock() {
+async fn its_circuit_breaker_follows_its_clock() {
     let store = TestStore::new();
     let limiter = limiter(&store).on_failure(FailurePolicy::fall_back());
     store.fail_all(ErrorKind::Unavailable);
@@ -197,13 +191,13 @@ async fn its_breaker_opens_and_closes_by_its_clock() {
     assert_eq!(source().await, Source::Fallback);
     store.clock().advance(Duration::from_millis(500));
     assert_eq!(source().await, Source::Fallback);
-    // The look that was sent ahead.
+    // The probe runs in the background.
     tokio::task::yield_now().await;
     assert_eq!(source().await, Source::Memory);
 }
 
 #[tokio::test]
-async fn what_was_asked_is_told_once() {
+async fn take_checks_returns_each_check_once() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     for (key, cost) in [("ada", 2), ("ada", 1), ("bob", 0)] {
@@ -211,11 +205,11 @@ async fn what_was_asked_is_told_once() {
     }
 
     let checks = store.clone().take_checks();
-    let told = checks
+    let received = checks
         .iter()
         .map(|check| (check.key().as_str(), check.cost()));
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        received.collect::<Vec<_>>(),
         [("ada", 2), ("ada", 1), ("bob", 0)]
     );
     assert!(
@@ -228,7 +222,7 @@ async fn what_was_asked_is_told_once() {
 }
 
 #[tokio::test]
-async fn it_is_a_store_behind_any_pointer() {
+async fn it_is_a_store_behind_a_pointer() {
     let store: Arc<dyn Store> = Arc::new(TestStore::default());
     let limiter = RateLimiter::new(store, Quota::per_minute(1));
     assert!(check(&limiter).await.unwrap().is_allowed());

@@ -8,15 +8,15 @@ use crate::error::ErrorKind;
 use crate::telemetry::checks::OutcomeLabel;
 
 #[derive(Debug)]
-pub(super) struct CheckCounts;
+pub(crate) struct CheckCounts;
 
 impl CheckCounts {
-    pub(super) fn new(_limiter: &Arc<str>) -> Self {
+    pub(crate) fn new(_limiter: &Arc<str>) -> Self {
         Self
     }
 
     #[inline]
-    pub(super) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
+    pub(crate) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
 }
 
 #[derive(Clone, Debug)]

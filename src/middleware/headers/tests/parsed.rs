@@ -1,14 +1,19 @@
-//! What the drafts say of any decision, as another parser reads it.
+//! The fields of the drafts for any decision, as another parser reads them.
 
-use http::HeaderValue;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
 
-use crate::decision::QuotaDecision;
-use crate::middleware::headers::policy_names::policy_names;
-use crate::middleware::headers::tests::*;
+use super::fixtures::decided;
+use crate::decision::{DecisionView, QuotaAnswer, QuotaDecision};
+use crate::middleware::headers::{
+    Headers, IetfDraft, Place, Templates, policy_names, whole_seconds,
+};
+use crate::quota::{Algorithm, Quota};
 
-/// Of any letters, control characters too.
+/// A text of any characters, including control characters.
 const ANY_TEXT: &str = "(?s).*";
 
 fn any_quota() -> impl Strategy<Value = (Quota, QuotaAnswer)> {
@@ -49,9 +54,9 @@ fn any_decision() -> impl Strategy<Value = DecisionView> {
 
 fn fields(draft: IetfDraft, limiter: &str, decision: &DecisionView) -> HeaderMap {
     let mut map = HeaderMap::new();
-    let quotas = decision.asked_quotas().iter().cloned().collect();
-    let wording = Templates::new(&Headers::ietf(draft), &limiter.into(), &quotas);
-    wording.write(decision, Place::Tightest, &mut map);
+    let quotas = decision.quota_list().iter().cloned().collect();
+    let templates = Templates::new(&Headers::ietf(draft), &limiter.into(), &quotas);
+    templates.write(decision, Place::Tightest, &mut map);
     map
 }
 
@@ -69,7 +74,7 @@ fn items(map: &HeaderMap, name: &str) -> Vec<Item> {
     list.into_iter().map(item).collect()
 }
 
-/// What another serializer makes of what was parsed is the very line.
+/// Checks that another serializer writes the parsed value as the same line.
 fn assert_round_trip(line: &HeaderValue, serialized: Option<&str>) {
     assert_eq!(serialized, line.to_str().ok());
 }
@@ -92,8 +97,8 @@ fn name(item: &Item) -> String {
     name.as_str().to_owned()
 }
 
-/// For how long no more than what is left can be used.
-fn quiet_after(quota: &QuotaDecision<'_>) -> Option<Duration> {
+/// Returns the time in which no more than the remaining units can be used.
+fn effective_window(quota: &QuotaDecision<'_>) -> Option<Duration> {
     let limit = u128::from(quota.limit());
     match quota.quota().counted_by() {
         _ if !quota.is_allowed() => quota.retry_after(),
@@ -108,7 +113,7 @@ fn quiet_after(quota: &QuotaDecision<'_>) -> Option<Duration> {
     }
 }
 
-/// Seconds that a client may count on.
+/// Whether the seconds are the exact wait, rounded up.
 fn covers(seconds: u64, exact: Duration) -> bool {
     let seconds = Duration::from_secs(seconds);
     seconds >= exact && seconds < exact + Duration::from_secs(1)
@@ -136,24 +141,24 @@ proptest! {
         }
 
         let limits = items(&fields, "ratelimit");
-        let told = decision.quotas().zip(&names);
-        let mut told = told.filter(|(quota, _)| decision.is_allowed() || !quota.is_allowed());
+        let named = decision.quotas().zip(&names);
+        let mut listed = named.filter(|(quota, _)| decision.is_allowed() || !quota.is_allowed());
         for limit in limits {
-            let (quota, expected) = told.next().unwrap();
+            let (quota, expected) = listed.next().unwrap();
             prop_assert_eq!(&name(&limit), expected);
             prop_assert_eq!(parameter(&limit, "r"), Some(quota.remaining().into()));
             match parameter(&limit, "t") {
-                None => prop_assert!(quiet_after(&quota).is_none_or(|wait| wait.is_zero())),
+                None => prop_assert!(effective_window(&quota).is_none_or(|wait| wait.is_zero())),
                 Some(seconds) => {
-                    let wait = quiet_after(&quota).unwrap();
+                    let wait = effective_window(&quota).unwrap();
                     prop_assert!(covers(seconds, wait), "{seconds} for {wait:?}");
-                    // What `Retry-After` says is never earlier.
+                    // `Retry-After` is never earlier.
                     let longest = decision.retry_after();
                     prop_assert!(longest.is_none_or(|longest| seconds <= whole_seconds(longest)));
                 }
             }
         }
-        prop_assert!(told.next().is_none());
+        prop_assert!(listed.next().is_none());
     }
 
     #[test]
@@ -179,17 +184,17 @@ proptest! {
                 assert_round_trip(&fields[name], Some(&item.serialize()));
                 integer(&item.bare_item)
             };
-            let (told, policies) = match draft {
+            let (numbers, policies) = match draft {
                 IetfDraft::Draft07 => {
-                    let told: Dictionary = Parser::new(fields["ratelimit"].as_bytes()).parse().unwrap();
-                    assert_round_trip(&fields["ratelimit"], told.serialize().as_deref());
+                    let members: Dictionary = Parser::new(fields["ratelimit"].as_bytes()).parse().unwrap();
+                    assert_round_trip(&fields["ratelimit"], members.serialize().as_deref());
                     let keys = ["limit", "remaining", "reset"];
-                    prop_assert_eq!(told.len(), keys.len());
-                    let told = keys.map(|key| match &told[key] {
+                    prop_assert_eq!(members.len(), keys.len());
+                    let numbers = keys.map(|key| match &members[key] {
                         ListEntry::Item(item) => integer(&item.bare_item),
                         ListEntry::InnerList(list) => panic!("{list:?}"),
                     });
-                    (told, items(&fields, "ratelimit-policy"))
+                    (numbers, items(&fields, "ratelimit-policy"))
                 }
                 IetfDraft::Draft06 => {
                     let names = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
@@ -204,11 +209,11 @@ proptest! {
                     ([limit, remaining, reset], policies)
                 }
             };
-            let [limit, remaining, reset] = told;
+            let [limit, remaining, reset] = numbers;
             let is_one = decision.quotas().any(|quota| {
                 (u64::from(quota.limit()), u64::from(quota.remaining())) == (limit, remaining)
             });
-            prop_assert!(is_one, "{told:?}");
+            prop_assert!(is_one, "{numbers:?}");
             prop_assert_eq!(remaining, u64::from(decision.remaining()));
             let window = || decision.reported().unwrap().quota().window();
             let wait = match decision.is_allowed() {
@@ -219,8 +224,8 @@ proptest! {
 
             let mut listed: Vec<_> = policies.iter().map(|policy| integer(&policy.bare_item)).collect();
             for quota in decision.quotas() {
-                let of_limit = policies.iter().find(|policy| integer(&policy.bare_item) == u64::from(quota.limit()));
-                let window = parameter(of_limit.unwrap(), "w").unwrap();
+                let policy = policies.iter().find(|policy| integer(&policy.bare_item) == u64::from(quota.limit()));
+                let window = parameter(policy.unwrap(), "w").unwrap();
                 prop_assert!(window > 0 && Duration::from_secs(window) >= quota.quota().window());
             }
             let count = listed.len();

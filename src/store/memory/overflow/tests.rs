@@ -93,13 +93,8 @@ fn clients_of_one_network_share_its_limit() {
 
 #[test]
 fn a_client_that_comes_back_when_there_is_room_has_no_second_limit() {
-    for algorithm in [
-        Algorithm::SlidingLog,
-        Algorithm::SlidingCounter,
-        Algorithm::SlidingBuckets(10),
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ] {
+    for facts in Algorithm::ALL {
+        let algorithm = facts.with_buckets(10);
         let flooded = Flooded::new(algorithm);
         flooded.clock.advance(HOUR / 2);
         let client = v4(198, 51, 100, 7);

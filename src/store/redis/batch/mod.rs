@@ -1,10 +1,19 @@
-//! Batches: checks that wait at the same time travel in one call.
+//! Batches: checks that wait at the same time share one call.
+//!
+//! No check waits for others to join it. A check that finds no call in flight is sent at once, on
+//! its own: the direct send. Any other check is queued. A worker sends the queue as soon as fewer
+//! calls are in flight than allowed. So the busier Redis is, the more checks share the cost of a
+//! call.
 
 mod batcher;
 mod batchers;
+mod direct_send;
+mod owned_check;
 mod queue;
 mod waiters;
+mod worker;
 
-pub(crate) use batcher::{Batcher, DirectSend};
-pub(crate) use batchers::Batchers;
-pub(crate) use queue::OwnedCheck;
+pub(super) use batchers::Batchers;
+pub(super) use direct_send::DirectSend;
+pub(super) use owned_check::OwnedCheck;
+pub(super) use worker::enqueue;

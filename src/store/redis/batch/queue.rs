@@ -1,4 +1,4 @@
-//! Checks that wait for the next call. Those that are alike wait as one entry.
+//! The checks that wait for the next call. Identical checks of one key coalesce into one entry.
 
 use std::collections::VecDeque;
 use std::iter::repeat;
@@ -6,116 +6,100 @@ use std::iter::repeat;
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
+use super::owned_check::OwnedCheck;
 use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
-use crate::key::Key;
-use crate::quota::Algorithm;
-use crate::quota::{Quota, Quotas};
-use crate::store::redis::protocol::UNITS_OF_ENTRY;
-use crate::store::requests::{Check, Subject};
+use crate::store::requests::Check;
 
-/// The most work in one call, in tenths of a microsecond of the server: a short call leaves the
-/// server to others, and its first answers do not wait long for its last.
-const MOST_WORK: u64 = 3_000;
+/// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
+/// the server to other clients, and its first answers do not wait long for its last.
+const MAX_WORK: u64 = 3_000;
 
-/// What an entry takes for each stored count, what each of its checks does, and a unit in a log: about
-/// what the benches measure. A bucket of a window takes a tenth of a microsecond more.
-const WORK_OF_ENTRY: u64 = 28;
-const WORK_OF_CHECK: u64 = 8;
-const WORK_OF_UNIT: u64 = 1;
-
-/// All that wait, in order of their arrival, but that a check joins the last entry of its key where
-/// that is like it.
+/// A queue of entries in order of arrival. A check joins the last entry of its key if both are
+/// identical.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(super) struct Queue {
     entries: VecDeque<QueueEntry>,
-    /// How many entries have left: an entry keeps its number, its place is that less these.
+    /// The number of entries that have left. The place of an entry in `entries` is its number less
+    /// these.
     left: usize,
-    /// Of each key that waits, the number of its last entry.
+    /// The number of the last entry of each queued key.
     last_of_key: HashTable<usize>,
 }
 
+/// One check, and all that wait for its answer.
 #[derive(Debug)]
-pub(crate) struct QueueEntry {
-    asked: OwnedCheck,
-    callers: Waiters,
-    whose: Fingerprint,
-}
-
-/// What is asked for each caller of an entry.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnedCheck {
-    limiter: Key,
-    key: Key,
-    quotas: Quotas,
-    cost: u32,
+pub(super) struct QueueEntry {
+    check: OwnedCheck,
+    waiters: Waiters,
+    fingerprint: Fingerprint,
 }
 
 impl Queue {
-    /// Has a check wait.
-    pub(crate) fn push(&mut self, check: Check<'_>, caller: Waiter) {
-        let whose = check.subject.fingerprint();
-        let last = self.last_of_key(whose);
-        let last_place = last.map(|number| number - self.left);
-        if let Some(last) = last_place.and_then(|place| self.entries.get_mut(place))
-            && last.asked.is_like(check)
+    /// Adds a check.
+    pub(super) fn push(&mut self, check: Check<'_>, waiter: Waiter) {
+        let fingerprint = check.subject.fingerprint();
+        let last = self.last_of_key(fingerprint);
+        let place = last.map(|number| number - self.left);
+        if let Some(last) = place.and_then(|place| self.entries.get_mut(place))
+            && last.check.is_identical(check)
         {
-            last.callers.push(caller);
+            last.waiters.push(waiter);
             return;
         }
-        let callers = Waiters::new(caller);
-        self.append(OwnedCheck::from(check), callers, whose, last);
+        let waiters = Waiters::new(waiter);
+        self.append(OwnedCheck::from(check), waiters, fingerprint, last);
     }
 
-    /// Has an entry wait that was taken from another queue.
-    pub(crate) fn push_entry(&mut self, asked: OwnedCheck, callers: Waiters) {
-        let whose = asked.check().subject.fingerprint();
-        let last = self.last_of_key(whose);
-        self.append(asked, callers, whose, last);
+    /// Adds an entry that was taken from another queue.
+    pub(super) fn push_entry(&mut self, check: OwnedCheck, waiters: Waiters) {
+        let fingerprint = check.check().subject.fingerprint();
+        let last = self.last_of_key(fingerprint);
+        self.append(check, waiters, fingerprint, last);
     }
 
     fn append(
         &mut self,
-        asked: OwnedCheck,
-        callers: Waiters,
-        whose: Fingerprint,
+        check: OwnedCheck,
+        waiters: Waiters,
+        fingerprint: Fingerprint,
         last: Option<usize>,
     ) {
         let number = self.left + self.entries.len();
         self.entries.push_back(QueueEntry {
-            asked,
-            callers,
-            whose,
+            check,
+            waiters,
+            fingerprint,
         });
-        self.note_last(whose, last, number);
+        self.set_last_of_key(fingerprint, last, number);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Takes what fits into one call, at least one check. Those that nobody waits for any more are
-    /// dropped, and who is late is told so.
-    pub(crate) fn take(&mut self, late: &impl Fn() -> Error) -> Vec<QueueEntry> {
+    /// Takes the entries that fit into one call, at least one check. Fails the waiters past their
+    /// deadline, and drops entries without waiters.
+    pub(super) fn take(&mut self, timeout_error: &impl Fn() -> Error) -> Vec<QueueEntry> {
         let now = Instant::now();
         let (mut taken, mut work) = (Vec::new(), 0);
         while let Some(front) = self.entries.front_mut() {
-            front.callers.keep_waiting(now, late);
-            if front.callers.len() == 0 {
+            front.waiters.retain_waiting(now, timeout_error);
+            if front.waiters.len() == 0 {
                 self.pop();
                 continue;
             }
-            let left = MOST_WORK.saturating_sub(work);
+            let left = MAX_WORK.saturating_sub(work);
             // One check is sent however much work it is.
             let fit = front
-                .asked
+                .check
                 .checks_within(left)
                 .max(usize::from(taken.is_empty()));
             if fit == 0 {
                 break;
             }
-            let next = if fit < front.callers.len() {
+            let next = if fit < front.waiters.len() {
                 Some(front.split_off_first(fit))
             } else {
                 self.pop()
@@ -126,25 +110,25 @@ impl Queue {
         taken
     }
 
-    /// Tells who is late; those who are keep their places.
-    pub(crate) fn expire(&mut self, now: Instant, late: &impl Fn() -> Error) {
+    /// Fails the waiters past their deadline. They keep their places.
+    pub(super) fn expire(&mut self, now: Instant, timeout_error: &impl Fn() -> Error) {
         for entry in &mut self.entries {
-            entry.callers.expire(now, late);
+            entry.waiters.expire(now, timeout_error);
         }
     }
 
-    /// Tells all why they are not asked for.
-    pub(crate) fn fail(self, error: &Error) {
+    /// Fails all waiters.
+    pub(super) fn fail(self, error: &Error) {
         for entry in self.entries {
-            entry.callers.answer(repeat(Err(error.clone())));
+            entry.waiters.answer(repeat(Err(error.clone())));
         }
     }
 
-    /// Until when the first of those waits who still do.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// Returns the earliest deadline of those that still wait.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         let entries = self.entries.iter();
         entries
-            .filter_map(|entry| entry.callers.next_deadline())
+            .filter_map(|entry| entry.waiters.next_deadline())
             .min()
     }
 
@@ -153,7 +137,7 @@ impl Queue {
         let number = self.left;
         if let Ok(last) = self
             .last_of_key
-            .find_entry(entry.whose.hash(), |last| *last == number)
+            .find_entry(entry.fingerprint.hash(), |last| *last == number)
         {
             last.remove();
         }
@@ -161,25 +145,33 @@ impl Queue {
         Some(entry)
     }
 
-    fn last_of_key(&self, whose: Fingerprint) -> Option<usize> {
-        let of_key = |number: &usize| {
+    fn last_of_key(&self, fingerprint: Fingerprint) -> Option<usize> {
+        let is_of_key = |number: &usize| {
             let entry = self.entries.get(number - self.left);
-            entry.is_some_and(|entry| entry.whose == whose)
+            entry.is_some_and(|entry| entry.fingerprint == fingerprint)
         };
-        self.last_of_key.find(whose.hash(), of_key).copied()
+        self.last_of_key
+            .find(fingerprint.hash(), is_of_key)
+            .copied()
     }
 
-    fn note_last(&mut self, whose: Fingerprint, before: Option<usize>, number: usize) {
-        let hash = whose.hash();
-        let before = before.and_then(|before| self.last_of_key.find_mut(hash, |n| *n == before));
-        if let Some(before) = before {
-            *before = number;
+    fn set_last_of_key(
+        &mut self,
+        fingerprint: Fingerprint,
+        previous: Option<usize>,
+        number: usize,
+    ) {
+        let hash = fingerprint.hash();
+        let known = previous
+            .and_then(|previous| self.last_of_key.find_mut(hash, |known| *known == previous));
+        if let Some(known) = known {
+            *known = number;
             return;
         }
         let (entries, left) = (&self.entries, self.left);
         let rehash = |number: &usize| {
             let entry = entries.get(number - left);
-            entry.map_or(0, |entry| entry.whose.hash())
+            entry.map_or(0, |entry| entry.fingerprint.hash())
         };
         self.last_of_key.insert_unique(hash, number, rehash);
     }
@@ -188,72 +180,18 @@ impl Queue {
 impl QueueEntry {
     fn split_off_first(&mut self, count: usize) -> Self {
         Self {
-            asked: self.asked.clone(),
-            callers: self.callers.split_off_first(count),
-            whose: self.whose,
+            check: self.check.clone(),
+            waiters: self.waiters.split_off_first(count),
+            fingerprint: self.fingerprint,
         }
     }
 
-    pub(crate) fn into_parts(self) -> (OwnedCheck, Waiters) {
-        (self.asked, self.callers)
+    pub(super) fn into_parts(self) -> (OwnedCheck, Waiters) {
+        (self.check, self.waiters)
     }
 
     fn work(&self) -> u64 {
-        self.asked.work_of_entry() + self.callers.len() as u64 * self.asked.work_of_check()
-    }
-}
-
-impl OwnedCheck {
-    pub(crate) fn check(&self) -> Check<'_> {
-        Check {
-            subject: Subject {
-                limiter: &self.limiter,
-                key: &self.key,
-                quotas: &self.quotas,
-            },
-            cost: self.cost,
-        }
-    }
-
-    fn is_like(&self, check: Check<'_>) -> bool {
-        self.cost == check.cost() && self.quotas == *check.quotas()
-    }
-
-    fn work_of_entry(&self) -> u64 {
-        let quotas = self.quotas.counters();
-        let of_quota = |quota: &Quota| WORK_OF_ENTRY + quota.counted_by().parts();
-        quotas.map(of_quota).sum()
-    }
-
-    fn work_of_check(&self) -> u64 {
-        let of_units = |algorithm: Algorithm| match algorithm {
-            Algorithm::SlidingLog | Algorithm::SortedSetLog => u64::from(self.cost) * WORK_OF_UNIT,
-            // Each check adds up the buckets.
-            counted => counted.parts() / 4,
-        };
-        let quotas = self.quotas.counters();
-        quotas
-            .map(|quota| WORK_OF_CHECK + of_units(quota.counted_by()))
-            .sum()
-    }
-
-    /// How many such checks are done with so much work, as one entry.
-    fn checks_within(&self, work: u64) -> usize {
-        let left = work.saturating_sub(self.work_of_entry());
-        let done = left / self.work_of_check().max(1);
-        let most = (UNITS_OF_ENTRY / u64::from(self.cost.max(1))).max(1);
-        usize::try_from(done.min(most)).unwrap_or(usize::MAX)
-    }
-}
-
-impl From<Check<'_>> for OwnedCheck {
-    fn from(check: Check<'_>) -> Self {
-        Self {
-            limiter: check.limiter().clone(),
-            key: check.key().clone(),
-            quotas: check.quotas().clone(),
-            cost: check.cost(),
-        }
+        self.check.work_of_entry() + self.waiters.len() as u64 * self.check.work_of_check()
     }
 }
 
@@ -267,14 +205,17 @@ mod tests {
     use super::*;
     use crate::decision::Answer;
     use crate::error::ErrorKind;
+    use crate::key::Key;
+    use crate::quota::{Algorithm, Quota, Quotas};
+    use crate::store::requests::Subject;
 
     type Receiver = oneshot::Receiver<Result<Answer, Error>>;
 
-    fn late() -> Error {
+    fn timeout_error() -> Error {
         Error::new(ErrorKind::Timeout, "late")
     }
 
-    /// A check waits; the other end of its answer.
+    /// Queues a check, and returns the receiver of its answer.
     fn push(queue: &mut Queue, key: &str, quotas: &Quotas, cost: u32) -> Receiver {
         let (limiter, key) = (Key::from("l"), Key::from(key));
         let (answer, receiver) = oneshot::channel();
@@ -288,11 +229,13 @@ mod tests {
         receiver
     }
 
-    /// Of each entry of the next call its key, its cost and how many checks it is.
+    /// Returns the key, the cost and the number of checks of each entry of the next call.
     fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
-        let taken = queue.take(&late).into_iter().map(QueueEntry::into_parts);
-        let entry = |(asked, callers): (OwnedCheck, Waiters)| {
-            (asked.key.as_str().to_owned(), asked.cost, callers.len())
+        let taken = queue.take(&timeout_error);
+        let taken = taken.into_iter().map(QueueEntry::into_parts);
+        let entry = |(check, waiters): (OwnedCheck, Waiters)| {
+            let check = check.check();
+            (check.key().as_str().to_owned(), check.cost(), waiters.len())
         };
         taken.map(entry).collect()
     }
@@ -302,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_joins_the_last_of_its_key_that_is_like_it() {
+    fn a_check_joins_the_last_entry_of_its_key_if_both_are_identical() {
         let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
         let others = Quotas::from(Quota::per_minute(8));
         let waiting = [
@@ -345,7 +288,7 @@ mod tests {
         let counts: Vec<_> = of_a.map(|(.., count)| *count).collect();
         assert_eq!(counts.iter().sum::<usize>(), 5_000);
         assert!(counts.iter().all(|count| *count <= 600), "{counts:?}");
-        // However much it is, it has a call of its own.
+        // A check beyond the limit has a call to itself.
         assert!(calls.contains(&vec![entry("b", 100_000, 1)]));
     }
 
@@ -367,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_not_sent() {
+    fn a_cancelled_check_is_not_sent() {
         let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
         drop(push(&mut queue, "a", &quotas, 1));
         let waits = push(&mut queue, "b", &quotas, 1);
@@ -396,9 +339,9 @@ mod tests {
                 std::iter::repeat_n((key, cost), count)
             });
             let taken: Vec<_> = taken.collect();
-            for of in keys {
+            for key in keys {
                 let costs = |all: &[(String, u32)]| {
-                    let of_key = all.iter().filter(|(key, _)| key == of);
+                    let of_key = all.iter().filter(|(pushed, _)| pushed == key);
                     of_key.map(|(_, cost)| *cost).collect::<Vec<_>>()
                 };
                 prop_assert_eq!(costs(&pushed), costs(&taken));

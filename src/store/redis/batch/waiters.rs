@@ -1,4 +1,4 @@
-//! Who waits for the answers to checks that are alike, and for how long.
+//! The callers that wait for the answers to identical checks.
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -7,74 +7,74 @@ use tokio::time::Instant;
 use crate::decision::Answer;
 use crate::error::Error;
 
-/// The callers of one entry, in order of their arrival.
+/// The waiters of one entry, in order of arrival.
 #[derive(Debug)]
-pub(crate) struct Waiters(SmallVec<[Waiter; 1]>);
+pub(super) struct Waiters(SmallVec<[Waiter; 1]>);
 
-/// Who waits for the answer to one check, and until when.
+/// A caller that waits for the answer to one check until its deadline.
 #[derive(Debug)]
-pub(crate) struct Waiter {
-    /// Gone when the caller has been answered.
+pub(super) struct Waiter {
+    /// `None` once answered.
     answer: Option<oneshot::Sender<Result<Answer, Error>>>,
     deadline: Instant,
 }
 
 impl Waiters {
-    pub(crate) fn new(first: Waiter) -> Self {
+    pub(super) fn new(first: Waiter) -> Self {
         Self(SmallVec::from_buf([first]))
     }
 
-    pub(crate) fn push(&mut self, caller: Waiter) {
-        self.0.push(caller);
+    pub(super) fn push(&mut self, waiter: Waiter) {
+        self.0.push(waiter);
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The first so many, who are no longer among these.
-    pub(crate) fn split_off_first(&mut self, count: usize) -> Self {
+    /// Removes the first `count` waiters and returns them.
+    pub(super) fn split_off_first(&mut self, count: usize) -> Self {
         Self(self.0.drain(..count).collect())
     }
 
-    /// Drops those who do not wait any more, and those who are late, who are told so.
-    pub(crate) fn keep_waiting(&mut self, now: Instant, late: &impl Fn() -> Error) {
-        self.expire(now, late);
-        self.0.retain(|caller| caller.waits_until().is_some());
+    /// Fails the waiters past their deadline, and removes them and those that gave up.
+    pub(super) fn retain_waiting(&mut self, now: Instant, timeout_error: &impl Fn() -> Error) {
+        self.expire(now, timeout_error);
+        self.0.retain(|waiter| waiter.waits_until().is_some());
     }
 
-    /// Tells those who are late; they keep their places.
-    pub(crate) fn expire(&mut self, now: Instant, late: &impl Fn() -> Error) {
-        for caller in &mut self.0 {
-            if caller.deadline <= now {
-                caller.tell(Err(late()));
+    /// Fails the waiters past their deadline. They keep their places.
+    pub(super) fn expire(&mut self, now: Instant, timeout_error: &impl Fn() -> Error) {
+        for waiter in &mut self.0 {
+            if waiter.deadline <= now {
+                waiter.answer(Err(timeout_error()));
             }
         }
     }
 
-    /// Until when the first of those waits who still do.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    /// Returns the earliest deadline of those that still wait.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.0.iter().filter_map(Waiter::waits_until).min()
     }
 
-    /// Tells each what came of its check.
-    pub(crate) fn answer(self, answers: impl Iterator<Item = Result<Answer, Error>>) {
-        for (mut caller, answer) in self.0.into_iter().zip(answers) {
-            caller.tell(answer);
+    /// Answers the waiters in order of arrival.
+    pub(super) fn answer(self, answers: impl Iterator<Item = Result<Answer, Error>>) {
+        for (mut waiter, answer) in self.0.into_iter().zip(answers) {
+            waiter.answer(answer);
         }
     }
 }
 
 impl Waiter {
-    pub(crate) fn new(answer: oneshot::Sender<Result<Answer, Error>>, deadline: Instant) -> Self {
+    pub(super) fn new(answer: oneshot::Sender<Result<Answer, Error>>, deadline: Instant) -> Self {
         let answer = Some(answer);
         Self { answer, deadline }
     }
 
-    fn tell(&mut self, answer: Result<Answer, Error>) {
-        if let Some(caller) = self.answer.take() {
-            // Who has gone does not miss it.
-            let _ = caller.send(answer);
+    fn answer(&mut self, answer: Result<Answer, Error>) {
+        if let Some(sender) = self.answer.take() {
+            // Fails if the caller has gone.
+            let _ = sender.send(answer);
         }
     }
 

@@ -1,7 +1,8 @@
-//! Connections to Redis Cluster, whose redirects are followed here.
+//! Connections to Redis Cluster. This file follows redirects.
 //!
-//! The client of redis would follow them too, but it also resends what a lost connection may have
-//! executed. So its retries are off, and only a command that a node says it has not run is sent again.
+//! The cluster client of `redis` would follow them too, but it also resends commands that a lost
+//! connection may have executed. So its retries are off, and a command is resent only if a node
+//! says that it has not run it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,79 +18,81 @@ use redis::{
 };
 use tokio::time;
 
-use super::single::{Server, at, tcp_settings, timed_out};
+use super::single::{Server, tcp_settings, timed_out, with_address};
 
-/// How long a connection to one node may take. While the client looks for the masters, all nodes wait
-/// for one that hangs.
+/// The limit on connecting to one node. While the client looks for the masters, all nodes wait for
+/// one that hangs.
 const NODE_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long it may take to have connections to all nodes and to know who has which slots.
+/// The limit on connecting to all nodes and reading the slot map.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How much longer than a call the client waits for a node.
-const BEYOND_DEADLINE: Duration = Duration::from_millis(100);
+/// The time that the client waits for a node beyond the deadline of the calls.
+const RESPONSE_TIMEOUT_MARGIN: Duration = Duration::from_millis(100);
 
-/// How often a command is sent again that a node has not run: a slot that moves is found by asking.
-const RETRIES: u32 = 3;
+/// The limit on resending a command that nodes have not run. Redirects lead to a slot that moves.
+const MAX_RETRIES: u32 = 3;
 
-/// The pause before a resend where the cluster asks for time. A redirect is followed at once.
-const PAUSE: Duration = Duration::from_millis(15);
+/// The backoff before a resend if the cluster asks for time. A redirect is followed at once.
+const RETRY_BACKOFF: Duration = Duration::from_millis(15);
 
-/// How many calls are on their way to one node, over one connection. While the client looks for the
-/// masters it reads no answers, and a node that it owes many does not tell it where they are: with 40 some
-/// losses of a master stalled the other shards for a second, with 8 none was seen to. More
-/// [connections](crate::RedisStore::connections) carry more.
-const CALLS_OF_NODE: usize = 8;
+/// The limit on calls in flight to one node over one connection.
+///
+/// While the client looks for the masters it reads no replies, and a node with many unread replies
+/// does not send the slot map. With 40, some losses of a master stalled the other shards for a
+/// second; with 8, none was seen to. More [connections](crate::RedisStore::connections) carry more.
+const MAX_IN_FLIGHT_PER_NODE: usize = 8;
 
-/// The nodes that are asked first, and how all are spoken to.
+/// A cluster: its seed nodes, and the settings for all nodes.
 pub(crate) struct Cluster {
     client: ClusterClient,
-    /// How they are spoken to where they do not know RESP3, unless that was asked for.
-    in_resp2: Option<ClusterClient>,
-    /// The first of the nodes, which says more clearly why there is no connection.
+    /// For nodes that do not know RESP3, unless the protocol was configured.
+    resp2_client: Option<ClusterClient>,
+    /// The first seed node, whose errors explain better why connecting failed.
     first: Server,
-    access: Arc<Access>,
-    shown: String,
+    settings: Arc<NodeSettings>,
+    addresses: String,
 }
 
-/// How any node is spoken to.
-struct Access {
-    /// The first of the nodes that are asked first.
-    like: ConnectionInfo,
+/// The settings for every node.
+struct NodeSettings {
+    /// The settings of the first seed node.
+    info: ConnectionInfo,
     protocol: Option<ProtocolVersion>,
 }
 
 /// Connections to all nodes of a cluster.
-pub(crate) struct Nodes {
+pub(super) struct ClusterNodes {
     connection: ClusterConnection,
-    access: Arc<Access>,
+    settings: Arc<NodeSettings>,
 }
 
-/// The answer of a node that has not run a command.
+/// The reply of a node that has not run a command.
 #[derive(Debug, PartialEq, Eq)]
 enum Redirect {
     /// Another node has the slot.
     Moved(String, u16),
     /// Another node has the keys of a slot that is moving.
     Ask(String, u16),
-    /// The slot map has to be read again, for want of an address.
+    /// Another node has the slot or the keys, but the reply names no address: read the slot map
+    /// again.
     Reroute,
-    /// The keys are on two nodes, or nobody has the slot yet.
-    Wait,
+    /// The keys are on two nodes, or no node serves the slot yet.
+    TryAgain,
 }
 
 impl Cluster {
-    /// A cluster, some of whose nodes are these.
+    /// A cluster with these seed nodes.
     pub(crate) fn new(
         nodes: &[ConnectionInfo],
         protocol: Option<ProtocolVersion>,
         #[cfg(feature = "tls")] certificates: Option<&redis::TlsCertificates>,
     ) -> RedisResult<Self> {
-        let speaking = |protocol| {
+        let client = |protocol| {
             let client = ClusterClient::builder(nodes.to_vec())
                 .retries(0)
                 .connection_timeout(NODE_CONNECT_TIMEOUT)
-                .connection_concurrency_limit(CALLS_OF_NODE)
+                .connection_concurrency_limit(MAX_IN_FLIGHT_PER_NODE)
                 .tcp_settings(tcp_settings())
                 .use_protocol(protocol);
             #[cfg(feature = "tls")]
@@ -99,28 +102,31 @@ impl Cluster {
             };
             client.build()
         };
-        let shown: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+        let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
         let first = nodes.first().ok_or_else(timed_out)?;
         Ok(Self {
-            client: speaking(protocol.unwrap_or(ProtocolVersion::RESP3))?,
-            in_resp2: match protocol {
-                None => Some(speaking(ProtocolVersion::RESP2)?),
+            client: client(protocol.unwrap_or(ProtocolVersion::RESP3))?,
+            resp2_client: match protocol {
+                None => Some(client(ProtocolVersion::RESP2)?),
                 Some(_) => None,
             },
             first: Server::new(first, protocol)?,
-            access: Arc::new(Access {
-                like: first.clone(),
+            settings: Arc::new(NodeSettings {
+                info: first.clone(),
                 protocol,
             }),
-            shown: shown.join(","),
+            addresses: addresses.join(","),
         })
     }
 
-    /// For calls that take so long at most.
-    pub(crate) async fn connect(&self, deadline: Duration) -> RedisResult<Nodes> {
+    /// Connects to all nodes, for calls of this deadline.
+    pub(super) async fn connect(&self, deadline: Duration) -> RedisResult<ClusterNodes> {
         let connection = self.connect_to_all(deadline).await?;
-        let access = Arc::clone(&self.access);
-        Ok(Nodes { connection, access })
+        let settings = Arc::clone(&self.settings);
+        Ok(ClusterNodes {
+            connection,
+            settings,
+        })
     }
 
     async fn connect_to_all(&self, deadline: Duration) -> RedisResult<ClusterConnection> {
@@ -128,10 +134,10 @@ impl Cluster {
             Ok(connection) => return Ok(connection),
             Err(failure) => failure,
         };
-        // The client does not tell plainly what a node has said.
+        // The cluster client hides what the node replied; a plain connection shows it.
         drop(self.first.connect(Box::new(|| ())).await?);
-        match &self.in_resp2 {
-            Some(in_resp2) => open(in_resp2, deadline).await,
+        match &self.resp2_client {
+            Some(resp2_client) => open(resp2_client, deadline).await,
             None => Err(failure),
         }
     }
@@ -140,19 +146,20 @@ impl Cluster {
 async fn open(client: &ClusterClient, deadline: Duration) -> RedisResult<ClusterConnection> {
     let config = ClusterConfig::new()
         .set_connection_timeout(NODE_CONNECT_TIMEOUT)
-        // More than the deadline, which callers see to. And no more, since all wait while the client asks
-        // a node who has which slots.
-        .set_response_timeout(deadline.saturating_add(BEYOND_DEADLINE));
+        // Longer than the deadline, which callers apply. Not much longer, because all calls wait
+        // while the client asks a node for the slot map.
+        .set_response_timeout(deadline.saturating_add(RESPONSE_TIMEOUT_MARGIN));
     let opened = client.get_async_connection_with_config(config);
     let opened = time::timeout(CONNECT_TIMEOUT, opened).await;
     opened.unwrap_or_else(|_| Err(timed_out()))
 }
 
-impl Nodes {
-    /// Sends a command to the node that has its key. Nothing is sent again that a node may have run.
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+impl ClusterNodes {
+    /// Sends a command to the node that has its key. Does not resend a command that a node may have
+    /// run.
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let mut reply = self.send_by_slot(command).await;
-        for _ in 0..RETRIES {
+        for _ in 0..MAX_RETRIES {
             let redirect = reply.as_ref().err().and_then(Redirect::of);
             reply = match redirect {
                 None => break,
@@ -166,8 +173,8 @@ impl Nodes {
                     command.query_async(&mut node).await
                 }
                 Some(Redirect::Reroute) => self.send_by_slot(command).await,
-                Some(Redirect::Wait) => {
-                    time::sleep(PAUSE).await;
+                Some(Redirect::TryAgain) => {
+                    time::sleep(RETRY_BACKOFF).await;
                     self.send_by_slot(command).await
                 }
             };
@@ -175,23 +182,23 @@ impl Nodes {
         reply
     }
 
-    /// Sends a command by the slot map, which the client reads again after a redirect.
+    /// Sends a command by the slot map, which the client refreshes after a redirect.
     async fn send_by_slot(&self, command: &Cmd) -> RedisResult<Value> {
         command.query_async(&mut self.connection.clone()).await
     }
 
-    /// Connects to the node of a redirect for one command. The client cannot be asked for it: a node that
-    /// has no slot yet is not in its map.
+    /// Connects to the node of a redirect, for one command. The client has no connection to a node
+    /// that owns no slot yet.
     async fn connect_to(&self, host: String, port: u16) -> RedisResult<MultiplexedConnection> {
-        let Access { like, protocol } = &*self.access;
-        let server = Server::new(&at(like, host, port), *protocol)?;
+        let NodeSettings { info, protocol } = &*self.settings;
+        let server = Server::new(&with_address(info, host, port), *protocol)?;
         server.connect(Box::new(|| ())).await
     }
 }
 
 impl Redirect {
-    /// The redirect that an error stands for. Others may mean that the command was run: the client gives
-    /// the error of a refresh of its slot map to all commands that are in flight.
+    /// Returns the redirect that an error stands for. After any other error the command may have
+    /// run: the client fails all commands in flight with the error of a slot map refresh.
     fn of(error: &RedisError) -> Option<Self> {
         let ErrorKind::Server(kind) = error.kind() else {
             return None;
@@ -208,15 +215,17 @@ impl Redirect {
         match kind {
             ServerErrorKind::Moved => Some(to(Self::Moved)),
             ServerErrorKind::Ask => Some(to(Self::Ask)),
-            ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown => Some(Self::Wait),
+            ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown => Some(Self::TryAgain),
             _ => None,
         }
     }
 }
 
-/// A command for the node that has the key of another one: no other node answers it, as one may that is
-/// asked for a PING. Whoever may run our scripts may run it, and it does nothing.
-pub(crate) fn probe(command: &Cmd) -> Option<Cmd> {
+/// Builds a liveness probe for the node that has the key of `command`: an EVALSHA of no script.
+///
+/// Any node might answer a PING. The probe needs no right beyond those for the scripts, and has no
+/// effect.
+pub(super) fn probe_for(command: &Cmd) -> Option<Cmd> {
     const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
     let mut args = command.args_iter();
     let key = match args.next()? {
@@ -234,8 +243,8 @@ pub(crate) fn probe(command: &Cmd) -> Option<Cmd> {
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the whole of it: it holds the password.
-        write!(f, "cluster of {}", self.shown)
+        // The addresses only: the client holds the password.
+        write!(f, "cluster of {}", self.addresses)
     }
 }
 
@@ -244,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_node_has_not_run_is_sent_again() {
+    fn only_a_command_that_a_node_has_not_run_is_resent() {
         let moved = |host: &str| Some(Redirect::Moved(host.to_owned(), 7_001));
         for (code, detail, expected) in [
             ("MOVED", "12182 10.0.0.2:7001", moved("10.0.0.2")),
@@ -256,8 +265,12 @@ mod tests {
                 "12182 10.0.0.2:7001",
                 Some(Redirect::Ask("10.0.0.2".to_owned(), 7_001)),
             ),
-            ("TRYAGAIN", "Multiple keys", Some(Redirect::Wait)),
-            ("CLUSTERDOWN", "Hash slot not served", Some(Redirect::Wait)),
+            ("TRYAGAIN", "Multiple keys", Some(Redirect::TryAgain)),
+            (
+                "CLUSTERDOWN",
+                "Hash slot not served",
+                Some(Redirect::TryAgain),
+            ),
             ("LOADING", "Redis is loading", None),
             ("READONLY", "You can't write", None),
             ("NOSCRIPT", "No matching script", None),

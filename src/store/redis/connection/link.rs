@@ -1,4 +1,4 @@
-//! Where connections come from: one file for each kind of deployment.
+//! Connecting to each kind of deployment, and the links that result.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
-use super::cluster::Cluster;
+use super::cluster::{self, Cluster, ClusterNodes};
 #[cfg(feature = "sentinel")]
 use super::sentinel::{MasterWatcher, Sentinel};
-use super::single::Server;
+use super::single::{OnDisconnect, Server};
 
-/// Makes connections.
+/// Makes links to one deployment of Redis.
 pub(crate) enum Connector {
     Server(Box<Server>),
     #[cfg(feature = "sentinel")]
@@ -21,46 +21,44 @@ pub(crate) enum Connector {
     Cluster(Box<Cluster>),
 }
 
-/// What is to be told when a connection is lost.
-pub(crate) type OnDisconnect = Box<dyn Fn() + Send + Sync>;
-
-/// A connection, which does not make itself anew.
-pub(crate) enum Link {
-    /// To one server.
-    One(MultiplexedConnection),
-    /// To the one that is master.
+/// An established link, which does not reconnect.
+pub(super) enum Link {
+    Server(MultiplexedConnection),
+    /// A link to the master. The watcher reports a change of the master for as long as it lives.
     #[cfg(feature = "sentinel")]
     Master(
         MultiplexedConnection,
-        #[expect(dead_code, reason = "it only lives")] MasterWatcher,
+        #[expect(dead_code, reason = "held for its Drop")] MasterWatcher,
     ),
-    /// To all nodes of a cluster.
     #[cfg(feature = "cluster")]
-    Cluster(super::cluster::Nodes),
+    Cluster(ClusterNodes),
 }
 
 impl Connector {
-    /// Makes one connection, or says why there is none. Bounded in time.
-    pub(crate) async fn connect(
+    /// Makes one link. Every kind of deployment bounds the time of its attempt.
+    ///
+    /// A cluster fails commands some time after `deadline`; other links leave the deadline to
+    /// callers.
+    pub(super) async fn connect(
         &self,
         deadline: Duration,
-        on_loss: OnDisconnect,
+        on_disconnect: OnDisconnect,
     ) -> RedisResult<Link> {
         #[cfg(not(feature = "cluster"))]
         let _ = deadline;
         match self {
-            Self::Server(server) => server.connect(on_loss).await.map(Link::One),
+            Self::Server(server) => server.connect(on_disconnect).await.map(Link::Server),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => {
-                let (connection, lookout) = sentinel.connect(on_loss).await?;
-                Ok(Link::Master(connection, lookout))
+                let (connection, watcher) = sentinel.connect(on_disconnect).await?;
+                Ok(Link::Master(connection, watcher))
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => cluster.connect(deadline).await.map(Link::Cluster),
         }
     }
 
-    pub(crate) fn is_cluster(&self) -> bool {
+    pub(super) fn is_cluster(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => true,
@@ -70,9 +68,10 @@ impl Connector {
 }
 
 impl Link {
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+    /// Sends a command. An error reply of the server is an `Err`.
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let reply = match self {
-            Self::One(connection) => connection.clone().send_packed_command(command).await,
+            Self::Server(connection) => connection.clone().send_packed_command(command).await,
             #[cfg(feature = "sentinel")]
             Self::Master(connection, _) => connection.clone().send_packed_command(command).await,
             #[cfg(feature = "cluster")]
@@ -84,11 +83,11 @@ impl Link {
         }
     }
 
-    /// What asks the server that a command went to whether it is there, if that can be told.
-    pub(crate) fn probe(&self, command: &Cmd) -> Option<Cmd> {
+    /// Builds a liveness probe for the server that `command` was routed to, if that is known.
+    pub(super) fn probe_for(&self, command: &Cmd) -> Option<Cmd> {
         match self {
             #[cfg(feature = "cluster")]
-            Self::Cluster(_) => super::cluster::probe(command),
+            Self::Cluster(_) => cluster::probe_for(command),
             _ => {
                 let _ = command;
                 Some(redis::cmd("PING"))
@@ -96,12 +95,21 @@ impl Link {
         }
     }
 
-    pub(crate) fn is_of_cluster(&self) -> bool {
+    pub(super) fn is_cluster(&self) -> bool {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => true,
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+impl Connector {
+    /// A connector to the single server at a URL.
+    pub(super) fn to_server(url: &str) -> Self {
+        let info = redis::IntoConnectionInfo::into_connection_info(url).unwrap();
+        Self::Server(Box::new(Server::new(&info, None).unwrap()))
     }
 }
 

@@ -1,9 +1,13 @@
-//! Connections to Redis: to one server, to the master that Sentinel names, to a cluster.
+//! Connections to Redis: to a single server, to the master that Sentinel names, to a cluster.
+//!
+//! Knows the errors of the protocol, and nothing of checks.
 
 #[cfg(feature = "cluster")]
 mod cluster;
-mod handle;
+mod connection;
+mod established;
 mod link;
+mod per_connection;
 mod per_runtime;
 mod pool;
 mod reconnecting;
@@ -15,9 +19,11 @@ pub(crate) mod tls;
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Cluster;
-pub(crate) use handle::{Connection, ConnectionHandle, ConnectionIndex};
+pub(crate) use connection::{Acquired, Connection};
 pub(crate) use link::Connector;
+pub(crate) use per_connection::PerConnection;
 pub(crate) use per_runtime::PerRuntime;
+pub(crate) use pool::{ConnectionPool, KEYLESS};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Server;

@@ -1,7 +1,8 @@
-//! One of something for each tokio runtime.
+//! One value for each tokio runtime.
 //!
-//! A task dies with its runtime, while a store may be used from several, one after the other or at
-//! once. So what tasks drive is made once for each runtime, and forgotten when the runtime has ended.
+//! A task dies with its runtime, but a store may be used from several runtimes, in turn or at once.
+//! Whatever is driven by tasks is therefore made once for each runtime, and dropped after the
+//! runtime has shut down.
 
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
@@ -10,55 +11,52 @@ use tokio::runtime;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-/// Of each runtime that asks, its own.
+/// One value for each runtime that asked for one.
 pub(crate) struct PerRuntime<T> {
-    // Read on each call, written on the first of each runtime.
-    list: RwLock<Vec<OfRuntime<T>>>,
+    // Read by each call, written by the first call of each runtime.
+    entries: RwLock<Vec<RuntimeEntry<T>>>,
 }
 
-struct OfRuntime<T> {
+struct RuntimeEntry<T> {
     id: runtime::Id,
     value: T,
-    /// A task that lives as long as the runtime, or this entry.
-    life: AbortHandle,
+    /// A task that ends with the runtime, or with this entry.
+    liveness: AbortHandle,
 }
 
 impl<T: Clone> PerRuntime<T> {
-    /// What the runtime of this handle has, made now if it has nothing yet.
-    pub(crate) fn get_or_make<E>(
-        &self,
-        runtime: &Handle,
-        make: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
+    /// Returns the value of a runtime. Makes it on the first call, and drops those of ended
+    /// runtimes.
+    pub(crate) fn get_or_make(&self, runtime: &Handle, make: impl FnOnce() -> T) -> T {
         let id = runtime.id();
-        let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = list.iter().find(|of| of.id == id) {
-            return Ok(found.value.clone());
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = entries.iter().find(|entry| entry.id == id) {
+            return found.value.clone();
         }
-        drop(list);
+        drop(entries);
         self.make(runtime, make)
     }
 
-    fn make<E>(&self, runtime: &Handle, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    fn make(&self, runtime: &Handle, make: impl FnOnce() -> T) -> T {
         let id = runtime.id();
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
-        list.retain(|of| !of.life.is_finished());
-        if let Some(found) = list.iter().find(|of| of.id == id) {
-            return Ok(found.value.clone());
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|entry| !entry.liveness.is_finished());
+        if let Some(found) = entries.iter().find(|entry| entry.id == id) {
+            return found.value.clone();
         }
-        let value = make()?;
-        let life = runtime.spawn(std::future::pending::<()>()).abort_handle();
-        list.push(OfRuntime {
+        let value = make();
+        let liveness = runtime.spawn(std::future::pending::<()>()).abort_handle();
+        entries.push(RuntimeEntry {
             id,
             value: value.clone(),
-            life,
+            liveness,
         });
-        Ok(value)
+        value
     }
 
     #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.list.read().unwrap().len()
+    pub(super) fn len(&self) -> usize {
+        self.entries.read().unwrap().len()
     }
 }
 
@@ -71,13 +69,13 @@ impl<T> fmt::Debug for PerRuntime<T> {
 impl<T> Default for PerRuntime<T> {
     fn default() -> Self {
         Self {
-            list: RwLock::default(),
+            entries: RwLock::default(),
         }
     }
 }
 
-impl<T> Drop for OfRuntime<T> {
+impl<T> Drop for RuntimeEntry<T> {
     fn drop(&mut self) {
-        self.life.abort();
+        self.liveness.abort();
     }
 }

@@ -1,74 +1,152 @@
-//! The connections of a store: each runtime has so many of its own.
+//! The connections of a store.
 
-use std::convert::Infallible;
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::connection::{Connection, ExternalConnection};
 use super::link::Connector;
+use super::per_connection::PerConnection;
 use super::per_runtime::PerRuntime;
 use super::reconnecting::ReconnectingConnection;
 
-#[derive(Debug)]
-pub(crate) struct ConnectionPool {
-    source: Arc<Connector>,
-    /// For calls that take so long at most.
-    deadline: Duration,
-    first: PerRuntime<Arc<ReconnectingConnection>>,
-    others: Box<[PerRuntime<Arc<ReconnectingConnection>>]>,
+/// The index of the connection for commands that belong to no limiter and key.
+pub(crate) const KEYLESS: usize = 0;
+
+type RuntimeConnections = Arc<PerConnection<Arc<ReconnectingConnection>>>;
+
+/// The connections of a store, found by index: the same number for each runtime, or the one that
+/// the application passed in.
+pub(crate) enum ConnectionPool {
+    Reconnecting {
+        connector: Arc<Connector>,
+        count: NonZeroUsize,
+        /// The deadline of the calls that the connections are made for.
+        deadline: Duration,
+        per_runtime: PerRuntime<RuntimeConnections>,
+    },
+    External(Arc<dyn ExternalConnection>),
 }
 
 impl ConnectionPool {
-    pub(crate) fn new(source: Arc<Connector>, count: NonZeroUsize, deadline: Duration) -> Self {
-        Self {
-            source,
+    /// One connection for each runtime, made on first use.
+    pub(crate) fn new(connector: Connector, deadline: Duration) -> Self {
+        Self::reconnecting(Arc::new(connector), NonZeroUsize::MIN, deadline)
+    }
+
+    /// The one connection that the application passed in.
+    #[cfg(feature = "redis-1")]
+    pub(crate) fn external<C>(connection: C) -> Self
+    where
+        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self::External(Arc::new(connection))
+    }
+
+    fn reconnecting(connector: Arc<Connector>, count: NonZeroUsize, deadline: Duration) -> Self {
+        Self::Reconnecting {
+            connector,
+            count,
             deadline,
-            first: PerRuntime::default(),
-            others: (1..count.get()).map(|_| PerRuntime::default()).collect(),
+            per_runtime: PerRuntime::default(),
         }
     }
 
-    /// So many connections to the same place.
+    /// Returns a pool of `count` connections to the same deployment. An external connection stays
+    /// one.
     pub(crate) fn with_count(&self, count: NonZeroUsize) -> Self {
-        Self::new(Arc::clone(&self.source), count, self.deadline)
+        match self {
+            Self::Reconnecting {
+                connector,
+                deadline,
+                ..
+            } => Self::reconnecting(Arc::clone(connector), count, *deadline),
+            Self::External(external) => Self::External(Arc::clone(external)),
+        }
     }
 
-    /// As many connections to the same place, for calls that take so long at most.
-    pub(crate) fn with_deadline(&self, deadline: Duration) -> Self {
-        let count = NonZeroUsize::MIN.saturating_add(self.others.len());
-        Self::new(Arc::clone(&self.source), count, deadline)
+    /// Returns a pool for calls of this deadline. A connection to a cluster fails calls that take
+    /// longer than the deadline it was made for; all others leave the deadline to the callers and
+    /// are shared.
+    pub(crate) fn with_deadline(self: &Arc<Self>, new: Duration) -> Arc<Self> {
+        match &**self {
+            Self::Reconnecting {
+                connector,
+                count,
+                deadline,
+                ..
+            } if connector.is_cluster() && *deadline != new => {
+                Arc::new(Self::reconnecting(Arc::clone(connector), *count, new))
+            }
+            _ => Arc::clone(self),
+        }
     }
 
-    pub(crate) fn deadline(&self) -> Duration {
-        self.deadline
+    pub(crate) fn count(&self) -> NonZeroUsize {
+        match self {
+            Self::Reconnecting { count, .. } => *count,
+            Self::External(_) => NonZeroUsize::MIN,
+        }
     }
 
-    pub(crate) fn source(&self) -> &Connector {
-        &self.source
+    /// Whether the URL names a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        match self {
+            Self::Reconnecting { connector, .. } => connector.is_cluster(),
+            Self::External(_) => false,
+        }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        1 + self.others.len()
+    /// Returns the index of the connection that serves `number`, such as a fingerprint or a slot.
+    /// It is always the same.
+    pub(crate) fn index_for(&self, number: u64) -> usize {
+        usize::try_from(number % self.count().get() as u64).unwrap_or_default()
     }
 
-    /// The connection of this number, which the runtime that calls has.
-    pub(crate) fn slot(&self, number: usize) -> Arc<ReconnectingConnection> {
-        let other = number
-            .checked_sub(1)
-            .and_then(|other| self.others.get(other));
-        let slots = other.unwrap_or(&self.first);
-        let runtime = Handle::current();
-        let slot = slots.get_or_make(&runtime, || {
-            let slot = ReconnectingConnection::new(
-                Arc::clone(&self.source),
-                runtime.clone(),
-                self.deadline,
-            );
-            Ok::<_, Infallible>(Arc::new(slot))
-        });
-        slot.unwrap_or_else(|never| match never {})
+    /// Returns the connection of an index and a runtime.
+    pub(crate) fn get(&self, index: usize, runtime: &Handle) -> Connection {
+        match self {
+            Self::Reconnecting {
+                connector,
+                count,
+                deadline,
+                per_runtime,
+            } => {
+                let connections = per_runtime.get_or_make(runtime, || {
+                    Arc::new(PerConnection::new(*count, |_| {
+                        let (connector, runtime) = (Arc::clone(connector), runtime.clone());
+                        Arc::new(ReconnectingConnection::new(connector, runtime, *deadline))
+                    }))
+                });
+                Connection::Reconnecting(Arc::clone(connections.get(index)))
+            }
+            Self::External(external) => Connection::External(Arc::clone(external)),
+        }
+    }
+}
+
+/// The address, which also names the store in metrics.
+impl fmt::Debug for ConnectionPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reconnecting { connector, .. } => connector.fmt(f),
+            Self::External(_) => f.write_str("given"),
+        }
+    }
+}
+
+#[cfg(test)]
+impl ConnectionPool {
+    /// Returns the deadline that the connections of the current runtime are made for.
+    #[cfg(feature = "cluster")]
+    pub(in crate::store::redis) fn connection_deadline(&self) -> Duration {
+        match self.get(0, &Handle::current()) {
+            Connection::Reconnecting(connection) => connection.deadline(),
+            Connection::External(_) => unreachable!(),
+        }
     }
 }
 
@@ -77,14 +155,12 @@ mod tests {
     use tokio::runtime;
 
     use super::*;
-    use crate::store::redis::url as address;
 
     const DEADLINE: Duration = Duration::from_millis(100);
 
     fn pool() -> ConnectionPool {
-        let source = address::source("redis://127.0.0.1").unwrap();
-        let count = NonZeroUsize::new(2).unwrap();
-        ConnectionPool::new(Arc::new(source), count, DEADLINE)
+        let connector = Connector::to_server("redis://127.0.0.1");
+        ConnectionPool::new(connector, DEADLINE).with_count(NonZeroUsize::new(2).unwrap())
     }
 
     fn runtime() -> runtime::Runtime {
@@ -94,22 +170,29 @@ mod tests {
             .unwrap()
     }
 
+    fn get(pool: &ConnectionPool, index: usize) -> Connection {
+        pool.get(index, &Handle::current())
+    }
+
     #[test]
     fn the_connections_of_ended_runtimes_are_forgotten() {
         let pool = pool();
-        let living = runtime();
+        let alive = runtime();
         for _ in 0..5 {
-            living.block_on(async { pool.slot(1) });
-            runtime().block_on(async { pool.slot(1) });
+            alive.block_on(async { get(&pool, 1) });
+            runtime().block_on(async { get(&pool, 1) });
         }
-        assert_eq!((pool.first.len(), pool.others[0].len()), (0, 2));
+        let ConnectionPool::Reconnecting { per_runtime, .. } = &pool else {
+            unreachable!();
+        };
+        assert_eq!(per_runtime.len(), 2);
     }
 
     #[test]
     fn a_store_that_is_dropped_leaves_no_task() {
         let runtime = runtime();
         let pool = pool();
-        runtime.block_on(begin_to_connect(&pool));
+        runtime.block_on(start_connecting(&pool));
         let tasks = || runtime.metrics().num_alive_tasks();
         assert!(tasks() > 0);
         drop(pool);
@@ -124,29 +207,29 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_connection_of_a_runtime_that_ends_is_told() {
-        // It takes connections, and never says anything.
+    fn waiting_for_a_connection_of_a_runtime_that_ends_fails() {
+        // It accepts connections, and never replies.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let source = address::source(&format!("redis://{}", listener.local_addr().unwrap()));
-        let pool = ConnectionPool::new(Arc::new(source.unwrap()), NonZeroUsize::MIN, DEADLINE);
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let pool = ConnectionPool::new(Connector::to_server(&url), DEADLINE);
         let (own, other) = (runtime(), runtime());
-        own.block_on(begin_to_connect(&pool));
-        let slot = own.block_on(async { pool.slot(0) });
+        own.block_on(start_connecting(&pool));
+        let connection = own.block_on(async { get(&pool, 0) });
         drop(own);
         for _ in 0..3 {
-            let wait = slot.wait(Duration::from_secs(1));
+            let acquired = connection.acquire(Duration::from_secs(1));
             let within = Duration::from_secs(5);
-            let told = other.block_on(async { tokio::time::timeout(within, wait).await });
-            let error = told.expect("an answer").unwrap_err();
+            let acquired = other.block_on(async { tokio::time::timeout(within, acquired).await });
+            let error = acquired.expect("an answer").err().unwrap();
             assert!(error.to_string().contains("has ended"), "{error}");
         }
     }
 
-    async fn begin_to_connect(pool: &ConnectionPool) {
-        let slot = pool.slot(0);
-        let mut wait = std::pin::pin!(slot.wait(Duration::ZERO));
+    async fn start_connecting(pool: &ConnectionPool) {
+        let connection = get(pool, 0);
+        let mut acquired = std::pin::pin!(connection.acquire(Duration::ZERO));
         std::future::poll_fn(|context| {
-            assert!(wait.as_mut().poll(context).is_pending());
+            assert!(acquired.as_mut().poll(context).is_pending());
             std::task::Poll::Ready(())
         })
         .await;

@@ -1,97 +1,74 @@
-//! One connection that is kept: made when first used, given up when it serves no more, made again.
+//! A connection that reconnects: made on first use, replaced when it is lost.
 //!
-//! A connection to one server that is silent is asked whether it is still there, and meanwhile nothing
-//! is sent on it. It is asked as well, but used on, when a caller gives up so early that it cannot be
-//! told from silence: so it does not matter how impatient callers are. That to a cluster goes on, since other nodes answer: the node is asked, and a new
-//! connection takes the place of the old one when it is there.
+//! A connection to one server is probed when a command was not answered within its deadline.
+//! Nothing else is sent on it until the probe is answered. A caller that gives up earlier triggers
+//! a probe as well, but the connection stays in use meanwhile, so impatient callers do no harm.
 //!
-//! At most one attempt to connect is under way, whatever number of callers waits for it. A caller
-//! waits for no longer than its own deadline; the attempt goes on without it.
+//! A connection to a cluster stays in use while one of its nodes is probed, because the other nodes
+//! still answer. Its replacement takes over once it is established.
+//!
+//! At most one attempt to connect is in progress, however many callers wait for it. A caller waits
+//! until its own deadline; the attempt goes on without it.
 
 use std::mem::discriminant;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time;
 
-use super::link::{Connector, Link};
+use super::established::{Established, is_connection_lost};
+use super::link::Connector;
+use super::single::OnDisconnect;
 use crate::store::redis::protocol::errors as error;
 
-/// From a failed attempt, or from the last connection, to the next one: a server that comes back is
-/// found at once, one that refuses is not asked by each check.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The time from a failed attempt, or from the start of the previous connection, to the next
+/// attempt. A server that comes back is found at once, and one that refuses is not asked by each
+/// check.
+const RECONNECT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// For how long a server that refuses us as we are set up is believed: it writes such attempts down.
-const PAUSE_OF_SETUP: Duration = Duration::from_millis(250);
+/// The same after the server rejected our credentials or settings: it logs such attempts.
+const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
 
-/// How old a connection must be to be given up for what the server said: one that is made again and
-/// again at the wrong server would only add to what is wrong.
-const GIVE_UP_AFTER: Duration = Duration::from_millis(500);
+/// The shortest time that a probe has for its answer: more than the 200 ms after which Linux
+/// retransmits a lost packet.
+const MIN_PROBE_TIMEOUT: Duration = Duration::from_millis(300);
+const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection that is asked whether it is still there has for its answer, at least: more
-/// than the 200 ms after which Linux sends a lost packet again.
-const LEAST_PATIENCE: Duration = Duration::from_millis(300);
-const MOST_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The connection of one runtime, as it is now.
+/// One connection of one runtime, in its current state.
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
-    source: Arc<Connector>,
-    /// Whose the connection is, whatever runtime it is that a caller is polled or dropped in: tasks that
-    /// another one has may end, or stand still, while this one waits for what they do.
+    connector: Arc<Connector>,
+    /// The runtime that owns this connection. Background tasks run here, not on the caller's
+    /// runtime, which may shut down or stall first.
     runtime: Handle,
-    /// For calls that take so long at most.
+    /// The deadline of the calls that this connection is made for.
     deadline: Duration,
     state: watch::Sender<State>,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Nobody has asked for it, or the last attempt failed.
+    /// Not used yet, or the last attempt failed.
     Absent(Option<Failure>),
     Connecting,
     Established(Arc<Established>),
-    /// It has been silent for long, and is asked whether it is still there. Until that is known
-    /// nothing else is sent: it would be executed when the server wakes, for nobody.
-    Doubted(Arc<Established>),
+    /// Silent, and probed. Nothing else is sent until the probe ends: a hung server would execute
+    /// it after its callers have gone.
+    Probing(Arc<Established>),
 }
 
 #[derive(Debug)]
 struct Failure {
     error: RedisError,
-    believed_until: Instant,
+    /// Until then, the error is returned without another attempt.
+    retry_at: Instant,
 }
 
-/// A connection that was made.
-#[derive(Debug)]
-struct Established {
-    link: Link,
-    made: Instant,
-    /// Whether it is being asked whether it is still there, while others go on.
-    is_asked: AtomicBool,
-}
-
-impl Established {
-    fn new(link: Link, made: Instant) -> Arc<Self> {
-        Arc::new(Self {
-            link,
-            made,
-            is_asked: AtomicBool::new(false),
-        })
-    }
-
-    /// Whether it answers. An error of the server is an answer as well.
-    async fn answers(&self, probe: &Cmd, patience: Duration) -> bool {
-        let answer = time::timeout(patience, self.link.send(probe)).await;
-        answer.is_ok_and(|answer| !answer.is_err_and(|error| is_loss(&error)))
-    }
-}
-
-/// What one step of waiting for a connection comes to.
+/// The next step of a caller that waits for a connection.
 enum Step {
     Take(Arc<Established>),
     Fail(RedisError),
@@ -100,360 +77,316 @@ enum Step {
 }
 
 impl ReconnectingConnection {
-    /// The connection of a runtime.
-    pub(crate) fn new(source: Arc<Connector>, runtime: Handle, deadline: Duration) -> Self {
+    /// A connection owned by `runtime`. Does not connect yet.
+    pub(super) fn new(connector: Arc<Connector>, runtime: Handle, deadline: Duration) -> Self {
         let (state, _) = watch::channel(State::Absent(None));
         Self {
-            source,
+            connector,
             runtime,
             deadline,
             state,
         }
     }
 
-    /// The connection if it is there.
-    pub(crate) fn get(self: &Arc<Self>, deadline: Duration) -> Option<Acquired> {
+    /// Returns the connection if it is established.
+    pub(super) fn try_acquire(&self) -> Option<Arc<Established>> {
         match &*self.state.borrow() {
-            State::Established(up) => Some(self.live(Arc::clone(up), deadline)),
-            State::Absent(_) | State::Connecting | State::Doubted(_) => None,
+            State::Established(established) => Some(Arc::clone(established)),
+            State::Absent(_) | State::Connecting | State::Probing(_) => None,
         }
     }
 
-    /// The connection as soon as it is there, or why there is none.
-    pub(crate) async fn wait(self: &Arc<Self>, deadline: Duration) -> RedisResult<Acquired> {
-        if let Some(live) = self.get(deadline) {
-            return Ok(live);
+    /// Waits until the connection is established, or until an attempt fails.
+    pub(super) async fn acquire(self: &Arc<Self>) -> RedisResult<Arc<Established>> {
+        if let Some(established) = self.try_acquire() {
+            return Ok(established);
         }
         let mut changes = self.state.subscribe();
         loop {
             let step = changes.borrow_and_update().step();
             match step {
-                Step::Take(up) => return Ok(self.live(up, deadline)),
+                Step::Take(established) => return Ok(established),
                 Step::Fail(error) => return Err(error),
                 Step::Connect => {
-                    self.begin(|state| matches!(state, State::Absent(_)));
+                    self.start_connecting(|state| matches!(state, State::Absent(_)));
                 }
                 Step::Wait => {}
             }
-            // The sender is in the slot.
+            // Cannot fail: `self` holds the sender.
             let _ = changes.changed().await;
         }
     }
 
-    fn live(self: &Arc<Self>, up: Arc<Established>, deadline: Duration) -> Acquired {
-        let slot = Arc::clone(self);
-        Acquired { slot, up, deadline }
-    }
-
-    /// Begins an attempt to connect, if the state is one that wants it.
-    fn begin(self: &Arc<Self>, wants: impl FnOnce(&State) -> bool) {
+    /// Starts an attempt to connect if the state calls for one.
+    fn start_connecting(self: &Arc<Self>, is_due: impl FnOnce(&State) -> bool) {
         let mut not_before = None;
-        let begins = self.state.send_if_modified(|state| {
-            let wants = wants(state);
-            if wants {
-                not_before = state.connection().map(|up| up.made + PAUSE);
+        let starts = self.state.send_if_modified(|state| {
+            let is_due = is_due(state);
+            if is_due {
+                let previous = state.connection();
+                not_before = previous.map(|previous| previous.started_at + RECONNECT_BACKOFF);
                 *state = State::Connecting;
             }
-            wants
+            is_due
         });
-        if begins {
-            let duty = ConnectionTask::of(self);
-            self.runtime.spawn(duty.connect(not_before));
-        }
-    }
-
-    async fn make(self: &Arc<Self>) -> RedisResult<Arc<Established>> {
-        let (slot, made) = (Arc::downgrade(self), Instant::now());
-        let link = self
-            .source
-            .connect(self.deadline, on_loss(slot, made))
-            .await?;
-        Ok(Established::new(link, made))
-    }
-
-    /// A connection serves no more: the next one is made now, so that it is there when it is needed.
-    fn lose(self: &Arc<Self>, made: Instant) {
-        self.begin(|state| state.connection().is_some_and(|up| up.made == made));
-    }
-
-    /// Asks a connection that does not answer a command whether it is still there.
-    fn doubt(self: &Arc<Self>, up: &Arc<Established>, deadline: Duration, command: &Cmd) {
-        let Some(probe) = up.link.probe(command) else {
-            return;
-        };
-        let patience = deadline.clamp(LEAST_PATIENCE, MOST_PATIENCE);
-        let (slot, up) = (Arc::clone(self), Arc::clone(up));
-        if up.link.is_of_cluster() {
-            if !up.is_asked.swap(true, Ordering::Relaxed) {
-                self.runtime.spawn(slot.ask_node(up, probe, patience));
-            }
-        } else if self.exchange(&up, State::Established, State::Doubted) {
+        if starts {
             self.runtime
-                .spawn(ConnectionTask::of(self).ask(up, probe, patience));
+                .spawn(ConnectionTask::new(self).connect(not_before));
         }
     }
 
-    /// Asks a connection to one server, without a doubt: a caller gave up too early to tell whether it is
-    /// silent, and its answer is seen by nobody. Answers come in the order of the commands.
-    fn look_at(self: &Arc<Self>, up: &Arc<Established>, deadline: Duration, command: &Cmd) {
-        let Some(probe) = up.link.probe(command) else {
-            return;
-        };
-        if up.is_asked.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (slot, up) = (Arc::clone(self), Arc::clone(up));
-        self.runtime.spawn(async move {
-            if !up.answers(&probe, deadline / 2).await {
-                slot.doubt(&up, deadline, &probe);
-            }
-            up.is_asked.store(false, Ordering::Relaxed);
+    async fn connect(self: &Arc<Self>) -> RedisResult<Arc<Established>> {
+        let started_at = Instant::now();
+        let on_disconnect = reconnect_on_disconnect(Arc::downgrade(self), started_at);
+        let link = self.connector.connect(self.deadline, on_disconnect).await?;
+        Ok(Established::new(link, started_at))
+    }
+
+    /// Replaces the lost connection that started at `lost`. Connects now, so that the next caller
+    /// need not wait.
+    fn reconnect(self: &Arc<Self>, lost: Instant) {
+        self.start_connecting(|state| {
+            let current = state.connection();
+            current.is_some_and(|current| current.started_at == lost)
         });
     }
 
-    /// Asks a node of a cluster. The client of one does not notice a node that hangs: it would ask it
-    /// for ever, though another one has its slots by now. Until another one has, a new connection would
-    /// only have all nodes wait for that one.
-    async fn ask_node(self: Arc<Self>, up: Arc<Established>, probe: Cmd, patience: Duration) {
-        if !up.answers(&probe, patience).await
-            && up.made.elapsed() >= GIVE_UP_AFTER
-            && let Ok(new) = self.make().await
-            && new.answers(&probe, patience).await
-        {
-            self.exchange(&up, State::Established, |_| State::Established(new));
+    /// Reconnects because the server said that another one should be asked, unless this connection
+    /// is new. A connection to a cluster finds the masters on its own.
+    pub(super) fn give_up(self: &Arc<Self>, established: &Established) {
+        if !established.link.is_cluster() && established.is_old_enough_to_give_up() {
+            self.reconnect(established.started_at);
         }
-        up.is_asked.store(false, Ordering::Relaxed);
     }
 
-    /// Goes from one state of a connection to another one, if it is in that.
-    fn exchange(
+    /// Handles the failure of a command.
+    pub(super) fn on_failure(
+        self: &Arc<Self>,
+        established: &Arc<Established>,
+        failure: &RedisError,
+        deadline: Duration,
+        command: &Cmd,
+    ) {
+        if is_connection_lost(failure) {
+            if established.link.is_cluster() {
+                // It reconnects to its nodes on its own, if it can.
+                self.probe(established, deadline, command);
+            } else {
+                self.reconnect(established.started_at);
+            }
+        }
+        if error::is_replica(failure) {
+            self.give_up(established);
+        }
+    }
+
+    /// Handles a caller that gave up on a command after `waited`. The server may hang, which
+    /// neither the kernel nor the client would notice: they take its connection for good.
+    pub(super) fn on_unanswered(
+        self: &Arc<Self>,
+        established: &Arc<Established>,
+        waited: Duration,
+        deadline: Duration,
+        command: &Cmd,
+    ) {
+        if established.link.is_cluster() || waited >= deadline / 2 {
+            self.probe(established, deadline, command);
+        } else {
+            self.probe_in_use(established, deadline, command);
+        }
+    }
+
+    /// Probes a connection that did not answer a command. One to a single server is not used
+    /// meanwhile.
+    fn probe(self: &Arc<Self>, established: &Arc<Established>, deadline: Duration, command: &Cmd) {
+        let Some(probe) = established.link.probe_for(command) else {
+            return;
+        };
+        let timeout = deadline.clamp(MIN_PROBE_TIMEOUT, MAX_PROBE_TIMEOUT);
+        let (connection, established) = (Arc::clone(self), Arc::clone(established));
+        if established.link.is_cluster() {
+            if !established.is_probed.swap(true, Ordering::Relaxed) {
+                self.runtime
+                    .spawn(connection.probe_node(established, probe, timeout));
+            }
+        } else if self.transition(&established, State::Established, State::Probing) {
+            self.runtime
+                .spawn(ConnectionTask::new(self).probe(established, probe, timeout));
+        }
+    }
+
+    /// Probes a connection to a single server that stays in use: a caller gave up too early to tell
+    /// whether the server is silent. Replies come in the order of the commands, so the probe covers
+    /// that command.
+    fn probe_in_use(
+        self: &Arc<Self>,
+        established: &Arc<Established>,
+        deadline: Duration,
+        command: &Cmd,
+    ) {
+        let Some(probe) = established.link.probe_for(command) else {
+            return;
+        };
+        if established.is_probed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (connection, established) = (Arc::clone(self), Arc::clone(established));
+        self.runtime.spawn(async move {
+            if !established.answers(&probe, deadline / 2).await {
+                connection.probe(&established, deadline, &probe);
+            }
+            established.is_probed.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Probes one node of a cluster. The cluster client does not notice a node that hangs: it would
+    /// keep sending to it after another node took over its slots. Before that, a new connection
+    /// would only make all nodes wait for the hung one, so it has to answer the probe before it
+    /// takes over.
+    async fn probe_node(
+        self: Arc<Self>,
+        established: Arc<Established>,
+        probe: Cmd,
+        timeout: Duration,
+    ) {
+        if !established.answers(&probe, timeout).await
+            && established.is_old_enough_to_give_up()
+            && let Ok(new) = self.connect().await
+            && new.answers(&probe, timeout).await
+        {
+            self.transition(&established, State::Established, |_| {
+                State::Established(new)
+            });
+        }
+        established.is_probed.store(false, Ordering::Relaxed);
+    }
+
+    /// Moves from one state of a connection to another, if it is still in the first. Returns
+    /// whether it was.
+    fn transition(
         &self,
-        up: &Arc<Established>,
+        established: &Arc<Established>,
         from: impl Fn(Arc<Established>) -> State,
         to: impl FnOnce(Arc<Established>) -> State,
     ) -> bool {
-        let from = discriminant(&from(Arc::clone(up)));
+        let from = discriminant(&from(Arc::clone(established)));
         self.state.send_if_modified(|state| {
-            let is_it = state.connection().is_some_and(|now| Arc::ptr_eq(now, up));
-            let is_it = is_it && discriminant(state) == from;
-            if is_it {
-                *state = to(Arc::clone(up));
+            let current = state.connection();
+            let is_same = current.is_some_and(|current| Arc::ptr_eq(current, established))
+                && discriminant(state) == from;
+            if is_same {
+                *state = to(Arc::clone(established));
             }
-            is_it
+            is_same
         })
     }
 }
 
-/// A task in whose time others wait for what becomes of the connection.
+/// A background task whose result callers wait for.
 struct ConnectionTask {
-    slot: Arc<ReconnectingConnection>,
+    connection: Arc<ReconnectingConnection>,
     is_done: bool,
 }
 
 impl ConnectionTask {
-    fn of(slot: &Arc<ReconnectingConnection>) -> Self {
-        let slot = Arc::clone(slot);
-        let is_done = false;
-        Self { slot, is_done }
+    fn new(connection: &Arc<ReconnectingConnection>) -> Self {
+        Self {
+            connection: Arc::clone(connection),
+            is_done: false,
+        }
     }
 
     async fn connect(mut self, not_before: Option<Instant>) {
         if let Some(not_before) = not_before {
             time::sleep_until(not_before.into()).await;
         }
-        let state = match self.slot.make().await {
-            Ok(up) => State::Established(up),
+        let state = match self.connection.connect().await {
+            Ok(established) => State::Established(established),
             Err(error) => State::Absent(Some(Failure::new(error))),
         };
-        self.slot.state.send_replace(state);
+        self.connection.state.send_replace(state);
         self.is_done = true;
     }
 
-    async fn ask(mut self, up: Arc<Established>, probe: Cmd, patience: Duration) {
-        if up.answers(&probe, patience).await {
-            self.slot.exchange(&up, State::Doubted, State::Established);
+    async fn probe(mut self, established: Arc<Established>, probe: Cmd, timeout: Duration) {
+        if established.answers(&probe, timeout).await {
+            self.connection
+                .transition(&established, State::Probing, State::Established);
         } else {
-            self.slot.lose(up.made);
+            self.connection.reconnect(established.started_at);
         }
         self.is_done = true;
     }
 }
 
 impl Drop for ConnectionTask {
-    /// Before its end, it is the runtime that ends, and the connection with it. Who still waits, in
-    /// another one, would do so for ever.
+    /// Fails the callers on other runtimes when this one shuts down, and the connection with it.
+    /// They would wait forever otherwise.
     fn drop(&mut self) {
         if !self.is_done {
             let failure = Failure::new(error::runtime_has_ended());
-            self.slot.state.send_replace(State::Absent(Some(failure)));
+            let state = State::Absent(Some(failure));
+            self.connection.state.send_replace(state);
         }
     }
 }
 
-/// Tells a slot that the connection that was made then is lost.
-fn on_loss(slot: Weak<ReconnectingConnection>, made: Instant) -> Box<dyn Fn() + Send + Sync> {
+fn reconnect_on_disconnect(
+    connection: Weak<ReconnectingConnection>,
+    started_at: Instant,
+) -> OnDisconnect {
     Box::new(move || {
-        if let Some(slot) = slot.upgrade() {
-            slot.lose(made);
+        if let Some(connection) = connection.upgrade() {
+            connection.reconnect(started_at);
         }
     })
 }
 
-fn is_loss(error: &RedisError) -> bool {
-    error.is_unrecoverable_error() || error.is_timeout()
-}
-
 impl State {
-    /// The connection that is there, be it doubted.
+    /// The connection that there is, probed or not.
     fn connection(&self) -> Option<&Arc<Established>> {
         match self {
-            Self::Established(up) | Self::Doubted(up) => Some(up),
+            Self::Established(established) | Self::Probing(established) => Some(established),
             Self::Absent(_) | Self::Connecting => None,
         }
     }
 
     fn step(&self) -> Step {
         match self {
-            Self::Established(up) => Step::Take(Arc::clone(up)),
-            Self::Absent(Some(failure)) if Instant::now() < failure.believed_until => {
+            Self::Established(established) => Step::Take(Arc::clone(established)),
+            Self::Absent(Some(failure)) if Instant::now() < failure.retry_at => {
                 Step::Fail(failure.error.clone())
             }
             Self::Absent(_) => Step::Connect,
-            Self::Connecting | Self::Doubted(_) => Step::Wait,
+            Self::Connecting | Self::Probing(_) => Step::Wait,
         }
     }
 }
 
 impl Failure {
     fn new(error: RedisError) -> Self {
-        let pause = if error::is_of_setup(&error) {
-            PAUSE_OF_SETUP
+        let backoff = if error::is_of_setup(&error) {
+            MISCONFIGURED_BACKOFF
         } else {
-            PAUSE
+            RECONNECT_BACKOFF
         };
         Self {
             error,
-            believed_until: Instant::now() + pause,
+            retry_at: Instant::now() + backoff,
         }
-    }
-}
-
-/// A connection that is in use.
-#[derive(Debug)]
-pub(crate) struct Acquired {
-    slot: Arc<ReconnectingConnection>,
-    up: Arc<Established>,
-    deadline: Duration,
-}
-
-impl Acquired {
-    /// Sends a command, once.
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let mut sent = Sent {
-            on: self,
-            command,
-            at: Instant::now(),
-            is_answered: false,
-        };
-        let reply = self.up.link.send(command).await;
-        sent.is_answered = true;
-        if let Err(failure) = &reply
-            && is_loss(failure)
-        {
-            self.lose(command);
-        }
-        reply
-    }
-
-    /// Begins with a new connection, unless this one was made just now. That to a cluster looks for
-    /// the masters by itself.
-    pub(crate) fn give_up(&self) {
-        if !self.up.link.is_of_cluster() && self.up.made.elapsed() >= GIVE_UP_AFTER {
-            self.slot.lose(self.up.made);
-        }
-    }
-
-    fn lose(&self, command: &Cmd) {
-        let Self { slot, up, deadline } = self;
-        if up.link.is_of_cluster() {
-            // It connects to its nodes again by itself, if it can.
-            slot.doubt(up, *deadline, command);
-        } else {
-            slot.lose(up.made);
-        }
-    }
-}
-
-/// A command that was sent. If it is dropped before it was answered, the server may hang: neither
-/// the kernel nor the client notices that, which takes the connection of one for good.
-struct Sent<'a> {
-    on: &'a Acquired,
-    command: &'a Cmd,
-    at: Instant,
-    is_answered: bool,
-}
-
-impl Drop for Sent<'_> {
-    fn drop(&mut self) {
-        let Acquired { slot, up, deadline } = self.on;
-        if self.is_answered {
-            return;
-        }
-        // A node of a cluster is only asked.
-        if up.link.is_of_cluster() || self.at.elapsed() >= *deadline / 2 {
-            slot.doubt(up, *deadline, self.command);
-        } else {
-            slot.look_at(up, *deadline, self.command);
-        }
-    }
-}
-
-#[cfg(all(test, feature = "cluster"))]
-impl ReconnectingConnection {
-    pub(crate) fn deadline(&self) -> Duration {
-        self.deadline
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::pin::pin;
-    use std::task::Poll;
-
-    use super::*;
-    use crate::store::redis::test_server::RedisServer;
-    use crate::store::redis::url as address;
-
-    /// Sends a command, and does not wait for its answer.
-    async fn send_and_give_up(live: &Acquired) {
-        let command = redis::cmd("PING");
-        let mut sent = pin!(live.send(&command));
-        std::future::poll_fn(|context| {
-            assert!(sent.as_mut().poll(context).is_pending());
-            Poll::Ready(())
-        })
-        .await;
+impl ReconnectingConnection {
+    #[cfg(feature = "cluster")]
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
     }
 
-    #[tokio::test]
-    async fn commands_that_are_given_up_early_cast_no_doubt_on_a_connection_that_answers() {
-        let server = RedisServer::start();
-        let (source, deadline) = (
-            address::source(&server.url()).unwrap(),
-            Duration::from_secs(1),
-        );
-        let slot = Arc::new(ReconnectingConnection::new(
-            Arc::new(source),
-            Handle::current(),
-            deadline,
-        ));
-        let live = slot.wait(deadline).await.unwrap();
-        let states = slot.state.subscribe();
-        for _ in 0..3 {
-            send_and_give_up(&live).await;
-            // Nobody else uses the connection for so long that it would be silent if it had not answered.
-            time::sleep(deadline * 6 / 10).await;
-        }
-        assert!(!states.has_changed().unwrap());
+    /// Returns a function that tells whether the state has changed since now.
+    pub(super) fn watch_state(&self) -> impl Fn() -> bool + use<> {
+        let states = self.state.subscribe();
+        move || states.has_changed().unwrap()
     }
 }

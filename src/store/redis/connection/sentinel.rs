@@ -1,4 +1,4 @@
-//! Connections to the master that Redis Sentinel names, which is asked for each of them.
+//! Connections to the master that Redis Sentinel names. Each connection asks the sentinels first.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,28 +10,27 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time;
 use tokio::time::Instant;
 
-use super::link::OnDisconnect;
-use super::single::{Server, at, timed_out};
+use super::single::{OnDisconnect, Server, timed_out, with_address};
 
-/// How long the sentinels have to say who is master. One that hangs takes no longer, and is not waited
-/// for where most of them agree.
-const ASK_TIMEOUT: Duration = Duration::from_millis(250);
+/// The limit on a query of the sentinels. A sentinel that hangs takes no longer, and is not waited
+/// for if a majority agrees.
+const QUERY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How often the sentinels are asked whether the master is still the same. One that was replaced on
-/// purpose, or while it hung, takes itself for the master for ten seconds more.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the sentinels are asked whether the master is still the same. A master that was
+/// replaced on purpose, or while it hung, believes for ten more seconds that it is the master.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The sentinels, and how the master that they name is spoken to.
+/// The sentinels, and the settings for the master that they name.
 pub(crate) struct Sentinel {
     sentinels: Vec<Arc<Server>>,
-    /// What they call the master.
+    /// The sentinels' name for the master.
     service: Arc<str>,
-    /// How the master is spoken to; its address is that of a sentinel.
+    /// The settings for the master. The address in it is that of a sentinel.
     master: ConnectionInfo,
     protocol: Option<ProtocolVersion>,
 }
 
-/// The address of a master.
+/// The host and port of a master.
 type Address = (String, u16);
 
 impl Sentinel {
@@ -49,40 +48,48 @@ impl Sentinel {
         }
     }
 
-    /// A connection to the master, and what looks whether it stays that.
-    pub(crate) async fn connect(
+    /// Connects to the master, and watches whether it stays the master.
+    pub(super) async fn connect(
         &self,
-        on_loss: OnDisconnect,
+        on_disconnect: OnDisconnect,
     ) -> RedisResult<(MultiplexedConnection, MasterWatcher)> {
-        let on_loss: Arc<dyn Fn() + Send + Sync> = on_loss.into();
+        let on_disconnect: Arc<dyn Fn() + Send + Sync> = on_disconnect.into();
         let mut failure = timed_out();
-        // During a failover some name the old one, which may be gone, or a replica by now.
-        for address in self.masters().await? {
-            let when_lost = Arc::clone(&on_loss);
+        // During a failover, some sentinels name the old master, which may be gone or a replica by
+        // now.
+        for address in self.find_masters().await? {
+            let when_lost = Arc::clone(&on_disconnect);
             let connected = self.connect_to(&address, Box::new(move || when_lost()));
             match connected.await {
-                Ok(connection) => return Ok((connection, self.look_out(address, on_loss))),
+                Ok(connection) => {
+                    return Ok((connection, self.watch_master(address, on_disconnect)));
+                }
                 Err(error) => failure = error,
             }
         }
         Err(failure)
     }
 
-    /// Tells when most of the sentinels name another master than this one.
-    fn look_out(&self, master: Address, on_change: Arc<dyn Fn() + Send + Sync>) -> MasterWatcher {
-        let mut asked: Vec<Asked> = self.to_ask().collect();
+    /// Calls `on_change` once a majority of the sentinels names another master than this one.
+    fn watch_master(
+        &self,
+        master: Address,
+        on_change: Arc<dyn Fn() + Send + Sync>,
+    ) -> MasterWatcher {
+        let mut sentinels: Vec<SentinelClient> = self.clients().collect();
         let task = tokio::spawn(async move {
             loop {
-                time::sleep(LOOK_EVERY).await;
-                let mut named = Vec::new();
-                for sentinel in &mut asked {
-                    let answer = time::timeout(ASK_TIMEOUT, sentinel.ask()).await;
+                time::sleep(WATCH_INTERVAL).await;
+                let mut votes = Vec::new();
+                for sentinel in &mut sentinels {
+                    let answer = time::timeout(QUERY_TIMEOUT, sentinel.master_address()).await;
                     if let Ok(Ok(address)) = answer {
-                        note(&mut named, address);
+                        count_vote(&mut votes, address);
                     }
                 }
-                let most = named.into_iter().find(|(_, by)| *by > asked.len() / 2);
-                if most.is_some_and(|(address, _)| address != master) {
+                let majority = sentinels.len() / 2;
+                let elected = votes.into_iter().find(|(_, count)| *count > majority);
+                if elected.is_some_and(|(address, _)| address != master) {
                     return on_change();
                 }
             }
@@ -90,82 +97,83 @@ impl Sentinel {
         MasterWatcher(task.abort_handle())
     }
 
-    /// Who is master, as most of the sentinels say, and then who some say is.
-    async fn masters(&self) -> RedisResult<Vec<Address>> {
-        let mut asked = JoinSet::new();
-        for mut sentinel in self.to_ask() {
-            asked.spawn(async move { sentinel.ask().await });
+    /// Returns the addresses that the sentinels name, those with the most votes first.
+    async fn find_masters(&self) -> RedisResult<Vec<Address>> {
+        let mut queries = JoinSet::new();
+        for mut sentinel in self.clients() {
+            queries.spawn(async move { sentinel.master_address().await });
         }
-        let until = Instant::now() + ASK_TIMEOUT;
-        let mut named = Vec::<(Address, usize)>::new();
+        let until = Instant::now() + QUERY_TIMEOUT;
+        let mut votes = Vec::<(Address, usize)>::new();
         let mut failure = timed_out();
-        // Those that are still asked when this returns are asked no more.
-        while let Ok(Some(answer)) = time::timeout_at(until, asked.join_next()).await {
+        // Returning drops the queries that are still running.
+        while let Ok(Some(answer)) = time::timeout_at(until, queries.join_next()).await {
             match answer.unwrap_or_else(|_| Err(timed_out())) {
                 Ok(address) => {
-                    if note(&mut named, address) > self.sentinels.len() / 2 {
+                    if count_vote(&mut votes, address) > self.sentinels.len() / 2 {
                         break;
                     }
                 }
                 Err(error) => failure = error,
             }
         }
-        if named.is_empty() {
+        if votes.is_empty() {
             return Err(failure);
         }
-        named.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
-        Ok(named.into_iter().map(|(address, _)| address).collect())
+        votes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Ok(votes.into_iter().map(|(address, _)| address).collect())
     }
 
-    fn to_ask(&self) -> impl Iterator<Item = Asked> {
-        self.sentinels.iter().map(|sentinel| Asked {
+    fn clients(&self) -> impl Iterator<Item = SentinelClient> {
+        self.sentinels.iter().map(|sentinel| SentinelClient {
             sentinel: Arc::clone(sentinel),
             service: Arc::clone(&self.service),
             connection: None,
         })
     }
 
-    /// A connection to a server, if that takes itself for the master.
+    /// Connects to a server, and fails if it says that it is not the master.
     async fn connect_to(
         &self,
         address: &Address,
-        on_loss: OnDisconnect,
+        on_disconnect: OnDisconnect,
     ) -> RedisResult<MultiplexedConnection> {
         let (host, port) = address.clone();
-        let server = Server::new(&at(&self.master, host, port), self.protocol)?;
-        let connection = server.connect(on_loss).await?;
-        let mut asked = connection.clone();
+        let server = Server::new(&with_address(&self.master, host, port), self.protocol)?;
+        let connection = server.connect(on_disconnect).await?;
+        let mut queried = connection.clone();
         let role = redis::cmd("ROLE");
-        let role = time::timeout(ASK_TIMEOUT, asked.send_packed_command(&role)).await;
+        let role = time::timeout(QUERY_TIMEOUT, queried.send_packed_command(&role)).await;
         match role.map_err(|_| timed_out())?? {
             Value::Array(role) if role.first() != Some(&Value::BulkString(b"master".to_vec())) => {
-                Err(failed("the server that the sentinels name is no master"))
+                let text = "the server that the sentinels name is no master";
+                Err((ErrorKind::Io, text).into())
             }
-            // Where it may not be asked, it will tell when it is asked to write.
+            // Without the right to ask for the role, a replica shows with the first write.
             _ => Ok(connection),
         }
     }
 }
 
-/// Counts by how many an address is named.
-fn note(named: &mut Vec<(Address, usize)>, address: Address) -> usize {
-    if let Some((_, by)) = named.iter_mut().find(|(known, _)| *known == address) {
-        *by += 1;
-        return *by;
+/// Adds a vote for an address, and returns the number of its votes.
+fn count_vote(votes: &mut Vec<(Address, usize)>, address: Address) -> usize {
+    if let Some((_, count)) = votes.iter_mut().find(|(named, _)| *named == address) {
+        *count += 1;
+        return *count;
     }
-    named.push((address, 1));
+    votes.push((address, 1));
     1
 }
 
-/// A sentinel that is asked who is master, on a connection that is kept.
-struct Asked {
+/// A client of one sentinel, which keeps its connection until a query fails.
+struct SentinelClient {
     sentinel: Arc<Server>,
     service: Arc<str>,
     connection: Option<MultiplexedConnection>,
 }
 
-impl Asked {
-    async fn ask(&mut self) -> RedisResult<Address> {
+impl SentinelClient {
+    async fn master_address(&mut self) -> RedisResult<Address> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.sentinel.connect(Box::new(|| ())).await?,
@@ -173,9 +181,9 @@ impl Asked {
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
         let address: Option<Address> = command.query_async(&mut connection).await?;
-        // After a failure the next one is a new one.
+        // Put back after a success only: a failed query is followed by a new connection.
         self.connection = Some(connection);
-        address.ok_or_else(|| {
+        address.ok_or_else(|| -> RedisError {
             let text = "the sentinels know no master of this name";
             let service = self.service.to_string();
             (ErrorKind::InvalidClientConfig, text, service).into()
@@ -183,9 +191,9 @@ impl Asked {
     }
 }
 
-/// Looks whether a master stays the master, for as long as this lives.
+/// Watches whether a master stays the master. Stops on drop.
 #[derive(Debug)]
-pub(crate) struct MasterWatcher(AbortHandle);
+pub(super) struct MasterWatcher(AbortHandle);
 
 impl Drop for MasterWatcher {
     fn drop(&mut self) {
@@ -193,13 +201,9 @@ impl Drop for MasterWatcher {
     }
 }
 
-fn failed(text: &'static str) -> RedisError {
-    (ErrorKind::Io, text).into()
-}
-
 impl fmt::Debug for Sentinel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the whole of it: it holds passwords.
+        // Without `master`, which holds the password.
         write!(f, "{} by {:?}", self.service, self.sentinels)
     }
 }

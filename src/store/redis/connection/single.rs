@@ -1,4 +1,4 @@
-//! Connections to one server.
+//! Connections to a single server.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,71 +14,72 @@ use redis::{
 };
 use tokio::time;
 
-use super::link::OnDisconnect;
 use crate::store::redis::protocol::errors as error;
 
-/// How long it may take to have a connection, the handshake included: a server that hangs takes the
-/// connection and says nothing.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The limit on connecting, including the handshake: a server that hangs accepts the connection and
+/// never replies.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How many commands that no lane bounds wait for their answers at once: refunds, resets, and checks
-/// where batches are off.
-pub(crate) const CONCURRENT_COMMANDS: usize = 256;
+/// The limit on commands in flight. It bounds what batchers do not: refunds, resets, and checks
+/// while batches are off.
+const CONCURRENT_COMMANDS: usize = 256;
 
-/// How many commands wait for the socket before callers wait for them.
+/// The limit on commands that wait for the socket. Further commands make their callers wait.
 const QUEUED_COMMANDS: usize = 1_024;
 
-/// One server, and how it is spoken to.
+/// Called when a connection is lost.
+pub(super) type OnDisconnect = Box<dyn Fn() + Send + Sync>;
+
+/// A single server: its address, credentials and protocol.
 pub(crate) struct Server {
     client: Client,
-    /// How it is spoken to where it does not know RESP3, unless that was asked for.
-    in_resp2: Option<Client>,
+    /// For a server that does not know RESP3, unless the protocol was configured.
+    resp2_client: Option<Client>,
 }
 
 impl Server {
-    /// A server that is asked for RESP3, and where it refuses that spoken to in RESP2; or for one of
-    /// them only.
+    /// A server that speaks `protocol`, or else RESP3 with RESP2 as the alternative.
     pub(crate) fn new(
         info: &ConnectionInfo,
         protocol: Option<ProtocolVersion>,
     ) -> RedisResult<Self> {
-        let speaking = |protocol| {
+        let client = |protocol| {
             let settings = info.redis_settings().clone().set_protocol(protocol);
             let info = info.clone().set_redis_settings(settings);
             Client::open(info.set_tcp_settings(tcp_settings()))
         };
-        // RESP3 tells at once when a connection is lost, RESP2 with the next command.
+        // RESP3 reports a lost connection at once, RESP2 with the next command.
         Ok(Self {
-            client: speaking(protocol.unwrap_or(ProtocolVersion::RESP3))?,
-            in_resp2: match protocol {
-                None => Some(speaking(ProtocolVersion::RESP2)?),
+            client: client(protocol.unwrap_or(ProtocolVersion::RESP3))?,
+            resp2_client: match protocol {
+                None => Some(client(ProtocolVersion::RESP2)?),
                 Some(_) => None,
             },
         })
     }
 
-    pub(crate) async fn connect(
+    pub(super) async fn connect(
         &self,
-        on_loss: OnDisconnect,
+        on_disconnect: OnDisconnect,
     ) -> RedisResult<MultiplexedConnection> {
-        let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_loss));
+        let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_disconnect));
         connected.await.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    async fn try_connect(&self, on_loss: OnDisconnect) -> RedisResult<MultiplexedConnection> {
-        let connected = open(&self.client, on_loss).await;
-        match (connected, &self.in_resp2) {
-            (Err(refusal), Some(in_resp2)) if error::may_be_of_protocol(&refusal) => {
-                open(in_resp2, Box::new(|| ())).await
+    async fn try_connect(&self, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {
+        let connected = open(&self.client, on_disconnect).await;
+        match (connected, &self.resp2_client) {
+            (Err(failure), Some(resp2_client)) if error::may_be_of_protocol(&failure) => {
+                open(resp2_client, Box::new(|| ())).await
             }
             (connected, _) => connected,
         }
     }
 }
 
-async fn open(client: &Client, on_loss: OnDisconnect) -> RedisResult<MultiplexedConnection> {
+async fn open(client: &Client, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {
     let mut config = AsyncConnectionConfig::new()
-        // Bounded by those who call.
+        // The caller of each function applies the timeouts.
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(QUEUED_COMMANDS)
@@ -87,7 +88,7 @@ async fn open(client: &Client, on_loss: OnDisconnect) -> RedisResult<Multiplexed
     if settings.protocol() != ProtocolVersion::RESP2 {
         config = config.set_push_sender(move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                on_loss();
+                on_disconnect();
             }
             Ok::<_, ()>(())
         });
@@ -99,7 +100,7 @@ async fn open(client: &Client, on_loss: OnDisconnect) -> RedisResult<Multiplexed
 
 /// Returns the same settings for another host and port.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
-pub(crate) fn at(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+pub(super) fn with_address(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     let addr = match info.addr().clone() {
         ConnectionAddr::TcpTls {
             insecure,
@@ -116,14 +117,14 @@ pub(crate) fn at(info: &ConnectionInfo, host: String, port: u16) -> ConnectionIn
     info.clone().set_addr(addr)
 }
 
-pub(crate) fn timed_out() -> RedisError {
+pub(super) fn timed_out() -> RedisError {
     let text = format!("no connection within {CONNECT_TIMEOUT:?}");
     std::io::Error::new(std::io::ErrorKind::TimedOut, text).into()
 }
 
-/// A command is one small packet that is waited for, and a peer that is gone must be noticed: the
-/// kernel's own defaults take 15 minutes.
-pub(crate) fn tcp_settings() -> TcpSettings {
+/// TCP settings for small packets that callers wait for, and for a peer that may disappear: with
+/// the kernel's defaults, noticing that takes 15 minutes.
+pub(super) fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(10))
         .with_interval(Duration::from_secs(3))
@@ -138,7 +139,7 @@ pub(crate) fn tcp_settings() -> TcpSettings {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the whole of it: it holds the password.
+        // The address only: the client holds the password.
         write!(f, "{}", self.client.get_connection_info().addr())
     }
 }
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_prompt_and_notices_a_peer_that_is_gone() {
+    fn a_connection_is_prompt_and_notices_a_peer_that_disappeared() {
         let tcp = tcp_settings();
         assert!(tcp.nodelay() && tcp.keepalive().is_some());
         #[cfg(target_os = "linux")]

@@ -14,8 +14,8 @@ use super::timing::Reading;
 use super::trouble::{Denied, advice, denied};
 use crate::error::{Error, ErrorKind};
 use crate::store::redis::client::Client;
-use crate::store::redis::connection::ConnectionIndex;
-use crate::store::redis::redis_store::{RedisStore, within_deadline};
+use crate::store::redis::connection::KEYLESS;
+use crate::store::redis::redis_store::RedisStore;
 
 /// How long each question may take where the store's deadline is shorter: what is slow is to be found
 /// so, and not to be missed.
@@ -83,20 +83,19 @@ impl Asking {
         let deadline = client.deadline;
         let mut client = client.clone();
         client.deadline = deadline.max(PATIENCE);
-        client.connection = client.connection.with_deadline(client.deadline);
+        client.connections = client.connections.with_deadline(client.deadline);
         Self { client, deadline }
     }
 
     pub(crate) async fn ask(&self, command: &Cmd) -> Result<Value, Error> {
-        self.within(self.client.query(ConnectionIndex::default(), command))
-            .await
+        self.within(self.client.query(KEYLESS, command)).await
     }
 
     pub(crate) async fn within<T>(
         &self,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        within_deadline(&self.client, call).await
+        self.client.within_deadline(call).await
     }
 }
 

@@ -10,7 +10,7 @@ use super::trouble::{advice, code_of};
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::redis::connection::ConnectionIndex;
+use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::doctor::server;
 use crate::store::redis::protocol::{BatchEntry, EntryReply, unexpected};
 use crate::store::requests::Refund;
@@ -85,16 +85,9 @@ async fn charge_and_give_back(asking: &Asking, scratch: &Scratch) -> Result<Opti
 
 /// All algorithms, the log first. A minute: what is left behind, if anything is, goes after two.
 fn quotas() -> Quotas {
-    let algorithms = [
-        Algorithm::SlidingLog,
-        Algorithm::SortedSetLog,
-        Algorithm::SlidingCounter,
-        Algorithm::SlidingBuckets(6),
-        Algorithm::FixedWindow,
-        Algorithm::Gcra,
-    ];
+    let algorithms = Algorithm::ALL.iter().map(|facts| facts.with_buckets(6));
     let quotas = algorithms.map(|algorithm| Quota::per_minute(100).algorithm(algorithm));
-    Quotas::from(quotas)
+    quotas.collect()
 }
 
 /// Asks for one check, past what the store does to spare Redis calls.
@@ -104,7 +97,7 @@ pub(crate) async fn check(asking: &Asking, scratch: &Scratch, cost: u32) -> Resu
         count: 1,
     }];
     let decided = async {
-        let live = asking.client.wait(ConnectionIndex::default()).await?;
+        let live = asking.client.acquire(KEYLESS).await?;
         asking.client.decide(&live, &entries).await
     };
     let granted = asking.within(decided).await?;

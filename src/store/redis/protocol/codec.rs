@@ -99,7 +99,7 @@ pub(crate) fn decide(script: &Script, names: &KeyNames, entries: &[BatchEntry<'_
 
 /// How many stored counts quotas have.
 fn counts(quotas: &Quotas) -> usize {
-    quotas.counters().count()
+    quotas.strictest().count()
 }
 
 /// So many entries in a row that have the number of their plan, their cost and their count in common.
@@ -171,7 +171,7 @@ impl<'a> QuotaLists<'a> {
         encode::write_uint(out, self.plans.len() as u64)?;
         for plan in &self.plans {
             encode::write_uint(out, plan.len() as u64)?;
-            for (quota, counter) in plan.counted() {
+            for (quota, counter) in plan.with_counters() {
                 let algorithm = quota.counted_by();
                 encode::write_str(out, file_of(algorithm))?;
                 encode::write_uint(out, algorithm.parts())?;
@@ -211,7 +211,7 @@ pub(crate) fn credit(script: &Script, names: &KeyNames, give: &Credit<'_>) -> Cm
     let mut call = script.call(keys, args, NAME_LENGTH);
     names.write(give.subject, &mut call);
     call.arg(give.units());
-    for quota in give.quotas().counters() {
+    for quota in give.quotas().strictest() {
         let algorithm = quota.counted_by();
         call.write_arg(file_of(algorithm).as_bytes());
         call.arg(algorithm.parts());
@@ -230,19 +230,12 @@ fn life_of(quota: &Quota) -> u64 {
 
 /// The file in `lua/` that counts so.
 fn file_of(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::SlidingLog => "sliding_log",
-        Algorithm::SortedSetLog => "sorted_set_log",
-        Algorithm::SlidingCounter => "sliding_counter",
-        Algorithm::SlidingBuckets(_) => "sliding_buckets",
-        Algorithm::FixedWindow => "fixed_window",
-        Algorithm::Gcra => "gcra",
-    }
+    algorithm.facts().script
 }
 
 /// Whether what it charges is found again by a receipt: the units of a log are, by their time.
 fn gives_receipts(algorithm: Algorithm) -> bool {
-    !matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog)
+    algorithm.facts().needs_receipt
 }
 
 /// What the checks of one entry came to.

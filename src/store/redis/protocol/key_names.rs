@@ -28,7 +28,7 @@ const FORMAT: &str = "v1";
 const BLOCKS: &str = "blocks";
 
 /// The slots of a cluster, as its specification has them.
-const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 impl KeyNames {
     /// With a prefix of any text; encoded as keys are, so that it holds no braces, which would move
@@ -49,7 +49,7 @@ impl KeyNames {
 
     /// The names of a subject's stored counts, in the order of the counts.
     fn of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = KeyName<'a>> {
-        let counters = subject.quotas.counters();
+        let counters = subject.quotas.strictest();
         counters.map(move |quota| KeyName {
             names: self,
             subject,
@@ -139,13 +139,10 @@ struct StoredAs(Algorithm);
 
 impl fmt::Display for StoredAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Algorithm::SlidingLog => f.write_str("log"),
-            Algorithm::SortedSetLog => f.write_str("set"),
-            Algorithm::SlidingCounter => f.write_str("counter"),
-            Algorithm::SlidingBuckets(buckets) => write!(f, "buckets{buckets}"),
-            Algorithm::FixedWindow => f.write_str("fixed"),
-            Algorithm::Gcra => f.write_str("gcra"),
+        f.write_str(self.0.facts().key_tag)?;
+        match self.0.buckets() {
+            None => Ok(()),
+            Some(buckets) => write!(f, "{buckets}"),
         }
     }
 }

@@ -5,4 +5,4 @@ pub(crate) mod errors;
 mod key_names;
 
 pub(crate) use codec::*;
-pub(crate) use key_names::KeyNames;
+pub(crate) use key_names::{KeyNames, SLOTS};

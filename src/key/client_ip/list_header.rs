@@ -1,38 +1,38 @@
-//! What the proxies wrote, one entry after the other, from the last to the first.
+//! Headers to which each proxy appends an address, read from the last entry to the first.
 
 use std::net::IpAddr;
 
-use crate::key::client_ip::{forwarded, node};
+use super::{address, forwarded};
 
-/// The most bytes that are looked at, from the end: 32 hops are half of it in the longest notation
-/// that occurs.
+/// The bytes that are read, from the end of the list. 32 hops in the longest notation that occurs take half
+/// of them.
 const MAX_BYTES: usize = 8_192;
 
-/// In which form a proxy appends where a request came from.
+/// A header to which each proxy appends the address that a request came from.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum List {
+pub(super) enum ListHeader {
     XForwardedFor,
     /// RFC 7239.
     Forwarded,
 }
 
-impl List {
-    pub(super) fn header(self) -> &'static str {
+impl ListHeader {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",
             Self::Forwarded => "forwarded",
         }
     }
 
-    /// The address in an entry, if it can be read.
+    /// Reads the address of an entry.
     fn read(self, entry: &[u8]) -> Option<IpAddr> {
         match self {
-            Self::XForwardedFor => node::read(entry),
+            Self::XForwardedFor => address::read(entry),
             Self::Forwarded => forwarded::read(entry),
         }
     }
 
-    /// Where the last comma of a line is. Only `Forwarded` has quotes to mind.
+    /// Finds the last comma that separates entries. Only `Forwarded` has quotes.
     fn last_comma(self, line: &[u8]) -> Option<usize> {
         match self {
             Self::XForwardedFor => line.iter().rposition(|byte| *byte == b','),
@@ -41,20 +41,22 @@ impl List {
     }
 }
 
-/// The entries of all lines, from the last to the first. One that cannot be read is `None`; so is
-/// what lies beyond the bytes that are looked at, and then it is the last.
+/// The entries of all lines, from the last to the first.
+///
+/// An entry that cannot be read is `None`. Where the list is longer than [`MAX_BYTES`], the last item is
+/// `None` too.
 pub(super) struct Entries<'a, L> {
-    list: List,
+    header: ListHeader,
     lines: L,
-    /// What is left of the line that was begun.
+    /// The unread part of the current line.
     line: Option<&'a [u8]>,
     bytes_left: usize,
 }
 
 impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Entries<'a, L> {
-    pub(super) fn new(list: List, lines: L) -> Self {
+    pub(super) fn new(header: ListHeader, lines: L) -> Self {
         Self {
-            list,
+            header,
             lines,
             line: None,
             bytes_left: MAX_BYTES,
@@ -71,18 +73,18 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Entries<'a, L> {
         }
         let line = self.line.take().or_else(|| self.lines.next_back())?;
         let hidden = line.len().saturating_sub(self.bytes_left);
-        let (_, seen) = line.split_at_checked(hidden)?;
-        let entry = match self.list.last_comma(seen) {
+        let (_, visible) = line.split_at_checked(hidden)?;
+        let entry = match self.header.last_comma(visible) {
             Some(comma) => {
                 self.line = line.get(..hidden + comma);
-                seen.get(comma + 1..)
+                visible.get(comma + 1..)
             }
             None if hidden == 0 => Some(line),
             None => None,
         };
-        // An empty entry costs a byte too, so that lines without end are not gone through.
+        // An empty entry costs a byte too, so that the number of lines is bounded.
         let cost = entry.map_or(self.bytes_left, |entry| entry.len() + 1);
         self.bytes_left = self.bytes_left.saturating_sub(cost);
-        Some(entry.and_then(|entry| self.list.read(entry)))
+        Some(entry.and_then(|entry| self.header.read(entry)))
     }
 }

@@ -1,38 +1,40 @@
-//! A header that holds the address of the client and nothing else.
+//! Headers that hold the address of the client and nothing else.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::key::client_ip::node;
+use super::address;
 use crate::key::error::{KeyError, KeyErrorKind};
 
-/// Writes IPv6 without brackets and always a port, which only its name tells.
+/// Always contains a port and writes IPv6 without brackets. Only the name of the header says so.
 const WITH_PORT: &str = "cloudfront-viewer-address";
 
-/// Headers that hold a list, in which a single address cannot be told from a forged one.
+/// Headers that hold a list. A single address in one of them may be forged.
 const LISTS: [&str; 2] = ["x-forwarded-for", "forwarded"];
 
 /// A header with a single address.
 #[derive(Clone, Debug)]
-pub(super) struct Single {
+pub(super) struct SingleHeader {
     name: HeaderName,
     ambiguous: KeyError,
 }
 
-/// The content of the header.
+/// The content of a [`SingleHeader`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
+pub(super) enum SingleAddress {
     Absent,
     Unreadable,
     Address(IpAddr),
 }
 
-impl Single {
-    /// Fails with what is wrong about the name.
-    pub(super) fn new(given: &str) -> Result<Self, String> {
-        let name: HeaderName = given.parse().map_err(|_| {
-            format!("the header `{given}` cannot exist: give client_ip().header the name of one")
+impl SingleHeader {
+    /// Fails with the reason why the name cannot be used.
+    pub(super) fn new(configured: &str) -> Result<Self, String> {
+        let name: HeaderName = configured.parse().map_err(|_| {
+            format!(
+                "invalid header name `{configured}`: pass a valid one to key::client_ip().header"
+            )
         })?;
         if LISTS.contains(&name.as_str()) {
             return Err(format!(
@@ -47,23 +49,23 @@ impl Single {
         })
     }
 
-    pub(super) fn header(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.name.as_str()
     }
 
-    /// The content of the header, unless it is ambiguous.
-    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Read, KeyError> {
+    /// Reads the address. Fails if the header occurs twice or contains a list.
+    pub(super) fn read(&self, headers: &HeaderMap) -> Result<SingleAddress, KeyError> {
         let mut lines = headers.get_all(&self.name).iter();
         let line = match (lines.next(), lines.next()) {
-            (None, _) => return Ok(Read::Absent),
+            (None, _) => return Ok(SingleAddress::Absent),
             (Some(line), None) if !line.as_bytes().contains(&b',') => line.as_bytes(),
             (Some(_), _) => return Err(self.ambiguous.clone()),
         };
         let address = if self.name == WITH_PORT {
-            node::read_with_port(line)
+            address::read_with_port(line)
         } else {
-            node::read(line)
+            address::read(line)
         };
-        Ok(address.map_or(Read::Unreadable, Read::Address))
+        Ok(address.map_or(SingleAddress::Unreadable, SingleAddress::Address))
     }
 }

@@ -1,0 +1,68 @@
+//! Addresses as proxies write them: with a port, a zone, brackets.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Reads an address of `X-Forwarded-For` or of a header with a single address.
+///
+/// A port may follow. IPv6 may be in brackets, and must be where a port follows.
+pub(super) fn read(text: &[u8]) -> Option<IpAddr> {
+    let (address, port) = split_port(str::from_utf8(text).ok()?.trim_ascii())?;
+    port.is_none_or(is_port).then(|| address.to_canonical())
+}
+
+/// Reads an address that always has a port, even IPv6 without brackets, as in `CloudFront-Viewer-Address`:
+/// `2001:db8::1:443` is `2001:db8::1`.
+pub(super) fn read_with_port(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?.trim_ascii();
+    let (address, port) = text.rsplit_once(':')?;
+    let (address, None) = split_port(address)? else {
+        return None;
+    };
+    is_port(port).then(|| address.to_canonical())
+}
+
+/// Reads a node of `Forwarded` (RFC 7239, section 6): IPv6 is in brackets, and a port may be obfuscated.
+pub(super) fn read_node(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?;
+    let (address, port) = split_port(text)?;
+    let is_node = address.is_ipv4() || text.starts_with('[');
+    let is_port = |port: &str| is_port(port) || is_obfuscated(port);
+    (is_node && port.is_none_or(is_port)).then(|| address.to_canonical())
+}
+
+/// Splits off the port, if there is one, and reads the address.
+fn split_port(text: &str) -> Option<(IpAddr, Option<&str>)> {
+    if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let port = rest.strip_prefix(':');
+        let is_complete = rest.is_empty() || port.is_some();
+        return read_v6(address)
+            .filter(|_| is_complete)
+            .map(|address| (address, port));
+    }
+    match text.split_once(':') {
+        None => Some((read_v4(text)?, None)),
+        Some((_, rest)) if rest.contains(':') => Some((read_v6(text)?, None)),
+        Some((address, port)) => Some((read_v4(address)?, Some(port))),
+    }
+}
+
+/// Reads an IPv4 address. `std` rejects leading zeros, which some programs take for octal.
+fn read_v4(text: &str) -> Option<IpAddr> {
+    text.parse().ok().map(IpAddr::V4)
+}
+
+/// Reads an IPv6 address without its zone, which means something only on the host that wrote it.
+fn read_v6(text: &str) -> Option<IpAddr> {
+    let address = text.split_once('%').map_or(text, |(address, _)| address);
+    address.parse().ok().map(|address: Ipv6Addr| address.into())
+}
+
+fn is_port(text: &str) -> bool {
+    (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_obfuscated(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    text.strip_prefix('_')
+        .is_some_and(|name| !name.is_empty() && name.bytes().all(is_allowed))
+}

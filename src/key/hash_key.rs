@@ -1,0 +1,103 @@
+//! The keyed hash of values that must not be readable where they are stored.
+
+use std::fmt;
+
+use super::error::{KeyError, KeyErrorKind};
+
+/// The BLAKE3 contexts of one kind of value.
+///
+/// They separate its hashes from all others that anyone makes with BLAKE3. So a value that occurs in two
+/// places cannot be recognized by its hash.
+#[derive(Clone, Copy)]
+pub(super) struct HashContext {
+    plain: &'static str,
+    secret: &'static str,
+}
+
+pub(super) const HEADER: HashContext = HashContext {
+    plain: "tollgate 2026-11-21 value of a header",
+    secret: "tollgate 2026-11-21 value of a header, by a secret",
+};
+pub(super) const COOKIE: HashContext = HashContext {
+    plain: "tollgate 2026-11-21 value of a cookie",
+    secret: "tollgate 2026-11-21 value of a cookie, by a secret",
+};
+pub(super) const AUTHORIZATION: HashContext = HashContext {
+    plain: "tollgate 2026-11-21 credentials",
+    secret: "tollgate 2026-11-21 credentials, by a secret",
+};
+pub(super) const EXTENSION: HashContext = HashContext {
+    plain: "tollgate 2026-11-21 value of an extension",
+    secret: "tollgate 2026-11-21 value of an extension, by a secret",
+};
+
+/// The key of a hash: the same in all applications, or derived from a secret.
+#[derive(Clone, Copy)]
+pub(super) struct HashKey {
+    key: [u8; 32],
+    /// Whether the secret is empty, so that anyone can derive the key.
+    has_empty_secret: bool,
+}
+
+impl HashKey {
+    pub(super) fn new(context: HashContext) -> Self {
+        Self {
+            key: blake3::derive_key(context.plain, &[]),
+            has_empty_secret: false,
+        }
+    }
+
+    pub(super) fn from_secret(context: HashContext, secret: &[u8]) -> Self {
+        Self {
+            key: blake3::derive_key(context.secret, secret),
+            has_empty_secret: secret.is_empty(),
+        }
+    }
+
+    /// Fails if the secret is empty, for example an environment variable that is not set.
+    pub(super) fn check(&self) -> Result<(), KeyError> {
+        if self.has_empty_secret {
+            return Err(KeyError::new(
+                KeyErrorKind::Misconfigured,
+                "the secret of a key is empty: pass another one to `.secret(..)`, or do not call it",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn hash(&self, value: &[u8]) -> blake3::Hash {
+        blake3::keyed_hash(&self.key, value)
+    }
+
+    /// Hashes a value that is not contiguous.
+    pub(super) fn hasher(&self) -> blake3::Hasher {
+        blake3::Hasher::new_keyed(&self.key)
+    }
+}
+
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key, which may be a secret.
+        f.write_str("HashKey")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn one_value_has_a_different_hash_in_every_context() {
+        let contexts = [HEADER, COOKIE, AUTHORIZATION, EXTENSION];
+        let keys = contexts.into_iter().flat_map(|context| {
+            ["s", "t"]
+                .map(|secret| HashKey::from_secret(context, secret.as_bytes()))
+                .into_iter()
+                .chain([HashKey::new(context)])
+        });
+        let hashes: HashSet<_> = keys.map(|key| key.hash(b"hunter2")).collect();
+        assert_eq!(hashes.len(), 12);
+    }
+}

@@ -1,0 +1,86 @@
+//! Keys of IP addresses, in which a prefix of an IPv6 address counts as one client.
+
+use std::fmt;
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv6Addr};
+
+use arrayvec::ArrayString;
+
+use super::key::Key;
+use super::network::Network;
+use super::tag::Tag;
+
+const TAG: Tag<'static> = Tag::Kind("ip=");
+
+/// The number of leading bits that identify a client by its IPv6 address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ipv6Prefix(u8);
+
+impl Default for Ipv6Prefix {
+    /// Returns the longest prefix that providers give to one customer (RFC 6177). The customer has all the
+    /// addresses below it.
+    fn default() -> Self {
+        Self(64)
+    }
+}
+
+impl Ipv6Prefix {
+    /// Clamps the bits to 32 to 128.
+    pub(super) fn clamped(bits: u8) -> Self {
+        Self(bits.clamp(32, 128))
+    }
+
+    /// Returns the key of a client at this address.
+    ///
+    /// All bits of a NAT64 address (RFC 6052) count: each is one IPv4 client, and all of them share the
+    /// prefix.
+    pub(super) fn key_of(self, address: IpAddr) -> Key {
+        // Before the mask: otherwise all of IPv4 would be one client.
+        let address = address.to_canonical();
+        let text = match address {
+            IpAddr::V4(address) => AddressText::from(format_args!("{address}")),
+            IpAddr::V6(address) if self.0 >= 128 || is_nat64(address) => {
+                AddressText::from(format_args!("{address}"))
+            }
+            IpAddr::V6(address) => {
+                let masked = mask(address, self.0);
+                AddressText::from(format_args!("{masked}/{}", self.0))
+            }
+        };
+        let network = Network::of(unmap_nat64(address));
+        Key::tagged(TAG, text.0.as_bytes()).in_network(network)
+    }
+}
+
+/// Returns the IPv4 address that a NAT64 address stands for. Other addresses stay as they are.
+fn unmap_nat64(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(address) if is_nat64(address) => {
+            let [.., a, b, c, d] = address.octets();
+            IpAddr::from([a, b, c, d])
+        }
+        address => address,
+    }
+}
+
+/// The text of an address, on the stack.
+struct AddressText(ArrayString<64>);
+
+impl From<fmt::Arguments<'_>> for AddressText {
+    fn from(address: fmt::Arguments<'_>) -> Self {
+        let mut text = ArrayString::new();
+        // It fits: an IPv6 address with its prefix has at most 43 characters.
+        let _ = text.write_fmt(address);
+        Self(text)
+    }
+}
+
+/// Whether an address is in `64:ff9b::/96`: an IPv4 client, as hosts without IPv4 see it.
+fn is_nat64(address: Ipv6Addr) -> bool {
+    matches!(address.segments(), [0x64, 0xff9b, 0, 0, 0, 0, _, _])
+}
+
+fn mask(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+    Ipv6Addr::from(u128::from(address) & mask)
+}

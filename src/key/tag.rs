@@ -1,0 +1,50 @@
+//! Tags, which keep values from different places apart: `ip=`, `header:x-tenant-id=`.
+
+use std::fmt;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::stored_text::{encode, encoded};
+
+/// The place where a value was found. It stands before the value in the text of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tag<'a> {
+    /// A place that a request has once, with its `=`: `ip=`, `path=`, `authorization=`.
+    Kind(&'static str),
+    Named(&'a NamedTag),
+    /// The name of a type, or of a value of it.
+    Extension(&'a str),
+}
+
+impl Tag<'_> {
+    pub(super) fn write_to(self, text: &mut dyn Write) -> fmt::Result {
+        match self {
+            Self::Kind(kind) => text.write_str(kind),
+            Self::Named(tag) => text.write_str(&tag.0),
+            Self::Extension(name) => {
+                text.write_str("extension:")?;
+                encode(name.as_bytes(), text)?;
+                text.write_str("=")
+            }
+        }
+    }
+}
+
+/// The tag of one header or cookie, encoded once for all requests.
+#[derive(Clone, Debug)]
+pub(super) struct NamedTag(Arc<str>);
+
+impl NamedTag {
+    pub(super) fn header(name: &str) -> Self {
+        Self::new("header", name)
+    }
+
+    pub(super) fn cookie(name: &str) -> Self {
+        Self::new("cookie", name)
+    }
+
+    fn new(kind: &str, name: &str) -> Self {
+        let name = encoded(name.as_bytes());
+        Self(format!("{kind}:{name}=").into())
+    }
+}

@@ -1,0 +1,75 @@
+//! Keys of several parts: a tuple of extractors is an extractor.
+
+use http::request::Parts;
+
+use super::error::KeyError;
+use super::extractor::KeyExtractor;
+use super::key::Key;
+use super::reads::Reads;
+
+macro_rules! tuples {
+    ($(($head:ident $($tail:ident)+))*) => {$(
+        impl<$head: KeyExtractor, $($tail: KeyExtractor),+> KeyExtractor for ($head, $($tail),+) {
+            #[expect(non_snake_case, reason = "a part is named as its type")]
+            fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+                let ($head, $($tail),+) = self;
+                let key = $head.extract(parts)?;
+                $(let key = key.and(&$tail.extract(parts)?);)+
+                Ok(key)
+            }
+
+            #[expect(non_snake_case, reason = "a part is named as its type")]
+            fn reads(&self) -> Reads {
+                let ($head, $($tail),+) = self;
+                let reads = $head.reads();
+                $(let reads = reads.and($tail.reads());)+
+                reads
+            }
+        }
+    )*};
+}
+
+tuples!((A B) (A B C) (A B C D));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::error::KeyErrorKind;
+    use crate::key::test_request::{get, parts};
+    use crate::key::{from_fn, global, header};
+
+    #[test]
+    fn every_combination_of_parts_has_its_own_key() {
+        let key = (header("a").plain(), header("b").plain());
+        let key_of = |a, b| key.extract(&parts(&[("a", a), ("b", b)])).unwrap();
+        assert_eq!(key_of("1", "2").as_str(), "header:a=1,header:b=2");
+        assert_ne!(key_of("1,b=2", "3"), key_of("1", "2,b=3"));
+        let error = key.extract(&parts(&[("a", "1")])).unwrap_err();
+        assert_eq!(error.kind(), KeyErrorKind::Missing);
+    }
+
+    #[test]
+    fn parts_of_up_to_four_are_joined() {
+        let part = |value: &'static str| from_fn(move |_| Some(Key::from(value)));
+        let parts = get();
+        let key = (part("a"), part("b"), part("c"), part("d"))
+            .extract(&parts)
+            .unwrap();
+        assert_eq!(key.as_str(), "a,b,c,d");
+        let key = (part("a"), part("b"), part("c")).extract(&parts).unwrap();
+        assert_eq!(key.as_str(), "a,b,c");
+    }
+
+    #[test]
+    fn a_tuple_has_a_second_key_too() {
+        let key = (header("a"), header("b")).or(global());
+        assert_eq!(key.extract(&parts(&[("a", "1")])).unwrap(), Key::global());
+    }
+
+    #[test]
+    fn a_key_of_parts_is_that_of_its_parts_joined() {
+        let (a, b) = (header("a"), header("b"));
+        let found = (a.clone(), b.clone()).extract(&parts(&[("a", "1"), ("b", "2")]));
+        assert_eq!(found.unwrap(), a.of("1").and(&b.of("2")));
+    }
+}

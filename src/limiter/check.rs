@@ -1,0 +1,305 @@
+//! Checks: through the block list to the store, and from its answer to the decision.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::limiter::RateLimiter;
+use crate::decision::{Answer, Decision, DecisionBuilder, DecisionView, QuotaAnswer, Source};
+use crate::error::{Error, ErrorKind};
+use crate::key::Key;
+use crate::quota::{Quota, Quotas};
+use crate::store::{Check, StoreFuture, Subject};
+
+/// A check that was started.
+pub(crate) enum CheckProgress {
+    Done(Result<Decision, Error>),
+    /// Waits for its store: see [`RateLimiter::poll_check`].
+    Pending(PendingCheck),
+}
+
+/// A check that waits for its store.
+pub(crate) struct PendingCheck {
+    builder: DecisionBuilder,
+    answer: StoreFuture,
+}
+
+/// The longest wait before a refused check is repeated: other callers may refund units, and a failed
+/// store may have recovered.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+
+impl RateLimiter {
+    /// Charges one unit to `key`, if every quota has room for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_n`](Self::check_n).
+    pub fn check(&self, key: impl Into<Key>) -> impl Future<Output = Result<Decision, Error>> {
+        self.check_n(key, 1)
+    }
+
+    /// Charges `cost` units to `key`, if every quota has room for all of them.
+    ///
+    /// A cost of 0 charges nothing. If the future is dropped while a remote store is being asked, the
+    /// units may have been charged: they return when their window has passed.
+    ///
+    /// # Errors
+    ///
+    /// The store is not asked, and the error is
+    ///
+    /// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if the cost is above a limit, so that
+    ///   waiting would never help;
+    /// - [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log.
+    ///
+    /// Otherwise it is the error of the store, unless [`on_failure`](Self::on_failure) set another policy.
+    pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
+        // Not `complete`: a nested future would cost a check in memory 5 % more instructions.
+        let checked = match self.start_check_within_limits(key, cost) {
+            CheckProgress::Done(checked) => checked,
+            CheckProgress::Pending(mut check) => {
+                poll_fn(|cx| self.poll_check(&mut check, cx)).await
+            }
+        };
+        self.telemetry.checked(&checked);
+        checked
+    }
+
+    /// Returns what `key` has used and left, and when it resets, without charging it.
+    ///
+    /// It is a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) says little, and
+    /// [`remaining`](crate::DecisionView::remaining) says what would be admitted now.
+    /// [`Admin::peek`](crate::Admin::peek) also says whether the key is blocked.
+    ///
+    /// # Errors
+    ///
+    /// When the store fails.
+    pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.check_despite_block(&self.quotas, key, 0).await
+    }
+
+    /// Charges `cost` units to `key` as soon as there is room, and waits for it.
+    ///
+    /// For jobs that would rather be late than fail. The wait lasts as long as
+    /// [`retry_after`](crate::DecisionView::retry_after), and longer if another caller was faster. The
+    /// check is repeated at least once a second, since units may be refunded.
+    ///
+    /// A wait that would end later than `max_wait` after the call does not start: the refusal is
+    /// returned at once, with the wait that it would have taken.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_n`](Self::check_n).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::new(1, Duration::from_millis(20)));
+    /// let max_wait = Duration::from_secs(5);
+    /// for _ in 0..3 {
+    ///     assert!(limiter.until_ready("ada", 1, max_wait).await?.is_allowed());
+    /// }
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn until_ready(
+        &self,
+        key: impl Into<Key>,
+        cost: u32,
+        max_wait: Duration,
+    ) -> Result<Decision, Error> {
+        let key = key.into();
+        let started_at = Instant::now();
+        loop {
+            let started = self.start_check_within_limits(&key, cost);
+            let checked = self.complete(started).await;
+            let time_left = max_wait.saturating_sub(started_at.elapsed());
+            let decision = checked.as_ref().ok();
+            match decision.and_then(|decision| backoff_after(decision, time_left)) {
+                Some(backoff) => sleep(backoff).await,
+                None => {
+                    self.telemetry.checked(&checked);
+                    return checked;
+                }
+            }
+        }
+    }
+
+    /// Starts a check against the limiter's own quotas.
+    ///
+    /// Unlike [`check_n`](Self::check_n) it passes on a cost above a limit, which the store refuses for
+    /// good, with the current numbers.
+    #[inline(always)]
+    pub(crate) fn start_check(&self, key: impl Into<Key>, cost: u32) -> CheckProgress {
+        self.start_check_with(&self.quotas, key, cost)
+    }
+
+    /// Starts a check against these quotas.
+    #[inline(always)]
+    pub(crate) fn start_check_with(
+        &self,
+        quotas: &Quotas,
+        key: impl Into<Key>,
+        cost: u32,
+    ) -> CheckProgress {
+        let blocked_for = |subject: Subject<'_>| self.block_list.lookup(subject);
+        self.start(quotas, key, cost, blocked_for)
+    }
+
+    /// Starts a check, unless its cost is above a limit and so can never pass.
+    #[inline(always)]
+    pub(super) fn start_check_within_limits(
+        &self,
+        key: impl Into<Key>,
+        cost: u32,
+    ) -> CheckProgress {
+        match exceeded_limit(&self.quotas, cost) {
+            None => self.start_check(key, cost),
+            Some(limit) => CheckProgress::Done(Err(Error::cost_exceeds_limit(cost, limit))),
+        }
+    }
+
+    /// Checks against these quotas, even if the key is blocked.
+    pub(super) async fn check_despite_block(
+        &self,
+        quotas: &Quotas,
+        key: impl Into<Key>,
+        cost: u32,
+    ) -> Result<Decision, Error> {
+        let started = self.start(quotas, key, cost, |_| None);
+        self.complete(started).await
+    }
+
+    #[inline(always)]
+    fn start(
+        &self,
+        quotas: &Quotas,
+        key: impl Into<Key>,
+        cost: u32,
+        blocked_for: impl FnOnce(Subject<'_>) -> Option<Duration>,
+    ) -> CheckProgress {
+        let mut builder = DecisionBuilder::new();
+        let (key, answer) = builder.start(quotas, cost, self.id(), key);
+        let future = match answer_without_store(quotas, cost) {
+            Some(answer) => Some(StoreFuture::ready(answer)),
+            None => {
+                let subject = self.subject(quotas, key);
+                match blocked_for(subject) {
+                    None => self.store.check_in_place(Check { subject, cost }, answer),
+                    Some(left) => Some(StoreFuture::ready(Ok(blocked(quotas, cost, left)))),
+                }
+            }
+        };
+        match future.map(StoreFuture::try_ready) {
+            None => CheckProgress::Done(self.conclude(builder)),
+            Some(Ok(answer)) => CheckProgress::Done(self.finish(builder, answer)),
+            Some(Err(answer)) => CheckProgress::Pending(PendingCheck { builder, answer }),
+        }
+    }
+
+    /// Waits until a check is done.
+    pub(super) async fn complete(&self, started: CheckProgress) -> Result<Decision, Error> {
+        match started {
+            CheckProgress::Done(checked) => checked,
+            CheckProgress::Pending(mut check) => {
+                poll_fn(|cx| self.poll_check(&mut check, cx)).await
+            }
+        }
+    }
+
+    /// Polls a check that waits for its store. Do not poll it again once it is ready.
+    pub(crate) fn poll_check(
+        &self,
+        check: &mut PendingCheck,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        let answer = ready!(Pin::new(&mut check.answer).poll(cx));
+        Poll::Ready(self.finish(std::mem::take(&mut check.builder), answer))
+    }
+
+    /// Decides by the answer of the store, or by the failure policy if there is none.
+    fn finish(
+        &self,
+        mut builder: DecisionBuilder,
+        answer: Result<Answer, Error>,
+    ) -> Result<Decision, Error> {
+        match answer {
+            Ok(answer) => {
+                builder.set_answer(answer);
+                self.conclude(builder)
+            }
+            Err(error) => self.apply_failure_policy(builder, error),
+        }
+    }
+
+    /// Decides by the answer that was written to the builder.
+    #[inline(always)]
+    pub(super) fn conclude(&self, mut builder: DecisionBuilder) -> Result<Decision, Error> {
+        if let Err(answers) = builder.decide() {
+            let error = mismatch(answers, builder.quota_list().len());
+            return self.apply_failure_policy(builder, error);
+        }
+        let decision = builder.finish();
+        if let Some(on_failure) = &self.on_failure {
+            on_failure
+                .store_outages
+                .decided(&self.name, decision.source());
+        }
+        Ok(decision)
+    }
+}
+
+/// Returns how long to wait before a check is repeated. `None` if it was admitted, or if the wait would
+/// not help within `time_left`.
+pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Option<Duration> {
+    let retry_after = decision.retry_after()?;
+    (retry_after <= time_left).then_some(retry_after.min(MAX_BACKOFF))
+}
+
+/// Answers a check that the store cannot change: of no quota, or of a cost too large to charge at once.
+#[inline(always)]
+fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
+    if quotas.is_empty() {
+        return Some(Ok(Answer::new(Source::None, [])));
+    }
+    let max_cost = quotas.max_cost();
+    if cost <= max_cost {
+        return None;
+    }
+    // The store refuses a cost above a limit for good. Splitting it would not help.
+    if exceeded_limit(quotas, cost).is_some() {
+        return None;
+    }
+    Some(Err(Error::cost_too_large(cost, max_cost)))
+}
+
+/// Returns the lowest limit if the cost exceeds it, so that no wait makes the cost fit.
+#[inline(always)]
+pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
+    quotas.min_limit().filter(|limit| cost > *limit)
+}
+
+/// Refuses a check of a blocked key, regardless of what the key has used.
+///
+/// A cost above a limit has no wait: it does not pass after the block either.
+#[cold]
+pub(super) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
+    let wait = exceeded_limit(quotas, cost).is_none().then_some(left);
+    let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
+    Answer::new(Source::Block, quotas.iter().map(refused))
+}
+
+/// The error of a store that did not answer each quota.
+#[cold]
+pub(super) fn mismatch(answers: usize, quotas: usize) -> Error {
+    Error::new(
+        ErrorKind::InvalidReply,
+        format!("the store answered for {answers} of {quotas} quotas"),
+    )
+}

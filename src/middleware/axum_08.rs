@@ -1,0 +1,37 @@
+//! axum 0.8: `Reservation` as an extractor.
+//!
+//! No other file of this room names axum, so that the next major version gets a file beside this one.
+
+use std::convert::Infallible;
+
+use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+use http::StatusCode;
+use http::request::Parts;
+
+use super::reservation::Reservation;
+
+/// The response to a request without a reservation.
+const MISSING: (StatusCode, &str) = (
+    StatusCode::INTERNAL_SERVER_ERROR,
+    "no reservation: the rate limit of this route does not reserve\n",
+);
+
+/// Answers 500 where no layer [reserves](crate::RateLimitLayer::reserve).
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+impl<S: Sync> FromRequestParts<S> for Reservation {
+    type Rejection = (StatusCode, &'static str);
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get::<Self>().cloned().ok_or(MISSING)
+    }
+}
+
+/// Extracts `None` where no layer [reserves](crate::RateLimitLayer::reserve).
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+impl<S: Sync> OptionalFromRequestParts<S> for Reservation {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned())
+    }
+}

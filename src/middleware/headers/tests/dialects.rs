@@ -1,0 +1,121 @@
+//! Properties of several dialects.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::fixtures::{
+    DRAFTS, MILLISECOND, SECOND, admitted, both, burst, daily, decide, left, lines, used_up,
+    written,
+};
+use crate::decision::{Answer, Decision, QuotaAnswer, Source};
+use crate::middleware::headers::{Headers, IetfDraft, Place, Templates};
+use crate::quota::{Quota, Quotas};
+
+#[test]
+fn two_dialects_are_written_one_after_the_other() {
+    let x_ratelimit = Headers::x_ratelimit().delta_reset();
+    let draft_11 = Headers::ietf(IetfDraft::Draft11);
+    assert_eq!(
+        written(&x_ratelimit.clone().and(draft_11.clone()), &admitted()),
+        [
+            written(&x_ratelimit, &admitted()),
+            written(&draft_11, &admitted())
+        ]
+        .concat()
+    );
+}
+
+#[test]
+fn the_later_of_two_dialects_with_the_same_names_is_written() {
+    let drafts = [IetfDraft::Draft03, IetfDraft::Draft07].map(Headers::ietf);
+    assert_eq!(drafts[0].clone().and(drafts[1].clone()), drafts[1]);
+    let x = Headers::x_ratelimit;
+    assert_eq!(x().and(x().delta_reset()), x().delta_reset());
+    assert_eq!(x().delta_reset().and(x().epoch_reset()), x());
+    assert_eq!(x().delta_reset().epoch_reset(), x());
+    assert_eq!(x().and(Headers::none()), x());
+    assert_eq!(Headers::none().epoch_reset(), Headers::none());
+    assert_eq!(Headers::none().delta_reset(), Headers::none());
+}
+
+#[test]
+fn headers_can_be_left_out() {
+    assert!(written(&Headers::none(), &admitted()).is_empty());
+}
+
+#[test]
+fn without_a_count_nothing_is_reported() {
+    let quotas = Quotas::from(burst());
+    let answer = Answer::new(Source::None, [QuotaAnswer::admitted(0, Duration::ZERO)]);
+    let uncounted = Decision::new(&quotas, 1, answer).unwrap();
+    for decision in [decide([]), uncounted.into_view()] {
+        for draft in DRAFTS {
+            let headers = both(draft);
+            assert!(written(&headers, &decision).is_empty(), "{decision:?}");
+        }
+    }
+}
+
+#[test]
+fn no_wait_is_reported_where_none_helps() {
+    let never = |quota: Quota| (quota, QuotaAnswer::refused(0, None, Duration::ZERO));
+    let decision = decide([never(Quota::per_minute(0)), used_up(daily(), SECOND)]);
+    assert_eq!(
+        written(&Headers::ietf(IetfDraft::Draft11), &decision),
+        [
+            r#"ratelimit-policy: "search-1m";q=0;w=60, "daily";q=1000;w=86400"#,
+            r#"ratelimit: "search-1m";r=0, "daily";r=0;t=1"#,
+        ]
+    );
+    // There is no reset. Drafts 3 to 7 require one, and report the window.
+    assert_eq!(
+        written(&Headers::x_ratelimit().delta_reset(), &decision),
+        ["x-ratelimit-limit: 0", "x-ratelimit-remaining: 0"]
+    );
+    let epoch = Headers::x_ratelimit().epoch_reset();
+    assert_eq!(written(&epoch, &decision).len(), 2);
+    assert_eq!(
+        written(&Headers::ietf(IetfDraft::Draft07), &decision)[1],
+        "ratelimit: limit=0, remaining=0, reset=60"
+    );
+    for draft in [IetfDraft::Draft03, IetfDraft::Draft06] {
+        let fields = written(&Headers::ietf(draft), &decision);
+        assert!(
+            fields.contains(&"ratelimit-reset: 60".to_owned()),
+            "{fields:?}"
+        );
+    }
+}
+
+#[test]
+fn a_window_that_is_not_whole_seconds_is_left_out_or_rounded_up() {
+    let windows = [1, 999, 1_000, 1_500].map(|millis| millis * MILLISECOND);
+    let mut limits = 1..;
+    let decision = decide(windows.map(|window| {
+        let quota = Quota::new(limits.next().unwrap(), window);
+        left(quota, 1, window)
+    }));
+    let policies = |draft| written(&Headers::ietf(draft), &decision)[0].clone();
+    assert_eq!(
+        policies(IetfDraft::Draft11),
+        r#"ratelimit-policy: "search-1ms";q=1, "search-999ms";q=2, "search-1s";q=3;w=1, "search-1500ms";q=4"#
+    );
+    assert_eq!(
+        policies(IetfDraft::Draft07),
+        "ratelimit-policy: 1;w=1, 2;w=1, 3;w=1, 4;w=2"
+    );
+}
+
+#[test]
+fn other_quotas_than_the_prepared_ones_are_reported() {
+    let prepared = Quotas::from(Quota::per_minute(100));
+    let decision = decide([left(Quota::per_second(7), 6, SECOND)]);
+    for draft in DRAFTS {
+        let headers = Headers::ietf(draft);
+        let mut map = HeaderMap::new();
+        let templates = Templates::new(&headers, &"search".into(), &prepared);
+        templates.write(&decision, Place::Tightest, &mut map);
+        assert_eq!(lines(&map), written(&headers, &decision), "{draft:?}");
+    }
+}

@@ -1,0 +1,61 @@
+//! The fields of draft 11, by its examples.
+
+use std::time::Duration;
+
+use super::fixtures::{MILLISECOND, admitted, burst, decide, left, refused, used_up, written};
+use crate::decision::QuotaAnswer;
+use crate::middleware::headers::{Headers, IetfDraft};
+use crate::quota::Algorithm;
+
+#[test]
+fn draft_11_of_an_admitted_request_lists_all_policies() {
+    assert_eq!(
+        written(&Headers::ietf(IetfDraft::Draft11), &admitted()),
+        [
+            r#"ratelimit-policy: "burst";q=100;w=60, "daily";q=1000;w=86400"#,
+            r#"ratelimit: "burst";r=42;t=17, "daily";r=913;t=36000"#,
+        ]
+    );
+}
+
+#[test]
+fn draft_11_of_a_refused_request_lists_the_limits_that_refuse() {
+    assert_eq!(
+        written(&Headers::ietf(IetfDraft::Draft11), &refused()),
+        [
+            r#"ratelimit-policy: "burst";q=100;w=60, "daily";q=1000;w=86400"#,
+            r#"ratelimit: "burst";r=0;t=3"#,
+        ]
+    );
+}
+
+#[test]
+fn draft_11_reports_when_gcra_has_refilled_all_units() {
+    let gcra = |used, reset| {
+        let quota = burst().algorithm(Algorithm::Gcra);
+        let decision = decide([(quota, QuotaAnswer::admitted(used, reset))]);
+        written(&Headers::ietf(IetfDraft::Draft11), &decision)[1].clone()
+    };
+    // A unit is back every 600 ms, so 7 of them in 4.2 s.
+    assert_eq!(gcra(7, 100 * MILLISECOND), r#"ratelimit: "burst";r=93;t=5"#);
+    assert_eq!(
+        gcra(100, 600 * MILLISECOND),
+        r#"ratelimit: "burst";r=0;t=60"#
+    );
+    let refused = used_up(burst().algorithm(Algorithm::Gcra), 300 * MILLISECOND);
+    assert_eq!(
+        written(&Headers::ietf(IetfDraft::Draft11), &decide([refused]))[1],
+        r#"ratelimit: "burst";r=0;t=1"#
+    );
+}
+
+#[test]
+fn an_effective_window_of_no_seconds_is_left_out() {
+    for algorithm in [Algorithm::Gcra, Algorithm::SlidingLog] {
+        let untouched = left(burst().algorithm(algorithm), 100, Duration::ZERO);
+        assert_eq!(
+            written(&Headers::ietf(IetfDraft::Draft11), &decide([untouched]))[1],
+            r#"ratelimit: "burst";r=100"#
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Headers that an inner layer or service has written before.
+
+use http::{HeaderMap, HeaderName};
+
+use super::fixtures::{
+    DRAFTS, SECOND, admitted, both, decide, left, lines, refused, write, written,
+};
+use crate::middleware::headers::{Headers, IetfDraft, Place};
+use crate::quota::Quota;
+
+#[test]
+fn no_list_is_appended_to_a_field_in_another_syntax() {
+    // As a service behind a gateway sets them: a draft-7 dictionary does not parse with a list.
+    let service_fields = [
+        ("ratelimit", "limit=100, remaining=42, reset=17"),
+        ("ratelimit-policy", "100;w=60"),
+    ];
+    let mut map = HeaderMap::new();
+    for (name, value) in service_fields {
+        map.insert(name, value.parse().unwrap());
+    }
+    for place in [Place::Tightest, Place::Behind] {
+        write(
+            &Headers::ietf(IetfDraft::Draft11),
+            &refused(),
+            place,
+            &mut map,
+        );
+        assert_eq!(
+            lines(&map),
+            service_fields.map(|(name, value)| format!("{name}: {value}"))
+        );
+    }
+    // Likewise, no unnamed policy is appended to named ones.
+    let mut map = HeaderMap::new();
+    write(
+        &Headers::ietf(IetfDraft::Draft11),
+        &admitted(),
+        Place::Tightest,
+        &mut map,
+    );
+    write(
+        &Headers::ietf(IetfDraft::Draft06),
+        &refused(),
+        Place::Behind,
+        &mut map,
+    );
+    assert_eq!(
+        lines(&map),
+        written(&Headers::ietf(IetfDraft::Draft11), &admitted())
+    );
+}
+
+/// Returns a map in which an inner layer has written, and the service before it.
+fn written_inside(headers: &Headers) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for name in ["x-ratelimit-limit", "ratelimit-limit"] {
+        map.insert(name, "from the service".parse().unwrap());
+    }
+    let inside = decide([left(Quota::per_second(5), 4, SECOND)]);
+    write(headers, &inside, Place::Tightest, &mut map);
+    map
+}
+
+#[test]
+fn a_tighter_layer_replaces_single_values_and_adds_to_lists() {
+    for draft in DRAFTS {
+        let headers = both(draft);
+        let mut map = written_inside(&headers);
+        let inside = map.clone();
+        write(&headers, &refused(), Place::Tightest, &mut map);
+        let alone = written(&headers, &refused());
+        for name in map.keys() {
+            let values: Vec<_> = map.get_all(name).iter().collect();
+            let own = |value| alone.contains(&format!("{name}: {value}"));
+            let [rest @ .., last] = &*values else {
+                panic!("{name} has no value");
+            };
+            if is_list(name, draft) {
+                let before: Vec<_> = inside.get_all(name).iter().collect();
+                assert_eq!(rest, before, "{draft:?}, {name}");
+            } else {
+                // The service keeps a field that only another dialect has.
+                assert!(rest.is_empty(), "{draft:?}, {name}: {values:?}");
+            }
+            let is_foreign = name == "ratelimit-limit"
+                && matches!(draft, IetfDraft::Draft07 | IetfDraft::Draft11);
+            assert_eq!(
+                own(last.to_str().unwrap()),
+                !is_foreign,
+                "{draft:?}, {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_layer_behind_a_tighter_one_only_adds_to_lists() {
+    for draft in DRAFTS {
+        let headers = both(draft);
+        let mut map = written_inside(&headers);
+        let inside = map.clone();
+        write(&headers, &admitted(), Place::Behind, &mut map);
+        for name in map.keys() {
+            let before = inside.get_all(name).iter().count();
+            let lines = map.get_all(name).iter().count();
+            let added = usize::from(is_list(name, draft));
+            assert_eq!(lines, before + added, "{draft:?}, {name}");
+            assert_eq!(map[name], inside[name], "{draft:?}, {name}");
+        }
+    }
+}
+
+fn is_list(name: &HeaderName, draft: IetfDraft) -> bool {
+    name == "ratelimit-policy" || name == "ratelimit" && draft == IetfDraft::Draft11
+}

@@ -1,0 +1,68 @@
+//! `X-RateLimit-*`.
+
+use super::fixtures::{SECOND, admitted, both, decide, refused, written};
+use crate::decision::QuotaAnswer;
+use crate::middleware::headers::x_ratelimit::since_epoch;
+use crate::middleware::headers::{Headers, IetfDraft, whole_seconds};
+use crate::quota::Quota;
+
+#[test]
+fn x_ratelimit_reports_limit_remaining_and_reset() {
+    let headers = Headers::x_ratelimit().delta_reset();
+    assert_eq!(
+        written(&headers, &admitted()),
+        [
+            "x-ratelimit-limit: 100",
+            "x-ratelimit-remaining: 42",
+            "x-ratelimit-reset: 17",
+        ]
+    );
+    assert_eq!(
+        written(&headers, &refused()),
+        [
+            "x-ratelimit-limit: 100",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-reset: 3",
+        ]
+    );
+}
+
+#[test]
+fn an_epoch_reset_names_the_second() {
+    let before = whole_seconds(since_epoch());
+    let fields = written(&Headers::x_ratelimit().epoch_reset(), &admitted());
+    let reset = fields[2].strip_prefix("x-ratelimit-reset: ").unwrap();
+    let reset: u64 = reset.parse().unwrap();
+    assert!(
+        (before + 16..=before + 19).contains(&reset),
+        "{reset}, {before}"
+    );
+}
+
+#[test]
+fn the_default_is_x_ratelimit_with_an_epoch_reset() {
+    assert_eq!(Headers::default(), Headers::x_ratelimit());
+    assert_eq!(Headers::default(), Headers::x_ratelimit().epoch_reset());
+    let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}"));
+    let fields = written(&Headers::default(), &admitted());
+    let written_names = fields.iter().map(|line| line.split(':').next().unwrap());
+    assert_eq!(written_names.collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn x_ratelimit_reports_no_units_on_a_refusal() {
+    // A request of ten units, of which the quota has three: clients wait only at 0.
+    let quota = Quota::per_minute(100).named("burst");
+    let refused = QuotaAnswer::refused(97, Some(SECOND), SECOND);
+    let decision = decide([(quota, refused)]);
+    assert_eq!(
+        written(&both(IetfDraft::Draft11), &decision),
+        [
+            "x-ratelimit-limit: 100",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-reset: 1",
+            r#"ratelimit-policy: "burst";q=100;w=60"#,
+            r#"ratelimit: "burst";r=3;t=1"#,
+        ]
+    );
+}

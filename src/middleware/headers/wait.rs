@@ -1,0 +1,43 @@
+//! The wait that headers report, in whole seconds.
+
+use std::time::Duration;
+
+use crate::decision::QuotaDecision;
+
+/// Rounds up, so that a client that waits this long is not refused again.
+pub(in crate::middleware) fn whole_seconds(duration: Duration) -> u64 {
+    let part = u64::from(duration.subsec_nanos() > 0);
+    duration.as_secs().saturating_add(part)
+}
+
+/// Returns the time until this request is admitted, or if it is, until more units are left.
+///
+/// `None` means that no wait helps.
+pub(super) fn reported_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
+    if quota.is_allowed() {
+        Some(quota.reset_after())
+    } else {
+        quota.retry_after()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        for (millis, seconds) in [
+            (0, 0),
+            (1, 1),
+            (999, 1),
+            (1_000, 1),
+            (1_001, 2),
+            (59_999, 60),
+        ] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
+        }
+        assert_eq!(whole_seconds(Duration::from_nanos(1)), 1);
+        assert_eq!(whole_seconds(Duration::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,52 @@
+//! The headers that every rejection gets, with any responder.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response};
+
+use super::grpc;
+use super::rejection::{Rejection, RejectionReason};
+use super::text::HEADERS;
+use crate::middleware::headers::{Place, Templates, number_value, whole_seconds};
+
+impl Rejection {
+    /// Adds the headers of every rejection to a response, and this rejection to its extensions.
+    pub(in crate::middleware) fn complete(
+        self,
+        templates: &Templates,
+        response: &mut Response<Bytes>,
+    ) {
+        let headers = response.headers_mut();
+        // Once, for these headers and for those that others add.
+        headers.reserve(HEADERS);
+        // RFC 6585, section 4, forbids caches to store a 429, but not all of them comply.
+        headers
+            .entry(CACHE_CONTROL)
+            .or_insert(HeaderValue::from_static("no-store"));
+        if let Some(wait) = self.retry_after() {
+            headers
+                .entry(RETRY_AFTER)
+                .or_insert_with(|| number_value(whole_seconds(wait).max(1)));
+        }
+        if let RejectionReason::Refused(decision) = self.reason() {
+            templates.write(decision, Place::Tightest, headers);
+        }
+        response.extensions_mut().insert(self);
+    }
+
+    /// Lengthens the wait in a response to that of an outer layer, which admits nothing before.
+    pub(in crate::middleware) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
+        let inner = headers.get(RETRY_AFTER).and_then(parse_seconds);
+        if inner.is_some_and(|inner| inner < wait) {
+            headers.insert(RETRY_AFTER, number_value(whole_seconds(wait)));
+        }
+        grpc::lengthen_wait(self, wait, headers);
+    }
+}
+
+fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
+    let seconds = value.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}

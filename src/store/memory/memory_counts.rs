@@ -1,0 +1,189 @@
+//! The counts of a memory store: a bounded number of keys, and what happens when they are full.
+
+use super::counters::DROPPABLE_PART;
+use super::overflow::Overflow;
+use super::shard::Shard;
+use super::table::Table;
+use crate::clock::Clock;
+use crate::decision::{Answer, CountScope, Source};
+use crate::error::{Error, ErrorKind};
+use crate::key::Fingerprint;
+use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
+use crate::telemetry::StoreMeter;
+
+/// The number of keys that a store holds by default: with a quota of 100 units, about 100 MB when every
+/// key is at its limit, and a tenth of that in common traffic.
+pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
+
+/// The counts of a bounded number of keys, by the same rules as in Redis.
+///
+/// They are the whole of a [`MemoryStore`](crate::MemoryStore) but its list of blocked keys, and what
+/// other stores fall back on.
+pub(crate) struct MemoryCounts {
+    meter: StoreMeter,
+    clock: Clock,
+    max_keys: usize,
+    pub(super) keys: Table,
+    overflow: Overflow,
+}
+
+impl MemoryCounts {
+    /// Creates empty counts for at most `max_keys` keys; at least one.
+    pub(crate) fn new(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
+        let max_keys = max_keys.max(1);
+        Self {
+            meter,
+            clock,
+            max_keys,
+            keys: Table::new(max_keys, DROPPABLE_PART),
+            overflow: Overflow::new(max_keys),
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(super) fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    /// Returns the number of keys, idle ones included.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Decides a check, and writes the answer in place.
+    ///
+    /// # Errors
+    ///
+    /// An error of kind [`ErrorKind::Full`] if there is no room for a new key.
+    #[inline]
+    pub(crate) fn check(&self, check: Check<'_>, answer: &mut Answer) -> Result<(), Error> {
+        let name = check.subject.fingerprint();
+        let (mut shard, now) = self.keys.lock_now(name, &self.clock);
+        let len_before = shard.len();
+        shard.sweep_occasionally(now);
+        answer.clear(now, Source::Memory);
+        let has_room = match shard.get_mut(name) {
+            Some(counters) => {
+                counters.check(check, now, answer);
+                true
+            }
+            None => self.check_new_key(&mut shard, check, now, answer),
+        };
+        self.record_len(len_before, shard.len());
+        if has_room { Ok(()) } else { Err(self.full()) }
+    }
+
+    /// Decides a check of a key without counts of its own.
+    ///
+    /// The shard of the key stays locked, so that no other check of the key makes room for it
+    /// meanwhile.
+    #[inline(never)]
+    fn check_new_key(
+        &self,
+        shard: &mut Shard,
+        check: Check<'_>,
+        now: u64,
+        answer: &mut Answer,
+    ) -> bool {
+        let Self {
+            overflow, clock, ..
+        } = self;
+        if overflow.check_active(check, clock, answer)
+            || shard.check_new_key(check.subject.fingerprint(), check, now, answer)
+        {
+            return true;
+        }
+        if overflow.should_warn(now) {
+            tracing::warn!(target: "tollgate::diagnostics",
+                "the memory store is full of {} keys near their limits: new keys share the count of \
+                 their network (IPv4 /24, IPv6 /48), or one of a few; raise `max_keys` if these are clients",
+                self.max_keys
+            );
+        }
+        overflow.check(check, clock, answer)
+    }
+
+    /// Forgets what is charged to a key.
+    pub(crate) fn reset(&self, reset: Reset<'_>) {
+        self.with_counts(reset.subject, |shard, name, _| {
+            shard.reset(name, reset.quotas());
+        });
+    }
+
+    /// Takes units back where they were charged, wherever the key is counted now.
+    pub(crate) fn refund(&self, refund: Refund<'_>) {
+        match refund.answer().scope() {
+            CountScope::Own => {
+                let name = refund.subject.fingerprint();
+                let (mut shard, now) = self.keys.lock_now(name, &self.clock);
+                shard.refund(name, refund, now);
+            }
+            counted => {
+                let shared = self.overflow.lock_now(refund.subject, counted, &self.clock);
+                if let Some((mut shard, now, name)) = shared {
+                    shard.refund(name, refund, now);
+                }
+            }
+        }
+    }
+
+    /// Counts fewer units than were charged.
+    pub(crate) fn credit(&self, credit: Credit<'_>) {
+        self.with_counts(credit.subject, |shard, name, now| {
+            shard.credit(name, credit, now);
+        });
+    }
+
+    /// Drops all keys whose counts have died.
+    pub(super) fn remove_dead(&self) {
+        for shard in self.keys.shards() {
+            let (mut shard, now) = shard.lock_now(&self.clock);
+            let len_before = shard.len();
+            shard.remove_dead(now);
+            self.record_len(len_before, shard.len());
+        }
+        self.overflow.remove_dead(&self.clock);
+    }
+
+    /// Changes the counts of a key: its own, or the shared one in which it is counted now.
+    fn with_counts<T>(
+        &self,
+        subject: Subject<'_>,
+        change: impl FnOnce(&mut Shard, Fingerprint, u64) -> T,
+    ) -> T {
+        let name = subject.fingerprint();
+        let (mut shard, now) = self.keys.lock_now(name, &self.clock);
+        if shard.get_mut(name).is_none()
+            && let Some((mut shared, now, place)) = self.overflow.active(subject, &self.clock)
+        {
+            return change(&mut shared, place.name, now);
+        }
+        let len_before = shard.len();
+        let changed = change(&mut shard, name, now);
+        self.record_len(len_before, shard.len());
+        changed
+    }
+
+    /// Records the number of keys if it changed in a shard.
+    #[inline(always)]
+    fn record_len(&self, before: usize, now: usize) {
+        if StoreMeter::LISTENS && before != now {
+            self.meter.keys_held(before, now);
+        }
+    }
+
+    #[cold]
+    fn full(&self) -> Error {
+        Error::new(
+            ErrorKind::Full,
+            format!(
+                "the memory store is full of {} keys near their limits, and no shared count has room: \
+                 raise `max_keys`",
+                self.max_keys
+            ),
+        )
+    }
+}

@@ -1,0 +1,192 @@
+//! A store behind its circuit breaker: what a limiter asks.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::circuit_breaker::{CircuitBreaker, Operation, OutcomeRecorder, Permit, within_deadline};
+use super::future::StoreFuture;
+use super::memory::MemoryCounts;
+use super::requests::{Block, Check, Credit, Refund, Reset, Subject};
+use super::store::Store;
+use crate::decision::{Answer, Source, StoreId};
+
+/// A store, with the deadline, the circuit breaker and the fallback that its limiters share.
+#[derive(Clone)]
+pub(crate) struct ProtectedStore {
+    store: Arc<dyn Store>,
+    circuit_breaker: CircuitBreaker,
+}
+
+impl ProtectedStore {
+    pub(crate) fn new(store: impl Store) -> Self {
+        Self {
+            circuit_breaker: store.circuit_breaker(),
+            store: Arc::new(store),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> StoreId {
+        self.circuit_breaker.store_id()
+    }
+
+    /// Asks the store as [`Store::check_in_place`] does, unless the circuit breaker is open.
+    #[inline]
+    pub(crate) fn check_in_place(
+        &self,
+        check: Check<'_>,
+        answer: &mut Answer,
+    ) -> Option<StoreFuture> {
+        let partition = self.circuit_breaker.partition_of(check.subject);
+        match self.circuit_breaker.permit(partition) {
+            Permit::Ask => {
+                let Some(future) = self.store.check_in_place(check, answer) else {
+                    self.circuit_breaker
+                        .record_success(partition, answer.source());
+                    return None;
+                };
+                Some(self.protect_check(future, partition, Operation::Check))
+            }
+            Permit::Probe => Some(self.probe(check, partition)),
+            Permit::Refuse => Some(self.refuse(partition)),
+        }
+    }
+
+    /// Sends the probe in the background, where no caller waits for it. Without a tokio runtime, the
+    /// check of this caller is the probe.
+    #[cold]
+    fn probe(&self, check: Check<'_>, partition: usize) -> StoreFuture {
+        let Ok(runtime) = Handle::try_current() else {
+            let future = self.store.check(check);
+            return self.protect_check(future, partition, Operation::Probe);
+        };
+        let future = self.store.check(Check { cost: 0, ..check });
+        drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
+        self.refuse(partition)
+    }
+
+    #[cold]
+    fn refuse<T>(&self, partition: usize) -> StoreFuture<T> {
+        StoreFuture::ready(Err(self.circuit_breaker.open_error(partition)))
+    }
+
+    /// Bounds a check by the deadline, and reports its outcome to the circuit breaker.
+    fn protect_check(
+        &self,
+        future: StoreFuture,
+        partition: usize,
+        operation: Operation,
+    ) -> StoreFuture {
+        match future.try_ready() {
+            Ok(answer) => {
+                let outcome = answer.as_ref().map(Answer::source);
+                self.circuit_breaker.record(partition, operation, outcome);
+                StoreFuture::ready(answer)
+            }
+            Err(pending) => {
+                let recorder = OutcomeRecorder::new(
+                    &self.circuit_breaker,
+                    partition,
+                    operation,
+                    Answer::source,
+                );
+                self.bound(pending).recorded_by(recorder)
+            }
+        }
+    }
+
+    /// Takes units back where they were charged: in the store, or in the counts of this process.
+    pub(crate) fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        if refund.answer().source() != Source::Fallback {
+            return self.adjust(refund.subject, || self.store.refund(refund));
+        }
+        if let Some(fallback) = self.fallback_if_used() {
+            fallback.refund(refund);
+        }
+        StoreFuture::ready(Ok(()))
+    }
+
+    /// Forgets what is charged to a key, in the counts of this process too.
+    pub(crate) fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        if let Some(fallback) = self.fallback_if_used() {
+            fallback.reset(reset);
+        }
+        self.adjust(reset.subject, || self.store.reset(reset))
+    }
+
+    /// Credits units in the store, but not in the counts of this process.
+    pub(crate) fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        self.adjust(credit.subject, || self.store.credit(credit))
+    }
+
+    /// Changes counts in the store, unless the circuit breaker is open.
+    fn adjust(
+        &self,
+        subject: Subject<'_>,
+        send: impl FnOnce() -> StoreFuture<()>,
+    ) -> StoreFuture<()> {
+        let partition = self.circuit_breaker.partition_of(subject);
+        if self.circuit_breaker.is_open_at(partition) {
+            return self.refuse(partition);
+        }
+        match send().try_ready() {
+            Ok(outcome) => StoreFuture::ready(outcome),
+            Err(pending) => {
+                let recorder = OutcomeRecorder::new(
+                    &self.circuit_breaker,
+                    partition,
+                    Operation::Adjust,
+                    |()| Source::Other,
+                );
+                self.bound(pending).recorded_by(recorder)
+            }
+        }
+    }
+
+    /// Blocks a key. The circuit breaker has no part in it: the list of blocked keys may be on
+    /// another server than the counts of the key.
+    pub(crate) fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        match self.store.block(block).try_ready() {
+            Ok(outcome) => StoreFuture::ready(outcome),
+            Err(pending) => self.bound(pending),
+        }
+    }
+
+    /// Bounds a pending future by the deadline, unless the store does so itself.
+    fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
+        match self.circuit_breaker.deadline_to_enforce() {
+            // There are no timers outside of a tokio runtime.
+            Some(deadline) if Handle::try_current().is_ok() => {
+                StoreFuture::boxed(within_deadline(deadline, pending))
+            }
+            _ => pending,
+        }
+    }
+
+    /// Decides by the counts of this process while the store fails. `None` if it has none, or no
+    /// room.
+    pub(crate) fn check_fallback(&self, check: Check<'_>) -> Option<Answer> {
+        let mut answer = Answer::default();
+        self.circuit_breaker
+            .fallback()?
+            .check(check, &mut answer)
+            .ok()?;
+        Some(answer.into_fallback())
+    }
+
+    /// Returns the counts of this process if a limiter of the store has ever fallen back.
+    pub(crate) fn fallback_if_used(&self) -> Option<&MemoryCounts> {
+        self.circuit_breaker.fallback_if_used()
+    }
+
+    /// Returns whether the store is the memory of this process.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.circuit_breaker.is_in_process()
+    }
+
+    /// Asks the store past the circuit breaker. `None` unless it answers at once and without an error.
+    pub(crate) fn check_unprotected(&self, check: Check<'_>) -> Option<Answer> {
+        self.store.check(check).try_ready().ok()?.ok()
+    }
+}

@@ -1,0 +1,43 @@
+//! Whether Redis is one server or a cluster, and what follows from it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::protocol::SLOTS;
+
+/// The slots of a cluster that share a circuit breaker. Masters serve contiguous ranges of slots,
+/// most of them many times as long.
+const SLOTS_PER_BREAKER: u16 = 256;
+
+/// The circuit breakers of a store.
+pub(super) const BREAKERS: usize = (SLOTS / SLOTS_PER_BREAKER) as usize;
+
+/// Whether the server belongs to a cluster: known from the URL, or learned from an error reply.
+/// Clones share what they learn.
+#[derive(Clone, Debug)]
+pub(super) struct Topology(Arc<AtomicBool>);
+
+impl Topology {
+    pub(super) fn new(is_cluster: bool) -> Self {
+        Self(Arc::new(AtomicBool::new(is_cluster)))
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that the server belongs to a cluster.
+    pub(super) fn learn_cluster(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the index of the circuit breaker for a slot. A single server fails as a whole and
+    /// has one breaker; of a cluster, the masters of some slots may fail alone.
+    pub(super) fn breaker_of(&self, slot: impl FnOnce() -> u16) -> usize {
+        if self.is_cluster() {
+            usize::from(slot() / SLOTS_PER_BREAKER)
+        } else {
+            0
+        }
+    }
+}

@@ -1,0 +1,227 @@
+use super::*;
+use crate::clock::TestClock;
+use crate::decision::{QuotaAnswer, Source};
+use crate::key::Key;
+use crate::quota::Quota;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The parts of a check.
+struct Owner {
+    limiter: Key,
+    key: Key,
+    quotas: Quotas,
+}
+
+impl Owner {
+    fn new(key: &str, quotas: impl Into<Quotas>) -> Self {
+        Self {
+            limiter: Key::from("l"),
+            key: Key::from(key),
+            quotas: quotas.into(),
+        }
+    }
+
+    fn check(&self, cost: u32) -> Check<'_> {
+        let subject = Subject {
+            limiter: &self.limiter,
+            key: &self.key,
+            quotas: &self.quotas,
+        };
+        Check { subject, cost }
+    }
+}
+
+fn cache() -> (Arc<RefusalCache>, TestClock) {
+    let clock = TestClock::new();
+    let meter = StoreMeter::new("test");
+    let cache = RefusalCache::new(Clock::Test(clock.clone()), SECOND, meter);
+    (Arc::new(cache), clock)
+}
+
+fn refused(wait: Option<Duration>) -> Answer {
+    let quota = QuotaAnswer::refused(5, wait, 2 * SECOND);
+    Answer::new(Source::Redis, [quota])
+}
+
+#[test]
+fn a_refusal_holds_for_four_fifths_of_its_wait_from_when_it_was_sent() {
+    let (cache, clock) = cache();
+    let ada = Owner::new("ada", Quota::per_minute(5));
+    let wait = Duration::from_millis(500);
+    let mark = cache.before_send(ada.check(1));
+    clock.advance(Duration::from_millis(100));
+    cache.record(ada.check(1), &refused(Some(wait)), mark);
+    assert!(cache.get(ada.check(1)).is_some());
+    clock.advance(Duration::from_micros(299_999));
+    let last = cache.get(ada.check(1)).unwrap();
+    assert_eq!(last.source(), Source::RefusalCache);
+    let left = Wait::Micros(200_001);
+    assert_eq!(last.quotas()[0].wait(), left);
+    clock.advance(Duration::from_micros(1));
+    assert!(cache.get(ada.check(1)).is_none());
+}
+
+#[test]
+fn a_refusal_that_never_ends_is_remembered_until_it_is_too_old() {
+    let (cache, clock) = cache();
+    let ada = Owner::new("ada", Quota::per_minute(5));
+    cache.record(
+        ada.check(9),
+        &refused(None),
+        cache.before_send(ada.check(9)),
+    );
+    clock.advance(SECOND - Duration::from_micros(1));
+    let last = cache.get(ada.check(9)).unwrap();
+    assert_eq!(last.quotas()[0].wait(), Wait::Never);
+    clock.advance(Duration::from_micros(1));
+    assert!(cache.get(ada.check(9)).is_none());
+}
+
+#[test]
+fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
+    let (cache, _) = cache();
+    let ada = Owner::new("ada", Quota::per_minute(5));
+    // One is sent before, and one while Redis returns the units.
+    let before = cache.before_send(ada.check(1));
+    let invalidation = cache.invalidate(ada.check(1).subject);
+    let meanwhile = cache.before_send(ada.check(1));
+    drop(invalidation);
+    for mark in [before, meanwhile] {
+        cache.record(ada.check(1), &refused(Some(SECOND)), mark);
+        assert!(cache.get(ada.check(1)).is_none());
+    }
+    cache.record(
+        ada.check(1),
+        &refused(Some(SECOND)),
+        cache.before_send(ada.check(1)),
+    );
+    assert!(cache.get(ada.check(1)).is_some());
+}
+
+#[test]
+fn a_forgotten_refusal_is_not_put_back_by_another_thread() {
+    const ROUNDS: usize = 2_000;
+    let (cache, _) = cache();
+    let ada = Owner::new("ada", Quota::per_minute(5));
+    let record = |cost| {
+        let mark = cache.before_send(ada.check(cost));
+        cache.record(ada.check(cost), &refused(Some(SECOND)), mark);
+    };
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let mut put_back = 0;
+    std::thread::scope(|scope| {
+        for cost in 2..4 {
+            let (record, is_done) = (&record, &is_done);
+            scope.spawn(move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    record(cost);
+                }
+            });
+        }
+        for _ in 0..ROUNDS {
+            let invalidation = cache.invalidate(ada.check(1).subject);
+            record(1);
+            drop(invalidation);
+            // The other threads go on recording.
+            std::thread::yield_now();
+            put_back += usize::from(cache.get(ada.check(1)).is_some());
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(put_back, 0, "of {ROUNDS}");
+}
+
+#[test]
+fn a_refusal_ends_before_redis_admits_though_both_clocks_are_slewed() {
+    // The maximum rate at which chrony slews a clock, in millionths. The clock of Redis is fast,
+    // ours slow.
+    const SLEW: u64 = 83_334;
+    let (cache, clock) = cache();
+    let ada = Owner::new("ada", Quota::per_minute(5));
+    for wait in [1, 1_000, 500_000, 999_999, 1_250_000] {
+        let mark = cache.before_send(ada.check(1));
+        let answer = refused(Some(Duration::from_micros(wait)));
+        cache.record(ada.check(1), &answer, mark);
+        // When Redis admits, and the time until then by our clock.
+        let until_admitted = wait * 1_000_000 / (1_000_000 + SLEW);
+        let here = until_admitted * (1_000_000 - SLEW) / 1_000_000;
+        clock.advance(Duration::from_micros(here));
+        assert!(cache.get(ada.check(1)).is_none(), "a wait of {wait} µs");
+        clock.advance(SECOND);
+    }
+}
+
+#[test]
+fn an_admission_ends_the_refusals_of_its_key() {
+    let (cache, _) = cache();
+    let [ada, bob] = ["ada", "bob"].map(|key| Owner::new(key, Quota::per_minute(5)));
+    for owner in [&ada, &bob] {
+        cache.record(
+            owner.check(4),
+            &refused(Some(SECOND)),
+            cache.before_send(owner.check(4)),
+        );
+    }
+    let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
+    cache.record(ada.check(1), &admitted, cache.before_send(ada.check(1)));
+    assert!(cache.get(ada.check(4)).is_none());
+    assert!(cache.get(bob.check(4)).is_some());
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn the_gauge_follows_forgotten_refusals() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let handle = recorder.handle();
+    let gauge = || {
+        let text = handle.render();
+        let line = text.lines().find(|line| line.starts_with("tollgate_keys{"));
+        line.and_then(|line| line.rsplit(' ').next())
+            .map(str::to_owned)
+    };
+    metrics::with_local_recorder(&recorder, || {
+        let (cache, _) = cache();
+        let ada = Owner::new("ada", Quota::per_minute(5));
+        let refuse = || {
+            let mark = cache.before_send(ada.check(1));
+            cache.record(ada.check(1), &refused(Some(SECOND)), mark);
+        };
+        refuse();
+        assert_eq!(gauge().as_deref(), Some("1"));
+        let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
+        cache.record(ada.check(1), &admitted, cache.before_send(ada.check(1)));
+        assert_eq!(gauge().as_deref(), Some("0"));
+        refuse();
+        assert_eq!(gauge().as_deref(), Some("1"));
+        drop(cache.invalidate(ada.check(1).subject));
+        assert_eq!(gauge().as_deref(), Some("0"));
+    });
+}
+
+#[test]
+fn the_number_of_remembered_refusals_is_limited() {
+    let (cache, _) = cache();
+    let ada = Owner::new("ada", Quota::per_minute(5));
+    for cost in 1..=100 {
+        cache.record(
+            ada.check(cost),
+            &refused(Some(SECOND)),
+            cache.before_send(ada.check(cost)),
+        );
+    }
+    let remembered = (1..=100).filter(|cost| cache.get(ada.check(*cost)).is_some());
+    assert_eq!(
+        remembered.collect::<Vec<_>>(),
+        (93..=100).collect::<Vec<_>>()
+    );
+    for key in 0..5 * MAX_KEYS {
+        let owner = Owner::new(&key.to_string(), Quota::per_minute(5));
+        cache.record(
+            owner.check(1),
+            &refused(Some(SECOND)),
+            cache.before_send(owner.check(1)),
+        );
+    }
+    assert!(cache.refusals.len() <= MAX_KEYS);
+}
