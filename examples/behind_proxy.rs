@@ -4,7 +4,7 @@
 //! you type what the first lines say: so you play the proxy. Who connects from elsewhere, as a client
 //! that has found its way around the proxy, is counted by its own address, whatever it claims.
 //!
-//! What nginx needs for it: `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;`
+//! nginx needs: `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;`
 
 mod support;
 

@@ -1,8 +1,8 @@
 //! A model whose answers are paid by the token: `cargo run --example llm_tokens`
 //!
-//! What an answer takes is known when it ends. So 1 000 tokens are reserved before it begins, and what
-//! it did not take is given back after: 640 used, 360 given back. A client that leaves in the middle
-//! pays for what was made until then. Then type what the first lines say.
+//! The cost of an answer is known when it ends. So 1 000 tokens are reserved before it begins, and the rest
+//! is returned after it: 640 used, 360 given back. A client that leaves early pays for the tokens made
+//! until then. The first lines of output are the commands to try.
 
 mod support;
 

@@ -56,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What an attempt costs in the end: nothing where it succeeded, nor where it failed by our own fault.
+/// Returns the final cost of an attempt: 0 if it succeeded, or failed by our own fault.
 fn failures(_: &DecisionView, head: &response::Parts, _: SizeHint) -> u32 {
     // A refusal of the limit inside is a failure, whatever its status.
     let is_rejected = head.extensions.get::<Rejection>().is_some();

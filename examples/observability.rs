@@ -35,7 +35,7 @@ use tracing_subscriber::prelude::*;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What clients say who they are by. Theirs are no secrets here, so that it is seen who is refused.
+/// The header that identifies a client. Its values are not secret here, so refused clients can be listed.
 const CLIENT: &str = "x-api-key";
 
 #[tokio::main]
@@ -105,7 +105,7 @@ impl Limits {
     fn on(store: Arc<dyn Store>) -> Result<Self, BoxError> {
         let client = || key::header(CLIENT).plain();
         Ok(Self {
-            // Who says who it is by that, others by address. Health checks are not counted.
+            // Clients are counted by that header, others by address. Health checks are not counted.
             site: RateLimitLayer::new(store.clone(), "20/10s".parse::<Quota>()?)
                 .name("site")
                 .key(client().or(key::peer_ip()))
@@ -155,7 +155,7 @@ fn scraped(metrics: &str) -> ([(HeaderName, &'static str); 1], String) {
     ([(CONTENT_TYPE, text)], metrics.to_owned())
 }
 
-/// Who was refused most, which no metric tells: there are too many keys for that.
+/// Lists the keys that were refused most. Metrics cannot: there are too many keys.
 fn refused(search: &Admin) -> String {
     let busiest = search.busiest_refused(10);
     let lines = busiest.iter().map(|each| {

@@ -44,7 +44,7 @@ async fn main() -> Result<(), BoxError> {
             let plans = Arc::clone(&plans);
             let tenant = parts.headers.get(TENANT).cloned();
             async move {
-                // What no database could know is no failure of it: a client could cause that.
+                // A value that no database could know is not its failure: a client could cause that.
                 let Some(tenant) = tenant.as_ref().and_then(|tenant| tenant.to_str().ok()) else {
                     return Ok(Plan::Default);
                 };

@@ -1,4 +1,4 @@
-//! Who may: those who know a token, and not another site by their browser.
+//! Access control: a token is required, and requests of other sites by a user's browser are rejected.
 
 use std::net::IpAddr;
 use std::sync::Arc;

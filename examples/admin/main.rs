@@ -5,7 +5,7 @@
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example admin`, in two terminals.
 //! `TOLLGATE_ADMIN_TOKEN` is the token, in place of one that is drawn with each start, and
 //! `TOLLGATE_ADMIN_ADDR` where the page is, port 3001 of this machine unless said otherwise.
-//! Where it is asked by a name, not by an address or as `localhost`, `TOLLGATE_ADMIN_HOST` is that name.
+//! Set `TOLLGATE_ADMIN_HOST` if requests name another host than an address or `localhost`.
 
 mod login;
 mod page;
@@ -75,7 +75,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What lets in, and whether it was made up here.
+/// The token, and whether it was drawn here.
 struct Token {
     text: String,
     is_drawn: bool,
@@ -105,7 +105,7 @@ impl Token {
         &self.text
     }
 
-    /// What may stand on a terminal, which may be a log.
+    /// The text that may be printed to a terminal, which may be a log.
     fn shown(&self) -> &str {
         if self.is_drawn {
             &self.text

@@ -53,7 +53,7 @@ async fn list(State(limiters): Limiters) -> Json<Value> {
     Json(limiters.collect())
 }
 
-/// Who is blocked, in all processes, and who is refused most in this one.
+/// Lists the keys that are blocked in all processes, and those that this process refuses most.
 async fn overview(
     State(limiters): Limiters,
     Path(name): Path<String>,
@@ -150,7 +150,7 @@ async fn change(
         Change::Block { seconds } => admin.block(&key, Duration::from_secs(seconds)).await,
         Change::Unblock => admin.unblock(&key).await,
     };
-    // What failed may have been done all the same.
+    // A change that failed may have been made all the same.
     tracing::warn!(limiter = name, key = key.as_str(), ?change, %peer, ok = done.is_ok(), "changed");
     done?;
     key_status(admin, &key).await

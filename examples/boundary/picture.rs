@@ -18,7 +18,7 @@ const HEAD: u32 = 108;
 const PANEL: u32 = 134;
 const FOOT: u32 = 56;
 
-/// What stands around the part of a panel that is drawn on: its name above, numbers at the side.
+/// The margins of a panel: its name above, numbers at the side.
 const ABOVE: u32 = 42;
 const LEFT: u32 = 84;
 const RIGHT: u32 = 84;
@@ -63,7 +63,7 @@ pub(crate) fn of(runs: &[Admitted]) -> Result<String, Box<dyn Error>> {
     Ok(format!("{tag}>\n{}{drawing}", style()))
 }
 
-/// What the drawing leaves open: dashes, the font of the system, and colors on a dark background.
+/// Styles that the drawing library lacks: dashes, the system font, and colors on a dark background.
 fn style() -> String {
     let dark = DARK.map(|(color, dark)| {
         let light = hex(color);

@@ -31,7 +31,7 @@ pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindow,
 ];
 
-/// What an algorithm admitted of the traffic.
+/// The requests that an algorithm admitted.
 pub(crate) struct Admitted {
     pub(crate) algorithm: Algorithm,
     /// When, and how many requests, in order.
@@ -82,7 +82,7 @@ impl Admitted {
         counts.max().unwrap_or(0)
     }
 
-    /// What the picture says of the algorithm.
+    /// Returns the caption in the picture.
     pub(crate) fn caption(&self) -> String {
         format!("{:?}: at most {}", self.algorithm, self.most())
     }

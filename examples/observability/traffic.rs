@@ -8,7 +8,7 @@ use axum::http::Request;
 use tokio::time::{MissedTickBehavior, interval};
 use tower::ServiceExt;
 
-/// What they ask for, one after the other. One of them is busy, and wants more than it may.
+/// The requests in turn. One client is busy, and wants more than its limit.
 const REQUESTS: [(&str, Who); 12] = [
     ("/", Who::Any),
     ("/search", Who::Busy),
@@ -37,7 +37,7 @@ enum Who {
 /// milliseconds apart.
 pub(crate) async fn send(app: Router, a_second: u32) {
     let mut turn = interval(Duration::from_secs(1) / a_second);
-    // What a busy machine could not send in time is not sent at once.
+    // Requests that a busy machine could not send in time are not sent in a burst.
     turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for (number, (path, who)) in (0_u64..).zip(REQUESTS.iter().cycle()) {
         turn.tick().await;

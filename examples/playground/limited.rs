@@ -1,5 +1,5 @@
-//! What is limited: a router like that of any service, under a layer like that of any service. Only the
-//! quotas, the key and the cost are what the page says, and may differ with each request.
+//! The limited router, like that of any service. Only its quotas, key and cost come from the page, and
+//! may differ with each request.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tollgate::{DecisionView, Headers, IetfDraft, Key, Quotas, RateLimitLayer, St
 /// A part of the stored keys: all playgrounds on one Redis share it.
 pub(crate) const NAME: &str = "playground";
 
-/// What one request is to be held against.
+/// The key, quotas and cost of one request.
 #[derive(Clone)]
 pub(crate) struct Asked {
     pub(crate) key: Key,
@@ -48,7 +48,7 @@ fn asked(parts: &Parts) -> Option<&Asked> {
     parts.extensions.get()
 }
 
-/// Who was let in passes the decision on, for the report.
+/// Returns the decision on an admitted request, for the report.
 async fn handler(
     Extension(decision): Extension<DecisionView>,
 ) -> (Extension<DecisionView>, &'static str) {

@@ -35,7 +35,7 @@ use settings::{Invalid, Query, Settings};
 use stream::{Pace, Streams};
 use traffic::Traffic;
 
-/// What all pages share.
+/// The state that all pages share.
 struct Playground {
     traffic: Traffic,
     streams: Streams,
@@ -150,7 +150,7 @@ async fn reset(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> 
     Ok(Json(json!({ "failure": failure })))
 }
 
-/// What this process has seen since it started, for whom it may concern: the tests.
+/// Returns the number of requests since the start, for tests.
 async fn counts(State(shared): Shared) -> Json<Value> {
     let (asked, admitted) = shared.traffic.counts();
     Json(json!({ "asked": asked, "admitted": admitted }))

@@ -1,4 +1,4 @@
-//! What the page is told, as JSON. Times are whole microseconds.
+//! The reports to the page, as JSON. Times are whole microseconds.
 
 use std::time::Duration;
 

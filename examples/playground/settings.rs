@@ -1,5 +1,5 @@
-//! What a page asks for, out of the query of its requests. All of it is typed by somebody, so all of it
-//! is bounded.
+//! The settings of a page, from the query of its requests. A person typed them, so all of them are
+//! bounded.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -20,8 +20,8 @@ pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindow,
 ];
 
-/// What the page says of each: a name, what the README's table promises in any span as long as the
-/// window, and whether its windows begin at edges that all keys share.
+/// The page's facts of each algorithm: its name, the README's promise for any span as long as the window,
+/// and whether its windows begin at edges that all keys share.
 const TOLD: [(&str, &str, bool); ALGORITHMS.len()] = [
     ("Sliding log", "never more than the limit", false),
     ("Sorted set log", "never more than the limit", false),

@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// How often the page is told: rather often than it is drawn, and seldom enough to be cheap.
 const REPORT: Duration = Duration::from_millis(40);
 
-/// What is late is caught up with in steps of this many.
+/// The most late requests that are sent at once.
 const MOST_AT_ONCE: u32 = 250;
 
 /// A browser keeps few connections open.
@@ -122,7 +122,7 @@ pub(crate) async fn run(
     let _ = tell(&mut page, &json!({ "done": tally.told() })).await;
 }
 
-/// What was not reported yet.
+/// The requests that were not reported yet.
 #[derive(Default)]
 struct Batch {
     seen: Vec<Seen>,
@@ -136,7 +136,7 @@ impl Batch {
     }
 }
 
-/// What this stream counted.
+/// The counts of this stream.
 #[derive(Default)]
 struct Tally {
     asked: u32,

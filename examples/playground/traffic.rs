@@ -23,7 +23,7 @@ pub(crate) struct Traffic {
     admitted: [AtomicU64; ALGORITHMS.len()],
 }
 
-/// What became of one request, by each algorithm.
+/// The outcome of one request, by each algorithm.
 pub(crate) struct Fired {
     pub(crate) seen: Seen,
     pub(crate) answers: Vec<Response>,

@@ -1,4 +1,4 @@
-//! What the examples that serve have in common and that is not about limits.
+//! Code of the serving examples that is not about limits.
 
 use std::{env, io};
 
