@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tracing::{Level, debug, enabled, info};
 
-use super::checks::OutcomeLabel;
+use super::outcome_label::OutcomeLabel;
 use crate::clock::Clock;
 use crate::decision::DecisionView;
 

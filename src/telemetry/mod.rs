@@ -10,10 +10,12 @@ mod events;
 mod log_capture;
 mod metrics;
 mod outage_log;
+mod outcome_label;
 
 pub use busiest_refused::RefusedKey;
-pub(crate) use checks::{OutcomeLabel, Telemetry};
+pub(crate) use checks::Telemetry;
 #[cfg(test)]
 pub(crate) use log_capture::log_of;
 pub(crate) use metrics::StoreMeter;
 pub(crate) use outage_log::OutageLog;
+pub(crate) use outcome_label::OutcomeLabel;

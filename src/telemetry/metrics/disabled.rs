@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::decision::Source;
 use crate::error::ErrorKind;
-use crate::telemetry::checks::OutcomeLabel;
+use crate::telemetry::outcome_label::OutcomeLabel;
 
 #[derive(Debug)]
 pub(crate) struct CheckCounts;

@@ -11,7 +11,7 @@ use metrics::{Counter, Histogram, Key, Label, Unit};
 use super::handles::{CachedHandle, Family, GaugeShare};
 use crate::decision::Source;
 use crate::error::ErrorKind;
-use crate::telemetry::checks::OutcomeLabel;
+use crate::telemetry::outcome_label::OutcomeLabel;
 
 const CHECKS: Family = Family {
     name: "tollgate_checks_total",
