@@ -192,7 +192,7 @@ async fn new_keys_admitted(limiter: &RateLimiter, source: Source) -> u32 {
 #[tokio::test]
 async fn a_fallback_that_is_full_has_new_keys_share_its_few_counts() {
     let mut store = Moody::unavailable();
-    store.guard = CircuitBreaker::new().fallback_keys(1);
+    store.circuit_breaker = CircuitBreaker::new().fallback_keys(1);
     let limiter = falling_back(&store, 1);
     assert!(limiter.check("ada").await.unwrap().is_allowed());
     assert_eq!(new_keys_admitted(&limiter, Source::Fallback).await, 64);

@@ -485,7 +485,7 @@ async fn breakers_of_stores_of_one_name_are_told_each() {
     const OPEN: &str = "tollgate_circuit_breakers_open{store=\"test\"}";
     let (handle, _guard) = scrape();
     let one = TestStore::new();
-    // Another guard, of the same name.
+    // Another circuit breaker, of the same name.
     let other = one.clone().deadline(Duration::from_secs(7));
     one.fail_all(ErrorKind::Unavailable);
     other.fail_all(ErrorKind::Unavailable);

@@ -49,6 +49,10 @@ mod from_fn;
 mod hash_key;
 mod header;
 mod ipv6_prefix;
+#[expect(
+    clippy::module_inception,
+    reason = "a room's main file is named like the room"
+)]
 mod key;
 mod network;
 mod peer_ip;

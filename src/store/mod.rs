@@ -14,6 +14,10 @@ mod protected_store;
 pub(crate) mod redis;
 mod refusal_cache;
 mod requests;
+#[expect(
+    clippy::module_inception,
+    reason = "a room's main file is named like the room"
+)]
 mod store;
 #[cfg(feature = "test-util")]
 mod testing;

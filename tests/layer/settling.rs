@@ -495,8 +495,8 @@ impl Store for Breaking {
 async fn what_a_failing_store_does_not_charge_in_addition_is_an_error_and_charged_nowhere() {
     for policy in [FailurePolicy::fall_back(), FailurePolicy::open()] {
         let counts = MemoryStore::new();
-        let guard = CircuitBreaker::new();
-        let failing = Breaking(counts.clone(), guard.clone());
+        let circuit_breaker = CircuitBreaker::new();
+        let failing = Breaking(counts.clone(), circuit_breaker.clone());
         let limiter = limiter(failing).on_failure(policy);
         let reserved = limiter.check_n("ada", COST).await.unwrap();
         let error = limiter.settle(reserved, 3 * COST).await.unwrap_err();

@@ -108,11 +108,11 @@ impl Store for Moody {
         }
     }
 
-    fn credit(&self, give: Credit<'_>) -> StoreFuture<()> {
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine | Mood::Remembers => self.counts.credit(give),
+            Mood::Fine | Mood::Remembers => self.counts.credit(credit),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }

@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
+use tollgate::Algorithm;
+
 use crate::markdown::{Block, Document, Table, numbers, table};
 use crate::project::read;
-use crate::traffic::{ALGORITHMS, Admitted, LIMIT};
+use crate::traffic::{Admitted, LIMIT};
 
 pub(super) fn readme(_: &Block) -> String {
     let bytes = memory_and_commands();
@@ -24,8 +26,8 @@ pub(super) fn readme(_: &Block) -> String {
             &name
         };
         let bytes = |limit| bytes.cell(row, limit).to_owned();
-        let shown = if name == "SlidingLog" {
-            "`SlidingLog`, the default".to_owned()
+        let shown = if name == format!("{:?}", Algorithm::default()) {
+            format!("`{name}`, the default")
         } else {
             format!("`{name}`")
         };
@@ -50,19 +52,24 @@ pub(super) fn promises() -> String {
     table(&heads, 0, rows)
 }
 
-/// Returns the name, the promise and the most units seen of each algorithm, the strictest first.
+/// Returns the name, the promise and the most units seen of each algorithm, in the order of `Algorithm::ALL`.
 fn rows() -> impl Iterator<Item = (String, String, String)> {
     let documented = documented();
-    assert_eq!(documented.rows().len(), ALGORITHMS.len());
-    ALGORITHMS.into_iter().map(move |algorithm| {
-        let debug = format!("{algorithm:?}");
+    assert_eq!(documented.rows().len(), Algorithm::ALL.len());
+    Algorithm::ALL.iter().map(move |facts| {
+        let debug = format!("{:?}", facts.algorithm);
         let name = debug.split('(').next().expect("a name");
         let mut rows = documented.rows().iter();
         let row = rows.find(|row| row[0].starts_with(&format!("[`{name}")));
         let row = row.unwrap_or_else(|| panic!("the docs of Algorithm lack {name}"));
         let name = row[0].split('`').nth(1).expect("a name");
-        let admitted = super::block_on(Admitted::by(algorithm)).expect("a decision");
-        (name.to_owned(), row[1].clone(), admitted.most().to_string())
+        let admitted = super::block_on(Admitted::by(facts.with_buckets(10)));
+        let most = admitted.expect("a decision").most();
+        assert!(
+            u64::from(most) <= facts.promise.max_units(LIMIT),
+            "{name}: {most}"
+        );
+        (name.to_owned(), row[1].clone(), most.to_string())
     })
 }
 
