@@ -33,7 +33,7 @@ pub(super) fn examples(block: &Block) -> String {
     table(&["example", "shows"], 0, rows)
 }
 
-/// Returns what an example shows and the command that runs it: `//! A router with two limits: `cargo run …``.
+/// Returns what an example shows, and the command that runs it: the first line of its module docs.
 pub(crate) fn first_line(name: &str) -> (String, String) {
     let source = &Project::get()
         .target("example", name)
