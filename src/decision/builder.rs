@@ -24,7 +24,7 @@ impl DecisionBuilder {
     /// the empty answer, for the store to write to.
     ///
     /// The key is converted where it is stored: copying it there takes a tenth of a check.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn start(
         &mut self,
         quotas: &Quotas,
@@ -85,7 +85,7 @@ impl DecisionBuilder {
 }
 
 /// Overwrites an earlier decision, with an empty answer and without a key.
-#[inline(always)]
+#[inline]
 fn start_without_key<'a>(
     pooled: &'a mut Pooled<DecisionData>,
     quotas: &Quotas,

@@ -135,13 +135,13 @@ impl RateLimiter {
     ///
     /// Unlike [`check_n`](Self::check_n) it passes on a cost above a limit, which the store refuses for
     /// good, with the current numbers.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn start_check(&self, key: impl Into<Key>, cost: u32) -> CheckProgress {
         self.start_check_with(&self.quotas, key, cost)
     }
 
     /// Starts a check against these quotas.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn start_check_with(
         &self,
         quotas: &Quotas,
@@ -153,7 +153,7 @@ impl RateLimiter {
     }
 
     /// Starts a check, unless its cost is above a limit and so can never pass.
-    #[inline(always)]
+    #[inline]
     pub(super) fn start_check_within_limits(
         &self,
         key: impl Into<Key>,
@@ -176,7 +176,7 @@ impl RateLimiter {
         self.complete(started).await
     }
 
-    #[inline(always)]
+    #[inline]
     fn start(
         &self,
         quotas: &Quotas,
@@ -239,7 +239,7 @@ impl RateLimiter {
     }
 
     /// Decides by the answer that was written to the builder.
-    #[inline(always)]
+    #[inline]
     pub(super) fn conclude(&self, mut builder: DecisionBuilder) -> Result<Decision, Error> {
         if let Err(answers) = builder.decide() {
             let error = mismatch(answers, builder.quota_list().len());
@@ -263,7 +263,7 @@ pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Opt
 }
 
 /// Answers a check that the store cannot change: of no quota, or of a cost too large to charge at once.
-#[inline(always)]
+#[inline]
 fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
     if quotas.is_empty() {
         return Some(Ok(Answer::new(Source::None, [])));
@@ -280,7 +280,7 @@ fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Err
 }
 
 /// Returns the lowest limit if the cost exceeds it, so that no wait makes the cost fit.
-#[inline(always)]
+#[inline]
 pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
     quotas.min_limit().filter(|limit| cost > *limit)
 }

@@ -160,7 +160,7 @@ impl RateLimiter {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn id(&self) -> LimiterId {
         LimiterId {
             name: self.scope.fingerprint(),
