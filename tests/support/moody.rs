@@ -27,7 +27,7 @@ pub(crate) struct Moody {
     counts: MemoryStore,
     mood: Arc<Mutex<Mood>>,
     asked: Arc<AtomicU32>,
-    pub(crate) guard: CircuitBreaker,
+    pub(crate) circuit_breaker: CircuitBreaker,
     pub(crate) clock: TestClock,
 }
 
@@ -40,7 +40,7 @@ impl Moody {
             counts: MemoryStore::with_clock(clock.clone()),
             mood: Arc::new(Mutex::new(mood)),
             asked: Arc::default(),
-            guard: CircuitBreaker::new()
+            circuit_breaker: CircuitBreaker::new()
                 .deadline(DEADLINE)
                 .with_clock(clock.clone()),
             clock,
@@ -121,6 +121,6 @@ impl Store for Moody {
     }
 
     fn circuit_breaker(&self) -> CircuitBreaker {
-        self.guard.clone()
+        self.circuit_breaker.clone()
     }
 }
