@@ -143,6 +143,80 @@ fn the_minimum_rust_version_is_the_same_everywhere() {
 }
 
 #[test]
+fn governors_check_takes_as_long_as_the_bench_printed() {
+    let results = Document::read(Path::new("benches/RESULTS.md"));
+    let section = results.section("## In process");
+    // Of the rows of one name, the first is on one thread.
+    let took = |name: &str| {
+        let rows = section.blocks.iter().flat_map(markdown::Block::rows);
+        let mut rows = rows.filter(|cells| cells[0].trim_matches('`') == name);
+        rows.next().expect("a row")[2].clone()
+    };
+    let sentence = format!(
+        "check takes {} ns where one of the default here takes {} ",
+        took("governor, keyed"),
+        took("SlidingLog")
+    );
+    assert!(
+        read("src/guide/moving_from_others.md").contains(&sentence),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn results_name_their_date_and_their_machine() {
+    for path in RESULTS {
+        let text = read(path);
+        let head = text.split("\n\n").nth(1).expect("a first paragraph");
+        let head = head.replace('\n', " ");
+        assert!(
+            head.contains("cores of ") && head.contains(" on 20"),
+            "{path}: {head}"
+        );
+    }
+}
+
+#[test]
+fn the_workflow_runs_what_exists_and_may_only_read() {
+    let workflow = read(".github/workflows/ci.yml");
+    assert!(
+        workflow.contains("\npermissions:\n  contents: read\n") && !workflow.contains(": write")
+    );
+    let servers = read("tests/compat/run");
+    for line in workflow
+        .lines()
+        .map(|line| line.trim().trim_start_matches("- "))
+    {
+        match line.split_once(": ") {
+            Some(("run", command)) => {
+                let program = command.split(' ').next().expect("a word");
+                let exists =
+                    ["cargo", "rustup"].contains(&program) || root().join(program).is_file();
+                assert!(exists, "{command}");
+            }
+            Some(("working-directory", path)) => assert!(root().join(path).is_dir(), "{path}"),
+            // A release of an action gets fixes. A branch could bring anything.
+            Some(("uses", action)) => {
+                let version = action.split_once("@v").map(|(_, version)| version);
+                assert!(
+                    version.is_some_and(|version| version.parse::<u32>().is_ok()),
+                    "{action}"
+                );
+            }
+            Some(("server", names)) => {
+                for name in names.trim_matches(['[', ']']).split(", ") {
+                    assert!(
+                        servers.contains(&format!("\n{name} ")),
+                        "{name} is not in tests/compat/run"
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
 fn the_changelog_has_this_version() {
     let changelog = read("CHANGELOG.md");
     let version = env!("CARGO_PKG_VERSION");

@@ -195,5 +195,5 @@ fn shared_name(key: &Key, network: Option<Fingerprint>) -> Fingerprint {
     Fingerprint::of_number(kind + hash % SHARED_COUNTS)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "test-util"))]
 mod tests;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::MemoryStore;
-use crate::clock::Clock;
 #[cfg(feature = "test-util")]
-use crate::clock::TestClock;
+use crate::clock::{Clock, TestClock};
+#[cfg(feature = "test-util")]
 use crate::decision::CountScope;
 use crate::error::ErrorKind;
 use crate::limiter::RateLimiter;
