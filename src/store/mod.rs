@@ -1,7 +1,7 @@
 //! Stores of counts: the [`Store`] trait, and the stores of this crate.
 //!
-//! [`RedisStore`](crate::RedisStore) shares its counts between all processes,
-//! [`MemoryStore`](crate::MemoryStore) counts in this one, by the same rules.
+//! [`RedisStore`] shares its counts between all processes,
+//! [`MemoryStore`] counts in this one, by the same rules.
 //!
 //! This room knows `telemetry` and what is below it.
 
