@@ -194,7 +194,14 @@ struct Driver {
 }
 
 impl Driver {
+    /// Starts chromedriver. With port 0 it takes a free port of one address family, and ends if the
+    /// other one has the same port in use: then another is started.
     fn start() -> Self {
+        let started = (0..5).find_map(|_| Self::try_start());
+        started.expect("chromedriver prints its port")
+    }
+
+    fn try_start() -> Option<Self> {
         let mut process = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -207,8 +214,12 @@ impl Driver {
             let (_, port) = line.split_once("successfully on port ")?;
             port.trim_end_matches('.').parse().ok()
         });
-        let port = port.expect("it tells its port");
-        Self { process, port }
+        if let Some(port) = port {
+            return Some(Self { process, port });
+        }
+        // Its output has ended, and so has the process.
+        let _ = process.wait();
+        None
     }
 
     /// Asks it to end, and its browsers with it.
