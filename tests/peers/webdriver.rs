@@ -194,8 +194,8 @@ struct Driver {
 }
 
 impl Driver {
-    /// Starts chromedriver. With port 0 it takes a free port of one address family, and ends if the
-    /// other one has the same port in use: then another is started.
+    /// Starts chromedriver, and another one if it ends before it prints its port: seen twice in 50 starts,
+    /// probably because the free port that it chose was taken meanwhile.
     fn start() -> Self {
         let started = (0..5).find_map(|_| Self::try_start());
         started.expect("chromedriver prints its port")
