@@ -1,8 +1,7 @@
 //! Keys from a value that an outer layer put into the request's extensions.
 
 use std::any::type_name;
-use std::fmt;
-use std::fmt::{Display, Write};
+use std::fmt::{self, Display, Write};
 use std::marker::PhantomData;
 use std::sync::Arc;
 

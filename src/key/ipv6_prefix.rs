@@ -1,7 +1,6 @@
 //! Keys of IP addresses, in which a prefix of an IPv6 address counts as one client.
 
-use std::fmt;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 
 use arrayvec::ArrayString;

@@ -1,7 +1,6 @@
 //! The text under which a key is stored: printable ASCII of at most 64 bytes.
 
-use std::fmt;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use arrayvec::ArrayString;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};

@@ -1,7 +1,6 @@
 //! Tags, which keep values from different places apart: `ip=`, `header:x-tenant-id=`.
 
-use std::fmt;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use super::stored_text::{encode, encoded};

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::decision::{Answer, QuotaAnswer};
-use crate::key::Fingerprint;
-use crate::key::Key;
+use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas};
 
 /// The limiter and the key under which units are counted, and the quotas that apply.

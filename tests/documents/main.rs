@@ -146,7 +146,7 @@ fn the_minimum_rust_version_is_the_same_everywhere() {
 fn governors_check_takes_as_long_as_the_bench_printed() {
     let results = Document::read(Path::new("benches/RESULTS.md"));
     let section = results.section("## In process");
-    // Of the rows of one name, the first is on one thread.
+    // The first row of a name is the one on one thread.
     let took = |name: &str| {
         let rows = section.blocks.iter().flat_map(markdown::Block::rows);
         let mut rows = rows.filter(|cells| cells[0].trim_matches('`') == name);

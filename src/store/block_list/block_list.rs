@@ -10,8 +10,7 @@ use super::filter::Filter;
 use super::refresher::{RefreshTrigger, Refresher};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
-use crate::key::Fingerprint;
-use crate::key::Key;
+use crate::key::{Fingerprint, Key};
 use crate::store::future::StoreFuture;
 use crate::store::requests::{Block, Subject};
 

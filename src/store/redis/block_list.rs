@@ -7,15 +7,15 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::Client;
+use super::connection::KEYLESS;
 use super::protocol::KeyNames;
+use super::protocol::errors::malformed_reply;
 use super::topology::Topology;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::store::block_list::BlockList;
-use crate::store::block_list::{RefreshTrigger, full};
+use crate::store::block_list::{BlockList, RefreshTrigger, full};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::requests::Block;
 
 /// The default of the refresh interval: as long as a refusal is remembered, and no load for Redis.
@@ -234,7 +234,7 @@ impl Client {
         call.arg(self.names.block_list());
         call.arg(format!("{},{}", block.limiter.as_str(), block.key.as_str()));
         call.arg(micros);
-        match self.run_keyless(script, call).await? {
+        match self.run(KEYLESS, script, call).await? {
             Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),
             _ => Err(malformed_reply("to block")),
@@ -247,7 +247,7 @@ impl Client {
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
         call.arg(self.names.block_list()).arg(version);
-        let reply = self.run_keyless(script, call).await?;
+        let reply = self.run(KEYLESS, script, call).await?;
         let texts: Vec<String> = redis::from_redis_value(reply).map_err(|_| malformed())?;
         let (now, version, members) = match texts.as_slice() {
             [_] => return Ok(None),

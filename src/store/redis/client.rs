@@ -8,15 +8,14 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::connection::{Acquired, ConnectionPool, KEYLESS};
-use super::protocol::KeyNames;
-use super::protocol::{BatchEntry, EntryReply};
+use super::connection::{Acquired, ConnectionPool};
+use super::protocol::{
+    BatchEntry, EntryReply, KeyNames, decode_replies, encode_checks, encode_credit, encode_refund,
+    errors as error,
+};
 use super::script::{Script, Scripts};
 use crate::error::{Error, ErrorKind};
-use crate::store::redis::protocol::errors as error;
-use crate::store::redis::protocol::{decode_replies, encode_checks, encode_credit, encode_refund};
-use crate::store::requests::Subject;
-use crate::store::requests::{Credit, Refund, Reset};
+use crate::store::requests::{Credit, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
 
 /// Sends the commands of one store.
@@ -94,8 +93,8 @@ impl Client {
         let call = encode_refund(&self.scripts.refund, &self.names, refund);
         let (client, index) = (self.clone(), self.connection_index(refund.subject));
         async move {
-            let connection = client.acquire(index).await?;
-            run(&connection, &client.scripts.refund, call)
+            client
+                .run(index, &client.scripts.refund, call)
                 .await
                 .map(drop)
         }
@@ -109,16 +108,21 @@ impl Client {
         let call = encode_credit(&self.scripts.credit, &self.names, credit);
         let (client, index) = (self.clone(), self.connection_index(credit.subject));
         async move {
-            let connection = client.acquire(index).await?;
-            run(&connection, &client.scripts.credit, call)
+            client
+                .run(index, &client.scripts.credit, call)
                 .await
                 .map(drop)
         }
     }
 
-    /// Runs a script that belongs to no limiter and key.
-    pub(super) async fn run_keyless(&self, script: &Script, call: Cmd) -> Result<Value, Error> {
-        let connection = self.acquire(KEYLESS).await?;
+    /// Runs a script over the connection of an index.
+    pub(super) async fn run(
+        &self,
+        index: usize,
+        script: &Script,
+        call: Cmd,
+    ) -> Result<Value, Error> {
+        let connection = self.acquire(index).await?;
         run(&connection, script, call).await
     }
 

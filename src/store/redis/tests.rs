@@ -8,13 +8,11 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::KeyNames;
-use super::protocol::{BatchEntry, EntryReply};
+use super::protocol::{BatchEntry, EntryReply, KeyNames};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
-use crate::decision::Answer;
-use crate::decision::QuotaAnswer;
+use crate::decision::{Answer, QuotaAnswer};
 use crate::error::ErrorKind;
 use crate::key::Key;
 use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};

@@ -7,10 +7,10 @@ use url::Url;
 use super::connection::Cluster;
 #[cfg(feature = "sentinel")]
 use super::connection::Sentinel;
+#[cfg(feature = "tls")]
+use super::connection::tls;
 use super::connection::{Connector, Server};
 use crate::error::ConfigError;
-#[cfg(feature = "tls")]
-use crate::store::redis::connection::tls;
 
 const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
 const TLS_SCHEMES: [&str; 2] = ["rediss", "valkeys"];

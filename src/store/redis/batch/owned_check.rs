@@ -1,8 +1,7 @@
 //! A check that waits, and the work that it is for Redis.
 
 use crate::key::Key;
-use crate::quota::Algorithm;
-use crate::quota::{Quota, Quotas};
+use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::redis::protocol::MAX_ENTRY_UNITS;
 use crate::store::requests::{Check, Subject};
 

@@ -6,8 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, MutexGuard};
 
 use tokio::sync::oneshot;
-use tokio::time;
-use tokio::time::Instant;
+use tokio::time::{self, Instant};
 
 use super::batcher::{Batcher, BatcherState};
 use super::batchers::Batchers;
@@ -17,8 +16,7 @@ use super::waiters::{Waiter, Waiters};
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::store::redis::connection::Acquired;
-use crate::store::redis::protocol::errors as error;
-use crate::store::redis::protocol::{BatchEntry, EntryReply};
+use crate::store::redis::protocol::{BatchEntry, EntryReply, errors as error};
 use crate::store::refusal_cache::SendMark;
 use crate::store::requests::Check;
 

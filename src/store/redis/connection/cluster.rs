@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::cluster::ClusterClient;
-use redis::cluster::ClusterConfig;
+use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::{
     Arg, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, ServerErrorKind,

@@ -7,8 +7,7 @@
 use std::fmt;
 use std::sync::{PoisonError, RwLock};
 
-use tokio::runtime;
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 use tokio::task::AbortHandle;
 
 /// One value for each runtime that asked for one.

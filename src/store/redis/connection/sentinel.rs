@@ -7,8 +7,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time;
-use tokio::time::Instant;
+use tokio::time::{self, Instant};
 
 use super::single::{OnDisconnect, Server, timed_out, with_address};
 

@@ -1,7 +1,6 @@
 //! Encodes checks, refunds and credits as commands that call the script.
 
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 
 use redis::{Cmd, RedisWrite};
 use rmp::encode;

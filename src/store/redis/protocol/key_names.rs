@@ -1,8 +1,7 @@
 //! The names of stored keys: `{prefix}:v1:{tag}:…`.
 
 use std::fmt;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
