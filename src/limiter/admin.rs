@@ -217,7 +217,7 @@ impl Admin {
     /// The list is empty unless the limiter [tracks](RateLimiter::track_refused) them.
     #[must_use]
     pub fn busiest_refused(&self, max: usize) -> Vec<RefusedKey> {
-        self.limiter.telemetry().most_refused(max)
+        self.limiter.telemetry.most_refused(max)
     }
 }
 

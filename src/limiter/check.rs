@@ -185,7 +185,7 @@ impl RateLimiter {
         blocked_for: impl FnOnce(Subject<'_>) -> Option<Duration>,
     ) -> CheckProgress {
         let mut builder = DecisionBuilder::new();
-        let (key, answer) = builder.start(quotas, cost, self.id(), key);
+        let (key, answer) = builder.start(quotas, cost, self.id, key);
         let future = match answer_without_store(quotas, cost) {
             Some(answer) => Some(StoreFuture::ready(answer)),
             None => {

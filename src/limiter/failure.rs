@@ -21,7 +21,7 @@ impl RateLimiter {
         error: Error,
     ) -> Result<Decision, Error> {
         let mut builder = DecisionBuilder::new();
-        let (key, answer) = builder.start(&self.quotas, cost, self.id(), key);
+        let (key, answer) = builder.start(&self.quotas, cost, self.id, key);
         match self.block_list.lookup(self.subject(&self.quotas, key)) {
             None => self.apply_failure_policy(builder, error),
             Some(left) => {
@@ -67,7 +67,7 @@ impl RateLimiter {
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };
-        builder.start(&quotas, cost, self.id(), key);
+        builder.start(&quotas, cost, self.id, key);
         builder.set_answer(answer);
         builder
             .decide()

@@ -51,12 +51,14 @@ pub struct RateLimiter {
     pub(super) store: ProtectedStore,
     pub(super) block_list: BlockList,
     pub(super) quotas: Quotas,
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// The name in its stored form.
     pub(super) scope: Key,
+    /// The name and the store, as decisions have them.
+    pub(super) id: LimiterId,
     /// Without a handler, the caller gets the error.
     pub(super) on_failure: Option<Arc<FailureHandler>>,
-    pub(super) telemetry: Arc<Telemetry>,
+    pub(crate) telemetry: Arc<Telemetry>,
 }
 
 /// The name of a limiter by default.
@@ -68,13 +70,20 @@ impl RateLimiter {
     /// `quotas` is one [`Quota`] or a list of them. An empty list admits everything.
     pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
         let name: Arc<str> = DEFAULT_NAME.into();
+        let scope = Key::from(DEFAULT_NAME);
+        let block_list = store.block_list();
+        let store = ProtectedStore::new(store);
         Self {
-            block_list: store.block_list(),
-            store: ProtectedStore::new(store),
+            id: LimiterId {
+                name: scope.fingerprint(),
+                store: store.id(),
+            },
+            block_list,
+            store,
             quotas: quotas.into(),
             telemetry: Arc::new(Telemetry::new(&name, None)),
             name,
-            scope: Key::from(DEFAULT_NAME),
+            scope,
             on_failure: None,
         }
     }
@@ -87,6 +96,7 @@ impl RateLimiter {
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self.scope = Key::from(&*self.name);
+        self.id.name = self.scope.fingerprint();
         self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
@@ -139,14 +149,6 @@ impl RateLimiter {
         &self.quotas
     }
 
-    pub(crate) fn telemetry(&self) -> &Telemetry {
-        &self.telemetry
-    }
-
-    pub(crate) fn label(&self) -> &Arc<str> {
-        &self.name
-    }
-
     pub(crate) fn has_policy(&self) -> bool {
         self.on_failure.is_some()
     }
@@ -157,14 +159,6 @@ impl RateLimiter {
             self.quotas.clone()
         } else {
             quotas.iter().cloned().collect()
-        }
-    }
-
-    #[inline]
-    pub(super) fn id(&self) -> LimiterId {
-        LimiterId {
-            name: self.scope.fingerprint(),
-            store: self.store.id(),
         }
     }
 
@@ -185,6 +179,7 @@ impl fmt::Debug for RateLimiter {
             quotas,
             name,
             scope: _,
+            id: _,
             on_failure,
             telemetry: _,
         } = self;

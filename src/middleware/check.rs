@@ -10,14 +10,15 @@ use std::time::Duration;
 use http::request::Parts;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::config::LayerConfig;
-use super::outcome::Outcome;
+use super::config::{LayerConfig, MissingKey};
 use super::plan_lookup::PlanFuture;
-use crate::decision::Decision;
-use crate::error::Error;
-use crate::key::Key;
+use super::rejection::{Rejection, RejectionReason};
+use crate::decision::{Decision, DecisionView, Source};
+use crate::error::{Error, ErrorKind};
+use crate::key::{Key, KeyError, KeyErrorKind};
 use crate::limiter::{CheckProgress, backoff_after};
 use crate::quota::{Plan, Quotas};
+use crate::telemetry::OutcomeLabel;
 
 /// A started check.
 pub(super) enum StartedCheck {
@@ -34,7 +35,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
     let extracted = config.key.extract(parts);
     config
         .diagnostics
-        .observe_request(config.label(), &*config.key, parts, &extracted);
+        .observe_request(&config.limiter.name, &*config.key, parts, &extracted);
     let key = match extracted {
         Ok(key) => key,
         Err(error) => return StartedCheck::Done(Outcome::without_key(config, error)),
@@ -55,7 +56,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
 
 /// The future of a check that a plan, a store or a backoff delays.
 pub(super) struct CheckFuture {
-    config: Arc<LayerConfig>,
+    pub(super) config: Arc<LayerConfig>,
     /// The start of the check, from which `max_wait` counts. `None` if the layer does not wait.
     started: Option<Instant>,
     /// The quotas of the key's plan, in place of the layer's.
@@ -87,10 +88,6 @@ impl CheckFuture {
             plan_quotas: None,
             stage,
         }
-    }
-
-    pub(super) fn config(&self) -> &Arc<LayerConfig> {
-        &self.config
     }
 
     /// Starts the check with the quotas of the plan. Returns the outcome if there is nothing to check.
@@ -202,4 +199,94 @@ fn backoff(
         return None;
     }
     backoff_after(result.as_ref().ok()?, left)
+}
+
+/// The decision about a request, already recorded by telemetry.
+pub(super) enum Outcome {
+    /// Passes uncounted: skipped, exempt by its plan, or without a key where the layer allows that.
+    Exempt,
+    Admitted(Decision),
+    /// Passes only because the layer is a dry run.
+    DryRun(Rejection),
+    Rejected(Rejection),
+}
+
+impl Outcome {
+    /// Exempts a request.
+    fn exempt(config: &LayerConfig) -> Self {
+        config.limiter.telemetry.record_exempt();
+        Self::Exempt
+    }
+
+    /// Decides about a request whose key cannot be extracted.
+    fn without_key(config: &LayerConfig, error: KeyError) -> Self {
+        match (error.kind(), config.on_missing_key) {
+            (KeyErrorKind::Missing, MissingKey::Exempt) => return Self::exempt(config),
+            (KeyErrorKind::Misconfigured, _) => {
+                config
+                    .diagnostics
+                    .key_misconfigured(&config.limiter.name, &error);
+            }
+            (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
+        }
+        Self::reject(config, RejectionReason::NoKey(error))
+    }
+
+    /// Decides about a request that the limiter checked.
+    fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
+        match result {
+            // Cost 0 passes any limit, even one that was lowered below the units used.
+            Ok(decision) if decision.is_allowed() || is_free(&decision) => {
+                config
+                    .limiter
+                    .telemetry
+                    .record_decision(OutcomeLabel::Admitted, &decision);
+                Self::Admitted(decision)
+            }
+            Ok(decision) => Self::reject(config, RejectionReason::Refused(decision.into_view())),
+            Err(error) => {
+                if error.kind() == ErrorKind::CostTooLarge {
+                    config
+                        .diagnostics
+                        .cost_too_large(&config.limiter.name, &error);
+                }
+                Self::reject(config, RejectionReason::Failed(error))
+            }
+        }
+    }
+
+    fn reject(config: &LayerConfig, reason: RejectionReason) -> Self {
+        record_rejection(config, &reason);
+        let rejection = Rejection::new(&config.limiter.name, reason).with_status(config.status);
+        if config.dry_run.is_some() {
+            config.diagnostics.would_reject(&rejection);
+            Self::DryRun(rejection)
+        } else {
+            Self::Rejected(rejection)
+        }
+    }
+}
+
+/// Whether a request costs nothing and no operator blocks its key.
+fn is_free(decision: &DecisionView) -> bool {
+    decision.cost() == 0 && decision.source() != Source::Block
+}
+
+fn record_rejection(config: &LayerConfig, reason: &RejectionReason) {
+    let telemetry = &config.limiter.telemetry;
+    let label = |rejected| match config.dry_run {
+        None => rejected,
+        Some(_) => OutcomeLabel::WouldReject,
+    };
+    match reason {
+        RejectionReason::Refused(decision) => {
+            telemetry.record_decision(label(OutcomeLabel::Refused), decision);
+        }
+        RejectionReason::NoKey(error) => {
+            telemetry.record_failure(label(OutcomeLabel::NoKey), error, error.kind().text());
+        }
+        RejectionReason::Failed(error) => {
+            telemetry.record_failure(label(OutcomeLabel::Failed), error, error.kind().text());
+        }
+    }
 }

@@ -102,15 +102,10 @@ impl LayerConfig {
         // A changed layer is another layer: it reports its own findings.
         self.diagnostics = Arc::default();
     }
-
-    /// Returns the limiter's name, for log lines and rejections.
-    pub(super) fn label(&self) -> &Arc<str> {
-        self.limiter.label()
-    }
 }
 
 fn templates(limiter: &RateLimiter, headers: &Headers) -> Templates {
-    Templates::new(headers, limiter.label(), limiter.quotas())
+    Templates::new(headers, &limiter.name, limiter.quotas())
 }
 
 impl fmt::Debug for LayerConfig {

@@ -12,8 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::check::CheckFuture;
-use super::outcome::Outcome;
+use super::check::{CheckFuture, Outcome};
 use super::response::{ResponseFinisher, prepare_request, rejection_response};
 
 pin_project! {
@@ -113,13 +112,13 @@ fn call_or_reject<S: Service<Request<B>>, B>(
     request: Request<B>,
 ) -> State<S, B> {
     let (mut parts, body) = request.into_parts();
-    match prepare_request(check.config(), &mut parts, outcome) {
+    match prepare_request(&check.config, &mut parts, outcome) {
         Ok(finisher) => {
             let response = service.call(Request::from_parts(parts, body));
             State::Calling { response, finisher }
         }
         Err(rejection) => State::Rejected {
-            response: Some(rejection_response(check.config(), rejection, &parts)),
+            response: Some(rejection_response(&check.config, rejection, &parts)),
         },
     }
 }

@@ -12,7 +12,6 @@ mod diagnostics;
 mod future;
 mod headers;
 mod layer;
-mod outcome;
 mod plan_lookup;
 mod rejection;
 mod reservation;

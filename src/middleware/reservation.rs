@@ -110,7 +110,7 @@ pub(super) fn settle_in_background(
         return;
     }
     if decision.cost() == 0 {
-        config.diagnostics.nothing_to_settle(config.label());
+        config.diagnostics.nothing_to_settle(&config.limiter.name);
         return;
     }
     let task_config = Arc::clone(config);
@@ -121,7 +121,7 @@ pub(super) fn settle_in_background(
             ..
         } = &*task_config;
         let result = limiter.settle(decision, actual_cost).await;
-        diagnostics.settled(limiter.label(), &result);
+        diagnostics.settled(&limiter.name, &result);
     });
     // A store in memory is done after one poll and needs no task.
     let mut cx = Context::from_waker(Waker::noop());
@@ -130,7 +130,7 @@ pub(super) fn settle_in_background(
             Ok(runtime) => drop(runtime.spawn(settlement)),
             Err(_) => config
                 .diagnostics
-                .settled(config.label(), &Err(no_runtime())),
+                .settled(&config.limiter.name, &Err(no_runtime())),
         }
     }
 }

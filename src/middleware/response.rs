@@ -13,9 +13,9 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Response};
 use http_body::{Body, SizeHint};
 
+use super::check::Outcome;
 use super::config::LayerConfig;
 use super::headers::{Place, encoded, inner_remaining, refill_time};
-use super::outcome::Outcome;
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::{Reservation, settle_in_background};
 use crate::decision::{Decision, DecisionView, QuotaDecision};
@@ -58,7 +58,7 @@ fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, mut decision: D
     if let Some(outer) = outer {
         config
             .diagnostics
-            .observe_nested(config.label(), &decision, &outer);
+            .observe_nested(&config.limiter.name, &decision, &outer);
         decision.set_outer(outer);
     }
     parts.extensions.insert(decision.view().clone());

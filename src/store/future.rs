@@ -1,15 +1,18 @@
-//! The future of a store's answer.
+//! The future of a store's answer, and the recorder that learns its outcome.
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
-use super::circuit_breaker::OutcomeRecorder;
+use super::circuit_breaker::{CircuitBreaker, Operation};
+use super::refusal_cache::{Invalidation, SentCheck};
 use crate::decision::Answer;
 use crate::error::{Error, ErrorKind};
+use crate::telemetry::StoreMeter;
 
 /// The future of a store's answer.
 ///
@@ -17,8 +20,9 @@ use crate::error::{Error, ErrorKind};
 #[must_use = "a store may be asked only when its future is awaited"]
 pub struct StoreFuture<T = Answer> {
     state: State<T>,
-    /// Learns the outcome, or on drop that the caller gave up. Ready futures have none.
-    recorder: Option<OutcomeRecorder<T>>,
+    /// Learns the outcome, or on drop that the caller gave up. Ready futures have none. In a box, because
+    /// a future is moved several times before it is polled.
+    recorder: Option<Box<OutcomeRecorder<T>>>,
 }
 
 enum State<T> {
@@ -53,10 +57,10 @@ impl<T> StoreFuture<T> {
         }
     }
 
-    /// Reports the outcome of this pending future to a circuit breaker.
+    /// Reports the outcome of this pending future.
     pub(super) fn recorded_by(self, recorder: OutcomeRecorder<T>) -> Self {
         Self {
-            recorder: Some(recorder),
+            recorder: Some(Box::new(recorder)),
             ..self
         }
     }
@@ -81,7 +85,7 @@ impl<T> StoreFuture<T> {
             }
             State::Ready(_) | State::Taken => {}
         }
-        match std::mem::replace(&mut self.state, State::Taken) {
+        match mem::replace(&mut self.state, State::Taken) {
             State::Ready(answer) => Poll::Ready(answer),
             _ => Poll::Ready(Err(Error::new(
                 ErrorKind::InvalidReply,
@@ -104,6 +108,74 @@ impl<T> Future for StoreFuture<T> {
             recorder.record(&answer);
         }
         Poll::Ready(answer)
+    }
+}
+
+/// Reports how a pending request ends: with an outcome, or, on drop, with a caller that gave up.
+pub(super) struct OutcomeRecorder<T> {
+    circuit_breaker: CircuitBreaker,
+    partition: usize,
+    operation: Operation,
+    /// By the clock of the circuit breaker.
+    started_at: u64,
+    cached: CachedRefusals,
+    /// Returns the answer if the request is a check.
+    answer: fn(&T) -> Option<&Answer>,
+    is_recorded: bool,
+}
+
+/// What a request means for the refusals that this process remembers.
+pub(super) enum CachedRefusals {
+    Untouched,
+    /// The answer may be one to remember, or ends what is remembered.
+    Learn(SentCheck),
+    /// The request returns units. Dropped when it ends.
+    Invalidate(#[expect(dead_code, reason = "held for its Drop")] Invalidation),
+}
+
+impl<T> OutcomeRecorder<T> {
+    /// Creates the recorder of a request that starts now.
+    pub(super) fn new(
+        circuit_breaker: &CircuitBreaker,
+        partition: usize,
+        operation: Operation,
+        cached: CachedRefusals,
+        answer: fn(&T) -> Option<&Answer>,
+    ) -> Self {
+        Self {
+            circuit_breaker: circuit_breaker.clone(),
+            partition,
+            operation,
+            started_at: circuit_breaker.now(),
+            cached,
+            answer,
+            is_recorded: false,
+        }
+    }
+
+    fn record(mut self, outcome: &Result<T, Error>) {
+        self.is_recorded = true;
+        self.circuit_breaker
+            .record(self.partition, self.operation, outcome.as_ref().map(drop));
+        let cached = mem::replace(&mut self.cached, CachedRefusals::Untouched);
+        if let CachedRefusals::Learn(sent) = cached
+            && let Some(answer) = outcome.as_ref().ok().and_then(self.answer)
+        {
+            sent.record(answer);
+        }
+    }
+}
+
+impl<T> Drop for OutcomeRecorder<T> {
+    fn drop(&mut self) {
+        // Waits that callers cut short count as well: else a hanging store would look fast.
+        if StoreMeter::IS_ENABLED && self.operation != Operation::Adjust {
+            self.circuit_breaker.record_wait(self.started_at);
+        }
+        if !self.is_recorded {
+            self.circuit_breaker
+                .record_abandoned(self.partition, self.operation, self.started_at);
+        }
     }
 }
 

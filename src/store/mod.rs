@@ -29,6 +29,7 @@ pub use future::StoreFuture;
 pub use memory::MemoryStore;
 pub(crate) use protected_store::ProtectedStore;
 pub use redis::RedisStore;
+pub use refusal_cache::RefusalCache;
 pub(crate) use requests::Subject;
 pub use requests::{Block, Check, Credit, Refund, Reset};
 pub use store::Store;

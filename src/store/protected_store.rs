@@ -1,56 +1,77 @@
 //! A store behind its circuit breaker: what a limiter asks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::circuit_breaker::{CircuitBreaker, Operation, OutcomeRecorder, Permit, within_deadline};
-use super::future::StoreFuture;
+use super::circuit_breaker::{CircuitBreaker, Operation, Permit};
+use super::future::{CachedRefusals, OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
+use super::refusal_cache::{RefusalCache, SentCheck};
 use super::requests::{Block, Check, Credit, Refund, Reset, Subject};
 use super::store::Store;
 use crate::decision::{Answer, Source, StoreId};
+use crate::error::{Error, ErrorKind};
 
-/// A store, with the deadline, the circuit breaker and the fallback that its limiters share.
+/// A store, with the deadline, the circuit breaker, the fallback and the refusal cache that its limiters
+/// share.
 #[derive(Clone)]
 pub(crate) struct ProtectedStore {
     store: Arc<dyn Store>,
+    id: StoreId,
     circuit_breaker: CircuitBreaker,
+    refusal_cache: Option<RefusalCache>,
+    /// `None` if the store enforces its deadline itself.
+    deadline: Option<Duration>,
 }
 
 impl ProtectedStore {
     pub(crate) fn new(store: impl Store) -> Self {
+        let circuit_breaker = store.circuit_breaker();
         Self {
-            circuit_breaker: store.circuit_breaker(),
+            id: circuit_breaker.store_id(),
+            deadline: circuit_breaker.deadline_to_enforce(),
+            refusal_cache: store.refusal_cache(),
+            circuit_breaker,
             store: Arc::new(store),
         }
     }
 
-    #[inline]
     pub(crate) fn id(&self) -> StoreId {
-        self.circuit_breaker.store_id()
+        self.id
     }
 
-    /// Asks the store as [`Store::check_in_place`] does, unless the circuit breaker is open.
+    /// Asks the store as [`Store::check_in_place`] does, unless the circuit breaker is open or this
+    /// process remembers the refusal.
     #[inline]
     pub(crate) fn check_in_place(
         &self,
         check: Check<'_>,
         answer: &mut Answer,
     ) -> Option<StoreFuture> {
-        let partition = self.circuit_breaker.partition_of(check.subject);
-        match self.circuit_breaker.permit(partition) {
-            Permit::Ask => {
-                let Some(future) = self.store.check_in_place(check, answer) else {
-                    self.circuit_breaker
-                        .record_success(partition, answer.source());
-                    return None;
-                };
-                Some(self.protect_check(future, partition, Operation::Check))
-            }
-            Permit::Probe => Some(self.probe(check, partition)),
-            Permit::Refuse => Some(self.refuse(partition)),
+        let (partition, permit) = self.circuit_breaker.permit(check.subject);
+        match permit {
+            Permit::Ask => {}
+            Permit::Probe => return Some(self.probe(check, partition)),
+            Permit::Refuse => return Some(self.refuse(partition)),
         }
+        let mut sent = None;
+        if let Some(cache) = &self.refusal_cache {
+            if let Some(refusal) = cache.get(check) {
+                *answer = refusal;
+                return None;
+            }
+            sent = cache.before_send(check);
+        }
+        if let Some(future) = self.store.check_in_place(check, answer) {
+            return Some(self.protect_check(future, partition, Operation::Check, sent));
+        }
+        self.circuit_breaker.record_success(partition);
+        if let Some(sent) = sent {
+            sent.record(answer);
+        }
+        None
     }
 
     /// Sends the probe in the background, where no caller waits for it. Without a tokio runtime, the
@@ -59,10 +80,10 @@ impl ProtectedStore {
     fn probe(&self, check: Check<'_>, partition: usize) -> StoreFuture {
         let Ok(runtime) = Handle::try_current() else {
             let future = self.store.check(check);
-            return self.protect_check(future, partition, Operation::Probe);
+            return self.protect_check(future, partition, Operation::Probe, None);
         };
         let future = self.store.check(Check { cost: 0, ..check });
-        drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
+        drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe, None)));
         self.refuse(partition)
     }
 
@@ -71,25 +92,32 @@ impl ProtectedStore {
         StoreFuture::ready(Err(self.circuit_breaker.open_error(partition)))
     }
 
-    /// Bounds a check by the deadline, and reports its outcome to the circuit breaker.
+    /// Bounds a check by the deadline, and reports its outcome to the circuit breaker and the refusal
+    /// cache.
     fn protect_check(
         &self,
         future: StoreFuture,
         partition: usize,
         operation: Operation,
+        sent: Option<SentCheck>,
     ) -> StoreFuture {
         match future.try_ready() {
             Ok(answer) => {
-                let outcome = answer.as_ref().map(Answer::source);
+                let outcome = answer.as_ref().map(drop);
                 self.circuit_breaker.record(partition, operation, outcome);
+                if let (Some(sent), Ok(answer)) = (sent, &answer) {
+                    sent.record(answer);
+                }
                 StoreFuture::ready(answer)
             }
             Err(pending) => {
+                let cached = sent.map_or(CachedRefusals::Untouched, CachedRefusals::Learn);
                 let recorder = OutcomeRecorder::new(
                     &self.circuit_breaker,
                     partition,
                     operation,
-                    Answer::source,
+                    cached,
+                    |answer| Some(answer),
                 );
                 self.bound(pending).recorded_by(recorder)
             }
@@ -130,14 +158,19 @@ impl ProtectedStore {
         if self.circuit_breaker.is_open_at(partition) {
             return self.refuse(partition);
         }
+        let cache = self.refusal_cache.as_ref();
+        let invalidation = cache.map(|cache| cache.invalidate(subject));
         match send().try_ready() {
             Ok(outcome) => StoreFuture::ready(outcome),
             Err(pending) => {
+                let cached =
+                    invalidation.map_or(CachedRefusals::Untouched, CachedRefusals::Invalidate);
                 let recorder = OutcomeRecorder::new(
                     &self.circuit_breaker,
                     partition,
                     Operation::Adjust,
-                    |()| Source::Other,
+                    cached,
+                    |()| None,
                 );
                 self.bound(pending).recorded_by(recorder)
             }
@@ -155,7 +188,7 @@ impl ProtectedStore {
 
     /// Bounds a pending future by the deadline, unless the store does so itself.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
-        match self.circuit_breaker.deadline_to_enforce() {
+        match self.deadline {
             // There are no timers outside of a tokio runtime.
             Some(deadline) if Handle::try_current().is_ok() => {
                 StoreFuture::boxed(within_deadline(deadline, pending))
@@ -189,4 +222,12 @@ impl ProtectedStore {
     pub(crate) fn check_unprotected(&self, check: Check<'_>) -> Option<Answer> {
         self.store.check(check).try_ready().ok()?.ok()
     }
+}
+
+async fn within_deadline<T>(deadline: Duration, future: StoreFuture<T>) -> Result<T, Error> {
+    let outcome = tokio::time::timeout(deadline, future).await;
+    outcome.unwrap_or_else(|_| {
+        let text = format!("the store did not answer within {deadline:?}");
+        Err(Error::new(ErrorKind::Timeout, text))
+    })
 }

@@ -1,19 +1,20 @@
 //! Refusals remembered in this process: a client that keeps retrying costs Redis next to nothing.
 //!
-//! A check that Redis refused with a wait stays refused until the wait has passed, no matter what
+//! A check that a store refused with a wait stays refused until the wait has passed, no matter what
 //! is charged meanwhile. So this process refuses the same check on its own for 0.8 of the wait,
 //! measured from before the call was sent. That ends before Redis would admit the check, even while
 //! chrony slews the clock of Redis and that of this process at its maximum rate of 8.3 % in
 //! opposite directions.
 //!
 //! Only returned units let Redis admit the check earlier: a reset, a refund, a credit, a raised
-//! limit, a jump of the server's clock. The store that returns units forgets the refusals at once.
-//! Other stores, and a store whose call Redis executes after the deadline, notice when the refusal
+//! limit, a jump of the server's clock. Limiters that share the cache forget the refusals at once.
+//! Other processes, and a caller whose call Redis executes after the deadline, notice when the refusal
 //! expires.
 //!
 //! With a wait of one second, a client that sends a check every millisecond reaches Redis six
 //! times: with the check that is admitted, and 1, 801, 961, 993 and 999 ms later.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +23,8 @@ use quick_cache::sync::Cache;
 
 use super::requests::{Check, Subject};
 use crate::clock::Clock;
+#[cfg(feature = "test-util")]
+use crate::clock::TestClock;
 use crate::decision::{Answer, Wait};
 use crate::key::Fingerprint;
 use crate::quota::Quotas;
@@ -44,15 +47,65 @@ const MAX_PER_KEY: usize = 8;
 /// The stripes of the locks: units returned to one key seldom concern the refusals of another.
 const STRIPES: usize = 256;
 
-/// The refusals that this process remembers.
-pub(crate) struct RefusalCache {
-    meter: StoreMeter,
+/// The refusals that this process remembers and repeats without asking the store.
+///
+/// A store returns its cache from [`Store::refusal_cache`](crate::Store::refusal_cache), and its limiters
+/// look there before they ask the store. Clones are one cache, of the refusals of at most 10 000 keys.
+///
+/// A refusal is remembered for 0.8 of its wait and for at most [`max_age`](Self::max_age). It is repeated
+/// to checks of the same limiter, key, quotas and cost. An admission, a refund, a credit or a reset through
+/// any limiter of the store ends it at once.
+///
+/// The cache is exact only if a wait of the store is: while nobody returns units, a refused check must stay
+/// refused until the wait that the store replied has passed.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::{Check, RefusalCache, Store, StoreFuture};
+/// # use tollgate::store::{Answer, Source};
+///
+/// struct Remote {
+///     refusal_cache: RefusalCache,
+/// }
+///
+/// impl Remote {
+///     fn new() -> Self {
+///         let refusal_cache = RefusalCache::new().max_age(Duration::from_millis(200));
+///         Self { refusal_cache }
+///     }
+/// }
+///
+/// impl Store for Remote {
+///     fn check(&self, check: Check<'_>) -> StoreFuture {
+///         # let _ = check;
+///         // …
+///         # StoreFuture::ready(Ok(Answer::new(Source::Other, [])))
+///     }
+///
+///     fn refusal_cache(&self) -> Option<RefusalCache> {
+///         Some(self.refusal_cache.clone())
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct RefusalCache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
     /// By limiter and key. Read without a lock, changed under the lock of the key's stripe.
     refusals: Cache<Fingerprint, Arc<[CachedRefusal]>>,
     stripes: [Stripe; STRIPES],
+}
+
+#[derive(Clone)]
+struct Settings {
+    meter: StoreMeter,
     clock: Clock,
-    /// In microseconds.
-    max_age: u64,
+    max_age: Duration,
 }
 
 /// The state that the keys of one stripe share.
@@ -74,100 +127,120 @@ struct CachedRefusal {
     expires_at: u64,
 }
 
-/// The state of the cache when a check was sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SendMark {
-    sent_at: u64,
-    generation: u64,
-}
-
 impl RefusalCache {
-    pub(super) fn new(clock: Clock, max_age: Duration, meter: StoreMeter) -> Self {
+    /// Creates a cache that remembers a refusal for at most one second.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::build(Settings {
+            meter: StoreMeter::unnamed(),
+            clock: Clock::monotonic(),
+            max_age: DEFAULT_MAX_AGE,
+        })
+    }
+
+    fn build(settings: Settings) -> Self {
         Self {
-            meter,
-            refusals: Cache::new(MAX_KEYS),
-            stripes: [const { Stripe::new() }; STRIPES],
-            clock,
-            max_age: u64::try_from(max_age.as_micros()).unwrap_or(u64::MAX),
+            inner: Arc::new(Inner {
+                settings,
+                refusals: Cache::new(MAX_KEYS),
+                stripes: [const { Stripe::new() }; STRIPES],
+            }),
         }
     }
 
-    /// Returns the remembered refusal of a check that Redis would refuse as well.
+    fn with(&self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = self.inner.settings.clone();
+        change(&mut settings);
+        Self::build(settings)
+    }
+
+    /// Sets the longest time that a refusal is remembered; the default is one second. Zero turns the
+    /// cache off. Returns another, empty cache.
+    ///
+    /// It is also the delay until this process notices units that other processes return, and limits that
+    /// they raise.
+    #[must_use]
+    pub fn max_age(self, max_age: Duration) -> Self {
+        self.with(|settings| settings.max_age = max_age)
+    }
+
+    /// Sets the name of the store in metrics; the default is `other`. Returns another, empty cache.
+    #[must_use]
+    pub fn named(self, store: &str) -> Self {
+        self.meter(StoreMeter::new(store))
+    }
+
+    pub(super) fn meter(self, meter: StoreMeter) -> Self {
+        self.with(|settings| settings.meter = meter)
+    }
+
+    /// Uses a clock that a test moves by hand. Returns another, empty cache.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+    #[must_use]
+    pub fn with_clock(self, clock: TestClock) -> Self {
+        self.clock(Clock::Test(clock))
+    }
+
+    pub(super) fn clock(self, clock: Clock) -> Self {
+        self.with(|settings| settings.clock = clock)
+    }
+
+    /// Returns the remembered refusal of a check that the store would refuse as well.
     pub(super) fn get(&self, check: Check<'_>) -> Option<Answer> {
-        if self.max_age == 0 || check.cost() == 0 {
+        if !self.remembers(check) {
             return None;
         }
-        let refusals = self.refusals.get(&check.subject.fingerprint())?;
-        let now = self.clock.now();
+        let refusals = self.inner.refusals.get(&check.subject.fingerprint())?;
+        let now = self.inner.settings.clock.now();
         refusals
             .iter()
-            .find(|refusal| refusal.matches(check) && refusal.is_valid(now))
+            .find(|refusal| refusal.matches(check.quotas(), check.cost()) && refusal.is_valid(now))
             .map(|refusal| refusal.answer.repeated_after(now - refusal.answered_at))
     }
 
-    /// Takes the mark for [`record`](Self::record). Call this before the check is sent.
-    pub(super) fn before_send(&self, check: Check<'_>) -> SendMark {
-        SendMark {
-            sent_at: self.clock.now(),
-            generation: self.stripe(check.subject.fingerprint()).generation(),
-        }
+    /// Notes a check that is about to be sent. Returns `None` if its refusal would not be remembered.
+    pub(super) fn before_send(&self, check: Check<'_>) -> Option<SentCheck> {
+        let fingerprint = check.subject.fingerprint();
+        self.remembers(check).then(|| SentCheck {
+            cache: self.clone(),
+            fingerprint,
+            quotas: check.quotas().clone(),
+            cost: check.cost(),
+            sent_at: self.inner.settings.clock.now(),
+            generation: self.stripe(fingerprint).generation(),
+        })
+    }
+
+    fn remembers(&self, check: Check<'_>) -> bool {
+        check.cost() > 0 && !self.inner.settings.max_age.is_zero()
     }
 
     fn stripe(&self, fingerprint: Fingerprint) -> &Stripe {
-        let [first, ..] = &self.stripes;
+        let [first, ..] = &self.inner.stripes;
         let [_, bits] = fingerprint.halves();
         let index = usize::try_from(bits >> 56).unwrap_or(0);
-        self.stripes.get(index).unwrap_or(first)
+        self.inner.stripes.get(index).unwrap_or(first)
     }
 
-    /// Remembers a refusal. An admission forgets the refusals of its key: it makes the waits of
-    /// other costs longer than remembered.
-    pub(super) fn record(&self, check: Check<'_>, answer: &Answer, mark: SendMark) {
-        if self.max_age == 0 || check.cost() == 0 {
-            return;
+    fn remove(&self, fingerprint: Fingerprint) {
+        if self.inner.refusals.remove(&fingerprint).is_some() {
+            self.record_len();
         }
-        let fingerprint = check.subject.fingerprint();
-        let stripe = self.stripe(fingerprint);
-        let Some(wait) = longest_wait(answer) else {
-            self.remove(fingerprint, stripe.lock());
-            return;
-        };
-        let answered_at = self.clock.now();
-        let age = validity(wait).min(self.max_age);
-        let refusal = CachedRefusal {
-            quotas: check.quotas().clone(),
-            cost: check.cost(),
-            answer: answer.clone(),
-            answered_at,
-            expires_at: mark.sent_at.saturating_add(age),
-        };
-        let guard = stripe.lock();
-        if stripe.generation() != mark.generation {
-            return;
-        }
-        let known = self.refusals.get(&fingerprint);
-        let others = known.iter().flat_map(|refusals| refusals.iter());
-        let others = others.filter(|other| !other.matches(check) && other.is_valid(answered_at));
-        let refusals = [refusal].into_iter().chain(others.cloned());
-        let refusals = refusals.take(MAX_PER_KEY).collect();
-        self.refusals.insert(fingerprint, refusals);
-        drop(guard);
-        self.meter.record_refusals(|| self.refusals.len());
     }
 
-    fn remove(&self, fingerprint: Fingerprint, guard: MutexGuard<'_, ()>) {
-        let removed = self.refusals.remove(&fingerprint);
-        drop(guard);
-        if removed.is_some() {
-            self.meter.record_refusals(|| self.refusals.len());
-        }
+    fn record_len(&self) {
+        let Inner {
+            settings, refusals, ..
+        } = &*self.inner;
+        settings.meter.record_refusals(|| refusals.len());
     }
 
     /// Forgets the refusals of a key to which units are returned: now, and again when the returned
     /// value is dropped, which is when the units have been returned.
-    pub(super) fn invalidate(self: &Arc<Self>, subject: Subject<'_>) -> Invalidation {
+    pub(super) fn invalidate(&self, subject: Subject<'_>) -> Invalidation {
         let invalidation = Invalidation {
-            cache: Arc::clone(self),
+            cache: self.clone(),
             fingerprint: subject.fingerprint(),
         };
         invalidation.forget();
@@ -175,18 +248,78 @@ impl RefusalCache {
     }
 }
 
+/// A check that was sent, and the state of the cache then.
+pub(super) struct SentCheck {
+    cache: RefusalCache,
+    fingerprint: Fingerprint,
+    quotas: Quotas,
+    cost: u32,
+    sent_at: u64,
+    generation: u64,
+}
+
+impl SentCheck {
+    /// Remembers a refusal. An admission forgets the refusals of its key: it makes the waits of
+    /// other costs longer than remembered.
+    pub(super) fn record(self, answer: &Answer) {
+        let Self {
+            cache, fingerprint, ..
+        } = &self;
+        let Inner {
+            settings, refusals, ..
+        } = &*cache.inner;
+        let known = refusals.get(fingerprint);
+        let stripe = cache.stripe(*fingerprint);
+        let Some(wait) = longest_wait(answer) else {
+            if known.is_some() {
+                let _guard = stripe.lock();
+                cache.remove(*fingerprint);
+            }
+            return;
+        };
+        let now = settings.clock.now();
+        let is_remembered = |refusal: &CachedRefusal| {
+            refusal.matches(&self.quotas, self.cost) && refusal.is_valid(now)
+        };
+        // The same refusal, in flight at the same time.
+        if known.is_some_and(|known| known.iter().any(is_remembered)) {
+            return;
+        }
+        let guard = stripe.lock();
+        if stripe.generation() != self.generation {
+            return;
+        }
+        let age = validity(wait).min(micros(settings.max_age));
+        let refusal = CachedRefusal {
+            quotas: self.quotas.clone(),
+            cost: self.cost,
+            answer: answer.clone(),
+            answered_at: now,
+            expires_at: self.sent_at.saturating_add(age),
+        };
+        let known = refusals.get(fingerprint);
+        let others = known.iter().flat_map(|known| known.iter());
+        let others =
+            others.filter(|other| !other.matches(&self.quotas, self.cost) && other.is_valid(now));
+        let all = [refusal].into_iter().chain(others.cloned());
+        refusals.insert(*fingerprint, all.take(MAX_PER_KEY).collect());
+        drop(guard);
+        cache.record_len();
+    }
+}
+
 /// A return of units in progress. Forgets the refusals of its key again on drop.
 pub(super) struct Invalidation {
-    cache: Arc<RefusalCache>,
+    cache: RefusalCache,
     fingerprint: Fingerprint,
 }
 
 impl Invalidation {
     fn forget(&self) {
         let stripe = self.cache.stripe(self.fingerprint);
-        let guard = stripe.lock();
+        let _guard = stripe.lock();
         stripe.generation.fetch_add(1, Ordering::SeqCst);
-        self.cache.remove(self.fingerprint, guard);
+        self.cache.remove(self.fingerprint);
     }
 }
 
@@ -197,8 +330,8 @@ impl Drop for Invalidation {
 }
 
 impl CachedRefusal {
-    fn matches(&self, check: Check<'_>) -> bool {
-        self.cost == check.cost() && self.quotas == *check.quotas()
+    fn matches(&self, quotas: &Quotas, cost: u32) -> bool {
+        self.cost == cost && self.quotas == *quotas
     }
 
     fn is_valid(&self, now: u64) -> bool {
@@ -222,6 +355,25 @@ impl Stripe {
         // A panic cannot leave anything inconsistent: the lock protects no data of its own.
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Default for RefusalCache {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for RefusalCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefusalCache")
+            .field("max_age", &self.inner.settings.max_age)
+            .field("keys", &self.inner.refusals.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Returns for how long a refusal with this wait is remembered at most.

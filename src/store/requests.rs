@@ -67,6 +67,39 @@ impl Check<'_> {
     }
 }
 
+/// A [`Check`] that outlives its caller's borrow.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedCheck {
+    limiter: Key,
+    key: Key,
+    quotas: Quotas,
+    cost: u32,
+}
+
+impl OwnedCheck {
+    pub(crate) fn check(&self) -> Check<'_> {
+        Check {
+            subject: Subject {
+                limiter: &self.limiter,
+                key: &self.key,
+                quotas: &self.quotas,
+            },
+            cost: self.cost,
+        }
+    }
+}
+
+impl From<Check<'_>> for OwnedCheck {
+    fn from(check: Check<'_>) -> Self {
+        Self {
+            limiter: check.limiter().clone(),
+            key: check.key().clone(),
+            quotas: check.quotas().clone(),
+            cost: check.cost(),
+        }
+    }
+}
+
 /// Tells a [`Store`](crate::Store) to forget what is charged to a key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]

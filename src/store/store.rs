@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
+use super::refusal_cache::RefusalCache;
 use super::requests::{Block, Check, Credit, Refund, Reset};
 use crate::decision::Answer;
 use crate::error::{Error, ErrorKind};
@@ -101,6 +102,14 @@ pub trait Store: Send + Sync + 'static {
     fn circuit_breaker(&self) -> CircuitBreaker {
         CircuitBreaker::new()
     }
+
+    /// Returns the refusals that limiters repeat without asking the store.
+    ///
+    /// The default implementation returns `None`: the store is asked each time. A store that returns
+    /// clones of one cache shares it between all its limiters.
+    fn refusal_cache(&self) -> Option<RefusalCache> {
+        None
+    }
 }
 
 fn unsupported(text: &'static str) -> StoreFuture<()> {
@@ -141,6 +150,10 @@ macro_rules! impl_store_for_pointer {
 
             fn circuit_breaker(&self) -> CircuitBreaker {
                 (**self).circuit_breaker()
+            }
+
+            fn refusal_cache(&self) -> Option<RefusalCache> {
+                (**self).refusal_cache()
             }
         }
     )*};

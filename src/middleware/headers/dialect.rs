@@ -180,10 +180,6 @@ impl Headers {
         }
         self
     }
-
-    pub(super) fn is_none(&self) -> bool {
-        *self == Self::none()
-    }
 }
 
 impl Default for Headers {

@@ -17,6 +17,8 @@ use crate::quota::{Quota, Quotas};
 #[derive(Debug)]
 pub(crate) struct Templates {
     headers: Headers,
+    /// The most fields that a response gets.
+    max_fields: usize,
     limiter: Arc<str>,
     quotas: Quotas,
     /// Prepared for the layer's own quotas.
@@ -55,6 +57,7 @@ impl Templates {
     ) -> Self {
         Self {
             headers: headers.clone(),
+            max_fields: max_fields(headers),
             limiter: Arc::clone(limiter),
             quotas: quotas.clone(),
             template: headers.ietf.and_then(|draft| {
@@ -79,7 +82,7 @@ impl Templates {
 
     /// Whether a decision gets headers. Without a count, there is nothing to report.
     fn reports(&self, decision: &DecisionView) -> bool {
-        !self.headers.is_none() && decision.source() != Source::None
+        self.max_fields > 0 && decision.source() != Source::None
     }
 
     /// Whether there are fields with a single value, which only one of several layers can write.
@@ -105,7 +108,7 @@ impl Templates {
             return;
         };
         // Once, since otherwise each field might grow the map.
-        headers.reserve(max_fields(&self.headers));
+        headers.reserve(self.max_fields);
         if let (Some(format), Place::Tightest) = (self.headers.x_ratelimit, place) {
             x_ratelimit::write(format, decision, reported, headers);
         }

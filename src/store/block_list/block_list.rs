@@ -1,13 +1,14 @@
-//! The blocked keys that this process knows of.
+//! The blocked keys that this process knows of, and how it learns what others have blocked.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use super::filter::Filter;
-use super::refresher::{RefreshTrigger, Refresher};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::key::{Fingerprint, Key};
@@ -36,7 +37,7 @@ struct Inner {
     last_expiry: AtomicU64,
     filter: Filter,
     blocked: RwLock<Blocked>,
-    refresher: Option<Refresher<BlockList>>,
+    refresher: Option<Refresher>,
 }
 
 /// The blocked keys by the fingerprint of limiter and key.
@@ -74,7 +75,7 @@ impl BlockList {
         Self::build(clock, Some(Refresher::new(micros(interval), refresh)))
     }
 
-    fn build(clock: Clock, refresher: Option<Refresher<Self>>) -> Self {
+    fn build(clock: Clock, refresher: Option<Refresher>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 clock,
@@ -127,7 +128,7 @@ impl BlockList {
     pub(crate) fn refresh(&self) -> StoreFuture<()> {
         match &self.inner.refresher {
             None => StoreFuture::ready(Ok(())),
-            Some(refresher) => refresher.refresh(self),
+            Some(refresher) => (refresher.refresh)(self, RefreshTrigger::Operator),
         }
     }
 
@@ -227,6 +228,86 @@ impl BlockedKey {
     fn remaining(&self, now: u64) -> Option<Duration> {
         let micros = self.expires_at.checked_sub(now)?;
         (micros > 0).then(|| Duration::from_micros(micros))
+    }
+}
+
+/// The reason for a refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefreshTrigger {
+    /// An operator waits for the list, and learns what failed.
+    Operator,
+    /// Checks need a recent list, and do not wait for it.
+    Background,
+}
+
+/// Fetches the list, and replaces it.
+type RefreshFn = dyn Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync;
+
+/// Refreshes a list on request, and in the background while checks come.
+struct Refresher {
+    refresh: Box<RefreshFn>,
+    /// In microseconds; 0 for no refreshes in the background.
+    interval: u64,
+    /// When the next refresh in the background is due.
+    next_at: AtomicU64,
+    /// Whether a refresh in the background is running.
+    is_running: Arc<AtomicBool>,
+}
+
+impl Refresher {
+    fn new(
+        interval: u64,
+        refresh: impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            refresh: Box::new(refresh),
+            interval,
+            next_at: AtomicU64::new(0),
+            is_running: Arc::default(),
+        }
+    }
+
+    /// Starts a refresh in the background if one is due.
+    fn refresh_if_due(&self, list: &BlockList, clock: &Clock) {
+        if self.interval == 0 {
+            return;
+        }
+        let now = clock.now();
+        let due_at = self.next_at.load(Ordering::Relaxed);
+        let next_at = now.saturating_add(self.interval);
+        // A time further ahead than that means that the clock has stepped back.
+        if now >= due_at || due_at > next_at {
+            self.start_refresh(list, due_at, next_at);
+        }
+    }
+
+    #[cold]
+    fn start_refresh(&self, list: &BlockList, due_at: u64, next_at: u64) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let moved =
+            self.next_at
+                .compare_exchange(due_at, next_at, Ordering::Relaxed, Ordering::Relaxed);
+        // A slow refresh finishes before the next one starts.
+        if moved.is_ok() && !self.is_running.swap(true, Ordering::Acquire) {
+            let running = Running(Arc::clone(&self.is_running));
+            let refresh = (self.refresh)(list, RefreshTrigger::Background);
+            drop(runtime.spawn(async move {
+                let _running = running;
+                // The refresh logs its own errors.
+                let _ = refresh.await;
+            }));
+        }
+    }
+}
+
+/// Marks a refresh as running until it ends, or its runtime shuts down.
+struct Running(Arc<AtomicBool>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -2,8 +2,6 @@
 
 mod block_list;
 mod filter;
-mod refresher;
 
 pub use block_list::BlockList;
-pub(super) use block_list::full;
-pub(super) use refresher::RefreshTrigger;
+pub(super) use block_list::{RefreshTrigger, full};

@@ -9,7 +9,7 @@ use super::settings::{Partitions, Settings};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::{Source, StoreId};
+use crate::decision::StoreId;
 use crate::error::{Error, ErrorKind};
 use crate::store::memory::MemoryCounts;
 use crate::store::requests::Subject;
@@ -34,8 +34,8 @@ use crate::telemetry::StoreMeter;
 /// runtime it runs in the background and no caller waits for it. A probe that is answered closes the
 /// circuit breaker.
 ///
-/// Errors of configuration and a full store never open it, because they are answers. Refusals from the
-/// [refusal cache](crate::Source::RefusalCache) do not close it.
+/// Errors of configuration and a full store never open it, because they are answers. A refusal that the
+/// [refusal cache](super::RefusalCache) repeats neither opens nor closes it.
 ///
 /// The [`FailurePolicy`](crate::FailurePolicy) of a limiter decides what becomes of a failed check.
 ///
@@ -224,7 +224,7 @@ impl CircuitBreaker {
         self.inner.fallback.get()
     }
 
-    /// Returns the time limit that callers enforce, if the store does not.
+    /// Returns the deadline that callers enforce, unless the store does so itself.
     pub(in crate::store) fn deadline_to_enforce(&self) -> Option<Duration> {
         let Settings {
             deadline,
@@ -232,6 +232,17 @@ impl CircuitBreaker {
             ..
         } = self.inner.settings;
         (!store_enforces_deadline).then_some(deadline)
+    }
+
+    /// Asks for a permit to send a request for a key. Returns the partition that serves the key, too.
+    #[inline]
+    pub(in crate::store) fn permit(&self, subject: Subject<'_>) -> (usize, Permit) {
+        let partition = self.partition_of(subject);
+        let permit = match self.inner.breakers.get(partition) {
+            Some(breaker) => breaker.permit(self.inner.deadline_micros, || self.now()),
+            None => Permit::Ask,
+        };
+        (partition, permit)
     }
 
     /// Returns the partition that serves a key.
@@ -248,15 +259,6 @@ impl CircuitBreaker {
         }
     }
 
-    /// Asks for a permit to send a request.
-    #[inline]
-    pub(in crate::store) fn permit(&self, partition: usize) -> Permit {
-        match self.inner.breakers.get(partition) {
-            Some(breaker) => breaker.permit(self.inner.deadline_micros, || self.now()),
-            None => Permit::Ask,
-        }
-    }
-
     pub(crate) fn is_open_at(&self, partition: usize) -> bool {
         let breaker = self.inner.breakers.get(partition);
         breaker.is_some_and(Breaker::is_open)
@@ -270,16 +272,14 @@ impl CircuitBreaker {
     }
 
     #[inline]
-    pub(super) fn now(&self) -> u64 {
+    pub(in crate::store) fn now(&self) -> u64 {
         self.inner.settings.clock.now()
     }
 
     /// Records a check that the store answered at once.
     #[inline]
-    pub(in crate::store) fn record_success(&self, partition: usize, source: Source) {
-        if let Some(breaker) = self.inner.breakers.get(partition)
-            && source != Source::RefusalCache
-        {
+    pub(in crate::store) fn record_success(&self, partition: usize) {
+        if let Some(breaker) = self.inner.breakers.get(partition) {
             breaker.record_success(|| self.now());
         }
     }
@@ -289,7 +289,7 @@ impl CircuitBreaker {
         &self,
         partition: usize,
         operation: Operation,
-        outcome: Result<Source, &Error>,
+        outcome: Result<(), &Error>,
     ) {
         if let Err(error) = &outcome {
             self.inner.settings.meter.record_error(error.kind());
@@ -297,26 +297,28 @@ impl CircuitBreaker {
         let Some(breaker) = self.inner.breakers.get(partition) else {
             return;
         };
-        let outcome = match outcome {
-            // The store was not asked.
-            Ok(Source::RefusalCache) => None,
-            Err(error) if is_failure(error) => Some(Err(error)),
-            Ok(_) | Err(_) => Some(Ok(())),
-        };
-        let transition = match (operation, outcome) {
-            (Operation::Probe, outcome) => breaker.record_probe(self.now(), outcome),
-            (_, Some(Err(error))) => breaker.record_failure(self.now(), error),
-            (_, Some(Ok(()))) => {
+        // Any other error is an answer.
+        let failure = outcome.err().filter(|error| is_failure(error));
+        let transition = match (operation, failure) {
+            (Operation::Probe, failure) => {
+                breaker.record_probe(self.now(), Some(failure.map_or(Ok(()), Err)))
+            }
+            (_, Some(error)) => breaker.record_failure(self.now(), error),
+            (_, None) => {
                 breaker.record_success(|| self.now());
                 None
             }
-            (_, None) => None,
         };
         self.count_transition(transition);
     }
 
     /// Records a request that started then and whose caller gave up.
-    pub(super) fn record_abandoned(&self, partition: usize, operation: Operation, started_at: u64) {
+    pub(in crate::store) fn record_abandoned(
+        &self,
+        partition: usize,
+        operation: Operation,
+        started_at: u64,
+    ) {
         let Some(breaker) = self.inner.breakers.get(partition) else {
             return;
         };
@@ -332,7 +334,7 @@ impl CircuitBreaker {
     }
 
     /// Records how long a caller has waited since then.
-    pub(super) fn record_wait(&self, started_at: u64) {
+    pub(in crate::store) fn record_wait(&self, started_at: u64) {
         let waited = self.now().saturating_sub(started_at);
         self.inner
             .settings

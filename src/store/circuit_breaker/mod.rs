@@ -4,12 +4,8 @@
 
 mod breaker;
 mod circuit_breaker;
-mod deadline;
-mod recorder;
 mod settings;
 
 pub(super) use breaker::Permit;
 pub use circuit_breaker::CircuitBreaker;
 pub(super) use circuit_breaker::Operation;
-pub(super) use deadline::within_deadline;
-pub(super) use recorder::OutcomeRecorder;

@@ -8,9 +8,6 @@ use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::requests::Subject;
 use crate::telemetry::StoreMeter;
 
-/// The name of a store in metrics by default.
-const UNNAMED: &str = "other";
-
 /// The same as for Redis: a hundred times a call to a healthy server nearby, and too short for
 /// people to notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
@@ -40,7 +37,7 @@ type PartitionFn = dyn Fn(Subject<'_>) -> usize + Send + Sync;
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            meter: StoreMeter::new(UNNAMED),
+            meter: StoreMeter::unnamed(),
             clock: Clock::monotonic(),
             deadline: DEFAULT_DEADLINE,
             store_enforces_deadline: false,

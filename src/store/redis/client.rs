@@ -8,14 +8,15 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::connection::{Acquired, ConnectionPool};
+use super::connection::{Acquired, Connection, ConnectionPool};
 use super::protocol::{
     BatchEntry, EntryReply, KeyNames, decode_replies, encode_checks, encode_credit, encode_refund,
     errors as error,
 };
 use super::script::{Script, Scripts};
+use crate::decision::Answer;
 use crate::error::{Error, ErrorKind};
-use crate::store::requests::{Credit, Refund, Reset, Subject};
+use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
 
 /// Sends the commands of one store.
@@ -72,6 +73,27 @@ impl Client {
             connection.give_up();
         }
         Ok(replies)
+    }
+
+    /// Decides one check in a call of its own: over this connection, or over that of the current
+    /// runtime.
+    pub(super) async fn decide_alone(
+        &self,
+        check: Check<'_>,
+        connection: Option<&Connection>,
+    ) -> Result<Answer, Error> {
+        let connection = match connection {
+            Some(connection) => {
+                let acquired = connection.acquire(self.deadline).await;
+                acquired.map_err(error::from_redis)?
+            }
+            None => self.acquire(self.connection_index(check.subject)).await?,
+        };
+        let entry = [BatchEntry { check, count: 1 }];
+        let replies = self.decide(&connection, &entry).await?;
+        let reply = replies.into_iter().next().transpose()?;
+        let answer = reply.and_then(EntryReply::into_last);
+        answer.ok_or_else(|| error::malformed_reply("nothing"))
     }
 
     /// Forgets the units charged to a key.

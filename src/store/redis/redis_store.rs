@@ -6,28 +6,24 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
-use super::batch::{self, Batchers, DirectSend, OwnedCheck};
+use super::batch::Batchers;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
 use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
-use super::protocol::errors as error;
-use super::protocol::{BatchEntry, EntryReply, KeyNames};
+use super::protocol::KeyNames;
 use super::script::Scripts;
 use super::topology::{BREAKERS, Topology};
 use super::url;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::Answer;
 use crate::error::{ConfigError, Error};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
-use crate::store::requests::{Block, Check, Credit, Refund, Reset, Subject};
+use crate::store::requests::{Block, Check, Credit, OwnedCheck, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -158,7 +154,7 @@ pub struct RedisStore {
 /// The state that clones of a store share.
 pub(super) struct Shared {
     pub(super) client: Client,
-    refusal_cache: Arc<RefusalCache>,
+    refusal_cache: RefusalCache,
     topology: Topology,
     batchers: PerRuntime<Arc<Batchers>>,
     circuit_breaker: CircuitBreaker,
@@ -234,11 +230,10 @@ impl RedisStore {
     fn build(mut client: Client, settings: Settings) -> Self {
         client.meter = client.meter.same_name();
         let clock = &settings.clock;
-        let refusal_cache = RefusalCache::new(
-            clock.clone(),
-            settings.refusal_max_age,
-            client.meter.clone(),
-        );
+        let refusal_cache = RefusalCache::new()
+            .meter(client.meter.clone())
+            .clock(clock.clone())
+            .max_age(settings.refusal_max_age);
         let topology = Topology::new(client.connections.is_cluster());
         let circuit_breaker = circuit_breaker(&client, &topology, &settings);
         let shared_block_list =
@@ -251,7 +246,7 @@ impl RedisStore {
         Self {
             shared: Arc::new(Shared {
                 client,
-                refusal_cache: Arc::new(refusal_cache),
+                refusal_cache,
                 topology,
                 batchers: PerRuntime::default(),
                 circuit_breaker,
@@ -388,57 +383,13 @@ impl RedisStore {
         reply.map(drop)
     }
 
-    /// Sends a check in a call of its own.
-    fn send_directly(&self, check: Check<'_>, direct: Option<DirectSend>) -> StoreFuture {
-        let shared = Arc::clone(&self.shared);
-        let check = OwnedCheck::from(check);
-        StoreFuture::boxed(async move {
-            let Shared {
-                client,
-                refusal_cache,
-                ..
-            } = &*shared;
-            let check = check.check();
-            let mark = refusal_cache.before_send(check);
-            let call = [BatchEntry { check, count: 1 }];
-            let decided = async {
-                let connection = match direct.as_ref().and_then(DirectSend::connection) {
-                    Some(connection) => {
-                        let acquired = connection.acquire(client.deadline).await;
-                        acquired.map_err(error::from_redis)?
-                    }
-                    None => {
-                        let index = client.connection_index(check.subject);
-                        client.acquire(index).await?
-                    }
-                };
-                client.decide(&connection, &call).await
-            };
-            let outcome = client.within_deadline(decided).await;
-            // Before the answer is read: queued checks need not wait for that.
-            drop(direct);
-            let reply = outcome?.into_iter().next().transpose()?;
-            let answer = reply.and_then(EntryReply::into_last);
-            let answer = answer.ok_or_else(|| error::malformed_reply("nothing"))?;
-            refusal_cache.record(check, &answer, mark);
-            Ok(answer)
-        })
-    }
-
-    /// Makes a call that returns units. Forgets the refusals of their key, which Redis may admit
-    /// now.
-    fn return_units(
+    /// Bounds a call by the deadline.
+    fn send<T: Send + 'static>(
         &self,
-        subject: Subject<'_>,
-        call: impl Future<Output = Result<(), Error>> + Send + 'static,
-    ) -> StoreFuture<()> {
-        let shared = Arc::clone(&self.shared);
-        let invalidation = shared.refusal_cache.invalidate(subject);
-        StoreFuture::boxed(async move {
-            let outcome = shared.client.within_deadline(call).await;
-            drop(invalidation);
-            outcome
-        })
+        call: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let client = self.shared.client.clone();
+        StoreFuture::boxed(async move { client.within_deadline(call).await })
     }
 }
 
@@ -456,53 +407,39 @@ fn circuit_breaker(client: &Client, topology: &Topology, settings: &Settings) ->
         })
 }
 
-impl Shared {
-    fn batchers(&self, runtime: &Handle) -> Arc<Batchers> {
-        self.batchers.get_or_make(runtime, || {
-            Arc::new(Batchers::new(
-                self.client.clone(),
-                Arc::clone(&self.refusal_cache),
-                self.topology.clone(),
-                runtime.clone(),
-            ))
-        })
-    }
-}
-
 impl Store for RedisStore {
-    fn check(&self, check: Check<'_>) -> StoreFuture<Answer> {
-        let Self { shared } = self;
-        if let Some(refusal) = shared.refusal_cache.get(check) {
-            return StoreFuture::ready(Ok(refusal));
-        }
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        let Shared {
+            client,
+            topology,
+            batchers,
+            settings,
+            ..
+        } = &*self.shared;
         let runtime = match current_runtime() {
             Ok(runtime) => runtime,
             Err(error) => return StoreFuture::ready(Err(error)),
         };
-        if !shared.settings.batches {
-            return self.send_directly(check, None);
+        if !settings.batches {
+            let (client, check) = (client.clone(), OwnedCheck::from(check));
+            return self.send(async move { client.decide_alone(check.check(), None).await });
         }
-        let batchers = shared.batchers(&runtime);
-        let batcher = batchers.find(check.subject);
-        match DirectSend::start(&batchers, &batcher) {
-            Some(direct) => self.send_directly(check, Some(direct)),
-            None => StoreFuture::waiting(batch::enqueue(&batchers, &batcher, check)),
-        }
+        let batchers = batchers.get_or_make(&runtime, || {
+            Batchers::new(client.clone(), topology.clone(), runtime.clone())
+        });
+        batchers.check(check)
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-        let call = self.shared.client.reset(reset);
-        self.return_units(reset.subject, call)
+        self.send(self.shared.client.reset(reset))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-        let call = self.shared.client.refund(&refund);
-        self.return_units(refund.subject, call)
+        self.send(self.shared.client.refund(&refund))
     }
 
     fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-        let call = self.shared.client.credit(&credit);
-        self.return_units(credit.subject, call)
+        self.send(self.shared.client.credit(&credit))
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
@@ -517,6 +454,10 @@ impl Store for RedisStore {
 
     fn circuit_breaker(&self) -> CircuitBreaker {
         self.shared.circuit_breaker.clone()
+    }
+
+    fn refusal_cache(&self) -> Option<RefusalCache> {
+        Some(self.shared.refusal_cache.clone())
     }
 }
 

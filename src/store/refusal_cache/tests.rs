@@ -32,11 +32,15 @@ impl Owner {
     }
 }
 
-fn cache() -> (Arc<RefusalCache>, TestClock) {
+fn cache() -> (RefusalCache, TestClock) {
     let clock = TestClock::new();
-    let meter = StoreMeter::new("test");
-    let cache = RefusalCache::new(Clock::Test(clock.clone()), SECOND, meter);
-    (Arc::new(cache), clock)
+    let cache = RefusalCache::new().named("test").with_clock(clock.clone());
+    (cache, clock)
+}
+
+/// Sends a check, which is answered at once.
+fn record(cache: &RefusalCache, check: Check<'_>, answer: &Answer) {
+    cache.before_send(check).unwrap().record(answer);
 }
 
 fn refused(wait: Option<Duration>) -> Answer {
@@ -49,9 +53,9 @@ fn a_refusal_holds_for_four_fifths_of_its_wait_from_when_it_was_sent() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     let wait = Duration::from_millis(500);
-    let mark = cache.before_send(ada.check(1));
+    let mark = cache.before_send(ada.check(1)).unwrap();
     clock.advance(Duration::from_millis(100));
-    cache.record(ada.check(1), &refused(Some(wait)), mark);
+    mark.record(&refused(Some(wait)));
     assert!(cache.get(ada.check(1)).is_some());
     clock.advance(Duration::from_micros(299_999));
     let last = cache.get(ada.check(1)).unwrap();
@@ -66,11 +70,7 @@ fn a_refusal_holds_for_four_fifths_of_its_wait_from_when_it_was_sent() {
 fn a_refusal_that_never_ends_is_remembered_until_it_is_too_old() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
-    cache.record(
-        ada.check(9),
-        &refused(None),
-        cache.before_send(ada.check(9)),
-    );
+    record(&cache, ada.check(9), &refused(None));
     clock.advance(SECOND - Duration::from_micros(1));
     let last = cache.get(ada.check(9)).unwrap();
     assert_eq!(last.quotas()[0].wait(), Wait::Never);
@@ -83,19 +83,15 @@ fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
     let (cache, _) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     // One is sent before, and one while Redis returns the units.
-    let before = cache.before_send(ada.check(1));
+    let before = cache.before_send(ada.check(1)).unwrap();
     let invalidation = cache.invalidate(ada.check(1).subject);
-    let meanwhile = cache.before_send(ada.check(1));
+    let meanwhile = cache.before_send(ada.check(1)).unwrap();
     drop(invalidation);
     for mark in [before, meanwhile] {
-        cache.record(ada.check(1), &refused(Some(SECOND)), mark);
+        mark.record(&refused(Some(SECOND)));
         assert!(cache.get(ada.check(1)).is_none());
     }
-    cache.record(
-        ada.check(1),
-        &refused(Some(SECOND)),
-        cache.before_send(ada.check(1)),
-    );
+    record(&cache, ada.check(1), &refused(Some(SECOND)));
     assert!(cache.get(ada.check(1)).is_some());
 }
 
@@ -104,10 +100,7 @@ fn a_forgotten_refusal_is_not_put_back_by_another_thread() {
     const ROUNDS: usize = 2_000;
     let (cache, _) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
-    let record = |cost| {
-        let mark = cache.before_send(ada.check(cost));
-        cache.record(ada.check(cost), &refused(Some(SECOND)), mark);
-    };
+    let record = |cost| record(&cache, ada.check(cost), &refused(Some(SECOND)));
     let is_done = std::sync::atomic::AtomicBool::new(false);
     let mut put_back = 0;
     std::thread::scope(|scope| {
@@ -140,9 +133,9 @@ fn a_refusal_ends_before_redis_admits_though_both_clocks_are_slewed() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     for wait in [1, 1_000, 500_000, 999_999, 1_250_000] {
-        let mark = cache.before_send(ada.check(1));
+        let mark = cache.before_send(ada.check(1)).unwrap();
         let answer = refused(Some(Duration::from_micros(wait)));
-        cache.record(ada.check(1), &answer, mark);
+        mark.record(&answer);
         // When Redis admits, and the time until then by our clock.
         let until_admitted = wait * 1_000_000 / (1_000_000 + SLEW);
         let here = until_admitted * (1_000_000 - SLEW) / 1_000_000;
@@ -157,14 +150,10 @@ fn an_admission_ends_the_refusals_of_its_key() {
     let (cache, _) = cache();
     let [ada, bob] = ["ada", "bob"].map(|key| Owner::new(key, Quota::per_minute(5)));
     for owner in [&ada, &bob] {
-        cache.record(
-            owner.check(4),
-            &refused(Some(SECOND)),
-            cache.before_send(owner.check(4)),
-        );
+        record(&cache, owner.check(4), &refused(Some(SECOND)));
     }
     let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
-    cache.record(ada.check(1), &admitted, cache.before_send(ada.check(1)));
+    record(&cache, ada.check(1), &admitted);
     assert!(cache.get(ada.check(4)).is_none());
     assert!(cache.get(bob.check(4)).is_some());
 }
@@ -184,13 +173,12 @@ fn the_gauge_follows_forgotten_refusals() {
         let (cache, _) = cache();
         let ada = Owner::new("ada", Quota::per_minute(5));
         let refuse = || {
-            let mark = cache.before_send(ada.check(1));
-            cache.record(ada.check(1), &refused(Some(SECOND)), mark);
+            record(&cache, ada.check(1), &refused(Some(SECOND)));
         };
         refuse();
         assert_eq!(gauge().as_deref(), Some("1"));
         let admitted = Answer::new(Source::Redis, [QuotaAnswer::admitted(2, SECOND)]);
-        cache.record(ada.check(1), &admitted, cache.before_send(ada.check(1)));
+        record(&cache, ada.check(1), &admitted);
         assert_eq!(gauge().as_deref(), Some("0"));
         refuse();
         assert_eq!(gauge().as_deref(), Some("1"));
@@ -204,11 +192,7 @@ fn the_number_of_remembered_refusals_is_limited() {
     let (cache, _) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     for cost in 1..=100 {
-        cache.record(
-            ada.check(cost),
-            &refused(Some(SECOND)),
-            cache.before_send(ada.check(cost)),
-        );
+        record(&cache, ada.check(cost), &refused(Some(SECOND)));
     }
     let remembered = (1..=100).filter(|cost| cache.get(ada.check(*cost)).is_some());
     assert_eq!(
@@ -217,11 +201,7 @@ fn the_number_of_remembered_refusals_is_limited() {
     );
     for key in 0..5 * MAX_KEYS {
         let owner = Owner::new(&key.to_string(), Quota::per_minute(5));
-        cache.record(
-            owner.check(1),
-            &refused(Some(SECOND)),
-            cache.before_send(owner.check(1)),
-        );
+        record(&cache, owner.check(1), &refused(Some(SECOND)));
     }
-    assert!(cache.refusals.len() <= MAX_KEYS);
+    assert!(cache.inner.refusals.len() <= MAX_KEYS);
 }

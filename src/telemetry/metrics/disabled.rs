@@ -29,6 +29,11 @@ impl StoreMeter {
         Self
     }
 
+    /// The meter of a store without a name.
+    pub(crate) fn unnamed() -> Self {
+        Self::new("other")
+    }
+
     pub(crate) fn same_name(&self) -> Self {
         Self
     }

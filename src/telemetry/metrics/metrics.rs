@@ -130,6 +130,11 @@ impl StoreMeter {
     }
 
     /// Creates the metrics of another store with the same name.
+    /// The meter of a store without a name.
+    pub(crate) fn unnamed() -> Self {
+        Self::new("other")
+    }
+
     pub(crate) fn same_name(&self) -> Self {
         Self::new(&self.0.store)
     }

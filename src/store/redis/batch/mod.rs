@@ -6,14 +6,8 @@
 //! call.
 
 mod batcher;
-mod batchers;
-mod direct_send;
-mod owned_check;
 mod queue;
 mod waiters;
 mod worker;
 
-pub(super) use batchers::Batchers;
-pub(super) use direct_send::DirectSend;
-pub(super) use owned_check::OwnedCheck;
-pub(super) use worker::enqueue;
+pub(super) use batcher::Batchers;

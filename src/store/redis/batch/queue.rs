@@ -6,15 +6,22 @@ use std::iter::repeat;
 use hashbrown::HashTable;
 use tokio::time::Instant;
 
-use super::owned_check::OwnedCheck;
 use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
-use crate::store::requests::Check;
+use crate::quota::{Algorithm, Quota};
+use crate::store::redis::protocol::MAX_ENTRY_UNITS;
+use crate::store::requests::{Check, OwnedCheck};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
 const MAX_WORK: u64 = 3_000;
+
+/// The work of an entry for each stored count, and of each of its checks: about what the benches
+/// measure. A bucket of a window takes a tenth of a microsecond more, and a unit `work_per_unit` of its
+/// algorithm.
+const WORK_PER_COUNT: u64 = 28;
+const WORK_PER_CHECK: u64 = 8;
 
 /// A queue of entries in order of arrival. A check joins the last entry of its key if both are
 /// identical.
@@ -43,7 +50,7 @@ impl Queue {
         let last = self.last_of_key(fingerprint);
         let place = last.map(|number| number - self.left);
         if let Some(last) = place.and_then(|place| self.entries.get_mut(place))
-            && last.check.is_identical(check)
+            && is_identical(last.check.check(), check)
         {
             last.waiters.push(waiter);
             return;
@@ -92,10 +99,7 @@ impl Queue {
             }
             let left = MAX_WORK.saturating_sub(work);
             // One check is sent however much work it is.
-            let fit = front
-                .check
-                .checks_within(left)
-                .max(usize::from(taken.is_empty()));
+            let fit = checks_within(front.check.check(), left).max(usize::from(taken.is_empty()));
             if fit == 0 {
                 break;
             }
@@ -191,8 +195,39 @@ impl QueueEntry {
     }
 
     fn work(&self) -> u64 {
-        self.check.work_of_entry() + self.waiters.len() as u64 * self.check.work_of_check()
+        let check = self.check.check();
+        work_of_entry(check) + self.waiters.len() as u64 * work_of_check(check)
     }
+}
+
+/// Whether two checks of one key have the same cost and quotas.
+fn is_identical(one: Check<'_>, other: Check<'_>) -> bool {
+    one.cost() == other.cost() && one.quotas() == other.quotas()
+}
+
+fn work_of_entry(check: Check<'_>) -> u64 {
+    let work = |quota: &Quota| WORK_PER_COUNT + quota.counted_by().parts();
+    check.quotas().strictest().map(work).sum()
+}
+
+fn work_of_check(check: Check<'_>) -> u64 {
+    let work_of_units = |algorithm: Algorithm| {
+        let per_unit = algorithm.facts().work_per_unit;
+        // Each check adds up the buckets.
+        u64::from(check.cost()) * per_unit + algorithm.parts() / 4
+    };
+    let quotas = check.quotas().strictest();
+    quotas
+        .map(|quota| WORK_PER_CHECK + work_of_units(quota.counted_by()))
+        .sum()
+}
+
+/// Returns how many such checks fit into this much work, as one entry.
+fn checks_within(check: Check<'_>, work: u64) -> usize {
+    let left = work.saturating_sub(work_of_entry(check));
+    let within_work = left / work_of_check(check).max(1);
+    let within_units = (MAX_ENTRY_UNITS / u64::from(check.cost().max(1))).max(1);
+    usize::try_from(within_work.min(within_units)).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -3,50 +3,20 @@
 use std::future::Future;
 use std::iter::{repeat, repeat_with};
 use std::pin::pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::{self, Instant};
 
-use super::batcher::{Batcher, BatcherState};
-use super::batchers::Batchers;
-use super::owned_check::OwnedCheck;
+use super::batcher::{Batcher, Batchers};
 use super::queue::{Queue, QueueEntry};
-use super::waiters::{Waiter, Waiters};
-use crate::decision::Answer;
+use super::waiters::Waiters;
 use crate::error::Error;
 use crate::store::redis::connection::Acquired;
 use crate::store::redis::protocol::{BatchEntry, EntryReply, errors as error};
-use crate::store::refusal_cache::SendMark;
-use crate::store::requests::Check;
+use crate::store::requests::OwnedCheck;
 
-/// Queues a check for the next call of a batcher.
-pub(in crate::store::redis) fn enqueue(
-    batchers: &Arc<Batchers>,
-    batcher: &Arc<Batcher>,
-    check: Check<'_>,
-) -> oneshot::Receiver<Result<Answer, Error>> {
-    let (answer, receiver) = oneshot::channel();
-    let waiter = Waiter::new(answer, Instant::now() + batchers.client.deadline);
-    let mut state = batcher.lock();
-    state.queue.push(check, waiter);
-    start_worker_if_needed(batchers, batcher, state);
-    receiver
-}
-
-/// Starts a worker if one more call may be sent and no other worker is about to send it.
-pub(super) fn start_worker_if_needed(
-    batchers: &Arc<Batchers>,
-    batcher: &Arc<Batcher>,
-    mut state: MutexGuard<'_, BatcherState>,
-) {
-    if !state.needs_worker() {
-        return;
-    }
-    state.in_flight += 1;
-    state.is_taking = true;
-    // A runtime that is shutting down drops the task at once, and that takes the lock.
-    drop(state);
+/// Starts a worker, which was counted as a call in flight.
+pub(super) fn spawn_worker(batchers: &Arc<Batchers>, batcher: &Arc<Batcher>) {
     let worker = BatchWorker {
         batchers: Arc::clone(batchers),
         batcher: Arc::clone(batcher),
@@ -130,7 +100,7 @@ impl BatchWorker {
             state.in_flight -= 1;
             self.has_ended = true;
         }
-        start_worker_if_needed(&self.batchers, &self.batcher, state);
+        self.batchers.start_worker_if_needed(&self.batcher, state);
         entries
     }
 
@@ -146,19 +116,10 @@ impl BatchWorker {
 
     /// Sends one call, and answers the waiters.
     async fn send(&self, connection: &Acquired, entries: Vec<QueueEntry>) {
-        let Batchers {
-            client,
-            refusal_cache,
-            ..
-        } = &*self.batchers;
         let (checks, mut waiters): (Vec<OwnedCheck>, Vec<Waiters>) =
             entries.into_iter().map(QueueEntry::into_parts).unzip();
         let call: Vec<BatchEntry<'_>> = checks.iter().zip(&waiters).map(batch_entry).collect();
-        let marks: Vec<SendMark> = checks
-            .iter()
-            .map(|check| refusal_cache.before_send(check.check()))
-            .collect();
-        let decided = client.decide(connection, &call);
+        let decided = self.batchers.client.decide(connection, &call);
         let Some(outcome) = self.within_deadlines(decided, &mut waiters).await else {
             return;
         };
@@ -171,10 +132,7 @@ impl BatchWorker {
                 entries.for_each(|(_, waiters)| waiters.answer(repeat(Err(error.clone()))));
             }
             Ok(replies) => {
-                for (((check, waiters), reply), mark) in entries.zip(replies).zip(marks) {
-                    if let Some(last) = reply.as_ref().ok().and_then(EntryReply::last) {
-                        refusal_cache.record(check.check(), last, mark);
-                    }
+                for ((_, waiters), reply) in entries.zip(replies) {
                     answer(waiters, reply);
                 }
             }
@@ -188,7 +146,7 @@ impl BatchWorker {
             let batcher = self.batchers.find(check.check().subject);
             let mut state = batcher.lock();
             state.queue.push_entry(check.clone(), waiters);
-            start_worker_if_needed(&self.batchers, &batcher, state);
+            self.batchers.start_worker_if_needed(&batcher, state);
         }
     }
 

@@ -18,6 +18,11 @@ impl<T> PerConnection<T> {
         }
     }
 
+    /// Returns the value of the connection if there is only one.
+    pub(crate) fn only(&self) -> Option<&T> {
+        self.others.is_empty().then_some(&self.first)
+    }
+
     /// Returns the value of an index, or the first one if the index is out of range.
     pub(crate) fn get(&self, index: usize) -> &T {
         let other = index

@@ -21,11 +21,7 @@ pub(crate) struct EntryReply {
 }
 
 impl EntryReply {
-    /// The answer to the last check.
-    pub(crate) fn last(&self) -> Option<&Answer> {
-        self.refused.as_ref().or_else(|| self.admitted.last())
-    }
-
+    /// Returns the answer to the last check.
     pub(crate) fn into_last(mut self) -> Option<Answer> {
         self.refused.or_else(|| self.admitted.pop())
     }
