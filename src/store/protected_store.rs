@@ -56,22 +56,32 @@ impl ProtectedStore {
             Permit::Probe => return Some(self.probe(check, partition)),
             Permit::Refuse => return Some(self.refuse(partition)),
         }
-        let mut sent = None;
         if let Some(cache) = &self.refusal_cache {
-            if let Some(refusal) = cache.get(check) {
-                *answer = refusal;
-                return None;
-            }
-            sent = cache.before_send(check);
+            return self.check_remembering(cache, check, partition, answer);
         }
         if let Some(future) = self.store.check_in_place(check, answer) {
-            return Some(self.protect_check(future, partition, Operation::Check, sent));
+            return Some(self.protect_check(future, partition, Operation::Check, None));
         }
         self.circuit_breaker.record_success(partition);
-        if let Some(sent) = sent {
-            sent.record(answer);
-        }
         None
+    }
+
+    /// Repeats a remembered refusal, or asks the store and remembers its refusal.
+    #[inline(never)]
+    fn check_remembering(
+        &self,
+        cache: &RefusalCache,
+        check: Check<'_>,
+        partition: usize,
+        answer: &mut Answer,
+    ) -> Option<StoreFuture> {
+        if let Some(refusal) = cache.get(check) {
+            *answer = refusal;
+            return None;
+        }
+        let sent = cache.before_send(check);
+        let future = self.store.check(check);
+        Some(self.protect_check(future, partition, Operation::Check, sent))
     }
 
     /// Sends the probe in the background, where no caller waits for it. Without a tokio runtime, the

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::connection::{Acquired, Connection, ConnectionPool};
+use super::connection::{Acquired, ConnectionPool, ReconnectingConnection};
 use super::protocol::{
     BatchEntry, EntryReply, KeyNames, decode_replies, encode_checks, encode_credit, encode_refund,
     errors as error,
@@ -47,7 +47,15 @@ impl Client {
 
     /// Waits until a connection of the current runtime is established.
     pub(super) async fn acquire(&self, index: usize) -> Result<Acquired, Error> {
-        let connection = self.connections.get(index, &current_runtime()?);
+        let connections = self.connections.of_runtime(&current_runtime()?);
+        self.acquire_from(connections.get(index)).await
+    }
+
+    /// Waits until a connection is established.
+    async fn acquire_from(
+        &self,
+        connection: &Arc<ReconnectingConnection>,
+    ) -> Result<Acquired, Error> {
         let acquired = connection.acquire(self.deadline).await;
         acquired.map_err(error::from_redis)
     }
@@ -80,13 +88,10 @@ impl Client {
     pub(super) async fn decide_alone(
         &self,
         check: Check<'_>,
-        connection: Option<&Connection>,
+        connection: Option<&Arc<ReconnectingConnection>>,
     ) -> Result<Answer, Error> {
         let connection = match connection {
-            Some(connection) => {
-                let acquired = connection.acquire(self.deadline).await;
-                acquired.map_err(error::from_redis)?
-            }
+            Some(connection) => self.acquire_from(connection).await?,
             None => self.acquire(self.connection_index(check.subject)).await?,
         };
         let entry = [BatchEntry { check, count: 1 }];

@@ -9,6 +9,8 @@ use std::time::Duration;
 use super::batch::Batchers;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
+#[cfg(feature = "redis-1")]
+use super::connection::Connector;
 use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
 use super::protocol::KeyNames;
 use super::script::Scripts;
@@ -206,7 +208,8 @@ impl RedisStore {
     where
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self::on(ConnectionPool::external(connection))
+        let connector = Connector::External(Arc::new(connection));
+        Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE))
     }
 
     fn on(connections: ConnectionPool) -> Self {

@@ -1,20 +1,25 @@
-//! The batchers of one runtime: each sends a check on its own, or queues it for the next call.
+//! The batchers of one runtime: a check is sent on its own, or queued for the next call of a worker.
+//!
+//! Both count as calls in flight of one target, under one lock, so both are in one file.
 
 use std::collections::HashMap;
+use std::future::Future;
+use std::iter::repeat;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{self, Instant};
 
-use super::queue::Queue;
-use super::waiters::Waiter;
-use super::worker::spawn_worker;
+use super::queue::{Queue, QueueEntry};
+use super::waiters::{Waiter, Waiters};
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::Client;
-use crate::store::redis::connection::{Connection, PerConnection};
+use crate::store::redis::connection::{Acquired, PerConnection, ReconnectingConnection};
+use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::topology::Topology;
 use crate::store::requests::{Check, OwnedCheck, Subject};
 
@@ -24,28 +29,28 @@ const MAX_IN_FLIGHT: usize = 2;
 
 /// The batchers of one runtime. Each sends to one target: a connection; on a cluster, a slot.
 pub(in crate::store::redis) struct Batchers {
-    pub(super) client: Client,
-    pub(super) topology: Topology,
-    pub(super) runtime: Handle,
+    client: Client,
+    topology: Topology,
+    runtime: Handle,
     by_connection: PerConnection<Arc<Batcher>>,
     /// A cluster refuses a call with keys of several slots. There are at most 16 384.
     by_slot: Mutex<HashMap<u16, Arc<Batcher>>>,
 }
 
 /// The checks of one runtime that are sent to one target.
-pub(super) struct Batcher {
-    pub(super) connection: Connection,
+struct Batcher {
+    connection: Arc<ReconnectingConnection>,
     state: Mutex<BatcherState>,
 }
 
 #[derive(Default)]
-pub(super) struct BatcherState {
-    pub(super) queue: Queue,
+struct BatcherState {
+    queue: Queue,
     /// The calls in flight or in preparation. Each belongs to a worker or to a direct send. The queue is
     /// empty if there are none.
-    pub(super) in_flight: usize,
+    in_flight: usize,
     /// Whether a worker is about to take checks from the queue.
-    pub(super) is_taking: bool,
+    is_taking: bool,
 }
 
 impl Batchers {
@@ -55,8 +60,9 @@ impl Batchers {
         runtime: Handle,
     ) -> Arc<Self> {
         let connections = &client.connections;
+        let of_runtime = connections.of_runtime(&runtime);
         let by_connection = PerConnection::new(connections.count(), |index| {
-            Arc::new(Batcher::new(connections.get(index, &runtime)))
+            Arc::new(Batcher::new(of_runtime.get(index)))
         });
         Arc::new(Self {
             client,
@@ -88,7 +94,7 @@ impl Batchers {
     }
 
     /// Returns the batcher for the checks of a subject.
-    pub(super) fn find(&self, subject: Subject<'_>) -> Arc<Batcher> {
+    fn find(&self, subject: Subject<'_>) -> Arc<Batcher> {
         if self.topology.is_cluster() {
             self.by_slot(self.client.names.slot(subject))
         } else if let Some(only) = self.by_connection.only() {
@@ -104,13 +110,13 @@ impl Batchers {
         let batcher = batchers.entry(slot).or_insert_with(|| {
             let index = self.client.connections.index_for(slot.into());
             let batcher = self.by_connection.get(index);
-            Arc::new(Batcher::new(batcher.connection.clone()))
+            Arc::new(Batcher::new(&batcher.connection))
         });
         Arc::clone(batcher)
     }
 
     /// Starts a worker if one more call may be sent and no other worker is about to send it.
-    pub(super) fn start_worker_if_needed(
+    fn start_worker_if_needed(
         self: &Arc<Self>,
         batcher: &Arc<Batcher>,
         mut state: MutexGuard<'_, BatcherState>,
@@ -120,20 +126,25 @@ impl Batchers {
             state.is_taking = true;
             // A runtime that is shutting down drops the task at once, and that takes the lock.
             drop(state);
-            spawn_worker(self, batcher);
+            let worker = BatchWorker {
+                batchers: Arc::clone(self),
+                batcher: Arc::clone(batcher),
+                has_ended: false,
+            };
+            self.runtime.spawn(worker.run());
         }
     }
 }
 
 impl Batcher {
-    fn new(connection: Connection) -> Self {
+    fn new(connection: &Arc<ReconnectingConnection>) -> Self {
         Self {
-            connection,
+            connection: Arc::clone(connection),
             state: Mutex::default(),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, BatcherState> {
+    fn lock(&self) -> MutexGuard<'_, BatcherState> {
         // Consistent after a panic: each step leaves it so.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +167,7 @@ impl DirectSend {
     /// Returns the connection of the batcher, unless the caller is polled on another runtime than
     /// the one that its check was made on: that runtime, and the connection with it, may have
     /// ended.
-    fn connection(&self) -> Option<&Connection> {
+    fn connection(&self) -> Option<&Arc<ReconnectingConnection>> {
         let current = Handle::try_current().ok()?;
         (current.id() == self.batchers.runtime.id()).then_some(&self.batcher.connection)
     }
@@ -167,5 +178,190 @@ impl Drop for DirectSend {
         let mut state = self.batcher.lock();
         state.in_flight -= 1;
         self.batchers.start_worker_if_needed(&self.batcher, state);
+    }
+}
+
+/// A task that sends calls until the queue is empty or another worker takes over.
+struct BatchWorker {
+    batchers: Arc<Batchers>,
+    batcher: Arc<Batcher>,
+    has_ended: bool,
+}
+
+impl BatchWorker {
+    async fn run(mut self) {
+        while !self.has_ended {
+            // Lets tasks that are ready queue their checks first, else these would miss this call.
+            tokio::task::yield_now().await;
+            // Checks are taken once they can be sent. Those that are cancelled before are never
+            // sent.
+            let Some(connection) = self.acquire_connection().await else {
+                self.end_if_idle();
+                continue;
+            };
+            let entries = self.take();
+            if !entries.is_empty() {
+                self.send(&connection, entries).await;
+                self.continue_unless_replaced();
+            }
+        }
+    }
+
+    /// Waits for the connection for as long as checks wait for it. Checks that reach their deadline
+    /// fail meanwhile, and all of them fail with the attempt to connect.
+    async fn acquire_connection(&self) -> Option<Acquired> {
+        let (client, connection) = (&self.batchers.client, &self.batcher.connection);
+        if let Some(acquired) = connection.try_acquire(client.deadline) {
+            return Some(acquired);
+        }
+        let timeout_error = || client.timeout_error();
+        let mut acquired = pin!(connection.acquire(client.deadline));
+        loop {
+            let deadline = {
+                let mut state = self.batcher.lock();
+                state.queue.expire(Instant::now(), &timeout_error);
+                state.queue.next_deadline()?
+            };
+            match time::timeout_at(deadline, acquired.as_mut()).await {
+                Ok(Ok(acquired)) => return Some(acquired),
+                Ok(Err(error)) => {
+                    let queue = std::mem::take(&mut self.batcher.lock().queue);
+                    queue.fail(&error::from_redis(error));
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Ends if no check waits, in the same step: a later check then finds one call in flight less.
+    fn end_if_idle(&mut self) {
+        let mut state = self.batcher.lock();
+        if state.queue.next_deadline().is_none() {
+            // The entries that are left have no waiters.
+            state.queue = Queue::default();
+            state.is_taking = false;
+            state.in_flight -= 1;
+            self.has_ended = true;
+        }
+    }
+
+    /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
+    /// check then finds one call in flight less.
+    fn take(&mut self) -> Vec<QueueEntry> {
+        let mut state = self.batcher.lock();
+        let entries = state.queue.take(&|| self.batchers.client.timeout_error());
+        state.is_taking = false;
+        if entries.is_empty() {
+            state.in_flight -= 1;
+            self.has_ended = true;
+        }
+        self.batchers.start_worker_if_needed(&self.batcher, state);
+        entries
+    }
+
+    /// Goes on to take the next checks, or ends if another worker is about to.
+    fn continue_unless_replaced(&mut self) {
+        let mut state = self.batcher.lock();
+        if state.is_taking {
+            state.in_flight -= 1;
+            self.has_ended = true;
+        }
+        state.is_taking = true;
+    }
+
+    /// Sends one call, and answers the waiters.
+    async fn send(&self, connection: &Acquired, entries: Vec<QueueEntry>) {
+        let (checks, mut waiters): (Vec<OwnedCheck>, Vec<Waiters>) =
+            entries.into_iter().map(QueueEntry::into_parts).unzip();
+        let call: Vec<BatchEntry<'_>> = checks.iter().zip(&waiters).map(batch_entry).collect();
+        let decided = self.batchers.client.decide(connection, &call);
+        let Some(outcome) = self.within_deadlines(decided, &mut waiters).await else {
+            return;
+        };
+        let entries = checks.iter().zip(waiters);
+        match outcome {
+            Err(error) if error::is_cross_slot(&error) && entries.len() > 1 => {
+                self.requeue_by_slot(entries);
+            }
+            Err(error) => {
+                entries.for_each(|(_, waiters)| waiters.answer(repeat(Err(error.clone()))));
+            }
+            Ok(replies) => {
+                for ((_, waiters), reply) in entries.zip(replies) {
+                    waiters.answer_entry(reply);
+                }
+            }
+        }
+    }
+
+    /// Queues entries again that a cluster has not run, because their keys are in several slots.
+    fn requeue_by_slot<'a>(&self, entries: impl Iterator<Item = (&'a OwnedCheck, Waiters)>) {
+        self.batchers.topology.learn_cluster();
+        for (check, waiters) in entries {
+            let batcher = self.batchers.find(check.check().subject);
+            let mut state = batcher.lock();
+            state.queue.push_entry(check.clone(), waiters);
+            self.batchers.start_worker_if_needed(&batcher, state);
+        }
+    }
+
+    /// Waits for a call, and fails each waiter that reaches its deadline.
+    ///
+    /// The call is awaited for a whole deadline even if all of its waiters have gone. Until then
+    /// this worker sends no other call. That bounds what is sent to a server that hangs, and has
+    /// the hang noticed.
+    async fn within_deadlines<T>(
+        &self,
+        call: impl Future<Output = T>,
+        waiters: &mut [Waiters],
+    ) -> Option<T> {
+        let timeout_error = || self.batchers.client.timeout_error();
+        let call_deadline = Instant::now() + self.batchers.client.deadline;
+        let mut call = pin!(call);
+        // Queued checks came later than the first of these waiters.
+        let mut queue_deadline = None;
+        loop {
+            let waiter_deadline = waiters.iter().filter_map(Waiters::next_deadline).min();
+            let deadlines = [Some(call_deadline), waiter_deadline, queue_deadline];
+            let deadline = deadlines.into_iter().flatten().min()?;
+            if let Ok(outcome) = time::timeout_at(deadline, call.as_mut()).await {
+                return Some(outcome);
+            }
+            let now = Instant::now();
+            for waiters in &mut *waiters {
+                waiters.expire(now, &timeout_error);
+            }
+            let mut state = self.batcher.lock();
+            state.queue.expire(now, &timeout_error);
+            queue_deadline = state.queue.next_deadline();
+            if now >= call_deadline {
+                return None;
+            }
+        }
+    }
+}
+
+fn batch_entry<'a>((check, waiters): (&'a OwnedCheck, &Waiters)) -> BatchEntry<'a> {
+    BatchEntry {
+        check: check.check(),
+        count: u32::try_from(waiters.len()).unwrap_or(u32::MAX),
+    }
+}
+
+impl Drop for BatchWorker {
+    /// Fails the queue if the worker is dropped before its end. Its runtime is shutting down then,
+    /// and no other worker will send the queue.
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let mut state = self.batcher.lock();
+        state.in_flight -= 1;
+        state.is_taking = false;
+        let unsent = std::mem::take(&mut state.queue);
+        drop(state);
+        // Outside of the lock, because this wakes the waiters.
+        drop(unsent);
     }
 }

@@ -8,6 +8,5 @@
 mod batcher;
 mod queue;
 mod waiters;
-mod worker;
 
 pub(super) use batcher::Batchers;

@@ -1,11 +1,14 @@
 //! The callers that wait for the answers to identical checks.
 
+use std::iter::{repeat, repeat_with};
+
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::decision::Answer;
 use crate::error::Error;
+use crate::store::redis::protocol::EntryReply;
 
 /// The waiters of one entry, in order of arrival.
 #[derive(Debug)]
@@ -55,6 +58,19 @@ impl Waiters {
     /// Returns the earliest deadline of those that still wait.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.0.iter().filter_map(Waiter::waits_until).min()
+    }
+
+    /// Answers by the reply to their entry: the first ones are admitted, the others get the same refusal.
+    pub(super) fn answer_entry(self, reply: Result<EntryReply, Error>) {
+        match reply {
+            Err(error) => self.answer(repeat(Err(error))),
+            Ok(EntryReply { admitted, refused }) => {
+                let rest = refused.or_else(|| admitted.last().cloned());
+                let rest = repeat_with(|| rest.clone());
+                let all = admitted.into_iter().map(Some).chain(rest);
+                self.answer(all.map_while(|answer| answer.map(Ok)));
+            }
+        }
     }
 
     /// Answers the waiters in order of arrival.

@@ -1,6 +1,9 @@
 //! Connecting to each kind of deployment, and the links that result.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -12,8 +15,28 @@ use super::cluster::{self, Cluster, ClusterNodes};
 use super::sentinel::{MasterWatcher, Sentinel};
 use super::single::{OnDisconnect, Server};
 
+type Reply<'a> = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send + 'a>>;
+
+/// A connection of the application, of any type.
+pub(crate) trait ExternalConnection: Send + Sync {
+    fn send<'a>(&self, command: &'a Cmd) -> Reply<'a>;
+}
+
+#[cfg(feature = "redis-1")]
+impl<C> ExternalConnection for C
+where
+    C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+{
+    fn send<'a>(&self, command: &'a Cmd) -> Reply<'a> {
+        let mut connection = self.clone();
+        Box::pin(async move { command.query_async(&mut connection).await })
+    }
+}
+
 /// Makes links to one deployment of Redis.
 pub(crate) enum Connector {
+    /// The application has connected.
+    External(Arc<dyn ExternalConnection>),
     Server(Box<Server>),
     #[cfg(feature = "sentinel")]
     Sentinel(Box<Sentinel>),
@@ -21,8 +44,9 @@ pub(crate) enum Connector {
     Cluster(Box<Cluster>),
 }
 
-/// An established link, which does not reconnect.
+/// An established link. It does not reconnect, unless the application or the client for clusters does so.
 pub(super) enum Link {
+    External(Arc<dyn ExternalConnection>),
     Server(MultiplexedConnection),
     /// A link to the master. The watcher reports a change of the master for as long as it lives.
     #[cfg(feature = "sentinel")]
@@ -47,6 +71,7 @@ impl Connector {
         #[cfg(not(feature = "cluster"))]
         let _ = deadline;
         match self {
+            Self::External(external) => Ok(Link::External(Arc::clone(external))),
             Self::Server(server) => server.connect(on_disconnect).await.map(Link::Server),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => {
@@ -65,12 +90,18 @@ impl Connector {
             _ => false,
         }
     }
+
+    /// Whether there is one connection, which the application has made.
+    pub(super) fn is_external(&self) -> bool {
+        matches!(self, Self::External(_))
+    }
 }
 
 impl Link {
     /// Sends a command. An error reply of the server is an `Err`.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let reply = match self {
+            Self::External(external) => return external.send(command).await,
             Self::Server(connection) => connection.clone().send_packed_command(command).await,
             #[cfg(feature = "sentinel")]
             Self::Master(connection, _) => connection.clone().send_packed_command(command).await,
@@ -88,11 +119,18 @@ impl Link {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(_) => cluster::probe_for(command),
+            Self::External(_) => None,
             _ => {
                 let _ = command;
                 Some(redis::cmd("PING"))
             }
         }
+    }
+
+    /// Whether a lost connection is replaced by the client itself: by that for clusters, or by the
+    /// application's.
+    pub(super) fn reconnects_on_its_own(&self) -> bool {
+        self.is_cluster() || matches!(self, Self::External(_))
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -116,6 +154,7 @@ impl Connector {
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::External(_) => f.write_str("given"),
             Self::Server(server) => server.fmt(f),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => sentinel.fmt(f),

@@ -4,26 +4,24 @@
 
 #[cfg(feature = "cluster")]
 mod cluster;
-mod connection;
 mod established;
 mod link;
-mod per_connection;
 mod per_runtime;
 mod pool;
 mod reconnecting;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod single;
+mod state;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Cluster;
-pub(crate) use connection::{Acquired, Connection};
 pub(crate) use link::Connector;
-pub(crate) use per_connection::PerConnection;
 pub(crate) use per_runtime::PerRuntime;
-pub(crate) use pool::{ConnectionPool, KEYLESS};
+pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
+pub(crate) use reconnecting::{Acquired, ReconnectingConnection};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Server;

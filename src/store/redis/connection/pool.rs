@@ -7,47 +7,32 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::connection::{Connection, ExternalConnection};
 use super::link::Connector;
-use super::per_connection::PerConnection;
 use super::per_runtime::PerRuntime;
 use super::reconnecting::ReconnectingConnection;
 
 /// The index of the connection for commands that belong to no limiter and key.
 pub(crate) const KEYLESS: usize = 0;
 
-type RuntimeConnections = Arc<PerConnection<Arc<ReconnectingConnection>>>;
-
-/// The connections of a store, found by index: the same number for each runtime, or the one that
-/// the application passed in.
-pub(crate) enum ConnectionPool {
-    Reconnecting {
-        connector: Arc<Connector>,
-        count: NonZeroUsize,
-        /// The deadline of the calls that the connections are made for.
-        deadline: Duration,
-        per_runtime: PerRuntime<RuntimeConnections>,
-    },
-    External(Arc<dyn ExternalConnection>),
+/// The connections of a store, found by index: the same number for each runtime.
+pub(crate) struct ConnectionPool {
+    connector: Arc<Connector>,
+    count: NonZeroUsize,
+    /// The deadline of the calls that the connections are made for.
+    deadline: Duration,
+    per_runtime: PerRuntime<RuntimeConnections>,
 }
+
+type RuntimeConnections = Arc<PerConnection<Arc<ReconnectingConnection>>>;
 
 impl ConnectionPool {
     /// One connection for each runtime, made on first use.
     pub(crate) fn new(connector: Connector, deadline: Duration) -> Self {
-        Self::reconnecting(Arc::new(connector), NonZeroUsize::MIN, deadline)
+        Self::build(Arc::new(connector), NonZeroUsize::MIN, deadline)
     }
 
-    /// The one connection that the application passed in.
-    #[cfg(feature = "redis-1")]
-    pub(crate) fn external<C>(connection: C) -> Self
-    where
-        C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
-    {
-        Self::External(Arc::new(connection))
-    }
-
-    fn reconnecting(connector: Arc<Connector>, count: NonZeroUsize, deadline: Duration) -> Self {
-        Self::Reconnecting {
+    fn build(connector: Arc<Connector>, count: NonZeroUsize, deadline: Duration) -> Self {
+        Self {
             connector,
             count,
             deadline,
@@ -58,83 +43,89 @@ impl ConnectionPool {
     /// Returns a pool of `count` connections to the same deployment. An external connection stays
     /// one.
     pub(crate) fn with_count(&self, count: NonZeroUsize) -> Self {
-        match self {
-            Self::Reconnecting {
-                connector,
-                deadline,
-                ..
-            } => Self::reconnecting(Arc::clone(connector), count, *deadline),
-            Self::External(external) => Self::External(Arc::clone(external)),
-        }
+        let count = match self.connector.is_external() {
+            true => NonZeroUsize::MIN,
+            false => count,
+        };
+        Self::build(Arc::clone(&self.connector), count, self.deadline)
     }
 
     /// Returns a pool for calls of this deadline. A connection to a cluster fails calls that take
     /// longer than the deadline it was made for; all others leave the deadline to the callers and
     /// are shared.
-    pub(crate) fn with_deadline(self: &Arc<Self>, new: Duration) -> Arc<Self> {
-        match &**self {
-            Self::Reconnecting {
-                connector,
-                count,
-                deadline,
-                ..
-            } if connector.is_cluster() && *deadline != new => {
-                Arc::new(Self::reconnecting(Arc::clone(connector), *count, new))
-            }
-            _ => Arc::clone(self),
+    pub(crate) fn with_deadline(self: &Arc<Self>, deadline: Duration) -> Arc<Self> {
+        if self.is_cluster() && self.deadline != deadline {
+            let connector = Arc::clone(&self.connector);
+            Arc::new(Self::build(connector, self.count, deadline))
+        } else {
+            Arc::clone(self)
         }
     }
 
     pub(crate) fn count(&self) -> NonZeroUsize {
-        match self {
-            Self::Reconnecting { count, .. } => *count,
-            Self::External(_) => NonZeroUsize::MIN,
-        }
+        self.count
     }
 
     /// Whether the URL names a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
-        match self {
-            Self::Reconnecting { connector, .. } => connector.is_cluster(),
-            Self::External(_) => false,
-        }
+        self.connector.is_cluster()
     }
 
     /// Returns the index of the connection that serves `number`, such as a fingerprint or a slot.
     /// It is always the same.
     pub(crate) fn index_for(&self, number: u64) -> usize {
-        usize::try_from(number % self.count().get() as u64).unwrap_or_default()
+        usize::try_from(number % self.count.get() as u64).unwrap_or_default()
     }
 
-    /// Returns the connection of an index and a runtime.
-    pub(crate) fn get(&self, index: usize, runtime: &Handle) -> Connection {
-        match self {
-            Self::Reconnecting {
-                connector,
-                count,
-                deadline,
-                per_runtime,
-            } => {
-                let connections = per_runtime.get_or_make(runtime, || {
-                    Arc::new(PerConnection::new(*count, |_| {
-                        let (connector, runtime) = (Arc::clone(connector), runtime.clone());
-                        Arc::new(ReconnectingConnection::new(connector, runtime, *deadline))
-                    }))
-                });
-                Connection::Reconnecting(Arc::clone(connections.get(index)))
-            }
-            Self::External(external) => Connection::External(Arc::clone(external)),
-        }
+    /// Returns the connections of a runtime.
+    pub(crate) fn of_runtime(&self, runtime: &Handle) -> RuntimeConnections {
+        self.per_runtime.get_or_make(runtime, || {
+            Arc::new(PerConnection::new(self.count, |_| {
+                let (connector, runtime) = (Arc::clone(&self.connector), runtime.clone());
+                Arc::new(ReconnectingConnection::new(
+                    connector,
+                    runtime,
+                    self.deadline,
+                ))
+            }))
+        })
     }
 }
 
 /// The address, which also names the store in metrics.
 impl fmt::Debug for ConnectionPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reconnecting { connector, .. } => connector.fmt(f),
-            Self::External(_) => f.write_str("given"),
+        self.connector.fmt(f)
+    }
+}
+
+/// One value for each connection, found by the index of the connection. Never empty.
+#[derive(Debug)]
+pub(crate) struct PerConnection<T> {
+    first: T,
+    others: Box<[T]>,
+}
+
+impl<T> PerConnection<T> {
+    /// Makes the value of each index below `count`.
+    pub(crate) fn new(count: NonZeroUsize, mut make: impl FnMut(usize) -> T) -> Self {
+        Self {
+            first: make(0),
+            others: (1..count.get()).map(make).collect(),
         }
+    }
+
+    /// Returns the value of the connection if there is only one.
+    pub(crate) fn only(&self) -> Option<&T> {
+        self.others.is_empty().then_some(&self.first)
+    }
+
+    /// Returns the value of an index, or the first one if the index is out of range.
+    pub(crate) fn get(&self, index: usize) -> &T {
+        let other = index
+            .checked_sub(1)
+            .and_then(|other| self.others.get(other));
+        other.unwrap_or(&self.first)
     }
 }
 
@@ -143,10 +134,7 @@ impl ConnectionPool {
     /// Returns the deadline that the connections of the current runtime are made for.
     #[cfg(feature = "cluster")]
     pub(in crate::store::redis) fn connection_deadline(&self) -> Duration {
-        match self.get(0, &Handle::current()) {
-            Connection::Reconnecting(connection) => connection.deadline(),
-            Connection::External(_) => unreachable!(),
-        }
+        self.deadline
     }
 }
 
@@ -170,8 +158,8 @@ mod tests {
             .unwrap()
     }
 
-    fn get(pool: &ConnectionPool, index: usize) -> Connection {
-        pool.get(index, &Handle::current())
+    fn get(pool: &ConnectionPool, index: usize) -> Arc<ReconnectingConnection> {
+        Arc::clone(pool.of_runtime(&Handle::current()).get(index))
     }
 
     #[test]
@@ -182,10 +170,7 @@ mod tests {
             alive.block_on(async { get(&pool, 1) });
             runtime().block_on(async { get(&pool, 1) });
         }
-        let ConnectionPool::Reconnecting { per_runtime, .. } = &pool else {
-            unreachable!();
-        };
-        assert_eq!(per_runtime.len(), 2);
+        assert_eq!(pool.per_runtime.len(), 2);
     }
 
     #[test]

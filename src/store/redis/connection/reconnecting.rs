@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, RedisError, RedisResult};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time;
@@ -23,15 +23,8 @@ use tokio::time;
 use super::established::{Established, is_connection_lost};
 use super::link::Connector;
 use super::single::OnDisconnect;
+use super::state::{Failure, RECONNECT_BACKOFF, State, Step};
 use crate::store::redis::protocol::errors as error;
-
-/// The time from a failed attempt, or from the start of the previous connection, to the next
-/// attempt. A server that comes back is found at once, and one that refuses is not asked by each
-/// check.
-const RECONNECT_BACKOFF: Duration = Duration::from_millis(50);
-
-/// The same after the server rejected our credentials or settings: it logs such attempts.
-const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
 
 /// The shortest time that a probe has for its answer: more than the 200 ms after which Linux
 /// retransmits a lost packet.
@@ -50,32 +43,6 @@ pub(crate) struct ReconnectingConnection {
     state: watch::Sender<State>,
 }
 
-#[derive(Debug)]
-enum State {
-    /// Not used yet, or the last attempt failed.
-    Absent(Option<Failure>),
-    Connecting,
-    Established(Arc<Established>),
-    /// Silent, and probed. Nothing else is sent until the probe ends: a hung server would execute
-    /// it after its callers have gone.
-    Probing(Arc<Established>),
-}
-
-#[derive(Debug)]
-struct Failure {
-    error: RedisError,
-    /// Until then, the error is returned without another attempt.
-    retry_at: Instant,
-}
-
-/// The next step of a caller that waits for a connection.
-enum Step {
-    Take(Arc<Established>),
-    Fail(RedisError),
-    Connect,
-    Wait,
-}
-
 impl ReconnectingConnection {
     /// A connection owned by `runtime`. Does not connect yet.
     pub(super) fn new(connector: Arc<Connector>, runtime: Handle, deadline: Duration) -> Self {
@@ -88,24 +55,25 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Returns the connection if it is established.
-    pub(super) fn try_acquire(&self) -> Option<Arc<Established>> {
+    /// Returns the connection, for calls of this deadline, if it is established.
+    pub(crate) fn try_acquire(self: &Arc<Self>, deadline: Duration) -> Option<Acquired> {
         match &*self.state.borrow() {
-            State::Established(established) => Some(Arc::clone(established)),
+            State::Established(established) => Some(self.acquired(established, deadline)),
             State::Absent(_) | State::Connecting | State::Probing(_) => None,
         }
     }
 
-    /// Waits until the connection is established, or until an attempt fails.
-    pub(super) async fn acquire(self: &Arc<Self>) -> RedisResult<Arc<Established>> {
-        if let Some(established) = self.try_acquire() {
-            return Ok(established);
+    /// Waits until the connection is established, for calls of this deadline, or until an attempt
+    /// fails.
+    pub(crate) async fn acquire(self: &Arc<Self>, deadline: Duration) -> RedisResult<Acquired> {
+        if let Some(acquired) = self.try_acquire(deadline) {
+            return Ok(acquired);
         }
         let mut changes = self.state.subscribe();
         loop {
             let step = changes.borrow_and_update().step();
             match step {
-                Step::Take(established) => return Ok(established),
+                Step::Take(established) => return Ok(self.acquired(&established, deadline)),
                 Step::Fail(error) => return Err(error),
                 Step::Connect => {
                     self.start_connecting(|state| matches!(state, State::Absent(_)));
@@ -114,6 +82,14 @@ impl ReconnectingConnection {
             }
             // Cannot fail: `self` holds the sender.
             let _ = changes.changed().await;
+        }
+    }
+
+    fn acquired(self: &Arc<Self>, established: &Arc<Established>, deadline: Duration) -> Acquired {
+        Acquired {
+            connection: Arc::clone(self),
+            established: Arc::clone(established),
+            deadline,
         }
     }
 
@@ -152,9 +128,9 @@ impl ReconnectingConnection {
     }
 
     /// Reconnects because the server said that another one should be asked, unless this connection
-    /// is new. A connection to a cluster finds the masters on its own.
+    /// is new. A connection that reconnects on its own finds the masters, too.
     pub(super) fn give_up(self: &Arc<Self>, established: &Established) {
-        if !established.link.is_cluster() && established.is_old_enough_to_give_up() {
+        if !established.link.reconnects_on_its_own() && established.is_old_enough_to_give_up() {
             self.reconnect(established.started_at);
         }
     }
@@ -168,8 +144,8 @@ impl ReconnectingConnection {
         command: &Cmd,
     ) {
         if is_connection_lost(failure) {
-            if established.link.is_cluster() {
-                // It reconnects to its nodes on its own, if it can.
+            if established.link.reconnects_on_its_own() {
+                // If it can.
                 self.probe(established, deadline, command);
             } else {
                 self.reconnect(established.started_at);
@@ -282,6 +258,65 @@ impl ReconnectingConnection {
     }
 }
 
+/// An established connection that a caller sends on. It is not replaced under the caller.
+pub(crate) struct Acquired {
+    connection: Arc<ReconnectingConnection>,
+    established: Arc<Established>,
+    /// The deadline of the calls: decides when an unanswered command is silence.
+    deadline: Duration,
+}
+
+impl Acquired {
+    /// Sends a command, once.
+    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        let Self {
+            connection,
+            established,
+            deadline,
+        } = self;
+        let mut in_flight = InFlight {
+            acquired: self,
+            command,
+            sent_at: Instant::now(),
+            is_answered: false,
+        };
+        let reply = established.link.send(command).await;
+        in_flight.is_answered = true;
+        if let Err(failure) = &reply {
+            connection.on_failure(established, failure, *deadline, command);
+        }
+        reply
+    }
+
+    /// Reconnects before the next call, because this server is not the one to ask. Does nothing to
+    /// a connection of the application.
+    pub(crate) fn give_up(&self) {
+        self.connection.give_up(&self.established);
+    }
+}
+
+/// A command in flight. Has the connection probed if it is dropped before the reply.
+struct InFlight<'a> {
+    acquired: &'a Acquired,
+    command: &'a Cmd,
+    sent_at: Instant,
+    is_answered: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let Acquired {
+                connection,
+                established,
+                deadline,
+            } = self.acquired;
+            let waited = self.sent_at.elapsed();
+            connection.on_unanswered(established, waited, *deadline, self.command);
+        }
+    }
+}
+
 /// A background task whose result callers wait for.
 struct ConnectionTask {
     connection: Arc<ReconnectingConnection>,
@@ -342,51 +377,14 @@ fn reconnect_on_disconnect(
     })
 }
 
-impl State {
-    /// The connection that there is, probed or not.
-    fn connection(&self) -> Option<&Arc<Established>> {
-        match self {
-            Self::Established(established) | Self::Probing(established) => Some(established),
-            Self::Absent(_) | Self::Connecting => None,
-        }
-    }
-
-    fn step(&self) -> Step {
-        match self {
-            Self::Established(established) => Step::Take(Arc::clone(established)),
-            Self::Absent(Some(failure)) if Instant::now() < failure.retry_at => {
-                Step::Fail(failure.error.clone())
-            }
-            Self::Absent(_) => Step::Connect,
-            Self::Connecting | Self::Probing(_) => Step::Wait,
-        }
-    }
-}
-
-impl Failure {
-    fn new(error: RedisError) -> Self {
-        let backoff = if error::is_misconfigured(&error) {
-            MISCONFIGURED_BACKOFF
-        } else {
-            RECONNECT_BACKOFF
-        };
-        Self {
-            error,
-            retry_at: Instant::now() + backoff,
-        }
-    }
-}
-
 #[cfg(test)]
 impl ReconnectingConnection {
-    #[cfg(feature = "cluster")]
-    pub(super) fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     /// Returns a function that tells whether the state has changed since now.
     pub(super) fn watch_state(&self) -> impl Fn() -> bool + use<> {
         let states = self.state.subscribe();
         move || states.has_changed().unwrap()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The states of a connection that reconnects.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::RedisError;
+
+use super::established::Established;
+use crate::store::redis::protocol::errors as error;
+
+/// The time from a failed attempt, or from the start of the previous connection, to the next
+/// attempt. A server that comes back is found at once, and one that refuses is not asked by each
+/// check.
+pub(super) const RECONNECT_BACKOFF: Duration = Duration::from_millis(50);
+
+/// The same after the server rejected our credentials or settings: it logs such attempts.
+const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// Not used yet, or the last attempt failed.
+    Absent(Option<Failure>),
+    Connecting,
+    Established(Arc<Established>),
+    /// Silent, and probed. Nothing else is sent until the probe ends: a hung server would execute
+    /// it after its callers have gone.
+    Probing(Arc<Established>),
+}
+
+#[derive(Debug)]
+pub(super) struct Failure {
+    error: RedisError,
+    /// Until then, the error is returned without another attempt.
+    retry_at: Instant,
+}
+
+/// The next step of a caller that waits for a connection.
+pub(super) enum Step {
+    Take(Arc<Established>),
+    Fail(RedisError),
+    Connect,
+    Wait,
+}
+
+impl State {
+    /// The connection that there is, probed or not.
+    pub(super) fn connection(&self) -> Option<&Arc<Established>> {
+        match self {
+            Self::Established(established) | Self::Probing(established) => Some(established),
+            Self::Absent(_) | Self::Connecting => None,
+        }
+    }
+
+    pub(super) fn step(&self) -> Step {
+        match self {
+            Self::Established(established) => Step::Take(Arc::clone(established)),
+            Self::Absent(Some(failure)) if Instant::now() < failure.retry_at => {
+                Step::Fail(failure.error.clone())
+            }
+            Self::Absent(_) => Step::Connect,
+            Self::Connecting | Self::Probing(_) => Step::Wait,
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn new(error: RedisError) -> Self {
+        let backoff = if error::is_misconfigured(&error) {
+            MISCONFIGURED_BACKOFF
+        } else {
+            RECONNECT_BACKOFF
+        };
+        Self {
+            error,
+            retry_at: Instant::now() + backoff,
+        }
+    }
+}
