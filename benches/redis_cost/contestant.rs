@@ -37,6 +37,7 @@ pub(crate) struct Contestant {
     keys: Vec<String>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there are a few of them")]
 enum Counted {
     By(RateLimiter),
     Textbook(Connections),
