@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::{Request, Response, StatusCode};
 use support::calls::{ok, request, stores};
 use support::redis_server::RedisServer;
-use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, TestClock};
+use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, StoreId, TestClock};
 use tollgate::{
     Admin, ErrorKind, FailurePolicy, Key, MemoryStore, Plan, Quota, Quotas, RateLimitLayer,
     RateLimiter, Source, WouldReject, key,
@@ -387,6 +387,10 @@ async fn a_key_of_a_log_is_the_key_that_was_logged() {
 struct Plain;
 
 impl Store for Plain {
+    fn id(&self) -> StoreId {
+        StoreId::unique()
+    }
+
     fn check(&self, check: Check<'_>) -> StoreFuture {
         let answers = check.quotas().iter();
         let answers = answers.map(|_| QuotaAnswer::admitted(0, Duration::ZERO));

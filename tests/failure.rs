@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, Request, Response, StatusCode};
 use support::moody::{DEADLINE, Mood, Moody};
 use tollgate::key;
-use tollgate::store::{Check, CircuitBreaker, StoreFuture};
+use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId};
 use tollgate::{
     Algorithm, DecisionView, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer,
     RateLimiter, Source, Store,
@@ -257,6 +257,10 @@ async fn what_is_given_is_given_to_the_counts_of_this_process_too() {
 async fn a_store_that_cannot_give_says_so() {
     struct Checks(MemoryStore);
     impl Store for Checks {
+        fn id(&self) -> StoreId {
+            self.0.id()
+        }
+
         fn check(&self, check: Check<'_>) -> StoreFuture {
             self.0.check(check)
         }
@@ -355,22 +359,51 @@ fn without_a_runtime_a_check_finds_out_whether_the_store_is_back() {
     assert_eq!(decision.unwrap().used(), 1);
 }
 
+/// Charges all units of a key, and has a further check refused by the store.
+async fn use_up(limiter: &RateLimiter, key: &str, units: u32) {
+    let _ = limiter.check_n(key, units).await.unwrap();
+    assert!(!limiter.check(key).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn any_store_can_have_a_refusal_cache() {
+    let store = Moody::remembering();
+    let limiter = limiter(&store, 9);
+    let mut charged = limiter.check_n("ada", 9).await.unwrap();
+    assert!(!limiter.check("ada").await.unwrap().is_allowed());
+    store.times_asked();
+    // Another handle of the store has the same cache.
+    let other = RateLimiter::new(store.clone(), Quota::per_hour(9));
+    for limiter in [&limiter, &other] {
+        let repeated = limiter.check("ada").await.unwrap();
+        assert_eq!(repeated.source(), Source::RefusalCache);
+        assert!(!repeated.is_allowed());
+    }
+    assert_eq!(store.times_asked(), 0);
+    // Another cost, or a change of the counts, is a question to the store.
+    assert!(!limiter.check_n("ada", 2).await.unwrap().is_allowed());
+    assert_eq!(store.times_asked(), 1);
+    limiter.refund(&mut charged, 1).await.unwrap();
+    assert!(limiter.check("ada").await.unwrap().is_allowed());
+}
+
 #[test]
-fn a_refusal_from_memory_is_no_news_of_the_store() {
-    let store = Moody::unavailable();
+fn a_probe_asks_the_store_though_the_refusal_is_remembered() {
+    let store = Moody::remembering();
     let limiter = limiter(&store, 9);
     let runtime = runtime();
+    runtime.block_on(use_up(&limiter, "ada", 9));
+    store.becomes(Mood::Fails(ErrorKind::Unavailable));
     runtime.block_on(open_breaker(&limiter));
+    store.becomes(Mood::Fine);
     store.let_breaker_probe();
-    let check_without_runtime = || drop(polled_once(limiter.check("ada"), || ()));
-    store.becomes(Mood::Remembers);
-    check_without_runtime();
-    store.becomes(Mood::Fails(ErrorKind::Timeout));
-    // It is still to be found out; then it is known.
-    check_without_runtime();
     store.times_asked();
-    check_without_runtime();
-    assert_eq!(store.times_asked(), 0);
+    // Without a runtime, the check itself is the probe.
+    let probe = polled_once(limiter.check("ada"), || ()).unwrap().unwrap();
+    assert_eq!(store.times_asked(), 1);
+    assert_ne!(probe.source(), Source::RefusalCache);
+    let after = polled_once(limiter.check("ada"), || ()).unwrap().unwrap();
+    assert_eq!(after.source(), Source::RefusalCache);
 }
 
 #[tokio::test]
@@ -405,16 +438,17 @@ async fn what_no_store_would_admit_is_an_error_under_any_policy() {
 }
 
 #[tokio::test]
-async fn refusals_from_memory_do_not_hide_a_store_that_fails() {
-    let store = Moody::unavailable();
+async fn remembered_refusals_do_not_hide_a_store_that_fails() {
+    let store = Moody::remembering();
     let limiter = limiter(&store, 9);
-    for _ in 0..10 {
-        store.becomes(Mood::Remembers);
+    use_up(&limiter, "bob", 9).await;
+    store.becomes(Mood::Fails(ErrorKind::Timeout));
+    for _ in 0..5 {
         for _ in 0..10 {
-            let _ = limiter.check("bob").await;
+            let repeated = limiter.check("bob").await.unwrap();
+            assert_eq!(repeated.source(), Source::RefusalCache);
         }
-        store.becomes(Mood::Fails(ErrorKind::Timeout));
-        let _ = limiter.check("ada").await;
+        assert_eq!(kind(&limiter).await, ErrorKind::Timeout);
     }
     store.times_asked();
     assert_eq!(kind(&limiter).await, ErrorKind::Unavailable);

@@ -62,7 +62,8 @@ pub(crate) trait CountingRule: Clone + Default {
 }
 
 /// The stored state of a counter.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct CounterState<T> {
     counter: T,
     /// The time at which the counter was last empty and then charged. A receipt of an earlier

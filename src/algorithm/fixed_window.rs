@@ -12,6 +12,7 @@ use super::quota_check::{Charge, QuotaCheck};
 
 /// The count of one window.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct FixedWindow {
     window: u64,
     count: u64,

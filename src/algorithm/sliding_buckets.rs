@@ -11,11 +11,13 @@ use super::quota_check::{Charge, QuotaCheck};
 
 /// The buckets that are not empty, oldest first.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct SlidingBuckets {
     buckets: Vec<Bucket>,
 }
 
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Bucket {
     /// The number of the bucket, counted from the epoch.
     index: u64,

@@ -12,6 +12,7 @@ use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of two aligned windows.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct SlidingCounter {
     window: u64,
     previous: u64,

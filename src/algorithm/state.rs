@@ -12,7 +12,8 @@ use crate::decision::Answer;
 use crate::quota::Algorithm;
 
 /// The state of one algorithm and window of one key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) enum State {
     SlidingLog(SlidingLog),
     SortedSetLog(SortedSetLog),

@@ -1,5 +1,6 @@
 //! The answer of a store to a check: numbers, without the quotas that they belong to.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -33,12 +34,12 @@ impl Answer {
         Self::at(0, source, quotas)
     }
 
-    /// Creates an answer with the time of the store's clock, by which the store finds its charges.
-    pub(crate) fn at(
-        time: u64,
-        source: Source,
-        quotas: impl IntoIterator<Item = QuotaAnswer>,
-    ) -> Self {
+    /// Creates an answer with the time of the decision, in microseconds of the store's clock.
+    ///
+    /// A refund hands the answer back to the store, which may find the charge by this time and by the
+    /// [receipts](QuotaAnswer::with_receipt). A settlement charges more only if the time is set, and while
+    /// the charge still counts.
+    pub fn at(time: u64, source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
         Self {
             source,
             quotas: quotas.into_iter().collect(),
@@ -73,8 +74,17 @@ impl Answer {
         first.map_or(CountScope::Own, |answer| answer.receipt.scope)
     }
 
-    pub(crate) fn time(&self) -> u64 {
+    /// Returns the time of the decision, in microseconds of the store's clock; 0 if the store has not
+    /// set it.
+    #[must_use]
+    pub fn time(&self) -> u64 {
         self.time
+    }
+
+    /// Returns whether every quota admits the check.
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        self.quotas.iter().all(QuotaAnswer::is_admitted)
     }
 
     /// Marks the answer as one of the fallback store.
@@ -168,15 +178,45 @@ pub struct QuotaAnswer {
 /// The wait for a cost that is never admitted. Longer than any other wait.
 const NEVER: u64 = u64::MAX;
 
-/// Identifies the units that one check charged, so that a store can refund them. The algorithm defines
-/// the meaning of the numbers.
+/// Identifies the units that one check charged, so that a store can refund them.
+///
+/// The store defines the meaning of both numbers, and gets them back in
+/// [`Refund::charged`](crate::store::Refund::charged).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Receipt {
+pub struct Receipt {
     /// The generation of the count. A count that was reset or has ended since is in another one.
     pub(crate) generation: u64,
     /// The position in the count.
     pub(crate) position: u64,
     pub(crate) scope: CountScope,
+}
+
+impl Receipt {
+    /// Creates a receipt.
+    ///
+    /// A store may set `generation` to a number that changes when a count is reset or has ended, and
+    /// `position` to the place of the charge in the count. The pair should be unique among the charges of
+    /// a count: otherwise a refund takes units of another charge.
+    #[must_use]
+    pub fn new(generation: u64, position: u64) -> Self {
+        Self {
+            generation,
+            position,
+            scope: CountScope::Own,
+        }
+    }
+
+    /// Returns the generation of the count.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns the position in the count.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
 }
 
 /// The keys that share the count of a key in a memory store.
@@ -245,17 +285,39 @@ impl QuotaAnswer {
         Self::from_micros(self.used, wait, reset_micros).with_receipt(self.receipt)
     }
 
+    /// Adds the receipt of the charge, by which the store finds it again to refund it.
+    #[must_use]
     #[inline]
-    pub(crate) fn with_receipt(self, receipt: Receipt) -> Self {
+    pub fn with_receipt(self, receipt: Receipt) -> Self {
         Self { receipt, ..self }
     }
 
-    pub(crate) fn receipt(&self) -> Receipt {
+    /// Returns the receipt of the charge.
+    #[must_use]
+    pub fn receipt(&self) -> Receipt {
         self.receipt
     }
 
-    pub(crate) fn used(&self) -> u32 {
+    /// Returns the units used, including those of the check if all quotas admitted it.
+    #[must_use]
+    pub fn used(&self) -> u32 {
         self.used
+    }
+
+    /// Returns the shortest wait after which the same check is admitted. `None` if it was admitted, and if
+    /// no wait helps.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.wait() {
+            Wait::Zero | Wait::Never => None,
+            Wait::Micros(micros) => Some(Duration::from_micros(micros)),
+        }
+    }
+
+    /// Returns the time until more units are left.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.reset_micros)
     }
 
     pub(crate) fn wait(&self) -> Wait {
@@ -266,19 +328,29 @@ impl QuotaAnswer {
         }
     }
 
+    /// Returns whether this quota admits the check.
+    #[must_use]
     #[inline]
-    pub(crate) fn is_admitted(&self) -> bool {
+    pub fn is_admitted(&self) -> bool {
         self.wait == 0
-    }
-
-    pub(crate) fn reset_micros(&self) -> u64 {
-        self.reset_micros
     }
 }
 
-/// Identifies a store among those that exist at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoreId(pub(crate) usize);
+/// Identifies a store in this process. Handles of one store have the same identity.
+///
+/// A store keeps one and returns it from [`Store::id`](crate::Store::id). Limiters whose stores have the
+/// same identity are decided together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StoreId(u64);
+
+impl StoreId {
+    /// Creates an identity that no other store of this process has.
+    #[must_use]
+    pub fn unique() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

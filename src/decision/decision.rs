@@ -10,7 +10,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
 
-use super::answer::{Answer, QuotaAnswer, Source, StoreId, Wait};
+use super::answer::{Answer, QuotaAnswer, Source, StoreId};
 use super::pool::{Pooled, Reuse, Spares};
 use crate::key::{Fingerprint, Key};
 use crate::quota::Quota;
@@ -351,15 +351,12 @@ impl<'a> QuotaDecision<'a> {
     /// Returns the time until this quota has more units left, as [`DecisionView::reset_after`].
     #[must_use]
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.answer.reset_micros())
+        self.answer.reset_after()
     }
 
     /// Returns the wait for this quota, as [`DecisionView::retry_after`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.answer.wait() {
-            Wait::Zero | Wait::Never => None,
-            Wait::Micros(micros) => Some(Duration::from_micros(micros)),
-        }
+        self.answer.retry_after()
     }
 }

@@ -7,8 +7,8 @@ mod builder;
 mod decision;
 mod pool;
 
-pub use answer::{Answer, QuotaAnswer, Source};
-pub(crate) use answer::{CountScope, Receipt, StoreId, Wait};
+pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
+pub(crate) use answer::{CountScope, Wait};
 pub(crate) use builder::DecisionBuilder;
 pub(crate) use decision::{ChargedKey, LimiterId};
 pub use decision::{Decision, DecisionView, QuotaDecision};

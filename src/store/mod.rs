@@ -7,6 +7,7 @@
 
 mod block_list;
 mod circuit_breaker;
+mod counters;
 mod from_url;
 mod future;
 mod memory;
@@ -24,6 +25,7 @@ mod testing;
 
 pub use block_list::BlockList;
 pub use circuit_breaker::CircuitBreaker;
+pub use counters::Counters;
 pub use from_url::from_url;
 pub use future::StoreFuture;
 pub use memory::MemoryStore;
@@ -40,4 +42,4 @@ pub use testing::{Checked, TestStore};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;
-pub use crate::decision::{Answer, QuotaAnswer, Source};
+pub use crate::decision::{Answer, QuotaAnswer, Receipt, Source, StoreId};

@@ -30,7 +30,7 @@ impl ProtectedStore {
     pub(crate) fn new(store: impl Store) -> Self {
         let circuit_breaker = store.circuit_breaker();
         Self {
-            id: circuit_breaker.store_id(),
+            id: store.id(),
             deadline: circuit_breaker.deadline_to_enforce(),
             refusal_cache: store.refusal_cache(),
             circuit_breaker,

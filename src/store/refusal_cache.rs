@@ -63,21 +63,26 @@ const STRIPES: usize = 256;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Check, RefusalCache, Store, StoreFuture};
+/// use tollgate::store::{Check, RefusalCache, Store, StoreFuture, StoreId};
 /// # use tollgate::store::{Answer, Source};
 ///
 /// struct Remote {
+///     id: StoreId,
 ///     refusal_cache: RefusalCache,
 /// }
 ///
 /// impl Remote {
 ///     fn new() -> Self {
 ///         let refusal_cache = RefusalCache::new().max_age(Duration::from_millis(200));
-///         Self { refusal_cache }
+///         Self { id: StoreId::unique(), refusal_cache }
 ///     }
 /// }
 ///
 /// impl Store for Remote {
+///     fn id(&self) -> StoreId {
+///         self.id
+///     }
+///
 ///     fn check(&self, check: Check<'_>) -> StoreFuture {
 ///         # let _ = check;
 ///         // …

@@ -59,7 +59,20 @@ pub struct Check<'a> {
     pub(crate) cost: u32,
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    /// Creates a check of `cost` units.
+    ///
+    /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
+    #[must_use]
+    pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas, cost: u32) -> Self {
+        let subject = Subject {
+            limiter,
+            key,
+            quotas,
+        };
+        Self { subject, cost }
+    }
+
     /// The units to charge. A cost of 0 charges nothing.
     #[must_use]
     pub fn cost(&self) -> u32 {
@@ -107,6 +120,19 @@ pub struct Reset<'a> {
     pub(crate) subject: Subject<'a>,
 }
 
+impl<'a> Reset<'a> {
+    /// Creates a reset of the counts of these quotas.
+    #[must_use]
+    pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas) -> Self {
+        let subject = Subject {
+            limiter,
+            key,
+            quotas,
+        };
+        Self { subject }
+    }
+}
+
 /// Tells a [`Store`](crate::Store) to block a key of a limiter, regardless of its quotas. It
 /// replaces an earlier block of the key.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +144,16 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
+    /// Creates a block of a key for a time from now on. Zero unblocks the key.
+    #[must_use]
+    pub fn new(limiter: &'a Key, key: &'a Key, duration: Duration) -> Self {
+        Self {
+            limiter,
+            key,
+            duration,
+        }
+    }
+
     /// The name of the limiter that blocks the key, in its stored form.
     #[must_use]
     pub fn limiter(&self) -> &'a Key {
@@ -151,10 +187,43 @@ pub struct Refund<'a> {
 }
 
 impl<'a> Refund<'a> {
+    /// Creates a refund of `units` that `check` charged with this answer. A later refund may take the
+    /// others.
+    #[must_use]
+    pub fn new(check: Check<'a>, answer: &'a Answer, units: u32) -> Self {
+        let units = units.min(check.cost);
+        Self {
+            subject: check.subject,
+            units,
+            cost: check.cost,
+            held: check.cost - units,
+            answer,
+        }
+    }
+
+    /// Sets the charged units that a later refund may still take. The default is the cost less the units
+    /// of this refund; it is fewer after earlier refunds.
+    #[must_use]
+    pub fn holding(self, held: u32) -> Self {
+        Self { held, ..self }
+    }
+
     /// The units to take back: no more than were charged.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.units
+    }
+
+    /// The units that the check charged.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    /// The charged units that a later refund may still take.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.held
     }
 
     /// The answer with which the store charged them.
@@ -163,8 +232,9 @@ impl<'a> Refund<'a> {
         self.answer
     }
 
-    /// Returns the strictest quota of each stored count, which charged it, with its answer.
-    pub(crate) fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
+    /// Returns the quotas that were charged, each with its answer: the strictest one of each algorithm and
+    /// window, since all of them share a count.
+    pub fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
         let charging = self.subject.quotas.strictest_with_index();
         charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
@@ -180,7 +250,18 @@ pub struct Credit<'a> {
     pub(crate) units: u32,
 }
 
-impl Credit<'_> {
+impl<'a> Credit<'a> {
+    /// Creates a credit of `units` to the counts of these quotas.
+    #[must_use]
+    pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas, units: u32) -> Self {
+        let subject = Subject {
+            limiter,
+            key,
+            quotas,
+        };
+        Self { subject, units }
+    }
+
     /// How many units fewer each stored count holds afterwards; a smaller count drops to zero.
     #[must_use]
     pub fn units(&self) -> u32 {

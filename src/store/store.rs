@@ -7,7 +7,7 @@ use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
 use super::requests::{Block, Check, Credit, Refund, Reset};
-use crate::decision::Answer;
+use crate::decision::{Answer, StoreId};
 use crate::error::{Error, ErrorKind};
 
 /// Keeps counts, and decides each check in one atomic step.
@@ -21,11 +21,17 @@ use crate::error::{Error, ErrorKind};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Answer, Check, QuotaAnswer, Source, Store, StoreFuture};
+/// use tollgate::store::{Answer, Check, QuotaAnswer, Source, Store, StoreFuture, StoreId};
 ///
-/// struct Closed;
+/// struct Closed {
+///     id: StoreId,
+/// }
 ///
 /// impl Store for Closed {
+///     fn id(&self) -> StoreId {
+///         self.id
+///     }
+///
 ///     fn check(&self, check: Check<'_>) -> StoreFuture {
 ///         let wait = Some(Duration::from_secs(1));
 ///         let answers = check.quotas().iter().map(|quota| match check.cost() {
@@ -36,7 +42,17 @@ use crate::error::{Error, ErrorKind};
 ///     }
 /// }
 /// ```
+///
+/// A store that counts needs neither algorithms nor a circuit breaker of its own: [`Counters`](super::Counters)
+/// decide, and [`circuit_breaker`](Self::circuit_breaker), [`refusal_cache`](Self::refusal_cache) and
+/// [`block_list`](Self::block_list) say what limiters put around the store. The conformance kit of the feature
+/// `test-util` proves an implementation.
 pub trait Store: Send + Sync + 'static {
+    /// Returns the identity of the store: the same for handles that share their counts, such as clones.
+    ///
+    /// A store keeps a [`StoreId::unique`] for its lifetime.
+    fn id(&self) -> StoreId;
+
     /// Decides a check, and charges it if it is admitted.
     ///
     /// The future owns what it needs. A store that can answer without waiting returns
@@ -52,6 +68,25 @@ pub trait Store: Send + Sync + 'static {
     fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
         let _ = answer;
         Some(self.check(check))
+    }
+
+    /// Decides several checks together, in one atomic step: they are charged if every one of them is
+    /// admitted, and otherwise none is. Returns an answer to each check, in their order.
+    ///
+    /// No two of the checks have both limiter and key in common. A check that is admitted while another is
+    /// refused has an answer that admits it, with the units used as they were.
+    ///
+    /// The default implementation decides a single check by [`check`](Self::check). Several fail with an
+    /// [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        match checks {
+            [] => StoreFuture::ready(Ok(Vec::new())),
+            [check] => {
+                let answer = self.check(*check);
+                StoreFuture::boxed(async move { Ok(vec![answer.await?]) })
+            }
+            _ => unsupported("this store cannot decide several checks together"),
+        }
     }
 
     /// Forgets what is charged to a key.
@@ -112,7 +147,7 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-fn unsupported(text: &'static str) -> StoreFuture<()> {
+fn unsupported<T>(text: &'static str) -> StoreFuture<T> {
     StoreFuture::ready(Err(Error::new(ErrorKind::Unsupported, text)))
 }
 
@@ -120,12 +155,20 @@ fn unsupported(text: &'static str) -> StoreFuture<()> {
 macro_rules! impl_store_for_pointer {
     ($($pointer:ident)*) => {$(
         impl<S: Store + ?Sized> Store for $pointer<S> {
+            fn id(&self) -> StoreId {
+                (**self).id()
+            }
+
             fn check(&self, check: Check<'_>) -> StoreFuture {
                 (**self).check(check)
             }
 
             fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
                 (**self).check_in_place(check, answer)
+            }
+
+            fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+                (**self).check_all(checks)
             }
 
             fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

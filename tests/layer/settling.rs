@@ -10,7 +10,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::{Router, routing::get};
 use http_body_util::{BodyExt, Full};
-use tollgate::store::{Check, CircuitBreaker, StoreFuture, TestClock};
+use tollgate::store::{Check, CircuitBreaker, StoreFuture, StoreId, TestClock};
 use tollgate::{
     Algorithm, Error, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter,
     Rejection, Reservation, Store,
@@ -479,6 +479,10 @@ fn a_reservation_of_redis_that_outlives_its_runtime_is_a_line() {
 struct Breaking(MemoryStore, CircuitBreaker);
 
 impl Store for Breaking {
+    fn id(&self) -> StoreId {
+        self.0.id()
+    }
+
     fn check(&self, check: Check<'_>) -> StoreFuture {
         if check.cost() == 0 || check.cost() == COST {
             return self.0.check(check);

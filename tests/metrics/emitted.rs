@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::Request;
 use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
-use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture};
+use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, StoreId};
 use tollgate::{
     ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source, key,
 };
@@ -175,6 +175,10 @@ async fn policies() {
 struct Foreign;
 
 impl Store for Foreign {
+    fn id(&self) -> StoreId {
+        StoreId::unique()
+    }
+
     fn check(&self, check: Check<'_>) -> StoreFuture {
         let answers = check.quotas().iter();
         let answers = answers.map(|quota| QuotaAnswer::admitted(1, quota.window()));

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::store::{
-    Answer, Check, CircuitBreaker, Credit, QuotaAnswer, Refund, Reset, Store, StoreFuture,
-    TestClock,
+    Answer, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset, Store, StoreFuture,
+    StoreId, TestClock,
 };
-use tollgate::{Error, ErrorKind, MemoryStore, Source};
+use tollgate::{Error, ErrorKind, MemoryStore};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mood {
@@ -17,8 +17,6 @@ pub(crate) enum Mood {
     /// Answers an error of this kind.
     Fails(ErrorKind),
     Hangs,
-    /// Refuses without having asked.
-    Remembers,
 }
 
 /// Counts in memory, in one of many moods.
@@ -28,6 +26,7 @@ pub(crate) struct Moody {
     mood: Arc<Mutex<Mood>>,
     asked: Arc<AtomicU32>,
     pub(crate) circuit_breaker: CircuitBreaker,
+    refusal_cache: Option<RefusalCache>,
     pub(crate) clock: TestClock,
 }
 
@@ -43,7 +42,18 @@ impl Moody {
             circuit_breaker: CircuitBreaker::new()
                 .deadline(DEADLINE)
                 .with_clock(clock.clone()),
+            refusal_cache: None,
             clock,
+        }
+    }
+
+    /// A store that is fine, with a refusal cache.
+    pub(crate) fn remembering() -> Self {
+        let store = Self::new(Mood::Fine);
+        let refusal_cache = RefusalCache::new().with_clock(store.clock.clone());
+        Self {
+            refusal_cache: Some(refusal_cache),
+            ..store
         }
     }
 
@@ -67,6 +77,10 @@ impl Moody {
 }
 
 impl Store for Moody {
+    fn id(&self) -> StoreId {
+        self.counts.id()
+    }
+
     fn check(&self, check: Check<'_>) -> StoreFuture {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
@@ -76,11 +90,6 @@ impl Store for Moody {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }
             Mood::Hangs => StoreFuture::boxed(pending()),
-            Mood::Remembers => {
-                let wait = Some(Duration::from_secs(9));
-                let refused = QuotaAnswer::refused(1, wait, Duration::from_secs(9));
-                StoreFuture::ready(Ok(Answer::new(Source::RefusalCache, [refused])))
-            }
         }
     }
 
@@ -88,7 +97,7 @@ impl Store for Moody {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine | Mood::Remembers => self.counts.reset(reset),
+            Mood::Fine => self.counts.reset(reset),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }
@@ -100,7 +109,7 @@ impl Store for Moody {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine | Mood::Remembers => self.counts.refund(refund),
+            Mood::Fine => self.counts.refund(refund),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }
@@ -112,7 +121,7 @@ impl Store for Moody {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mood = *self.mood.lock().unwrap();
         match mood {
-            Mood::Fine | Mood::Remembers => self.counts.credit(credit),
+            Mood::Fine => self.counts.credit(credit),
             Mood::Fails(kind) => {
                 StoreFuture::boxed(async move { Err(Error::new(kind, "in no mood")) })
             }
@@ -122,5 +131,9 @@ impl Store for Moody {
 
     fn circuit_breaker(&self) -> CircuitBreaker {
         self.circuit_breaker.clone()
+    }
+
+    fn refusal_cache(&self) -> Option<RefusalCache> {
+        self.refusal_cache.clone()
     }
 }

@@ -22,6 +22,7 @@ use super::holes::Holes;
 
 /// The level of a meter at a time.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct Gcra {
     time: u64,
     /// The whole units of the level.
@@ -35,6 +36,7 @@ pub(crate) struct Gcra {
     inflow: u32,
     /// Always false. Its spare values hold the discriminant of `State`, which would otherwise take 8
     /// more bytes for each key.
+    #[cfg_attr(feature = "serde", serde(skip))]
     _niche: bool,
     /// Boxed, because most meters never have any.
     holes: Option<Box<Holes>>,

@@ -20,7 +20,12 @@ const MIN_CAPACITY: usize = 16;
 const FEW_RUNS: usize = 64;
 
 /// The charged units, oldest first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(from = "Vec<(u64, u32)>", into = "Vec<(u64, u32)>")
+)]
 pub(super) struct Runs {
     packed: Vec<u64>,
     /// The index of the first run that has not been dropped.
@@ -35,6 +40,26 @@ pub(super) struct Runs {
 pub(super) struct Run {
     pub(super) time: u64,
     pub(super) units: u32,
+}
+
+#[cfg(feature = "serde")]
+impl From<Runs> for Vec<(u64, u32)> {
+    fn from(runs: Runs) -> Self {
+        runs.iter().map(|run| (run.time, run.units)).collect()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Vec<(u64, u32)>> for Runs {
+    /// Expects the times in order, as they were written.
+    fn from(list: Vec<(u64, u32)>) -> Self {
+        let mut runs = Self::default();
+        for (time, units) in list {
+            let latest = runs.last().map_or(0, |run| run.time);
+            runs.push(time.max(latest), units, u32::MAX);
+        }
+        runs
+    }
 }
 
 impl Runs {

@@ -12,7 +12,8 @@ use super::runs::{Run, Runs};
 use crate::decision::{Receipt, Wait};
 
 /// The charged units, oldest first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct SlidingLog {
     runs: Runs,
 }

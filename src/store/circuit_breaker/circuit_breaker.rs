@@ -9,7 +9,6 @@ use super::settings::{Partitions, Settings};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::StoreId;
 use crate::error::{Error, ErrorKind};
 use crate::store::memory::MemoryCounts;
 use crate::store::requests::Subject;
@@ -45,21 +44,26 @@ use crate::telemetry::StoreMeter;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::store::{Check, CircuitBreaker, Store, StoreFuture};
+/// use tollgate::store::{Check, CircuitBreaker, Store, StoreFuture, StoreId};
 /// # use tollgate::store::{Answer, Source};
 ///
 /// struct Remote {
+///     id: StoreId,
 ///     circuit_breaker: CircuitBreaker,
 /// }
 ///
 /// impl Remote {
 ///     fn new() -> Self {
 ///         let circuit_breaker = CircuitBreaker::new().deadline(Duration::from_millis(20));
-///         Self { circuit_breaker }
+///         Self { id: StoreId::unique(), circuit_breaker }
 ///     }
 /// }
 ///
 /// impl Store for Remote {
+///     fn id(&self) -> StoreId {
+///         self.id
+///     }
+///
 ///     fn check(&self, check: Check<'_>) -> StoreFuture {
 ///         # let _ = check;
 ///         // …
@@ -200,11 +204,6 @@ impl CircuitBreaker {
                 partition_of,
             };
         })
-    }
-
-    /// Returns the identity of the store that shares this circuit breaker with all its limiters.
-    pub(crate) fn store_id(&self) -> StoreId {
-        StoreId(Arc::as_ptr(&self.inner).addr())
     }
 
     /// Returns the counts of this process for while the store fails, creating them on first use.

@@ -5,8 +5,8 @@
 
 use hashbrown::HashTable;
 
-use super::counters::Counters;
 use crate::key::Fingerprint;
+use crate::store::counters::Counters;
 
 /// The counters of each key, by the fingerprint of its name.
 #[derive(Debug, Default)]

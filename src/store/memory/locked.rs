@@ -45,6 +45,13 @@ impl<T> Locked<T> {
     }
 }
 
+impl<T> Timed<T> {
+    /// Moves the time of the latest use forward.
+    pub(super) fn advance_to(&mut self, now: u64) {
+        self.latest = self.latest.max(now);
+    }
+}
+
 impl<T> Deref for Timed<T> {
     type Target = T;
 

@@ -1,13 +1,13 @@
 //! The counts of a memory store: a bounded number of keys, and what happens when they are full.
 
-use super::counters::DROPPABLE_PART;
 use super::overflow::Overflow;
 use super::shard::Shard;
-use super::table::Table;
+use super::table::{LockedShards, Table};
 use crate::clock::Clock;
 use crate::decision::{Answer, CountScope, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Fingerprint;
+use crate::store::counters::{Counters, DROPPABLE_PART};
 use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
 
@@ -67,13 +67,119 @@ impl MemoryCounts {
         answer.clear(now, Source::Memory);
         let has_room = match shard.get_mut(name) {
             Some(counters) => {
-                counters.check(check, now, answer);
+                counters.check_in_place(check, now, answer);
                 true
             }
             None => self.check_new_key(&mut shard, check, now, answer),
         };
         self.record_len(len_before, shard.len());
         if has_room { Ok(()) } else { Err(self.full()) }
+    }
+
+    /// Decides several checks together: charges all of them if each is admitted, else none.
+    ///
+    /// Checks that share a count because the store is full are charged one by one, and refunded if a later
+    /// one does not fit.
+    ///
+    /// # Errors
+    ///
+    /// An error of kind [`ErrorKind::Full`] if there is no room for a new key.
+    pub(super) fn check_all(&self, checks: &[Check<'_>]) -> Result<Vec<Answer>, Error> {
+        let names = checks.iter().map(|check| check.subject.fingerprint());
+        let (mut shards, now) = self.keys.lock_all(names, &self.clock);
+        let answers: Vec<_> = checks
+            .iter()
+            .map(|check| self.judge(&mut shards, *check, now))
+            .collect();
+        if !answers.iter().all(Answer::is_admitted) {
+            return Ok(answers);
+        }
+        let mut charged = Vec::with_capacity(checks.len());
+        for check in checks {
+            let answer = self.check_locked(&mut shards, *check, now);
+            if answer.as_ref().is_ok_and(Answer::is_admitted) {
+                charged.extend(answer);
+                continue;
+            }
+            for (check, answer) in checks.iter().zip(&charged) {
+                let refund = Refund::new(*check, answer, check.cost()).holding(0);
+                self.refund_locked(&mut shards, refund, now);
+            }
+            let refused = answer?;
+            let others = checks.iter().map(|other| {
+                if other.subject.fingerprint() == check.subject.fingerprint() {
+                    refused.clone()
+                } else {
+                    self.judge(&mut shards, *other, now)
+                }
+            });
+            return Ok(others.collect());
+        }
+        Ok(charged)
+    }
+
+    /// Decides a check of a locked key, and charges nothing.
+    fn judge(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
+        let name = check.subject.fingerprint();
+        if let Some(counters) = shards.get_mut(name).and_then(|shard| shard.get_mut(name)) {
+            return counters.judge(check, Source::Memory, now);
+        }
+        if let Some((mut shard, now, shared)) = self.overflow.active(check.subject, &self.clock)
+            && let Some(counters) = shard.get_mut(shared.name)
+        {
+            return counters.judge(check, Source::Memory, now);
+        }
+        Counters::new().judge(check, Source::Memory, now)
+    }
+
+    /// Decides a check of a locked key.
+    fn check_locked(
+        &self,
+        shards: &mut LockedShards<'_>,
+        check: Check<'_>,
+        now: u64,
+    ) -> Result<Answer, Error> {
+        let mut answer = Answer::default();
+        let name = check.subject.fingerprint();
+        let Some(shard) = shards.get_mut(name) else {
+            return Err(self.full());
+        };
+        let len_before = shard.len();
+        shard.sweep_occasionally(now);
+        answer.clear(now, Source::Memory);
+        let has_room = match shard.get_mut(name) {
+            Some(counters) => {
+                counters.check_in_place(check, now, &mut answer);
+                true
+            }
+            None => self.check_new_key(shard, check, now, &mut answer),
+        };
+        self.record_len(len_before, shard.len());
+        if has_room {
+            Ok(answer)
+        } else {
+            Err(self.full())
+        }
+    }
+
+    /// Takes a charge of a locked key back.
+    fn refund_locked(&self, shards: &mut LockedShards<'_>, refund: Refund<'_>, now: u64) {
+        let name = refund.subject.fingerprint();
+        match refund.answer().scope() {
+            CountScope::Own => {
+                if let Some(shard) = shards.get_mut(name) {
+                    shard.refund(name, refund, now);
+                }
+            }
+            counted => self.refund_shared(refund, counted),
+        }
+    }
+
+    fn refund_shared(&self, refund: Refund<'_>, counted: CountScope) {
+        let shared = self.overflow.lock_now(refund.subject, counted, &self.clock);
+        if let Some((mut shard, now, name)) = shared {
+            shard.refund(name, refund, now);
+        }
     }
 
     /// Decides a check of a key without counts of its own.
@@ -109,7 +215,7 @@ impl MemoryCounts {
     /// Forgets what is charged to a key.
     pub(crate) fn reset(&self, reset: Reset<'_>) {
         self.with_counts(reset.subject, |shard, name, _| {
-            shard.reset(name, reset.quotas());
+            shard.reset(name, reset);
         });
     }
 
@@ -121,12 +227,7 @@ impl MemoryCounts {
                 let (mut shard, now) = self.keys.lock_now(name, &self.clock);
                 shard.refund(name, refund, now);
             }
-            counted => {
-                let shared = self.overflow.lock_now(refund.subject, counted, &self.clock);
-                if let Some((mut shard, now, name)) = shared {
-                    shard.refund(name, refund, now);
-                }
-            }
+            counted => self.refund_shared(refund, counted),
         }
     }
 

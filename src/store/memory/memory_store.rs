@@ -7,7 +7,7 @@ use super::memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::Answer;
+use crate::decision::{Answer, StoreId};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
@@ -73,6 +73,7 @@ pub struct MemoryStore {
 }
 
 struct Inner {
+    id: StoreId,
     counts: MemoryCounts,
     circuit_breaker: CircuitBreaker,
     block_list: BlockList,
@@ -116,6 +117,7 @@ impl MemoryStore {
     fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
         Self {
             inner: Arc::new(Inner {
+                id: StoreId::unique(),
                 block_list: BlockList::with_clock(clock.clone()),
                 circuit_breaker: CircuitBreaker::new().in_process().meter(meter.clone()),
                 counts: MemoryCounts::new(max_keys, clock, meter),
@@ -156,6 +158,10 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
+    fn id(&self) -> StoreId {
+        self.inner.id
+    }
+
     fn check(&self, check: Check<'_>) -> StoreFuture {
         let mut answer = Answer::default();
         let decided = self.inner.counts.check(check, &mut answer);
@@ -165,6 +171,10 @@ impl Store for MemoryStore {
     fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
         let decided = self.inner.counts.check(check, answer);
         decided.err().map(|error| StoreFuture::ready(Err(error)))
+    }
+
+    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        StoreFuture::ready(self.inner.counts.check_all(checks))
     }
 
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

@@ -1,6 +1,5 @@
 //! The store in this process, with the same rules as the Redis store.
 
-mod counters;
 mod entries;
 mod locked;
 mod memory_counts;

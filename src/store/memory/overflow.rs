@@ -70,7 +70,7 @@ impl Overflow {
             return false;
         };
         answer.clear(now, Source::Memory);
-        counters.check(check, now, answer);
+        counters.check_in_place(check, now, answer);
         answer.set_scope(shared.scope);
         true
     }

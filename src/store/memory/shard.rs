@@ -1,11 +1,10 @@
 //! A bounded map of keys, and which key is evicted when it is full.
 
-use super::counters::Counters;
 use super::entries::Entries;
 use crate::decision::Answer;
 use crate::key::Fingerprint;
-use crate::quota::Quotas;
-use crate::store::requests::{Check, Credit, Refund};
+use crate::store::counters::Counters;
+use crate::store::requests::{Check, Credit, Refund, Reset};
 
 /// The keys that a check of a new key sweeps. Enough that a shard is swept faster than it can be
 /// filled.
@@ -77,7 +76,7 @@ impl Shard {
     ) -> bool {
         match self.get_mut(name) {
             Some(counters) => {
-                counters.check(check, now, answer);
+                counters.check_in_place(check, now, answer);
                 true
             }
             None => self.check_new_key(name, check, now, answer),
@@ -99,7 +98,7 @@ impl Shard {
             }
         }
         let mut counters = Counters::default();
-        counters.check(check, now, answer);
+        counters.check_in_place(check, now, answer);
         // A check that was not charged stores nothing.
         if counters.is_empty() {
             return true;
@@ -108,9 +107,9 @@ impl Shard {
         has_room && self.entries.insert(name, counters)
     }
 
-    pub(super) fn reset(&mut self, name: Fingerprint, quotas: &Quotas) {
+    pub(super) fn reset(&mut self, name: Fingerprint, reset: Reset<'_>) {
         if let Some(counters) = self.entries.get_mut(name) {
-            counters.reset(quotas);
+            counters.reset(reset);
             if counters.is_empty() {
                 self.entries.remove(name);
             }

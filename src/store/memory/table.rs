@@ -1,5 +1,7 @@
 //! Counters by name, divided into shards with a lock each.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::MutexGuard;
 use super::locked::{Locked, Timed};
 use super::shard::Shard;
@@ -47,15 +49,65 @@ impl Table {
         self.shard(name).lock_now(clock)
     }
 
+    /// Locks the shards of several names, and returns one time for all of them. The shards are locked in
+    /// their order, so that two calls never wait for each other.
+    pub(super) fn lock_all(
+        &self,
+        names: impl Iterator<Item = Fingerprint>,
+        clock: &Clock,
+    ) -> (LockedShards<'_>, u64) {
+        let indices: BTreeSet<_> = names.map(|name| self.index(name)).collect();
+        let mut now = 0;
+        let mut shards = BTreeMap::new();
+        for index in indices {
+            let (shard, time) = self.at(index).lock_now(clock);
+            now = now.max(time);
+            shards.insert(index, shard);
+        }
+        for shard in shards.values_mut() {
+            shard.advance_to(now);
+        }
+        (
+            LockedShards {
+                table: self,
+                shards,
+            },
+            now,
+        )
+    }
+
     #[inline]
     fn shard(&self, name: Fingerprint) -> &Locked<Shard> {
+        self.at(self.index(name))
+    }
+
+    #[inline]
+    fn index(&self, name: Fingerprint) -> usize {
         // The map in the shard uses the other half.
         let [_, half] = name.halves();
         let shards = u128::try_from(self.others.len() + 1).unwrap_or(1);
-        let index = usize::try_from((u128::from(half) * shards) >> 64).unwrap_or(0);
+        usize::try_from((u128::from(half) * shards) >> 64).unwrap_or(0)
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> &Locked<Shard> {
         match index.checked_sub(1) {
             Some(index) => self.others.get(index).unwrap_or(&self.first),
             None => &self.first,
         }
+    }
+}
+
+/// Several shards of a table, all locked.
+pub(super) struct LockedShards<'a> {
+    table: &'a Table,
+    shards: BTreeMap<usize, ShardGuard<'a>>,
+}
+
+impl LockedShards<'_> {
+    /// Returns the shard of a name, if it is one of the names that were locked.
+    pub(super) fn get_mut(&mut self, name: Fingerprint) -> Option<&mut Shard> {
+        let shard = self.shards.get_mut(&self.table.index(name))?;
+        Some(shard)
     }
 }

@@ -19,6 +19,7 @@ use super::url;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
+use crate::decision::StoreId;
 use crate::error::{ConfigError, Error};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
@@ -155,6 +156,7 @@ pub struct RedisStore {
 
 /// The state that clones of a store share.
 pub(super) struct Shared {
+    id: StoreId,
     pub(super) client: Client,
     refusal_cache: RefusalCache,
     topology: Topology,
@@ -248,6 +250,7 @@ impl RedisStore {
         );
         Self {
             shared: Arc::new(Shared {
+                id: StoreId::unique(),
                 client,
                 refusal_cache,
                 topology,
@@ -411,6 +414,10 @@ fn circuit_breaker(client: &Client, topology: &Topology, settings: &Settings) ->
 }
 
 impl Store for RedisStore {
+    fn id(&self) -> StoreId {
+        self.shared.id
+    }
+
     fn check(&self, check: Check<'_>) -> StoreFuture {
         let Shared {
             client,
@@ -467,6 +474,7 @@ impl Store for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared {
+            id: _,
             client,
             refusal_cache: _,
             topology: _,

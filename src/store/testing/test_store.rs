@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock::TestClock;
-use crate::decision::{Answer, QuotaAnswer, Source};
+use crate::decision::{Answer, QuotaAnswer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
@@ -266,6 +266,10 @@ impl Checked {
 }
 
 impl Store for TestStore {
+    fn id(&self) -> StoreId {
+        self.counts.id()
+    }
+
     fn check(&self, check: Check<'_>) -> StoreFuture {
         let behaviour = self.script().next_behaviour(check);
         match behaviour {

@@ -3,17 +3,81 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{Charge, QuotaCheck, State, Verdict, time_to_live_millis};
-use crate::decision::{Answer, QuotaAnswer, Wait};
+use crate::decision::{Answer, QuotaAnswer, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::requests::{Check, Credit, Refund};
+use crate::store::requests::{Check, Credit, Refund, Reset};
 
-/// The counters of one key, one for each algorithm and window.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
+/// The counts of one limiter and key, by the rules of every [`Algorithm`]: the part of a store that need
+/// not be written again.
+///
+/// A store that keeps a value for each limiter and key, in a database for example, reads the value, calls
+/// one of these functions, and writes the value back in the same transaction. The decisions are those of
+/// [`MemoryStore`](crate::MemoryStore) and [`RedisStore`](crate::RedisStore), to the microsecond. With the
+/// feature `serde`, counters can be serialized in any format.
+///
+/// `now` is the time of the store's clock in microseconds. Units that the clock has not reached count as
+/// charged now, so a clock that steps back neither frees units nor locks a key out.
+///
+/// # Examples
+///
+/// A store in the memory of a process, under one lock. `examples/own_store` is one in SQLite.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
+/// use std::time::{SystemTime, UNIX_EPOCH};
+/// use tollgate::store::{Check, Counters, Refund, Source, Store, StoreFuture, StoreId};
+///
+/// struct Own {
+///     id: StoreId,
+///     keys: Mutex<HashMap<(String, String), Counters>>,
+/// }
+///
+/// fn now() -> u64 {
+///     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+///     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+/// }
+///
+/// impl Store for Own {
+///     fn id(&self) -> StoreId {
+///         self.id
+///     }
+///
+///     fn check(&self, check: Check<'_>) -> StoreFuture {
+///         let mut keys = self.keys.lock().unwrap();
+///         let name = (check.limiter().as_str().to_owned(), check.key().as_str().to_owned());
+///         let counters = keys.entry(name).or_default();
+///         StoreFuture::ready(Ok(counters.check(check, Source::Other, now())))
+///     }
+///
+///     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+///         let mut keys = self.keys.lock().unwrap();
+///         let name = (refund.limiter().as_str().to_owned(), refund.key().as_str().to_owned());
+///         if let Some(counters) = keys.get_mut(&name) {
+///             counters.refund(refund, now());
+///         }
+///         StoreFuture::ready(Ok(()))
+///     }
+/// }
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # let own = Own { id: StoreId::unique(), keys: Mutex::default() };
+/// # let limiter = tollgate::RateLimiter::new(own, tollgate::Quota::per_day(2));
+/// # let mut decision = limiter.check_n("ada", 2).await.unwrap();
+/// # assert!(!limiter.check("ada").await.unwrap().is_allowed());
+/// # limiter.refund(&mut decision, 1).await.unwrap();
+/// # assert!(limiter.check("ada").await.unwrap().is_allowed());
+/// # });
+/// ```
+// One counter for each algorithm and window.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
+pub struct Counters {
     list: SmallVec<[Counter; 1]>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Counter {
     algorithm: Algorithm,
     window: u64,
@@ -30,9 +94,40 @@ struct Counter {
 pub(super) const DROPPABLE_PART: u16 = 512;
 
 impl Counters {
+    /// Creates counters without units.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Decides a check, and charges it to all of its quotas if all of them admit it.
+    ///
+    /// A check that is refused, or whose cost is 0, leaves units as they are. It may drop units that have
+    /// expired, so that writing the counters back is useful but not necessary.
+    pub fn check(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
+        let mut answer = Answer::default();
+        answer.clear(now, source);
+        self.check_in_place(check, now, &mut answer);
+        answer
+    }
+
+    /// Decides a check as [`check`](Self::check) does, and charges nothing.
+    ///
+    /// To decide several checks together, judge each, and check each only if all of them are
+    /// [admitted](Answer::is_admitted).
+    pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
+        let verdicts = check.quotas().iter().map(|quota| {
+            self.evaluate(
+                QuotaCheck::new(quota, check.cost(), now),
+                quota.counted_by(),
+            )
+        });
+        Answer::at(now, source, verdicts.map(QuotaAnswer::from))
+    }
+
     /// Evaluates every quota, and charges all if all admit.
     #[inline]
-    pub(super) fn check(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
+    pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
         let quotas = check.quotas();
         if let Some(quota) = quotas.single() {
             self.check_one(quota, check.cost(), now, answer);
@@ -117,8 +212,8 @@ impl Counters {
             .find(|counter| counter.is_of(algorithm, window))
     }
 
-    /// Takes units back from each counter that was charged.
-    pub(super) fn refund(&mut self, refund: Refund<'_>, now: u64) {
+    /// Takes back units of an earlier charge, as far as they still count.
+    pub fn refund(&mut self, refund: Refund<'_>, now: u64) {
         for (quota, answer) in refund.charged() {
             let check = QuotaCheck::new(quota, 0, now);
             let charge = Charge {
@@ -133,8 +228,8 @@ impl Counters {
         }
     }
 
-    /// Takes units away from each counter once.
-    pub(super) fn credit(&mut self, credit: Credit<'_>, now: u64) {
+    /// Takes away units of each quota, whichever checks charged them.
+    pub fn credit(&mut self, credit: Credit<'_>, now: u64) {
         for quota in credit.quotas().strictest() {
             let check = QuotaCheck::new(quota, 0, now);
             if let Some(counter) = self.find(quota.counted_by(), check.window) {
@@ -143,9 +238,9 @@ impl Counters {
         }
     }
 
-    /// Drops the counters of these quotas.
-    pub(super) fn reset(&mut self, quotas: &Quotas) {
-        for quota in quotas.strictest() {
+    /// Forgets what is charged under the quotas of a reset.
+    pub fn reset(&mut self, reset: Reset<'_>) {
+        for quota in reset.quotas().strictest() {
             let (algorithm, window) = (quota.counted_by(), quota.window_micros());
             self.list
                 .retain(|counter| !counter.is_of(algorithm, window));
@@ -157,8 +252,18 @@ impl Counters {
         self.list.retain(|counter| !counter.is_dead(now));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns whether nothing is stored, so that a store can drop the key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// Returns the time, in microseconds of the store's clock, after which a store can drop the key: about
+    /// two windows after the last write. `None` if the counters are empty.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<u64> {
+        let last = self.list.iter().map(|counter| counter.dies_at).max()?;
+        Some(last.saturating_mul(1_000))
     }
 
     /// Returns whether all units have returned.
