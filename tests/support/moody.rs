@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::store::{
-    Answer, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset, Store, StoreFuture,
-    StoreId, TestClock,
+    Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset, Store, StoreFuture, StoreId,
+    TestClock,
 };
 use tollgate::{Error, ErrorKind, MemoryStore};
 
