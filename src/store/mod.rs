@@ -37,7 +37,7 @@ pub use requests::{Block, Check, Credit, Refund, Reset};
 pub use store::Store;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use testing::{Checked, TestStore};
+pub use testing::{Checked, Conformance, Outcome, Report, TestStore};
 
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -124,6 +124,13 @@ impl BlockList {
         self.read().get(&name)?.remaining(now)
     }
 
+    /// Returns how long a key of a limiter stays blocked, as far as this process knows.
+    #[must_use]
+    pub fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
+        let name = key.fingerprint().within(limiter.fingerprint());
+        self.find(name, self.inner.last_expiry.load(Ordering::Relaxed))
+    }
+
     /// Fetches what other processes have blocked.
     pub(crate) fn refresh(&self) -> StoreFuture<()> {
         match &self.inner.refresher {

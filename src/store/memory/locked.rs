@@ -37,8 +37,14 @@ impl<T> Locked<T> {
     pub(super) fn lock_now(&self, clock: &Clock) -> (MutexGuard<'_, Timed<T>>, u64) {
         let mut now = clock.now();
         let mut guard = self.lock();
-        if now < guard.latest && !clock.steps_back() {
-            now = guard.latest;
+        if now < guard.latest {
+            // No other thread has a later time while this one holds the lock, so an earlier reading now
+            // is a step back.
+            now = if clock.steps_back() {
+                clock.now()
+            } else {
+                guard.latest
+            };
         }
         guard.latest = now;
         (guard, now)

@@ -1,7 +1,9 @@
-//! A store for the tests of services: it refuses, fails and hangs on demand.
+//! For tests: a store that refuses, fails and hangs on demand, and the rules that every store keeps.
 
+mod conformance;
 mod test_store;
 #[cfg(test)]
 mod tests;
 
+pub use conformance::{Conformance, Outcome, Report};
 pub use test_store::{Checked, TestStore};

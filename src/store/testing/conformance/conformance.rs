@@ -1,0 +1,370 @@
+//! The runner of the rules, and the report.
+
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{returned_units, rules, threads};
+use crate::decision::Answer;
+use crate::error::{Error, ErrorKind};
+use crate::key::Key;
+use crate::quota::{Algorithm, Quota, Quotas};
+use crate::store::requests::{Check, Refund, Reset};
+use crate::store::store::Store;
+
+/// Runs the rules of this crate against any store: the promise of each algorithm, all or nothing, exact
+/// waits, refunds, credits, resets, blocks, checks that are decided together, and threads that compete for
+/// the same counts.
+///
+/// Each rule uses limiters and keys of its own, with random names, so that a store may be used for several
+/// runs. Give it the store of your tests, with room for a few thousand keys.
+///
+/// # Time
+///
+/// With [`clock`](Self::clock), the store's time stands still but for the kit's steps, and all waits are
+/// tested to the microsecond. Without it, the kit sleeps. That takes half a minute, and waits are tested
+/// within some tens of milliseconds.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::MemoryStore;
+/// use tollgate::store::{Conformance, TestClock};
+///
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let clock = TestClock::new();
+/// let store = MemoryStore::with_clock(clock.clone());
+/// let report = Conformance::new(store)
+///     .clock(move |step| clock.advance(step))
+///     .run()
+///     .await;
+/// println!("{report}");
+/// report.assert_passed();
+/// # });
+/// ```
+pub struct Conformance {
+    pub(super) store: Arc<dyn Store>,
+    clock: Option<Mutex<Box<ClockFn>>>,
+    /// The time that has passed by the kit's steps, in microseconds: the lowest that the clock may show.
+    elapsed: AtomicU64,
+    /// The highest that the clock may show: a step may be in progress.
+    upcoming: AtomicU64,
+    /// A part of each name, so that no run finds the counts of another.
+    run: String,
+    names: AtomicU64,
+}
+
+type ClockFn = dyn FnMut(Duration) + Send;
+
+type RuleFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
+
+/// A rule that did not hold.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The store does not support what the rule is about.
+    Unsupported(String),
+    Failed(String),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::Unsupported => Self::Unsupported(error.to_string()),
+            _ => Self::Failed(format!("the store failed: {error}")),
+        }
+    }
+}
+
+/// Fails a rule with a text unless a condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($text:tt)+) => {
+        if !$holds {
+            return Err($crate::store::testing::conformance::conformance::Broken::Failed(
+                format!($($text)+),
+            ));
+        }
+    };
+}
+
+pub(super) use ensure;
+
+/// The result of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The rule holds.
+    Passed,
+    /// The store answered with an error of kind [`ErrorKind::Unsupported`], which this text is.
+    Unsupported(String),
+    /// The rule does not hold: what was expected, and what the store answered.
+    Failed(String),
+}
+
+/// The results of a [`Conformance`] run, in the order of the rules.
+#[derive(Clone, Debug)]
+pub struct Report {
+    outcomes: Vec<(String, Outcome)>,
+}
+
+/// A limiter, a key and quotas of one rule.
+pub(super) struct Subject {
+    pub(super) limiter: Key,
+    pub(super) key: Key,
+    pub(super) quotas: Quotas,
+}
+
+impl Subject {
+    pub(super) fn check(&self, cost: u32) -> Check<'_> {
+        Check::new(&self.limiter, &self.key, &self.quotas, cost)
+    }
+
+    /// Returns the same limiter and key with other quotas.
+    pub(super) fn with(&self, quotas: impl Into<Quotas>) -> Self {
+        Self {
+            limiter: self.limiter.clone(),
+            key: self.key.clone(),
+            quotas: quotas.into(),
+        }
+    }
+}
+
+impl Conformance {
+    /// Creates the kit for a store. Handles in other processes may use the store meanwhile.
+    pub fn new(store: impl Store) -> Self {
+        Self {
+            store: Arc::new(store),
+            clock: None,
+            elapsed: AtomicU64::new(0),
+            upcoming: AtomicU64::new(0),
+            run: format!("{:x}", RandomState::new().hash_one(0)),
+            names: AtomicU64::new(0),
+        }
+    }
+
+    /// Sets the function that moves the store's clock forward. Between its calls the clock stands still.
+    #[must_use]
+    pub fn clock(mut self, advance: impl FnMut(Duration) + Send + 'static) -> Self {
+        self.clock = Some(Mutex::new(Box::new(advance)));
+        self
+    }
+
+    /// Runs all rules.
+    ///
+    /// Call it inside a tokio runtime with time enabled. Rules with threads start runtimes of their own,
+    /// and block the calling thread meanwhile.
+    pub async fn run(self) -> Report {
+        let kit = Arc::new(self);
+        let mut outcomes = Vec::new();
+        for (name, rule) in rules::RULES.iter().chain(returned_units::RULES) {
+            outcomes.push(((*name).to_owned(), outcome(rule(&kit).await)));
+        }
+        for (name, rule) in rules::RULES_OF_ALGORITHMS
+            .iter()
+            .chain(returned_units::RULES_OF_ALGORITHMS)
+        {
+            for facts in Algorithm::ALL {
+                let name = format!("{name} ({})", facts.text);
+                outcomes.push((name, outcome(rule(&kit, facts.algorithm).await)));
+            }
+        }
+        for (name, rule) in threads::RULES {
+            for facts in Algorithm::ALL {
+                let name = format!("{name} ({})", facts.text);
+                outcomes.push((name, outcome(rule(&kit, facts.algorithm))));
+            }
+        }
+        Report { outcomes }
+    }
+
+    /// Whether the store's clock stands still between two steps.
+    pub(super) fn is_exact(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Moves the store's time forward.
+    pub(super) async fn pass(&self, step: Duration) {
+        if self.clock.is_some() {
+            self.step(step);
+        } else {
+            tokio::time::sleep(step).await;
+        }
+    }
+
+    /// Moves the store's clock forward, if the kit can.
+    pub(super) fn step(&self, step: Duration) {
+        if let Some(clock) = &self.clock {
+            let mut advance = clock.lock().unwrap_or_else(PoisonError::into_inner);
+            let micros = u64::try_from(step.as_micros()).unwrap_or(u64::MAX);
+            self.upcoming.fetch_add(micros, Ordering::SeqCst);
+            (*advance)(step);
+            self.elapsed.fetch_add(micros, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns the time that has passed by the kit's steps, in microseconds.
+    pub(super) fn elapsed(&self) -> u64 {
+        self.elapsed.load(Ordering::SeqCst)
+    }
+
+    /// Returns the same with a step that is in progress.
+    pub(super) fn elapsed_at_most(&self) -> u64 {
+        self.upcoming.load(Ordering::SeqCst)
+    }
+
+    /// Returns a window that is long for a clock that stands still, and short to sleep through.
+    pub(super) fn window(&self) -> Duration {
+        if self.is_exact() {
+            Duration::from_secs(60)
+        } else {
+            Duration::from_millis(400)
+        }
+    }
+
+    /// Returns a limiter and a key that nothing else uses.
+    pub(super) fn subject(&self, quotas: impl Into<Quotas>) -> Subject {
+        let number = self.names.fetch_add(1, Ordering::Relaxed);
+        Subject {
+            limiter: Key::from(format!("conformance {} {number}", self.run)),
+            key: Key::from(format!("key {number}")),
+            quotas: quotas.into(),
+        }
+    }
+
+    /// Returns a quota of the kit's window.
+    pub(super) fn quota(&self, limit: u32, algorithm: Algorithm) -> Quota {
+        Quota::new(limit, self.window()).algorithm(algorithm)
+    }
+
+    pub(super) async fn check(&self, subject: &Subject, cost: u32) -> Result<Answer, Broken> {
+        Ok(self.store.check(subject.check(cost)).await?)
+    }
+
+    /// Returns the units that count against the first quota.
+    pub(super) async fn used(&self, subject: &Subject) -> Result<u32, Broken> {
+        let answer = self.check(subject, 0).await?;
+        ensure!(
+            answer.quotas().len() == subject.quotas.len(),
+            "{} answers to a check of {} quotas",
+            answer.quotas().len(),
+            subject.quotas.len()
+        );
+        let first = answer.quotas().first();
+        first
+            .map(|quota| quota.used())
+            .ok_or_else(|| Broken::Failed("no answer to a check of a quota".to_owned()))
+    }
+
+    /// Charges a cost that has to be admitted.
+    pub(super) async fn charge(&self, subject: &Subject, cost: u32) -> Result<Answer, Broken> {
+        let answer = self.check(subject, cost).await?;
+        ensure!(
+            answer.is_admitted(),
+            "a cost of {cost} is refused though there is room: {answer:?}"
+        );
+        Ok(answer)
+    }
+
+    pub(super) async fn refund(
+        &self,
+        subject: &Subject,
+        charged: &Answer,
+        cost: u32,
+        units: u32,
+    ) -> Result<(), Broken> {
+        let refund = Refund::new(subject.check(cost), charged, units);
+        Ok(self.store.refund(refund).await?)
+    }
+
+    pub(super) async fn reset(&self, subject: &Subject) -> Result<(), Broken> {
+        let Subject {
+            limiter,
+            key,
+            quotas,
+        } = subject;
+        Ok(self.store.reset(Reset::new(limiter, key, quotas)).await?)
+    }
+}
+
+/// A rule of the kit.
+pub(super) type Rule = fn(&Conformance) -> RuleFuture<'_>;
+
+/// A rule that each algorithm keeps.
+pub(super) type AlgorithmRule = fn(&Conformance, Algorithm) -> RuleFuture<'_>;
+
+fn outcome(result: Result<(), Broken>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Passed,
+        Err(Broken::Unsupported(text)) => Outcome::Unsupported(text),
+        Err(Broken::Failed(text)) => Outcome::Failed(text),
+    }
+}
+
+impl Report {
+    /// Returns each rule by its name, with its outcome.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&str, &Outcome)> {
+        let outcomes = self.outcomes.iter();
+        outcomes.map(|(rule, outcome)| (rule.as_str(), outcome))
+    }
+
+    /// Panics unless every rule holds that the store supports.
+    ///
+    /// # Panics
+    ///
+    /// With the whole report, if a rule does not hold.
+    pub fn assert_passed(&self) {
+        let failed = |(_, outcome): &(String, Outcome)| matches!(outcome, Outcome::Failed(_));
+        assert!(!self.outcomes.iter().any(failed), "{self}");
+    }
+
+    /// Panics unless the store supports everything and every rule holds.
+    ///
+    /// # Panics
+    ///
+    /// With the whole report, if a rule does not hold, or is about something that the store does not
+    /// support.
+    pub fn assert_complete(&self) {
+        let passed = |(_, outcome): &(String, Outcome)| *outcome == Outcome::Passed;
+        assert!(self.outcomes.iter().all(passed), "{self}");
+    }
+}
+
+/// A line for each rule.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (rule, outcome) in &self.outcomes {
+            match outcome {
+                Outcome::Passed => writeln!(f, "passed       {rule}")?,
+                Outcome::Unsupported(text) => writeln!(f, "unsupported  {rule}: {text}")?,
+                Outcome::Failed(text) => writeln!(f, "FAILED       {rule}: {text}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Conformance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conformance")
+            .field("is_exact", &self.is_exact())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Pseudo-random numbers (splitmix64), the same in each run.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    /// Returns a number below `bound`.
+    pub(super) fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let high = u32::try_from(mixed >> 32).unwrap_or_default();
+        u32::try_from((u64::from(high) * u64::from(bound)) >> 32).unwrap_or_default()
+    }
+}

@@ -1,0 +1,153 @@
+//! The rules of refunds, credits and resets.
+
+use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
+use crate::quota::{Algorithm, Quota};
+use crate::store::requests::Credit;
+
+pub(super) const RULES: &[(&str, Rule)] = &[];
+
+pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
+    ("a refund returns its units", |kit, algorithm| {
+        Box::pin(refund(kit, algorithm))
+    }),
+    (
+        "a refund in parts returns no more than was charged",
+        |kit, algorithm| Box::pin(refund_in_parts(kit, algorithm)),
+    ),
+    (
+        "a refund of units that have returned changes nothing",
+        |kit, algorithm| Box::pin(late_refund(kit, algorithm)),
+    ),
+    (
+        "a refund after a reset changes nothing",
+        |kit, algorithm| Box::pin(refund_after_reset(kit, algorithm)),
+    ),
+    (
+        "a credit returns any units, and no more",
+        |kit, algorithm| Box::pin(credit(kit, algorithm)),
+    ),
+    ("a reset forgets what was charged", |kit, algorithm| {
+        Box::pin(reset(kit, algorithm))
+    }),
+];
+
+async fn refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(9).algorithm(algorithm));
+    let _ = kit.charge(&subject, 2).await?;
+    let charged = kit.charge(&subject, 5).await?;
+    let _ = kit.charge(&subject, 1).await?;
+    kit.refund(&subject, &charged, 5, 3).await?;
+    let used = kit.used(&subject).await?;
+    ensure!(used == 5, "{used} units used after 8, and a refund of 3");
+    let _ = kit.charge(&subject, 4).await?;
+    ensure!(
+        !kit.check(&subject, 1).await?.is_admitted(),
+        "a refund of 3 frees more than 3 units"
+    );
+    Ok(())
+}
+
+async fn refund_in_parts(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let mut random = Random(4);
+    for _ in 0..10 {
+        let subject = kit.subject(Quota::per_hour(60).algorithm(algorithm));
+        let mut charges = Vec::new();
+        for _ in 0..8 {
+            let cost = 1 + random.below(6);
+            charges.push((kit.charge(&subject, cost).await?, cost, cost));
+            if random.below(2) == 0 {
+                kit.step(std::time::Duration::from_micros(1));
+            }
+        }
+        let mut expected: u32 = charges.iter().map(|(_, cost, _)| cost).sum();
+        for _ in 0..30 {
+            let index = random.below(8) as usize;
+            let Some((charged, cost, held)) = charges.get_mut(index) else {
+                continue;
+            };
+            let units = random.below(*held + 1);
+            *held -= units;
+            expected -= units;
+            let check = subject.check(*cost);
+            let refund = crate::store::requests::Refund::new(check, charged, units).holding(*held);
+            kit.store.refund(refund).await?;
+            let used = kit.used(&subject).await?;
+            ensure!(
+                used == expected,
+                "{used} units used after a refund of {units}, not {expected}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Compares with a key of the same history without the refund.
+async fn late_refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let quota = kit.quota(6, algorithm);
+    let (refunded, other) = (kit.subject(quota.clone()), kit.subject(quota));
+    let charged = kit.charge(&refunded, 3).await?;
+    let _ = kit.charge(&other, 3).await?;
+    kit.pass(kit.window() * 7 / 4).await;
+    for subject in [&refunded, &other] {
+        let _ = kit.charge(subject, 2).await?;
+    }
+    kit.pass(kit.window() * 3 / 8).await;
+    kit.refund(&refunded, &charged, 3, 3).await?;
+    let (used, expected) = (kit.used(&refunded).await?, kit.used(&other).await?);
+    ensure!(
+        used == expected || !kit.is_exact(),
+        "a refund of expired units took others: {used} units used, not {expected}"
+    );
+    Ok(())
+}
+
+async fn refund_after_reset(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(6).algorithm(algorithm));
+    let charged = kit.charge(&subject, 3).await?;
+    kit.reset(&subject).await?;
+    kit.pass(std::time::Duration::from_millis(1)).await;
+    let _ = kit.charge(&subject, 2).await?;
+    kit.refund(&subject, &charged, 3, 3).await?;
+    let used = kit.used(&subject).await?;
+    ensure!(
+        used == 2,
+        "a refund of a charge from before the reset took others: {used} units used, not 2"
+    );
+    Ok(())
+}
+
+async fn credit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(9).algorithm(algorithm));
+    let _ = kit.charge(&subject, 3).await?;
+    let _ = kit.charge(&subject, 4).await?;
+    for (units, expected) in [(2, 5), (100, 0), (1, 0)] {
+        let credit = Credit::new(&subject.limiter, &subject.key, &subject.quotas, units);
+        kit.store.credit(credit).await?;
+        let used = kit.used(&subject).await?;
+        ensure!(
+            used == expected,
+            "{used} units used after a credit of {units}, not {expected}"
+        );
+    }
+    let _ = kit.charge(&subject, 9).await?;
+    ensure!(
+        !kit.check(&subject, 1).await?.is_admitted(),
+        "a credit of more than was used raised the limit"
+    );
+    Ok(())
+}
+
+async fn reset(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(3).algorithm(algorithm));
+    let other = kit.subject(Quota::per_hour(3).algorithm(algorithm));
+    for subject in [&subject, &other] {
+        let _ = kit.charge(subject, 3).await?;
+    }
+    kit.reset(&subject).await?;
+    let used = kit.used(&subject).await?;
+    ensure!(used == 0, "{used} units used after a reset");
+    let used = kit.used(&other).await?;
+    ensure!(used == 3, "{used} units used after a reset of another key");
+    let _ = kit.charge(&subject, 3).await?;
+    Ok(())
+}

@@ -1,0 +1,487 @@
+//! The rules of checks.
+
+use std::time::Duration;
+
+use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
+use crate::decision::Answer;
+use crate::quota::{Algorithm, Quota, Quotas};
+use crate::store::requests::{Block, Check};
+
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("a store has one identity", |kit| Box::pin(identity(kit))),
+    ("a list of no checks is answered by none", |kit| {
+        Box::pin(no_checks(kit))
+    }),
+    ("several checks are all charged or none", |kit| {
+        Box::pin(several_checks(kit))
+    }),
+    (
+        "quotas of several algorithms are all charged or none",
+        |kit| Box::pin(mixed_quotas(kit)),
+    ),
+    ("a key is blocked for its time, and unblocked", |kit| {
+        Box::pin(blocks(kit))
+    }),
+];
+
+pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
+    (
+        "the limit is admitted, and a refusal costs nothing",
+        |kit, algorithm| Box::pin(limit(kit, algorithm)),
+    ),
+    ("cost 0 only looks", |kit, algorithm| {
+        Box::pin(free(kit, algorithm))
+    }),
+    ("a cost above the limit never passes", |kit, algorithm| {
+        Box::pin(too_large(kit, algorithm))
+    }),
+    (
+        "a check is charged to all quotas or to none",
+        |kit, algorithm| Box::pin(all_quotas(kit, algorithm)),
+    ),
+    ("the wait is the shortest", |kit, algorithm| {
+        Box::pin(shortest_wait(kit, algorithm))
+    }),
+    ("more units are left after the reset", |kit, algorithm| {
+        Box::pin(reset_after(kit, algorithm))
+    }),
+    (
+        "no span holds more than the algorithm promises",
+        |kit, algorithm| Box::pin(promise(kit, algorithm)),
+    ),
+    ("a changed limit keeps the history", |kit, algorithm| {
+        Box::pin(changed_limit(kit, algorithm))
+    }),
+    (
+        "limiters, keys, windows and algorithms count apart",
+        |kit, algorithm| Box::pin(counted_apart(kit, algorithm)),
+    ),
+];
+
+async fn identity(kit: &Conformance) -> Result<(), Broken> {
+    ensure!(
+        kit.store.id() == kit.store.id(),
+        "`id` returns another identity each time"
+    );
+    Ok(())
+}
+
+async fn no_checks(kit: &Conformance) -> Result<(), Broken> {
+    let answers = kit.store.check_all(&[]).await?;
+    ensure!(answers.is_empty(), "{answers:?}");
+    Ok(())
+}
+
+async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
+    let quota = |limit| Quota::new(limit, kit.window());
+    let (user, tenant) = (kit.subject(quota(5)), kit.subject([quota(9), quota(7)]));
+    let service = kit.subject(quota(6).algorithm(Algorithm::SlidingCounter));
+    let check_all = async |costs: [u32; 3]| -> Result<Vec<Answer>, Broken> {
+        let subjects = [&user, &tenant, &service];
+        let checks: Vec<Check<'_>> = subjects
+            .iter()
+            .zip(costs)
+            .map(|(subject, cost)| subject.check(cost))
+            .collect();
+        let answers = kit.store.check_all(&checks).await?;
+        for (subject, answer) in subjects.iter().zip(&answers) {
+            ensure!(
+                subject.quotas.len() == answer.quotas().len(),
+                "{} quotas, {} answers",
+                subject.quotas.len(),
+                answer.quotas().len()
+            );
+        }
+        ensure!(answers.len() == 3, "{} answers to 3 checks", answers.len());
+        Ok(answers)
+    };
+    let used = async || -> Result<[u32; 3], Broken> {
+        Ok([
+            kit.used(&user).await?,
+            kit.used(&tenant).await?,
+            kit.used(&service).await?,
+        ])
+    };
+    let admitted = check_all([2, 3, 1]).await?;
+    ensure!(
+        admitted.iter().all(Answer::is_admitted),
+        "all have room, but one is refused: {admitted:?}"
+    );
+    let now_used: Vec<_> = admitted
+        .iter()
+        .flat_map(|answer| answer.quotas().first())
+        .map(|quota| quota.used())
+        .collect();
+    ensure!(
+        now_used == [2, 3, 1],
+        "the answers say {now_used:?} units used, not [2, 3, 1]"
+    );
+    // Each of them refuses once, whichever its place.
+    for (costs, refuses) in [([4, 1, 1], 0), ([1, 5, 1], 1), ([1, 1, 6], 2)] {
+        let answers = check_all(costs).await?;
+        for (index, answer) in answers.iter().enumerate() {
+            ensure!(
+                answer.is_admitted() == (index != refuses),
+                "costs {costs:?}: check {index} is answered by {answer:?}"
+            );
+        }
+        let now_used = used().await?;
+        ensure!(
+            now_used == [2, 3, 1],
+            "a refused check changed the units used from [2, 3, 1] to {now_used:?}"
+        );
+    }
+    // Cost 0 looks, and does not keep the others from being charged.
+    let answers = check_all([3, 0, 2]).await?;
+    ensure!(answers.iter().all(Answer::is_admitted), "{answers:?}");
+    let now_used = used().await?;
+    ensure!(
+        now_used == [5, 3, 3],
+        "{now_used:?} units used, not [5, 3, 3]"
+    );
+    let alone = kit.store.check_all(&[tenant.check(4)]).await?;
+    ensure!(
+        alone.len() == 1 && alone.iter().all(Answer::is_admitted),
+        "a single check is answered by {alone:?}"
+    );
+    Ok(())
+}
+
+async fn mixed_quotas(kit: &Conformance) -> Result<(), Broken> {
+    let quotas: Quotas = Algorithm::ALL
+        .iter()
+        .enumerate()
+        .map(|(index, facts)| {
+            let limit = if index == 3 { 4 } else { 6 };
+            Quota::new(limit, kit.window()).algorithm(facts.algorithm)
+        })
+        .collect();
+    let subject = kit.subject(quotas);
+    let _ = kit.charge(&subject, 3).await?;
+    let refused = kit.check(&subject, 2).await?;
+    let admits: Vec<_> = refused
+        .quotas()
+        .iter()
+        .map(|quota| quota.is_admitted())
+        .collect();
+    ensure!(
+        admits == [true, true, true, false, true, true],
+        "only the fourth quota has no room: {admits:?}"
+    );
+    let looked = kit.check(&subject, 0).await?;
+    let used: Vec<_> = looked.quotas().iter().map(|quota| quota.used()).collect();
+    ensure!(
+        used == [3; 6] || !kit.is_exact(),
+        "{used:?} units used after a charge of 3 and a refusal"
+    );
+    Ok(())
+}
+
+async fn blocks(kit: &Conformance) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(5));
+    let (limiter, key) = (&subject.limiter, &subject.key);
+    let list = kit.store.block_list();
+    let left = || list.blocked_for(limiter, key);
+    let block = Block::new(limiter, key, kit.window());
+    kit.store.block(block).await?;
+    let blocked = left();
+    ensure!(
+        blocked.is_some_and(|left| !left.is_zero() && left <= kit.window()),
+        "blocked for {:?}, the list says {blocked:?}",
+        kit.window()
+    );
+    kit.store
+        .block(Block::new(limiter, key, Duration::ZERO))
+        .await?;
+    ensure!(left().is_none(), "unblocked, the list says {:?}", left());
+    kit.store.block(block).await?;
+    let other = kit.subject(Quota::per_hour(5));
+    ensure!(
+        list.blocked_for(&other.limiter, key).is_none(),
+        "blocked under another limiter, too"
+    );
+    kit.pass(kit.window()).await;
+    ensure!(
+        left().is_none(),
+        "still blocked after its time: {:?}",
+        left()
+    );
+    Ok(())
+}
+
+async fn limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    // Over an hour, so that nothing returns meanwhile.
+    let quota = Quota::per_hour(5).algorithm(algorithm);
+    let subject = kit.subject(quota);
+    for charged in 1..=5 {
+        let answer = kit.charge(&subject, 1).await?;
+        let used = answer.quotas().first().map(|quota| quota.used());
+        ensure!(
+            used == Some(charged),
+            "{used:?} units used after {charged} of 1 unit each"
+        );
+    }
+    let mut waits = Vec::new();
+    for cost in [1, 5, 1] {
+        let refused = kit.check(&subject, cost).await?;
+        ensure!(
+            !refused.is_admitted(),
+            "a limit of 5 admitted 5 units, and {cost} more"
+        );
+        let first = refused.quotas().first();
+        ensure!(
+            first.is_some_and(|quota| quota.retry_after().is_some()),
+            "a refusal without a wait: {refused:?}"
+        );
+        waits.push(first.and_then(|quota| quota.retry_after()));
+    }
+    if kit.is_exact() {
+        ensure!(
+            waits.first() == waits.last(),
+            "a refusal extends the wait: {waits:?}"
+        );
+    }
+    let used = kit.used(&subject).await?;
+    ensure!(used == 5, "{used} units used after 5, and three refusals");
+    Ok(())
+}
+
+async fn free(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(2).algorithm(algorithm));
+    for expected in [0, 0, 2, 2] {
+        if expected == 2 && kit.used(&subject).await? == 0 {
+            let _ = kit.charge(&subject, 2).await?;
+        }
+        let looked = kit.check(&subject, 0).await?;
+        ensure!(looked.is_admitted(), "cost 0 is refused: {looked:?}");
+        let used = looked.quotas().first().map(|quota| quota.used());
+        ensure!(
+            used == Some(expected),
+            "{used:?} units used, not {expected}"
+        );
+    }
+    Ok(())
+}
+
+async fn too_large(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    for limit in [0, 5] {
+        let subject = kit.subject(Quota::per_hour(limit).algorithm(algorithm));
+        let refused = kit.check(&subject, limit + 1).await?;
+        ensure!(!refused.is_admitted(), "{} of {limit} pass", limit + 1);
+        let wait = refused.quotas().first().map(|quota| quota.retry_after());
+        ensure!(
+            wait == Some(None),
+            "a cost above the limit is told to wait: {wait:?}"
+        );
+        let used = kit.used(&subject).await?;
+        ensure!(used == 0, "{used} units used after a refusal");
+    }
+    Ok(())
+}
+
+async fn all_quotas(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let quotas = [
+        Quota::per_hour(9).algorithm(algorithm),
+        Quota::per_day(4).algorithm(algorithm),
+        // Shares the count of the first one.
+        Quota::per_hour(7).algorithm(algorithm),
+    ];
+    let subject = kit.subject(quotas);
+    let _ = kit.charge(&subject, 3).await?;
+    let refused = kit.check(&subject, 2).await?;
+    let admits: Vec<_> = refused
+        .quotas()
+        .iter()
+        .map(|quota| quota.is_admitted())
+        .collect();
+    ensure!(
+        admits == [true, false, true],
+        "of 9, 4 and 7 units, 3 are used, and a cost of 2 is admitted by {admits:?}"
+    );
+    let looked = kit.check(&subject, 0).await?;
+    let used: Vec<_> = looked.quotas().iter().map(|quota| quota.used()).collect();
+    ensure!(used == [3, 3, 3], "{used:?} units used, not [3, 3, 3]");
+    let admitted = kit.charge(&subject, 1).await?;
+    ensure!(
+        admitted.quotas().iter().all(|quota| quota.used() == 4),
+        "{admitted:?} after 4 units"
+    );
+    Ok(())
+}
+
+async fn shortest_wait(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let mut random = Random(1);
+    let rounds = if kit.is_exact() { 40 } else { 2 };
+    for _ in 0..rounds {
+        let limit = 1 + random.below(8);
+        let subject = kit.subject(kit.quota(limit, algorithm));
+        for _ in 0..random.below(12) {
+            let _ = kit.check(&subject, 1 + random.below(limit)).await?;
+            if kit.is_exact() {
+                kit.pass(kit.window() * random.below(1_000) / 3_000).await;
+            }
+        }
+        let cost = 1 + random.below(limit);
+        let wait = loop {
+            let answer = kit.check(&subject, cost).await?;
+            if !answer.is_admitted() {
+                break answer
+                    .quotas()
+                    .first()
+                    .and_then(|quota| quota.retry_after());
+            }
+        };
+        let Some(wait) = wait else {
+            return Err(Broken::Failed(format!("{cost} of {limit} never pass")));
+        };
+        let early = if kit.is_exact() {
+            Duration::from_micros(1)
+        } else {
+            wait / 2
+        };
+        kit.pass(wait.saturating_sub(early)).await;
+        let before = kit.check(&subject, cost).await?;
+        ensure!(
+            !before.is_admitted(),
+            "{cost} of {limit} are admitted {early:?} before the end of the wait of {wait:?}"
+        );
+        kit.pass(early).await;
+        let after = kit.check(&subject, cost).await?;
+        ensure!(
+            after.is_admitted(),
+            "{cost} of {limit} are refused after the wait of {wait:?}: {after:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn reset_after(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let mut random = Random(2);
+    let rounds = if kit.is_exact() { 40 } else { 1 };
+    for _ in 0..rounds {
+        let limit = 1 + random.below(8);
+        let subject = kit.subject(kit.quota(limit, algorithm));
+        for _ in 0..1 + random.below(6) {
+            let _ = kit.check(&subject, 1 + random.below(limit)).await?;
+            if kit.is_exact() {
+                kit.pass(kit.window() * random.below(1_000) / 6_000).await;
+            }
+        }
+        let _ = kit.check(&subject, 1).await?;
+        let looked = kit.check(&subject, 0).await?;
+        let Some(quota) = looked.quotas().first() else {
+            return Err(Broken::Failed("no answer".to_owned()));
+        };
+        let (used, reset) = (quota.used(), quota.reset_after());
+        if kit.is_exact() {
+            let early = Duration::from_micros(1);
+            kit.pass(reset.saturating_sub(early)).await;
+            let before = kit.used(&subject).await?;
+            ensure!(
+                before == used,
+                "{used} units used, and {before} before the reset of {reset:?}"
+            );
+            kit.pass(early).await;
+        } else {
+            kit.pass(reset).await;
+        }
+        let after = kit.used(&subject).await?;
+        ensure!(
+            after < used,
+            "{used} units used, and {after} after the reset of {reset:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn promise(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    if !kit.is_exact() {
+        // The times of admissions are not known to the kit.
+        return Ok(());
+    }
+    let mut random = Random(3);
+    for limit in [1, 4, 10] {
+        let subject = kit.subject(kit.quota(limit, algorithm));
+        let mut admitted = Vec::new();
+        for _ in 0..400 {
+            let cost = 1 + random.below(limit.min(3));
+            if kit.check(&subject, cost).await?.is_admitted() {
+                admitted.push((kit.elapsed(), u64::from(cost)));
+            }
+            let steps = [0, 1, 7, 50, 120, 300];
+            let step = steps.get(random.below(6) as usize).copied().unwrap_or(1);
+            kit.pass(kit.window() * step / 400).await;
+        }
+        let window = u64::try_from(kit.window().as_micros()).unwrap_or(u64::MAX);
+        let max = algorithm.facts().promise.max_units(limit);
+        for (index, (start, _)) in admitted.iter().enumerate() {
+            let span = admitted.iter().skip(index);
+            let span = span.take_while(|(time, _)| time - start < window);
+            let units: u64 = span.map(|(_, units)| *units).sum();
+            ensure!(
+                units <= max,
+                "a limit of {limit} admitted {units} units within a window, at most {max} are promised"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn changed_limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let low = kit.subject(Quota::per_hour(4).algorithm(algorithm));
+    let high = low.with(Quota::per_hour(10).algorithm(algorithm));
+    let _ = kit.charge(&low, 4).await?;
+    ensure!(
+        !kit.check(&low, 1).await?.is_admitted(),
+        "4 of 4 are used, and one more passes"
+    );
+    let raised = kit.charge(&high, 3).await?;
+    let used = raised.quotas().first().map(|quota| quota.used());
+    ensure!(
+        used == Some(7),
+        "{used:?} units used after 4 with one limit and 3 with another"
+    );
+    ensure!(
+        !kit.check(&low, 1).await?.is_admitted(),
+        "7 units are used, and a limit of 4 admits one more"
+    );
+    let used = kit.used(&high).await?;
+    ensure!(
+        used == 7,
+        "{used} units used: a check with a lower limit changed what a higher one charged"
+    );
+    ensure!(
+        !kit.check(&high, 4).await?.is_admitted(),
+        "7 of 10 are used, and 4 more pass"
+    );
+    Ok(())
+}
+
+async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let quota = Quota::per_hour(2).algorithm(algorithm);
+    let subject = kit.subject(quota.clone());
+    let _ = kit.charge(&subject, 2).await?;
+    let mut others = vec![subject.with(Quota::per_day(2).algorithm(algorithm))];
+    for facts in Algorithm::ALL {
+        if facts.algorithm != algorithm {
+            others.push(subject.with(Quota::per_hour(2).algorithm(facts.algorithm)));
+        }
+    }
+    let another = kit.subject(quota.clone());
+    let mut other_key = subject.with(quota.clone());
+    other_key.key = another.key;
+    let mut other_limiter = subject.with(quota);
+    other_limiter.limiter = another.limiter;
+    others.extend([other_key, other_limiter]);
+    for other in &others {
+        let used = kit.used(other).await?;
+        ensure!(
+            used == 0,
+            "{used} units used under {:?}, {:?}, {:?}, where none was charged",
+            other.limiter,
+            other.key,
+            other.quotas
+        );
+    }
+    Ok(())
+}
