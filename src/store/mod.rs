@@ -23,7 +23,7 @@ mod store;
 #[cfg(feature = "test-util")]
 mod testing;
 
-pub use block_list::BlockList;
+pub use block_list::{BlockList, RefreshTrigger};
 pub use circuit_breaker::CircuitBreaker;
 pub use counters::Counters;
 pub use from_url::from_url;

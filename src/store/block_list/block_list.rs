@@ -25,7 +25,7 @@ const MAX_BLOCKED: usize = 10_000;
 /// costs a second one for nearly all keys that are not blocked.
 ///
 /// A [`Store`](crate::Store) has one list and returns it to all its limiters. Clones are one list, of at
-/// most 10 000 keys.
+/// most 10 000 keys. Times are those of this process: a monotonic clock.
 #[derive(Clone)]
 pub struct BlockList {
     inner: Arc<Inner>,
@@ -56,18 +56,27 @@ impl BlockList {
     /// Creates a list that only this process adds to.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_clock(Clock::monotonic())
+        Self::on_clock(Clock::monotonic())
     }
 
-    pub(crate) fn with_clock(clock: Clock) -> Self {
+    pub(crate) fn on_clock(clock: Clock) -> Self {
         Self::build(clock, None)
     }
 
     /// Creates a list that other processes add to as well.
     ///
-    /// `refresh` fetches the list and [replaces](Self::replace) this one. Checks start it at most once
-    /// per `interval` and do not wait for it. An interval of zero turns that off.
-    pub(crate) fn shared(
+    /// `refresh` fetches the list and [replaces](Self::replace) this one. Checks start it at most once per
+    /// `interval`, inside a tokio runtime, and do not wait for it: its errors are for itself to log. An
+    /// interval of zero turns that off. An operator who lists the blocked keys waits for a refresh.
+    #[must_use]
+    pub fn shared(
+        interval: Duration,
+        refresh: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self::shared_on_clock(Clock::monotonic(), interval, refresh)
+    }
+
+    pub(crate) fn shared_on_clock(
         clock: Clock,
         interval: Duration,
         refresh: impl Fn(&Self, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,
@@ -176,7 +185,7 @@ impl BlockList {
     }
 
     /// Replaces the list by these limiters, keys, and times for which they stay blocked.
-    pub(crate) fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
+    pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         let now = self.inner.clock.now();
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
             let name = key.fingerprint().within(limiter.fingerprint());
@@ -238,9 +247,10 @@ impl BlockedKey {
     }
 }
 
-/// The reason for a refresh.
+/// The reason for a refresh of a [`BlockList`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RefreshTrigger {
+#[non_exhaustive]
+pub enum RefreshTrigger {
     /// An operator waits for the list, and learns what failed.
     Operator,
     /// Checks need a recent list, and do not wait for it.

@@ -3,5 +3,5 @@
 mod block_list;
 mod filter;
 
-pub use block_list::BlockList;
-pub(super) use block_list::{RefreshTrigger, full};
+pub(super) use block_list::full;
+pub use block_list::{BlockList, RefreshTrigger};

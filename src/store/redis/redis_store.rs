@@ -243,7 +243,7 @@ impl RedisStore {
         let circuit_breaker = circuit_breaker(&client, &topology, &settings);
         let shared_block_list =
             SharedBlockList::new(client.clone(), topology.clone(), circuit_breaker.clone());
-        let block_list = BlockList::shared(
+        let block_list = BlockList::shared_on_clock(
             clock.clone(),
             settings.block_list_refresh,
             shared_block_list.refresher(),

@@ -1,0 +1,352 @@
+//! A store in SQLite: one file, which several processes of a machine may share, and one transaction a check.
+//!
+//! [`Counters`] of the crate decide, so that every algorithm, refunds and credits are exact. This file only
+//! reads and writes them, as a store in any database with transactions would. The conformance kit proves it
+//! in `tests/conformance.rs`.
+//!
+//! SQLite answers in some tens of microseconds, so a check blocks its thread for that long. A store that
+//! waits for a network returns `StoreFuture::boxed`.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use tollgate::store::{
+    Answer, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, Reset, Source,
+    Store, StoreFuture, StoreId,
+};
+use tollgate::{Error, ErrorKind, Key};
+
+/// `counters` is JSON; `expires_at` and `until` are microseconds of the Unix epoch.
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS counts (
+        limiter TEXT NOT NULL, key TEXT NOT NULL, counters TEXT NOT NULL, expires_at INTEGER NOT NULL,
+        PRIMARY KEY (limiter, key)
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS expiry ON counts (expires_at);
+    CREATE TABLE IF NOT EXISTS blocks (
+        limiter TEXT NOT NULL, key TEXT NOT NULL, until INTEGER NOT NULL,
+        PRIMARY KEY (limiter, key)
+    ) WITHOUT ROWID;
+";
+
+/// How long a transaction waits for another process.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How often this process reads the keys that others have blocked.
+const BLOCKS_REFRESH: Duration = Duration::from_secs(1);
+
+/// The expired keys that a check removes: more than it can add.
+const REMOVED_PER_CHECK: u32 = 2;
+
+/// Counts in a file of SQLite. Clones are one store.
+#[derive(Clone)]
+pub struct SqliteStore {
+    id: StoreId,
+    database: Arc<Database>,
+    block_list: BlockList,
+    circuit_breaker: CircuitBreaker,
+}
+
+struct Database {
+    connection: Mutex<Connection>,
+    /// Returns the time in microseconds of the Unix epoch.
+    now: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl SqliteStore {
+    /// Opens the file, and creates it if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened, or is not a database.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_at(path, || {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            micros(now.unwrap_or_default())
+        })
+    }
+
+    /// Opens the file with another clock, which tells microseconds of the Unix epoch.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_at(
+        path: impl AsRef<Path>,
+        now: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let connection = connect(path.as_ref()).map_err(|error| failed(&error))?;
+        let database = Arc::new(Database {
+            connection: Mutex::new(connection),
+            now: Box::new(now),
+        });
+        let blocks = Arc::clone(&database);
+        Ok(Self {
+            id: StoreId::unique(),
+            block_list: BlockList::shared(BLOCKS_REFRESH, move |list, _| {
+                StoreFuture::ready(blocks.read_blocks().map(|blocks| list.replace(blocks)))
+            }),
+            circuit_breaker: CircuitBreaker::new().named("sqlite"),
+            database,
+        })
+    }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // A crash of the machine may lose the last charges, but leaves the file intact.
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    connection.execute_batch(TABLES)?;
+    Ok(connection)
+}
+
+impl Database {
+    /// Runs one transaction, which no other one interrupts. Passes the time on.
+    fn transact<T>(
+        &self,
+        run: impl FnOnce(&Transaction<'_>, u64) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Immediate: otherwise two transactions could read the same counts.
+        let transaction = connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(|error| failed(&error))?;
+        // Read in the transaction, so that times are in the order of the charges.
+        let result = run(&transaction, (self.now)())?;
+        transaction.commit().map_err(|error| failed(&error))?;
+        Ok(result)
+    }
+
+    /// Changes the counters of a key.
+    fn adjust(
+        &self,
+        limiter: &Key,
+        key: &Key,
+        change: impl FnOnce(&mut Counters, u64),
+    ) -> Result<(), Error> {
+        self.transact(|transaction, now| {
+            let mut counters = read(transaction, limiter, key, now)?;
+            change(&mut counters, now);
+            write(transaction, limiter, key, &counters)
+        })
+    }
+
+    fn check_all(&self, checks: &[Check<'_>]) -> Result<Vec<Answer>, Error> {
+        self.transact(|transaction, now| {
+            let mut loaded = Vec::with_capacity(checks.len());
+            for check in checks {
+                loaded.push((
+                    *check,
+                    read(transaction, check.limiter(), check.key(), now)?,
+                ));
+            }
+            let judged: Vec<_> = loaded
+                .iter_mut()
+                .map(|(check, counters)| counters.judge(*check, Source::Other, now))
+                .collect();
+            if !judged.iter().all(Answer::is_admitted) {
+                return Ok(judged);
+            }
+            remove_expired(transaction, now)?;
+            loaded
+                .into_iter()
+                .map(|(check, mut counters)| {
+                    let answer = counters.check(check, Source::Other, now);
+                    if check.cost() > 0 {
+                        write(transaction, check.limiter(), check.key(), &counters)?;
+                    }
+                    Ok(answer)
+                })
+                .collect()
+        })
+    }
+
+    fn block(&self, block: Block<'_>) -> Result<(), Error> {
+        let (limiter, key) = (block.limiter().as_str(), block.key().as_str());
+        self.transact(|transaction, now| {
+            let until = signed(now.saturating_add(micros(block.duration())));
+            let written = transaction
+                .execute("DELETE FROM blocks WHERE until <= ?", params![signed(now)])
+                .and_then(|_| match block.duration().is_zero() {
+                    true => transaction.execute(
+                        "DELETE FROM blocks WHERE limiter = ? AND key = ?",
+                        params![limiter, key],
+                    ),
+                    false => transaction.execute(
+                        "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)",
+                        params![limiter, key, until],
+                    ),
+                });
+            written.map(drop).map_err(|error| failed(&error))
+        })
+    }
+
+    /// Reads the limiters and keys that are blocked, and for how long.
+    fn read_blocks(&self) -> Result<Vec<(Key, Key, Duration)>, Error> {
+        self.transact(|transaction, now| {
+            let mut blocks = Vec::new();
+            let mut read = || -> rusqlite::Result<()> {
+                let mut statement =
+                    transaction.prepare_cached("SELECT limiter, key, until FROM blocks")?;
+                let mut rows = statement.query([])?;
+                while let Some(row) = rows.next()? {
+                    let (limiter, key): (String, String) = (row.get(0)?, row.get(1)?);
+                    let left = unsigned(row.get(2)?).saturating_sub(now);
+                    let keys = (Key::from_stored(&limiter), Key::from_stored(&key));
+                    if let (Some(limiter), Some(key)) = keys {
+                        blocks.push((limiter, key, Duration::from_micros(left)));
+                    }
+                }
+                Ok(())
+            };
+            read().map_err(|error| failed(&error))?;
+            Ok(blocks)
+        })
+    }
+}
+
+/// Reads the counters of a key: none if there are none, or if they have expired.
+fn read(
+    transaction: &Transaction<'_>,
+    limiter: &Key,
+    key: &Key,
+    now: u64,
+) -> Result<Counters, Error> {
+    let stored = || {
+        let mut statement = transaction.prepare_cached(
+            "SELECT counters FROM counts WHERE limiter = ? AND key = ? AND expires_at > ?",
+        )?;
+        let names = params![limiter.as_str(), key.as_str(), signed(now)];
+        statement
+            .query_row(names, |row| row.get::<_, String>(0))
+            .optional()
+    };
+    match stored().map_err(|error| failed(&error))? {
+        None => Ok(Counters::new()),
+        Some(text) => serde_json::from_str(&text).map_err(|error| {
+            let text = format!(
+                "the counters of {:?} are not readable: {error}",
+                key.as_str()
+            );
+            Error::new(ErrorKind::InvalidReply, text)
+        }),
+    }
+}
+
+/// Writes the counters of a key, or removes the key if they are empty.
+fn write(
+    transaction: &Transaction<'_>,
+    limiter: &Key,
+    key: &Key,
+    counters: &Counters,
+) -> Result<(), Error> {
+    let written = match counters.expires_at() {
+        None => transaction
+            .prepare_cached("DELETE FROM counts WHERE limiter = ? AND key = ?")
+            .and_then(|mut statement| statement.execute([limiter.as_str(), key.as_str()])),
+        Some(expires_at) => {
+            let text = serde_json::to_string(counters)
+                .map_err(|error| Error::new(ErrorKind::InvalidReply, error.to_string()))?;
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO counts VALUES (?, ?, ?, ?)")
+                .and_then(|mut statement| {
+                    let names = (limiter.as_str(), key.as_str());
+                    statement.execute(params![names.0, names.1, text, signed(expires_at)])
+                })
+        }
+    };
+    written.map(drop).map_err(|error| failed(&error))
+}
+
+fn remove_expired(transaction: &Transaction<'_>, now: u64) -> Result<(), Error> {
+    let removed = transaction
+        .prepare_cached(
+            "DELETE FROM counts WHERE (limiter, key) IN
+             (SELECT limiter, key FROM counts WHERE expires_at <= ? LIMIT ?)",
+        )
+        .and_then(|mut statement| statement.execute(params![signed(now), REMOVED_PER_CHECK]));
+    removed.map(drop).map_err(|error| failed(&error))
+}
+
+impl Store for SqliteStore {
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        let answers = self.database.check_all(&[check]);
+        StoreFuture::ready(answers.map(|answers| answers.into_iter().next().unwrap_or_default()))
+    }
+
+    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        StoreFuture::ready(self.database.check_all(checks))
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        let (limiter, key) = (reset.limiter(), reset.key());
+        let reset = |counters: &mut Counters, _| counters.reset(reset);
+        StoreFuture::ready(self.database.adjust(limiter, key, reset))
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let (limiter, key) = (refund.limiter(), refund.key());
+        let refund = |counters: &mut Counters, now| counters.refund(refund, now);
+        StoreFuture::ready(self.database.adjust(limiter, key, refund))
+    }
+
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        let (limiter, key) = (credit.limiter(), credit.key());
+        let credit = |counters: &mut Counters, now| counters.credit(credit, now);
+        StoreFuture::ready(self.database.adjust(limiter, key, credit))
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        let blocked = self.database.block(block);
+        // This process knows at once; others after their next refresh.
+        StoreFuture::ready(blocked.and_then(|()| self.block_list.put(block)))
+    }
+
+    fn block_list(&self) -> BlockList {
+        self.block_list.clone()
+    }
+
+    fn circuit_breaker(&self) -> CircuitBreaker {
+        self.circuit_breaker.clone()
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").finish_non_exhaustive()
+    }
+}
+
+fn failed(error: &rusqlite::Error) -> Error {
+    let kind = match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DatabaseBusy) => ErrorKind::Timeout,
+        Some(rusqlite::ErrorCode::DiskFull) => ErrorKind::Full,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("SQLite failed: {error}"))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// SQLite's integers are signed.
+fn signed(micros: u64) -> i64 {
+    i64::try_from(micros).unwrap_or(i64::MAX)
+}
+
+fn unsigned(micros: i64) -> u64 {
+    u64::try_from(micros).unwrap_or(0)
+}
