@@ -1,6 +1,6 @@
 --[[
 multi_quota: decides an entry operation by operation: one of several quotas, or one that only looks. Asks
-all quotas, and charges all of them if all admit.
+all quotas, and charges all of them if all admit. A quota that has a `cost` of its own is asked for that.
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quotas
@@ -38,7 +38,7 @@ local function judge(quotas, cost)
   local admitted = true
   for index = 1, #quotas do
     local quota = quotas[index]
-    quota.state.ops.judge(quota.state, quota, cost)
+    quota.state.ops.judge(quota.state, quota, cost > 0 and quota.cost or cost)
     admitted = admitted and quota.wait == 0
   end
   return admitted
@@ -48,11 +48,16 @@ end
 -- behind; those before it are undone.
 local function write(states)
   for index = 1, #states do
-    local written, problem = pcall(states[index].ops.write, states[index])
+    local written, problem = true, nil
+    if states[index].quota.cost ~= 0 then
+      written, problem = pcall(states[index].ops.write, states[index])
+    end
     if not written then
       for before = 1, index - 1 do
         -- One that cannot be undone does not keep the others from it.
-        pcall(states[before].ops.undo, states[before])
+        if states[before].quota.cost ~= 0 then
+          pcall(states[before].ops.undo, states[before])
+        end
       end
       error(problem, 0)
     end
@@ -66,7 +71,10 @@ local function charge(entry, cost, count, reply, size)
   local admitted = judge(quotas, cost)
   while admitted and charged < count do
     for index = 1, #states do
-      states[index].ops.charge(states[index], cost)
+      local own_cost = states[index].quota.cost or cost
+      if own_cost > 0 then
+        states[index].ops.charge(states[index], own_cost)
+      end
     end
     charged = charged + 1
     admitted = judge(quotas, charged < count and cost or 0)
@@ -120,7 +128,7 @@ return function(first_quota, first_key, cost, count, reply, size)
   for index = 1, #states do
     local state = states[index]
     state.key = KEYS[first_key + index - 1]
-    state.ops.read(state, cost)
+    state.ops.read(state, cost > 0 and state.quota.cost or cost)
   end
   local admitted
   if cost == 0 then

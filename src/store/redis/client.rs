@@ -8,10 +8,10 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use super::connection::{Acquired, ConnectionPool, ReconnectingConnection};
+use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, decode_replies, encode_checks, encode_credit, encode_refund,
-    errors as error,
+    BatchEntry, EntryReply, KeyNames, decode_replies, decode_together, encode_checks,
+    encode_checks_together, encode_credit, encode_refund, errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
@@ -99,6 +99,31 @@ impl Client {
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
         answer.ok_or_else(|| error::malformed_reply("nothing"))
+    }
+
+    /// Decides several checks together, in a call of their own.
+    pub(super) fn decide_all(
+        &self,
+        checks: &[Check<'_>],
+    ) -> impl Future<Output = Result<Vec<Answer>, Error>> + use<> {
+        let script = &self.scripts.decide_all;
+        let call = encode_checks_together(script, &self.names, checks);
+        let quotas: Vec<_> = checks.iter().map(|check| check.quotas().clone()).collect();
+        let first = checks.first();
+        let index = first.map_or(KEYLESS, |check| self.connection_index(check.subject));
+        let client = self.clone();
+        async move {
+            let reply = client.run(index, &client.scripts.decide_all, call).await;
+            let reply = reply.map_err(|error| match error::is_cross_slot(&error) {
+                false => error,
+                true => Error::new(
+                    ErrorKind::Unsupported,
+                    "a Redis Cluster decides only keys of one slot together, and these are in several: \
+                     use one hash tag for them",
+                ),
+            })?;
+            decode_together(reply, quotas.iter())
+        }
     }
 
     /// Forgets the units charged to a key.

@@ -19,7 +19,7 @@ use super::url;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
-use crate::decision::StoreId;
+use crate::decision::{Answer, StoreId};
 use crate::error::{ConfigError, Error};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
@@ -440,11 +440,22 @@ impl Store for RedisStore {
         batchers.check(check)
     }
 
+    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        if checks.is_empty() {
+            return StoreFuture::ready(Ok(Vec::new()));
+        }
+        self.send(self.shared.client.decide_all(checks))
+    }
+
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         self.send(self.shared.client.reset(reset))
     }
 
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        if refund.units() == 0 {
+            // LREM takes a count of 0 as all.
+            return StoreFuture::ready(Ok(()));
+        }
         self.send(self.shared.client.refund(&refund))
     }
 

@@ -50,6 +50,34 @@ pub(crate) fn decode_replies<'a>(
     }
 }
 
+/// Decodes the reply to a call that decides checks together, whose quotas these are.
+pub(crate) fn decode_together<'a>(
+    reply: Value,
+    checks: impl Iterator<Item = &'a Quotas>,
+) -> Result<Vec<Answer>, Error> {
+    let Value::BulkString(packed) = reply else {
+        return Err(malformed_reply("not packed"));
+    };
+    let mut rest = &*packed;
+    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("no array"))?;
+    let mut reader = ReplyReader { rest, time: 0 };
+    reader.time = reader.number()?;
+    let is_admitted = reader.number()? > 0;
+    let answers: Result<Vec<_>, _> = checks
+        .map(|quotas| {
+            if is_admitted {
+                reader.answer(quotas, ReplyReader::admitted)
+            } else {
+                reader.answer(quotas, ReplyReader::refused)
+            }
+        })
+        .collect();
+    match answers {
+        Ok(_) if !reader.rest.is_empty() => Err(malformed_reply("more values than expected")),
+        answers => answers,
+    }
+}
+
 /// Reads a packed reply from front to back.
 struct ReplyReader<'a> {
     rest: &'a [u8],

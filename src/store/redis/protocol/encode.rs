@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::fields::{
     CALL_FIELDS, CREDIT_FIELDS, CREDIT_KEY_FIELDS, QUOTA_FIELDS, QUOTA_LIST_FIELDS, REFUND_FIELDS,
-    RUN_FIELDS,
+    RUN_FIELDS, TOGETHER_CHECK_FIELDS,
 };
 use super::key_names::KeyNames;
 use crate::algorithm::time_to_live_millis;
@@ -149,6 +149,35 @@ impl<'a> QuotaLists<'a> {
         }
         Ok(())
     }
+}
+
+/// Encodes a call that decides these checks together.
+pub(crate) fn encode_checks_together(
+    script: &Script,
+    names: &KeyNames,
+    checks: &[Check<'_>],
+) -> Cmd {
+    let keys = checks.iter().map(|check| key_count(check.quotas())).sum();
+    let args = checks
+        .iter()
+        .map(|check| TOGETHER_CHECK_FIELDS.len() + QUOTA_FIELDS.len() * check.quotas().len());
+    let mut call = script.call(keys, args.sum(), KEY_NAME_CAPACITY);
+    for check in checks {
+        names.write(check.subject, &mut call);
+    }
+    let mut first_key = 1;
+    for check in checks {
+        call.arg(check.quotas().len()).arg(check.cost());
+        for (quota, counter) in check.quotas().with_counters() {
+            let algorithm = quota.counted_by();
+            call.write_arg(algorithm.facts().script.as_bytes());
+            call.arg(algorithm.parts()).arg(first_key + counter);
+            call.arg(quota.limit()).arg(quota.window_micros());
+            call.arg(ttl_millis(quota));
+        }
+        first_key += key_count(check.quotas());
+    }
+    call
 }
 
 /// Encodes a call that gives units of one check back.

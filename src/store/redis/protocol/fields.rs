@@ -14,6 +14,9 @@ pub(super) const QUOTA_FIELDS: [&str; 6] = [
 ];
 pub(super) const RUN_FIELDS: [&str; 4] = ["entries", "quota_list", "cost", "count"];
 
+/// The fields of a call that decides several checks together, of each check. Those of its quotas follow.
+pub(super) const TOGETHER_CHECK_FIELDS: [&str; 2] = ["quotas", "cost"];
+
 /// The arguments of a refund, for each key.
 pub(super) const REFUND_FIELDS: [&str; 11] = [
     "algorithm",
@@ -73,6 +76,20 @@ mod tests {
         assert_eq!(replied("admitted"), ADMITTED_FIELDS);
         assert_eq!(replied("receipt"), RECEIPT_FIELDS);
         assert_eq!(replied("refused"), REFUSED_FIELDS);
+        let together = header(source("decide_all"));
+        assert_eq!(
+            documented(&together, "ARGV", "check"),
+            TOGETHER_CHECK_FIELDS
+        );
+        assert_eq!(documented(&together, "ARGV", "quota"), QUOTA_FIELDS);
+        for (of, fields) in [
+            ("call", &["time", "admitted"][..]),
+            ("admitted", &ADMITTED_FIELDS),
+            ("receipt", &RECEIPT_FIELDS),
+            ("refused", &REFUSED_FIELDS),
+        ] {
+            assert_eq!(documented(&together, "reply", of), fields);
+        }
         let refund = header(source("refund"));
         assert_eq!(documented(&refund, "ARGV", "key"), REFUND_FIELDS);
         let credit = header(source("credit"));
@@ -96,6 +113,9 @@ mod tests {
                 1,
                 "{fields}"
             );
+        }
+        for fields in [TOGETHER_CHECK_FIELDS.len(), QUOTA_FIELDS.len()] {
+            assert_eq!(reads("decide_all", &format!("at = at + {fields}\n")), 1);
         }
         assert_eq!(reads("refund", "ARGV[at"), REFUND_FIELDS.len());
         assert_eq!(reads("credit", "ARGV[1]"), CREDIT_FIELDS.len());

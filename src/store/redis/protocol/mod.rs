@@ -8,6 +8,9 @@ pub(super) mod errors;
 mod fields;
 mod key_names;
 
-pub(super) use decode::{EntryReply, decode_replies};
-pub(super) use encode::{BatchEntry, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund};
+pub(super) use decode::{EntryReply, decode_replies, decode_together};
+pub(super) use encode::{
+    BatchEntry, MAX_ENTRY_UNITS, encode_checks, encode_checks_together, encode_credit,
+    encode_refund,
+};
 pub(super) use key_names::{KeyNames, SLOTS};

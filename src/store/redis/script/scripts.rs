@@ -13,7 +13,7 @@ const CLOCK: &str = include_str!("../../../../lua/clock.lua");
 macro_rules! files {
     (
         modules: $($module:literal)*;
-        ends: $decide:literal $refund:literal $credit:literal;
+        ends: $decide:literal $decide_all:literal $refund:literal $credit:literal;
         alone: $block:literal $blocked:literal
     ) => {
         /// The files by name.
@@ -22,6 +22,7 @@ macro_rules! files {
             ("clock", CLOCK),
             $(($module, include_str!(concat!("../../../../lua/", $module, ".lua"))),)*
             ($decide, DECIDE),
+            ($decide_all, DECIDE_ALL),
             ($refund, REFUND),
             ($credit, CREDIT),
             ($block, BLOCK),
@@ -38,6 +39,8 @@ macro_rules! files {
             "end\n",
         );
         const DECIDE: &str = include_str!(concat!("../../../../lua/", $decide, ".lua"));
+        const DECIDE_ALL: &str =
+            include_str!(concat!("../../../../lua/", $decide_all, ".lua"));
         const REFUND: &str = include_str!(concat!("../../../../lua/", $refund, ".lua"));
         const CREDIT: &str = include_str!(concat!("../../../../lua/", $credit, ".lua"));
         const BLOCK: &str = include_str!(concat!("../../../../lua/", $block, ".lua"));
@@ -50,7 +53,7 @@ files!(
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
         "holes" "parse_numbers" "counter" "counter_ops" "aligned" "arithmetic" "advance" "log" "list"
         "push" "set_ttl" "format_integer" "multi_quota";
-    ends: "decide" "refund" "credit";
+    ends: "decide" "decide_all" "refund" "credit";
     alone: "block" "blocked"
 );
 
@@ -59,6 +62,8 @@ files!(
 pub(crate) struct Scripts {
     /// Decides checks.
     pub(crate) decide: Script,
+    /// Decides several checks together.
+    pub(crate) decide_all: Script,
     /// Gives units of a check back. Apart from `decide`, which it would make longer.
     pub(crate) refund: Script,
     /// Credits units to a key.
@@ -81,6 +86,7 @@ impl Scripts {
     pub(crate) fn with_clock(clock: &str) -> Self {
         Self {
             decide: Script::new([clock, MODULES, DECIDE].concat()),
+            decide_all: Script::new([clock, MODULES, DECIDE_ALL].concat()),
             refund: Script::new([clock, MODULES, REFUND].concat()),
             credit: Script::new([clock, MODULES, CREDIT].concat()),
             block: Script::new([clock, BLOCK].concat()),
@@ -174,12 +180,13 @@ mod tests {
         let scripts = Scripts::shared();
         let Scripts {
             decide,
+            decide_all,
             refund,
             credit,
             block,
             blocked,
         } = &*scripts;
-        for script in [decide, refund, credit, block, blocked] {
+        for script in [decide, decide_all, refund, credit, block, blocked] {
             assert!(script.text.is_ascii());
             assert!(!script.text.starts_with("#!"));
         }
