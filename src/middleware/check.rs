@@ -136,7 +136,7 @@ impl CheckFuture {
         let refused = result.as_ref().ok()?;
         Some(Stage::Waiting {
             sleep: Box::pin(sleep(backoff)),
-            key: refused.charged_key()?.key.clone(),
+            key: refused.view().charged_key()?.key.clone(),
             cost: refused.cost(),
         })
     }
@@ -198,7 +198,7 @@ fn backoff(
     if config.max_wait.is_zero() || config.dry_run.is_some() {
         return None;
     }
-    backoff_after(result.as_ref().ok()?, left)
+    backoff_after(result.as_ref().ok()?.view(), left)
 }
 
 /// The decision about a request, already recorded by telemetry.
@@ -236,11 +236,11 @@ impl Outcome {
     fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
         match result {
             // Cost 0 passes any limit, even one that was lowered below the units used.
-            Ok(decision) if decision.is_allowed() || is_free(&decision) => {
+            Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 config
                     .limiter
                     .telemetry
-                    .record_decision(OutcomeLabel::Admitted, &decision);
+                    .record_decision(OutcomeLabel::Admitted, decision.view());
                 Self::Admitted(decision)
             }
             Ok(decision) => Self::reject(config, RejectionReason::Refused(decision.into_view())),
