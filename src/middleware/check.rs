@@ -1,7 +1,6 @@
 //! The check of a request, from its head to its [`Outcome`].
 
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,7 +15,7 @@ use super::rejection::{Rejection, RejectionReason};
 use crate::decision::{Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyError, KeyErrorKind};
-use crate::limiter::{CheckProgress, backoff_after};
+use crate::limiter::{CheckProgress, PendingCheck, backoff_after};
 use crate::quota::{Plan, Quotas};
 use crate::telemetry::OutcomeLabel;
 
@@ -50,7 +49,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         CheckProgress::Done(result) if backoff(config, &result, config.max_wait).is_none() => {
             StartedCheck::Done(Outcome::checked(config, result))
         }
-        progress => StartedCheck::Pending(CheckFuture::new(config, Stage::Checking(progress))),
+        progress => StartedCheck::Pending(CheckFuture::new(config, progress.into())),
     }
 }
 
@@ -70,14 +69,24 @@ enum Stage {
         key: Key,
         cost: u32,
     },
-    Checking(CheckProgress),
+    Checking(PendingCheck),
+    /// Answered without waiting. `None` once the check is done.
+    Answered(Option<Result<Decision, Error>>),
     /// Backs off after a refusal.
     Waiting {
         sleep: Pin<Box<Sleep>>,
         key: Key,
         cost: u32,
     },
-    Done,
+}
+
+impl From<CheckProgress> for Stage {
+    fn from(progress: CheckProgress) -> Self {
+        match progress {
+            CheckProgress::Pending(check) => Self::Checking(check),
+            CheckProgress::Done(result) => Self::Answered(Some(result)),
+        }
+    }
 }
 
 impl CheckFuture {
@@ -117,7 +126,7 @@ impl CheckFuture {
             None => limiter.start_check(key, cost),
             Some(quotas) => limiter.start_check_with(quotas, key, cost),
         };
-        self.stage = Stage::Checking(progress);
+        self.stage = progress.into();
     }
 
     /// Returns the outcome of an answered attempt, or `None` if a refused request waits for the next one.
@@ -126,7 +135,6 @@ impl CheckFuture {
             self.stage = waiting;
             return None;
         }
-        self.stage = Stage::Done;
         Some(Outcome::checked(&self.config, result))
     }
 
@@ -140,10 +148,6 @@ impl CheckFuture {
             cost: refused.cost(),
         })
     }
-
-    fn take_stage(&mut self) -> Stage {
-        mem::replace(&mut self.stage, Stage::Done)
-    }
 }
 
 impl Future for CheckFuture {
@@ -153,35 +157,28 @@ impl Future for CheckFuture {
         let this = self.get_mut();
         loop {
             let outcome = match &mut this.stage {
-                Stage::LookingUpPlan { plan, .. } => {
+                Stage::LookingUpPlan { plan, key, cost } => {
                     let plan = ready!(plan.as_mut().poll(cx));
-                    let Stage::LookingUpPlan { key, cost, .. } = this.take_stage() else {
-                        return Poll::Pending;
-                    };
+                    let (key, cost) = (key.clone(), *cost);
                     this.plan_found(plan, key, cost)
                 }
-                Stage::Checking(CheckProgress::Pending(check)) => {
+                Stage::Checking(check) => {
                     let result = ready!(this.config.limiter.poll_check(check, cx));
                     this.finish_attempt(result)
                 }
-                Stage::Checking(CheckProgress::Done(_)) => {
-                    let Stage::Checking(CheckProgress::Done(result)) = this.take_stage() else {
-                        return Poll::Pending;
-                    };
-                    this.finish_attempt(result)
-                }
-                Stage::Waiting { sleep, .. } => {
+                Stage::Answered(result) => match result.take() {
+                    Some(result) => this.finish_attempt(result),
+                    None => panic!("`CheckFuture` polled after completion"),
+                },
+                Stage::Waiting { sleep, key, cost } => {
                     ready!(sleep.as_mut().poll(cx));
-                    let Stage::Waiting { key, cost, .. } = this.take_stage() else {
-                        return Poll::Pending;
-                    };
+                    let (key, cost) = (key.clone(), *cost);
                     this.start_attempt(key, cost);
                     None
                 }
-                // Polled after completion.
-                Stage::Done => return Poll::Pending,
             };
             if let Some(outcome) = outcome {
+                this.stage = Stage::Answered(None);
                 return Poll::Ready(outcome);
             }
         }
