@@ -365,7 +365,7 @@ async fn panic_of_one_more_poll<F: Future>(future: F) -> String {
     };
     let _ = poll_fn(&mut poll).await;
     match poll_fn(|context| Poll::Ready(poll(context))).await {
-        Poll::Ready(Err(panic)) => (*panic.downcast::<&str>().expect("text")).to_owned(),
+        Poll::Ready(Err(panic)) => *panic.downcast::<String>().expect("text"),
         polled => format!("no panic: {polled:?}"),
     }
 }

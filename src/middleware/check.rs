@@ -13,7 +13,7 @@ use super::config::{LayerConfig, MissingKey};
 use super::plan_lookup::PlanFuture;
 use super::rejection::{Rejection, RejectionReason};
 use crate::decision::{Decision, DecisionView, Source};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::{Key, KeyError, KeyErrorKind};
 use crate::limiter::{CheckProgress, PendingCheck, backoff_after};
 use crate::quota::{Plan, Quotas};
@@ -168,7 +168,7 @@ impl Future for CheckFuture {
                 }
                 Stage::Answered(result) => match result.take() {
                     Some(result) => this.finish_attempt(result),
-                    None => panic!("`CheckFuture` polled after completion"),
+                    None => polled_after_completion("CheckFuture"),
                 },
                 Stage::Waiting { sleep, key, cost } => {
                     ready!(sleep.as_mut().poll(cx));

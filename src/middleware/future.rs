@@ -14,6 +14,7 @@ use tower_service::Service;
 use super::body::ResponseBody;
 use super::check::{CheckFuture, Outcome};
 use super::response::{ResponseFinisher, prepare_request, rejection_response};
+use crate::error::polled_after_completion;
 
 pin_project! {
     /// The response future of [`RateLimit`](crate::RateLimit).
@@ -85,7 +86,7 @@ where
                 StateProjection::Checking { check, call } => {
                     let outcome = ready!(Pin::new(&mut *check).poll(cx));
                     let Some((service, request)) = call.take() else {
-                        polled_after_completion();
+                        polled_after_completion("ResponseFuture");
                     };
                     call_or_reject(check, outcome, service, request)
                 }
@@ -101,20 +102,15 @@ where
                 }
                 StateProjection::Rejected { response } => {
                     let Some(response) = response.take() else {
-                        polled_after_completion();
+                        polled_after_completion("ResponseFuture");
                     };
                     return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                 }
-                StateProjection::Done => polled_after_completion(),
+                StateProjection::Done => polled_after_completion("ResponseFuture"),
             };
             state.set(next);
         }
     }
-}
-
-#[cold]
-fn polled_after_completion() -> ! {
-    panic!("`ResponseFuture` polled after completion")
 }
 
 fn call_or_reject<S: Service<Request<B>>, B>(

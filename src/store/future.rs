@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::circuit_breaker::{CircuitBreaker, Operation};
 use super::refusal_cache::{Invalidation, SentCheck};
 use crate::decision::Answer;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::telemetry::StoreMeter;
 
 /// The future of a store's answer.
@@ -83,7 +83,7 @@ impl<T> StoreFuture<T> {
         let answer = match &mut self.state {
             State::Ready(answer) => match answer.take() {
                 Some(answer) => return Poll::Ready(answer),
-                None => panic!("`StoreFuture` polled after completion"),
+                None => polled_after_completion("StoreFuture"),
             },
             State::Channel(answer) => {
                 ready!(Pin::new(answer).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
@@ -212,7 +212,7 @@ mod tests {
         let mut poll = || Pin::new(&mut future).poll(&mut context);
         assert!(matches!(poll(), Poll::Ready(Ok(7))));
         let panic = catch_unwind(AssertUnwindSafe(poll)).unwrap_err();
-        (*panic.downcast::<&str>().unwrap()).to_owned()
+        *panic.downcast::<String>().unwrap()
     }
 
     #[test]
