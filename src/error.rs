@@ -219,6 +219,17 @@ impl ConfigError {
     }
 }
 
+/// Panics because a finished future was polled, as the futures of tower-http do.
+#[cold]
+#[track_caller]
+#[expect(
+    clippy::panic,
+    reason = "a finished future has no result left, and a caller that waits for one would hang"
+)]
+pub(crate) fn polled_after_completion(future: &str) -> ! {
+    panic!("`{future}` polled after completion")
+}
+
 /// Returns the beginning of a text, enough to find it.
 fn excerpt(text: &str) -> String {
     const MAX_CHARS: usize = 48;

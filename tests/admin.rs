@@ -50,6 +50,28 @@ async fn a_look_tells_what_is_used_and_when_it_returns_and_charges_nothing() {
 }
 
 #[tokio::test]
+async fn a_status_has_the_numbers_of_its_view() {
+    let quotas = [Quota::per_hour(9), Quota::per_day(7)];
+    let limiter = RateLimiter::new(MemoryStore::new(), quotas);
+    let _ = limiter.check_n("ada", 4).await.unwrap();
+    let status = limiter.admin().peek("ada").await.unwrap();
+    let view = status.view();
+    assert_eq!((status.limit(), view.limit()), (7, 7));
+    assert_eq!((status.used(), view.used()), (4, 4));
+    assert_eq!((status.remaining(), view.remaining()), (3, 3));
+    assert_eq!(status.reset_after(), view.reset_after());
+    assert!(status.reset_after() > HOUR);
+    assert_eq!(
+        (status.source(), view.source()),
+        (Source::Memory, Source::Memory)
+    );
+    let left: Vec<_> = status.quotas().map(|quota| quota.remaining()).collect();
+    assert_eq!(left, [5, 3]);
+    assert_eq!(view.quotas().len(), 2);
+    assert!(view.is_allowed());
+}
+
+#[tokio::test]
 async fn what_is_reset_has_its_whole_quotas_and_what_is_given_has_so_much_more() {
     let server = RedisServer::start();
     for limiter in limiters(&server) {

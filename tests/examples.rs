@@ -11,6 +11,7 @@ use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use support::example::{Example, built};
 use support::redis_server::{DeadPort, RedisServer, run};
+use tollgate::RedisStore;
 
 /// A client at this address of this machine.
 fn client_at(address: [u8; 4]) -> Client {
@@ -614,6 +615,27 @@ fn the_doctor_tells_scripts_by_its_exit_status_what_it_found() {
         assert_eq!(status, 3, "{said}");
         assert!(!said.contains("hunter2"), "{said}");
     }
+}
+
+#[test]
+fn the_script_is_printed_as_redis_gets_it() {
+    let printed = |arguments: &[&str]| {
+        let mut command = Command::new(built("script"));
+        let output = command.args(arguments).output().expect("the example runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        output.status.success().then_some(text)
+    };
+    let script = RedisStore::script();
+    assert_eq!(printed(&[]).as_deref(), Some(script));
+    let numbered = printed(&["--numbered"]).expect("a script");
+    assert_eq!(numbered.lines().count(), script.lines().count());
+    for (number, (line, original)) in (1..).zip(numbered.lines().zip(script.lines())) {
+        assert_eq!(line, format!("{number:4}  {original}"));
+    }
+    for (name, text) in RedisStore::scripts() {
+        assert_eq!(printed(&[name]).as_deref(), Some(text));
+    }
+    assert_eq!(printed(&["missing"]), None);
 }
 
 /// The page of the example `admin`, and its service.

@@ -5,6 +5,7 @@ mod support;
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -350,6 +351,58 @@ async fn a_dropped_request_poisons_nothing() {
         let at_once = left == 959;
         assert!(at_once || (959..=999).contains(&left) && is_redis, "{left}");
     }
+}
+
+/// Awaits a future, and returns the text of the panic of one more poll.
+async fn panic_of_one_more_poll<F: Future>(future: F) -> String {
+    let mut future = Box::pin(future);
+    let mut poll = |context: &mut Context<'_>| {
+        let poll = AssertUnwindSafe(|| future.as_mut().poll(context).map(drop));
+        match catch_unwind(poll) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    };
+    let _ = poll_fn(&mut poll).await;
+    match poll_fn(|context| Poll::Ready(poll(context))).await {
+        Poll::Ready(Err(panic)) => *panic.downcast::<String>().expect("text"),
+        polled => format!("no panic: {polled:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_response_future_that_is_polled_after_completion_panics() {
+    let server = RedisServer::start();
+    // Its futures answer as often as they are polled.
+    let answers = |_: Request<()>| {
+        poll_fn(|_| Poll::Ready(Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))))
+    };
+    let fails =
+        |_: Request<()>| poll_fn(|_| Poll::Ready(Err::<Response<Empty<Bytes>>, _>(OwnError(7))));
+    for store in stores(&server) {
+        let layer = RateLimitLayer::new(store, Quota::per_minute(2));
+        let text = "`ResponseFuture` polled after completion";
+        let failed = layer.layer(service_fn(fails)).call(request(()));
+        assert_eq!(panic_of_one_more_poll(failed).await, text);
+        let admitted = layer.layer(service_fn(answers)).call(request(()));
+        assert_eq!(panic_of_one_more_poll(admitted).await, text);
+        let refused = layer.layer(service_fn(answers)).call(request(()));
+        assert_eq!(panic_of_one_more_poll(refused).await, text);
+    }
+}
+
+#[tokio::test]
+async fn a_response_future_whose_service_panicked_panics_again() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).unwrap();
+    let layer = RateLimitLayer::new(store, Quota::per_minute(2));
+    let panics =
+        |_: Request<()>| -> Ready<Result<Response<Empty<Bytes>>, Infallible>> { panic!("called") };
+    let called = layer.layer(service_fn(panics)).call(request(()));
+    assert_eq!(
+        panic_of_one_more_poll(called).await,
+        "`CheckFuture` polled after completion"
+    );
 }
 
 #[tokio::test]

@@ -162,7 +162,7 @@ async fn key_status(admin: &Admin, key: &Key) -> Result<Json<Value>, Refusal> {
         "key": key.as_str(),
         "blocked_seconds": status.blocked_for().map(|left| left.as_secs_f64()),
         "source": format!("{:?}", status.source()),
-        "quotas": quotas(&status),
+        "quotas": quotas(status.view()),
     })))
 }
 

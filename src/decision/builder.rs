@@ -171,7 +171,7 @@ mod tests {
     fn of_admitting_quotas_the_fewest_left_then_the_longer_reset_then_the_first_is_reported() {
         let reported = |quotas: [(u32, QuotaAnswer); 2]| {
             let decision = decide(quotas);
-            let reported = decision.reported().unwrap().quota().clone();
+            let reported = decision.view().reported().unwrap().quota().clone();
             decision
                 .quotas()
                 .position(|quota| *quota.quota() == reported)
@@ -236,19 +236,42 @@ mod tests {
     }
 
     #[test]
+    fn a_decision_and_its_view_answer_alike() {
+        let refused = QuotaAnswer::refused(3, Some(2 * SECOND), 7 * SECOND);
+        let mut refused = decide([(4, refused), (9, QuotaAnswer::admitted(8, SECOND))]);
+        let admitted = decide([(6, QuotaAnswer::admitted(5, SECOND))]);
+        refused.set_outer(admitted.view().clone());
+        for decision in [refused, admitted] {
+            let view = decision.view();
+            assert_eq!(decision.is_allowed(), view.is_allowed());
+            assert_eq!(decision.cost(), view.cost());
+            assert_eq!(decision.limit(), view.limit());
+            assert_eq!(decision.used(), view.used());
+            assert_eq!(decision.remaining(), view.remaining());
+            assert_eq!(decision.reset_after(), view.reset_after());
+            assert_eq!(decision.retry_after(), view.retry_after());
+            assert_eq!(decision.source(), view.source());
+            let limit = |outer: Option<&DecisionView>| outer.map(DecisionView::limit);
+            assert_eq!(limit(decision.outer()), limit(view.outer()));
+            let limits = |quota: QuotaDecision<'_>| (quota.limit(), quota.used());
+            assert!(decision.quotas().map(limits).eq(view.quotas().map(limits)));
+        }
+    }
+
+    #[test]
     fn a_dropped_decision_is_reused() {
-        let address = |limit| std::ptr::from_ref(decide_one(limit).answer());
+        let address = |limit| std::ptr::from_ref(decide_one(limit).view().answer());
         assert_eq!(address(1), address(2));
     }
 
     #[test]
     fn a_decision_is_reused_once_its_last_view_is_dropped() {
         let decision = decide_one(1);
-        let address = std::ptr::from_ref(decision.answer());
+        let address = std::ptr::from_ref(decision.view().answer());
         let view = decision.view().clone();
         drop(decision);
-        assert_ne!(std::ptr::from_ref(decide_one(2).answer()), address);
+        assert_ne!(std::ptr::from_ref(decide_one(2).view().answer()), address);
         drop(view);
-        assert_eq!(std::ptr::from_ref(decide_one(3).answer()), address);
+        assert_eq!(std::ptr::from_ref(decide_one(3).view().answer()), address);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::ops::Deref;
 use std::sync::LazyLock;
 use std::thread::LocalKey;
 use std::time::Duration;
@@ -17,8 +16,8 @@ use crate::quota::Quota;
 
 /// The result of a check: admitted and charged, or refused and not charged.
 ///
-/// Dereferences to its [view](DecisionView). Not `Clone`: the charged units have one holder. Handlers
-/// and responses get the view.
+/// Not `Clone`: the charged units have one holder. Handlers and responses get its
+/// [view](Self::view), which has the same methods and can be cloned.
 ///
 /// # Examples
 ///
@@ -61,6 +60,71 @@ impl Decision {
         self.held
     }
 
+    /// Returns whether the check was admitted, and so charged.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.view.is_allowed()
+    }
+
+    /// Returns the cost of the check, in units.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.view.cost()
+    }
+
+    /// Returns the limit of the reported quota.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.view.limit()
+    }
+
+    /// Returns the units that count against the reported quota now, including those of this check if
+    /// it was admitted. Exceeds the limit only if the limit was lowered.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.view.used()
+    }
+
+    /// Returns the units that would be admitted right now: the least over all quotas.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.view.remaining()
+    }
+
+    /// Returns the time until the reported quota has more units left than now. Zero if nothing is
+    /// charged to it, or if its limit is 0.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.view.reset_after()
+    }
+
+    /// Returns the shortest wait after which a refused check **of this cost** is admitted if nothing
+    /// else happens. Exact to the microsecond.
+    ///
+    /// `None` for an admitted check, and for a cost above the limit, which is never admitted.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.view.retry_after()
+    }
+
+    /// Returns the source of the decision.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.view.source()
+    }
+
+    /// Returns the decision of the next outer layer, if layers are nested.
+    #[must_use]
+    pub fn outer(&self) -> Option<&DecisionView> {
+        self.view.outer()
+    }
+
+    /// Returns the decision of each quota, in the order in which the quotas were listed.
+    #[must_use]
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+        self.view.quotas()
+    }
+
     /// Takes up to `units` of the held units, for a refund. Nothing else can refund them then.
     pub(crate) fn take(&mut self, units: u32) -> u32 {
         let taken = units.min(self.held);
@@ -81,14 +145,6 @@ impl Decision {
     /// Sets the decision of the next outer layer, which admitted the same request.
     pub(crate) fn set_outer(&mut self, outer: DecisionView) {
         self.view.set_outer(outer);
-    }
-}
-
-impl Deref for Decision {
-    type Target = DecisionView;
-
-    fn deref(&self) -> &DecisionView {
-        &self.view
     }
 }
 

@@ -56,9 +56,20 @@ impl KeyExtractor for Path {
     }
 
     fn reads(&self) -> Reads {
-        Reads {
+        Reads::matched_path()
+    }
+}
+
+impl Reads {
+    /// Reads the route that axum matched, as [`path`] does.
+    ///
+    /// A layer logs if none of its first 1 000 requests has one: it stands outside of the router then.
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+    #[must_use]
+    pub const fn matched_path() -> Self {
+        Self {
             path: true,
-            ..Reads::default()
+            ..Self::nothing()
         }
     }
 }

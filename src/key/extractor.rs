@@ -20,12 +20,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// [kind](KeyErrorKind) decides how the request is answered.
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
 
-    /// Describes what keys are read from, so that a layer can log signs of a misconfiguration.
+    /// Returns what keys are read from, so that a layer can log signs of a misconfiguration: see
+    /// [`Reads`], which has an example.
     ///
-    /// An extractor that wraps another one returns what the inner one returns. By default, it reads nothing
-    /// that a layer looks at.
+    /// An extractor that wraps another one returns what the inner one returns, and one that asks two
+    /// returns [both](Reads::and). By default, it reads [nothing](Reads::nothing) that a layer looks at.
     fn reads(&self) -> Reads {
-        Reads::default()
+        Reads::nothing()
     }
 
     /// Tries `second` where a request does not have this key.

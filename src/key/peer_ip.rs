@@ -87,10 +87,7 @@ impl KeyExtractor for PeerIp {
     }
 
     fn reads(&self) -> Reads {
-        Reads {
-            peer: true,
-            ..Reads::default()
-        }
+        Reads::peer_address()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::limiter::RateLimiter;
-use crate::decision::{Decision, DecisionView};
+use crate::decision::{DecisionView, QuotaDecision, Source};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::Quotas;
@@ -103,7 +103,7 @@ impl Admin {
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
         let blocked_for = limiter.block_list.remaining(limiter.subject(quotas, &key));
         Ok(KeyStatus {
-            decision,
+            decision: decision.into_view(),
             blocked_for,
         })
     }
@@ -160,7 +160,7 @@ impl Admin {
     }
 
     /// Blocks a key for a duration, regardless of what it has left: its checks are refused by
-    /// [`Source::Block`](crate::Source::Block) and charged nowhere, and `Retry-After` says how long the
+    /// [`Source::Block`] and charged nowhere, and `Retry-After` says how long the
     /// block lasts. A second block replaces the duration of the first.
     ///
     /// A block does not depend on the quotas, and holds while the store fails. It has no effect on
@@ -231,13 +231,13 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// The status of a key.
+/// The status of a key: what its quotas have used and left, and whether it is blocked.
 ///
-/// It dereferences to a [`DecisionView`]. The used and remaining units are those of the quotas even if
-/// the key is blocked.
+/// The units are those of the quotas even if the key is blocked. With several quotas, the numbers are
+/// those of the reported one, as in a [`DecisionView`].
 #[derive(Debug)]
 pub struct KeyStatus {
-    decision: Decision,
+    decision: DecisionView,
     blocked_for: Option<Duration>,
 }
 
@@ -247,12 +247,48 @@ impl KeyStatus {
     pub fn blocked_for(&self) -> Option<Duration> {
         self.blocked_for
     }
-}
 
-impl std::ops::Deref for KeyStatus {
-    type Target = DecisionView;
+    /// Returns the limit of the reported quota.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.decision.limit()
+    }
 
-    fn deref(&self) -> &DecisionView {
+    /// Returns the units that count against the reported quota now.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.decision.used()
+    }
+
+    /// Returns the units that would be admitted right now: the least over all quotas.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.decision.remaining()
+    }
+
+    /// Returns the time until the reported quota has more units left than now. Zero if nothing is
+    /// charged to it, or if its limit is 0.
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.decision.reset_after()
+    }
+
+    /// Returns the source of the numbers: [`Source::Fallback`] while the store fails, if the limiter
+    /// falls back to memory.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.decision.source()
+    }
+
+    /// Returns the status of each quota, in the order in which the quotas were listed.
+    #[must_use]
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+        self.decision.quotas()
+    }
+
+    /// Returns the decision on a check of cost 0, from which the numbers are.
+    #[must_use]
+    pub fn view(&self) -> &DecisionView {
         &self.decision
     }
 }

@@ -69,8 +69,8 @@ impl RateLimiter {
 
     /// Returns what `key` has used and left, and when it resets, without charging it.
     ///
-    /// It is a check of cost 0, so [`is_allowed`](crate::DecisionView::is_allowed) says little, and
-    /// [`remaining`](crate::DecisionView::remaining) says what would be admitted now.
+    /// It is a check of cost 0, so [`is_allowed`](Decision::is_allowed) says little, and
+    /// [`remaining`](Decision::remaining) says what would be admitted now.
     /// [`Admin::peek`](crate::Admin::peek) also says whether the key is blocked.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl RateLimiter {
     /// Charges `cost` units to `key` as soon as there is room, and waits for it.
     ///
     /// For jobs that would rather be late than fail. The wait lasts as long as
-    /// [`retry_after`](crate::DecisionView::retry_after), and longer if another caller was faster. The
+    /// [`retry_after`](Decision::retry_after), and longer if another caller was faster. The
     /// check is repeated at least once a second, since units may be refunded.
     ///
     /// A wait that would end later than `max_wait` after the call does not start: the refusal is
@@ -121,7 +121,7 @@ impl RateLimiter {
             let checked = self.complete(started).await;
             let time_left = max_wait.saturating_sub(started_at.elapsed());
             let decision = checked.as_ref().ok();
-            match decision.and_then(|decision| backoff_after(decision, time_left)) {
+            match decision.and_then(|decision| backoff_after(decision.view(), time_left)) {
                 Some(backoff) => sleep(backoff).await,
                 None => {
                     self.telemetry.record_check(&checked);

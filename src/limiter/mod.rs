@@ -10,6 +10,6 @@ mod limiter;
 mod settle;
 
 pub use admin::{Admin, KeyStatus};
-pub(crate) use check::{CheckProgress, backoff_after};
+pub(crate) use check::{CheckProgress, PendingCheck, backoff_after};
 pub use failure_policy::FailurePolicy;
 pub use limiter::RateLimiter;

@@ -41,12 +41,13 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn refund(&self, decision: &mut Decision, units: u32) -> Result<(), Error> {
-        if self.charged_key(decision)?.is_none() {
+        if self.charged_key(decision.view())?.is_none() {
             return Ok(());
         }
         // Before the request is sent: the store may refund them and the reply be lost.
         let units = decision.take(units);
-        self.give_back(decision, units, decision.held()).await
+        self.give_back(decision.view(), units, decision.held())
+            .await
     }
 
     /// Refunds units of a decision, which still holds `held` units for later refunds.
@@ -102,9 +103,9 @@ impl RateLimiter {
     pub async fn settle(&self, decision: Decision, used: u32) -> Result<(), Error> {
         let held = decision.held();
         if used <= held {
-            self.give_back(&decision, held - used, 0).await
-        } else if decision.is_charged() && decision.source() != Source::Fallback {
-            self.charge_more(&decision, used - held).await
+            self.give_back(decision.view(), held - used, 0).await
+        } else if decision.view().is_charged() && decision.source() != Source::Fallback {
+            self.charge_more(decision.view(), used - held).await
         } else {
             Ok(())
         }
@@ -112,7 +113,7 @@ impl RateLimiter {
 
     /// Charges more units to the key of a decision, as far as there is room. When another caller takes
     /// the room first, the next attempt asks for half as much.
-    async fn charge_more(&self, decision: &Decision, more: u32) -> Result<(), Error> {
+    async fn charge_more(&self, decision: &DecisionView, more: u32) -> Result<(), Error> {
         let Some(ChargedKey { key, .. }) = self.charged_key(decision)? else {
             return Ok(());
         };
@@ -125,7 +126,7 @@ impl RateLimiter {
         let (mut more, mut lost_races) = (more, 0);
         while lost_races < MAX_LOST_RACES {
             let current = without_policy.check_despite_block(&quotas, &key, 0).await?;
-            if !still_counts(decision, &current) {
+            if !still_counts(decision, current.view()) {
                 return Ok(());
             }
             let units = more.min(current.remaining()) >> lost_races;

@@ -1,7 +1,6 @@
 //! The check of a request, from its head to its [`Outcome`].
 
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,9 +13,9 @@ use super::config::{LayerConfig, MissingKey};
 use super::plan_lookup::PlanFuture;
 use super::rejection::{Rejection, RejectionReason};
 use crate::decision::{Decision, DecisionView, Source};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::key::{Key, KeyError, KeyErrorKind};
-use crate::limiter::{CheckProgress, backoff_after};
+use crate::limiter::{CheckProgress, PendingCheck, backoff_after};
 use crate::quota::{Plan, Quotas};
 use crate::telemetry::OutcomeLabel;
 
@@ -50,7 +49,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         CheckProgress::Done(result) if backoff(config, &result, config.max_wait).is_none() => {
             StartedCheck::Done(Outcome::checked(config, result))
         }
-        progress => StartedCheck::Pending(CheckFuture::new(config, Stage::Checking(progress))),
+        progress => StartedCheck::Pending(CheckFuture::new(config, progress.into())),
     }
 }
 
@@ -70,14 +69,24 @@ enum Stage {
         key: Key,
         cost: u32,
     },
-    Checking(CheckProgress),
+    Checking(PendingCheck),
+    /// Answered without waiting. `None` once the check is done.
+    Answered(Option<Result<Decision, Error>>),
     /// Backs off after a refusal.
     Waiting {
         sleep: Pin<Box<Sleep>>,
         key: Key,
         cost: u32,
     },
-    Done,
+}
+
+impl From<CheckProgress> for Stage {
+    fn from(progress: CheckProgress) -> Self {
+        match progress {
+            CheckProgress::Pending(check) => Self::Checking(check),
+            CheckProgress::Done(result) => Self::Answered(Some(result)),
+        }
+    }
 }
 
 impl CheckFuture {
@@ -117,7 +126,7 @@ impl CheckFuture {
             None => limiter.start_check(key, cost),
             Some(quotas) => limiter.start_check_with(quotas, key, cost),
         };
-        self.stage = Stage::Checking(progress);
+        self.stage = progress.into();
     }
 
     /// Returns the outcome of an answered attempt, or `None` if a refused request waits for the next one.
@@ -126,7 +135,6 @@ impl CheckFuture {
             self.stage = waiting;
             return None;
         }
-        self.stage = Stage::Done;
         Some(Outcome::checked(&self.config, result))
     }
 
@@ -136,13 +144,9 @@ impl CheckFuture {
         let refused = result.as_ref().ok()?;
         Some(Stage::Waiting {
             sleep: Box::pin(sleep(backoff)),
-            key: refused.charged_key()?.key.clone(),
+            key: refused.view().charged_key()?.key.clone(),
             cost: refused.cost(),
         })
-    }
-
-    fn take_stage(&mut self) -> Stage {
-        mem::replace(&mut self.stage, Stage::Done)
     }
 }
 
@@ -153,35 +157,28 @@ impl Future for CheckFuture {
         let this = self.get_mut();
         loop {
             let outcome = match &mut this.stage {
-                Stage::LookingUpPlan { plan, .. } => {
+                Stage::LookingUpPlan { plan, key, cost } => {
                     let plan = ready!(plan.as_mut().poll(cx));
-                    let Stage::LookingUpPlan { key, cost, .. } = this.take_stage() else {
-                        return Poll::Pending;
-                    };
+                    let (key, cost) = (key.clone(), *cost);
                     this.plan_found(plan, key, cost)
                 }
-                Stage::Checking(CheckProgress::Pending(check)) => {
+                Stage::Checking(check) => {
                     let result = ready!(this.config.limiter.poll_check(check, cx));
                     this.finish_attempt(result)
                 }
-                Stage::Checking(CheckProgress::Done(_)) => {
-                    let Stage::Checking(CheckProgress::Done(result)) = this.take_stage() else {
-                        return Poll::Pending;
-                    };
-                    this.finish_attempt(result)
-                }
-                Stage::Waiting { sleep, .. } => {
+                Stage::Answered(result) => match result.take() {
+                    Some(result) => this.finish_attempt(result),
+                    None => polled_after_completion("CheckFuture"),
+                },
+                Stage::Waiting { sleep, key, cost } => {
                     ready!(sleep.as_mut().poll(cx));
-                    let Stage::Waiting { key, cost, .. } = this.take_stage() else {
-                        return Poll::Pending;
-                    };
+                    let (key, cost) = (key.clone(), *cost);
                     this.start_attempt(key, cost);
                     None
                 }
-                // Polled after completion.
-                Stage::Done => return Poll::Pending,
             };
             if let Some(outcome) = outcome {
+                this.stage = Stage::Answered(None);
                 return Poll::Ready(outcome);
             }
         }
@@ -198,7 +195,7 @@ fn backoff(
     if config.max_wait.is_zero() || config.dry_run.is_some() {
         return None;
     }
-    backoff_after(result.as_ref().ok()?, left)
+    backoff_after(result.as_ref().ok()?.view(), left)
 }
 
 /// The decision about a request, already recorded by telemetry.
@@ -236,11 +233,11 @@ impl Outcome {
     fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
         match result {
             // Cost 0 passes any limit, even one that was lowered below the units used.
-            Ok(decision) if decision.is_allowed() || is_free(&decision) => {
+            Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 config
                     .limiter
                     .telemetry
-                    .record_decision(OutcomeLabel::Admitted, &decision);
+                    .record_decision(OutcomeLabel::Admitted, decision.view());
                 Self::Admitted(decision)
             }
             Ok(decision) => Self::reject(config, RejectionReason::Refused(decision.into_view())),

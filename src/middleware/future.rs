@@ -14,6 +14,7 @@ use tower_service::Service;
 use super::body::ResponseBody;
 use super::check::{CheckFuture, Outcome};
 use super::response::{ResponseFinisher, prepare_request, rejection_response};
+use crate::error::polled_after_completion;
 
 pin_project! {
     /// The response future of [`RateLimit`](crate::RateLimit).
@@ -21,6 +22,10 @@ pin_project! {
     /// If it is dropped before the decision, the store may have charged the request. If it is dropped
     /// after the decision, an admitted request is charged. Either way the charge stays until its window
     /// has passed.
+    ///
+    /// # Panics
+    ///
+    /// Panics if it is polled after completion.
     pub struct ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -41,6 +46,7 @@ pin_project! {
         // Without a finisher, the response stays as it is.
         Calling { #[pin] response: S::Future, finisher: Option<ResponseFinisher> },
         Rejected { response: Option<Response<Bytes>> },
+        Done,
     }
 }
 
@@ -80,25 +86,27 @@ where
                 StateProjection::Checking { check, call } => {
                     let outcome = ready!(Pin::new(&mut *check).poll(cx));
                     let Some((service, request)) = call.take() else {
-                        return Poll::Pending;
+                        polled_after_completion("ResponseFuture");
                     };
                     call_or_reject(check, outcome, service, request)
                 }
                 StateProjection::Calling { response, finisher } => {
-                    let response = ready!(response.poll(cx))?;
-                    let response = match finisher.take() {
-                        Some(finisher) => finisher.finish(response),
-                        None => response,
+                    let response = ready!(response.poll(cx));
+                    let finisher = finisher.take();
+                    state.set(State::Done);
+                    let response = match finisher {
+                        Some(finisher) => finisher.finish(response?),
+                        None => response?,
                     };
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
                 StateProjection::Rejected { response } => {
-                    // Polled after completion.
                     let Some(response) = response.take() else {
-                        return Poll::Pending;
+                        polled_after_completion("ResponseFuture");
                     };
                     return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                 }
+                StateProjection::Done => polled_after_completion("ResponseFuture"),
             };
             state.set(next);
         }
@@ -129,6 +137,7 @@ impl<S: Service<Request<B>>, B> fmt::Debug for ResponseFuture<S, B> {
             State::Checking { .. } => "checking",
             State::Calling { .. } => "calling",
             State::Rejected { .. } => "rejected",
+            State::Done => "done",
         };
         f.debug_tuple("ResponseFuture").field(&state).finish()
     }

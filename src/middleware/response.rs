@@ -58,7 +58,7 @@ fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, mut decision: D
     if let Some(outer) = outer {
         config
             .diagnostics
-            .observe_nested(&config.limiter.name, &decision, &outer);
+            .observe_nested(&config.limiter.name, decision.view(), &outer);
         decision.set_outer(outer);
     }
     parts.extensions.insert(decision.view().clone());

@@ -32,7 +32,7 @@ pub enum Algorithm {
     /// Counts buckets of window/n, each in full until all of it is a window back. Never admits more than
     /// the limit, at a bounded size: with 60 buckets, a unit of a minute returns at most a second late.
     ///
-    /// The number of buckets is clamped to the range from 1 to 1 000.
+    /// The number of buckets is from 1 to 1000: a [`Quota`](crate::Quota::algorithm) accepts no other.
     SlidingBuckets(u16),
     /// Counts aligned windows, which start at multiples of their length by the store's clock.
     FixedWindow,
@@ -72,11 +72,18 @@ pub struct AlgorithmFacts {
 impl AlgorithmFacts {
     /// Returns the algorithm, with `buckets` buckets if it takes a number of them.
     ///
-    /// The number is clamped to the range from 1 to 1 000.
+    /// # Panics
+    ///
+    /// Panics if it takes a number of buckets and this one is not from 1 to 1000; at compile time in a
+    /// `const`. Parse a number from outside the program as text: `sliding-buckets:60`.
     #[must_use]
     pub const fn with_buckets(&self, buckets: u16) -> Algorithm {
         match self.algorithm {
-            Algorithm::SlidingBuckets(_) => Algorithm::SlidingBuckets(buckets).in_range(),
+            Algorithm::SlidingBuckets(_) => {
+                let algorithm = Algorithm::SlidingBuckets(buckets);
+                algorithm.assert_in_range();
+                algorithm
+            }
             algorithm => algorithm,
         }
     }
@@ -223,16 +230,32 @@ impl Algorithm {
         self.buckets().map_or(1, u64::from)
     }
 
-    /// Clamps the number of buckets to its range.
-    pub(super) const fn in_range(self) -> Self {
-        match self {
-            Self::SlidingBuckets(0) => Self::SlidingBuckets(1),
-            Self::SlidingBuckets(buckets) if buckets > MAX_BUCKETS => {
-                Self::SlidingBuckets(MAX_BUCKETS)
-            }
-            in_range => in_range,
+    /// Returns whether the number of buckets is in its range, if there is one.
+    pub(super) const fn is_in_range(self) -> bool {
+        match self.buckets() {
+            Some(buckets) => buckets >= 1 && buckets <= MAX_BUCKETS,
+            None => true,
         }
     }
+
+    pub(super) const fn assert_in_range(self) {
+        assert!(
+            self.is_in_range(),
+            "the number of buckets must be from 1 to 1000"
+        );
+    }
+}
+
+/// Returns the rule that an invalid algorithm breaks: the names of all algorithms.
+pub(super) fn algorithm_rule() -> String {
+    let names = Algorithm::ALL
+        .iter()
+        .map(|facts| match facts.algorithm.buckets() {
+            None => facts.text.to_owned(),
+            Some(_) => format!("{}:N with N from 1 to {MAX_BUCKETS}", facts.text),
+        });
+    let names: Vec<_> = names.collect();
+    format!("the algorithm is one of {}", names.join(", "))
 }
 
 #[cfg(test)]
@@ -254,5 +277,21 @@ mod tests {
             assert_eq!(facts.algorithm.facts(), facts);
             assert_eq!(facts.with_buckets(7).facts(), facts);
         }
+    }
+
+    #[test]
+    fn facts_take_1_to_1000_buckets() {
+        let facts = Algorithm::SlidingBuckets(60).facts();
+        for buckets in [1, MAX_BUCKETS] {
+            let algorithm = facts.with_buckets(buckets);
+            assert_eq!(algorithm, Algorithm::SlidingBuckets(buckets));
+        }
+        for buckets in [0, MAX_BUCKETS + 1, u16::MAX] {
+            let panic = std::panic::catch_unwind(|| facts.with_buckets(buckets)).unwrap_err();
+            let text = panic.downcast::<&str>().unwrap();
+            assert!(text.contains("from 1 to 1000"), "{text}");
+        }
+        // The other algorithms have no buckets.
+        assert_eq!(Algorithm::Gcra.facts().with_buckets(0), Algorithm::Gcra);
     }
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::algorithm::Algorithm;
-
+use super::algorithm::{Algorithm, algorithm_rule};
 use crate::error::ConfigError;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -112,10 +111,43 @@ impl Quota {
     }
 
     /// Sets the algorithm that counts. The default is [`Algorithm::SlidingLog`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000; at compile
+    /// time in a `const`. Use [`Quota::try_algorithm`] for a number from outside the program.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Algorithm, Quota};
+    ///
+    /// const EXPORTS: Quota = Quota::per_day(100_000).algorithm(Algorithm::SlidingBuckets(24));
+    /// assert_eq!(EXPORTS.to_string(), "100000/day sliding-buckets:24");
+    /// ```
     #[must_use]
     pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = algorithm.in_range();
+        algorithm.assert_in_range();
+        self.algorithm = algorithm;
         self
+    }
+
+    /// Sets the algorithm as [`Quota::algorithm`], with a number of buckets from outside the program.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000.
+    pub fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
+        if algorithm.is_in_range() {
+            Ok(self.algorithm(algorithm))
+        } else {
+            let text = algorithm.to_string();
+            Err(ConfigError::quota_part(
+                "algorithm",
+                &text,
+                &algorithm_rule(),
+            ))
+        }
     }
 
     /// Sets a name, which distinguishes the quota in [`DecisionView::quotas`](crate::DecisionView::quotas)
@@ -208,6 +240,38 @@ mod tests {
     #[should_panic(expected = "from 1 ms to 366 days")]
     fn new_panics_on_a_window_out_of_range() {
         let _ = Quota::new(1, Duration::from_micros(999));
+    }
+
+    #[test]
+    fn the_number_of_buckets_is_from_1_to_1000() {
+        for buckets in [1, 1_000] {
+            let algorithm = Algorithm::SlidingBuckets(buckets);
+            let quota = Quota::per_hour(5).algorithm(algorithm);
+            assert_eq!(quota.counted_by(), algorithm);
+            assert_eq!(Quota::per_hour(5).try_algorithm(algorithm), Ok(quota));
+        }
+        for buckets in [0, 1_001, u16::MAX] {
+            let algorithm = Algorithm::SlidingBuckets(buckets);
+            let error = Quota::per_hour(5).try_algorithm(algorithm).unwrap_err();
+            // As text is refused.
+            let parsed = algorithm.to_string().parse::<Algorithm>();
+            assert_eq!(parsed, Err(error.clone()));
+            let text = error.to_string();
+            assert!(text.contains(&algorithm.to_string()), "{text}");
+            assert!(text.contains("from 1 to 1000"), "{text}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "from 1 to 1000")]
+    fn too_few_buckets_panic() {
+        let _ = Quota::per_hour(5).algorithm(Algorithm::SlidingBuckets(0));
+    }
+
+    #[test]
+    #[should_panic(expected = "from 1 to 1000")]
+    fn too_many_buckets_panic() {
+        let _ = Quota::per_hour(5).algorithm(Algorithm::SlidingBuckets(1_001));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::algorithm::{Algorithm, MAX_BUCKETS};
+use super::algorithm::{Algorithm, MAX_BUCKETS, algorithm_rule};
 use super::quota::Quota;
 use super::quotas::Quotas;
 use crate::error::ConfigError;
@@ -63,18 +63,6 @@ impl FromStr for Quotas {
 
 const WINDOW_RULE: &str =
     "the window is second, minute, hour, day, or a number and us, ms, s, m, h, d";
-
-/// Returns the rule that an unknown algorithm breaks: the names of all algorithms.
-fn algorithm_rule() -> String {
-    let names = Algorithm::ALL
-        .iter()
-        .map(|facts| match facts.algorithm.buckets() {
-            None => facts.text.to_owned(),
-            Some(_) => format!("{}:N with N from 1 to {MAX_BUCKETS}", facts.text),
-        });
-    let names: Vec<_> = names.collect();
-    format!("the algorithm is one of {}", names.join(", "))
-}
 
 /// Parses a window, in microseconds.
 #[cfg(feature = "serde")]

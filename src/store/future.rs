@@ -11,12 +11,16 @@ use tokio::sync::oneshot;
 use super::circuit_breaker::{CircuitBreaker, Operation};
 use super::refusal_cache::{Invalidation, SentCheck};
 use crate::decision::Answer;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::telemetry::StoreMeter;
 
 /// The future of a store's answer.
 ///
 /// It is either ready from the start, as in memory, or a boxed future.
+///
+/// # Panics
+///
+/// Panics if it is polled after completion.
 #[must_use = "a store may be asked only when its future is awaited"]
 pub struct StoreFuture<T = Answer> {
     state: State<T>,
@@ -26,8 +30,8 @@ pub struct StoreFuture<T = Answer> {
 }
 
 enum State<T> {
-    Ready(Result<T, Error>),
-    Taken,
+    /// `None` once the future is done.
+    Ready(Option<Result<T, Error>>),
     Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
@@ -36,7 +40,7 @@ impl<T> StoreFuture<T> {
     /// Creates a future that is ready.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
-        Self::new(State::Ready(answer))
+        Self::new(State::Ready(Some(answer)))
     }
 
     /// Boxes a future that has to be awaited.
@@ -69,29 +73,25 @@ impl<T> StoreFuture<T> {
     #[inline]
     pub(crate) fn try_ready(self) -> Result<Result<T, Error>, Self> {
         match self.state {
-            State::Ready(answer) => Ok(answer),
-            State::Taken | State::Channel(_) | State::Boxed(_) => Err(self),
+            State::Ready(Some(answer)) => Ok(answer),
+            State::Ready(None) | State::Channel(_) | State::Boxed(_) => Err(self),
         }
     }
 
     #[inline]
     fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
-        match &mut self.state {
-            State::Boxed(future) => return future.as_mut().poll(cx),
+        let answer = match &mut self.state {
+            State::Ready(answer) => match answer.take() {
+                Some(answer) => return Poll::Ready(answer),
+                None => polled_after_completion("StoreFuture"),
+            },
             State::Channel(answer) => {
-                let answer = ready!(Pin::new(answer).poll(cx));
-                self.state = State::Taken;
-                return Poll::Ready(answer.unwrap_or_else(|_| Err(sender_dropped())));
+                ready!(Pin::new(answer).poll(cx)).unwrap_or_else(|_| Err(sender_dropped()))
             }
-            State::Ready(_) | State::Taken => {}
-        }
-        match mem::replace(&mut self.state, State::Taken) {
-            State::Ready(answer) => Poll::Ready(answer),
-            _ => Poll::Ready(Err(Error::new(
-                ErrorKind::InvalidReply,
-                "a store future was polled after it completed",
-            ))),
-        }
+            State::Boxed(future) => ready!(future.as_mut().poll(cx)),
+        };
+        self.state = State::Ready(None);
+        Poll::Ready(answer)
     }
 }
 
@@ -189,11 +189,46 @@ fn sender_dropped() -> Error {
 impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Ready(_) => "ready",
-            State::Taken => "taken",
+            State::Ready(Some(_)) => "ready",
+            State::Ready(None) => "done",
             State::Channel(_) => "waiting",
             State::Boxed(_) => "boxed",
         };
         f.debug_tuple("StoreFuture").field(&state).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::task::Waker;
+
+    use super::*;
+
+    /// Polls a future that is ready, and returns the text of the panic of one more poll.
+    fn panic_of_one_more_poll(mut future: StoreFuture<u32>) -> String {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut poll = || Pin::new(&mut future).poll(&mut context);
+        assert!(matches!(poll(), Poll::Ready(Ok(7))));
+        let panic = catch_unwind(AssertUnwindSafe(poll)).unwrap_err();
+        *panic.downcast::<String>().unwrap()
+    }
+
+    #[test]
+    fn a_future_that_is_polled_after_completion_panics() {
+        let (sender, receiver) = oneshot::channel();
+        sender.send(Ok(7)).unwrap();
+        for future in [
+            StoreFuture::ready(Ok(7)),
+            // Would be ready as often as it is polled.
+            StoreFuture::boxed(poll_fn(|_| Poll::Ready(Ok(7)))),
+            StoreFuture::waiting(receiver),
+        ] {
+            assert_eq!(
+                panic_of_one_more_poll(future),
+                "`StoreFuture` polled after completion"
+            );
+        }
     }
 }

@@ -83,9 +83,9 @@ impl Telemetry {
     pub(crate) fn record_check(&self, result: &Result<Decision, Error>) {
         match result {
             Ok(decision) if decision.is_allowed() => {
-                self.record_decision(OutcomeLabel::Admitted, decision);
+                self.record_decision(OutcomeLabel::Admitted, decision.view());
             }
-            Ok(decision) => self.record_decision(OutcomeLabel::Refused, decision),
+            Ok(decision) => self.record_decision(OutcomeLabel::Refused, decision.view()),
             Err(error) => {
                 // No wait would help, so this is a refusal.
                 let outcome = match error.kind() {

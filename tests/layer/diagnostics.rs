@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use axum::body::Body;
+use axum::http::request::Parts;
 use axum::http::{Request, Response};
 use axum::{Router, routing::get};
 use http_body_util::Full;
-use tollgate::key::{self, PeerAddr};
-use tollgate::{KeyExtractor, MemoryStore, Quota, RateLimitLayer, Store};
+use tollgate::key::{self, KeyError, PeerAddr, Reads};
+use tollgate::{Key, KeyExtractor, MemoryStore, Quota, RateLimitLayer, Store};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
@@ -82,6 +83,37 @@ async fn a_proxy_before_peer_ip_is_said_once() {
     let headers = [FORWARDED[0], ("x-api-key", "ada")];
     let log = said_of(&by_route, (0..50).map(|_| from("10.0.0.7", &headers))).await;
     is_one_line(&log, "x-forwarded-for");
+}
+
+/// An extractor of an application, which declares what it reads.
+#[derive(Clone, Copy)]
+struct Declares(Reads);
+
+impl KeyExtractor for Declares {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        Ok(Key::from(parts.method.as_str()))
+    }
+
+    fn reads(&self) -> Reads {
+        self.0
+    }
+}
+
+#[tokio::test]
+async fn an_own_extractor_that_declares_the_peer_address_is_warned_of_a_proxy() {
+    let nothing = Declares(Reads::nothing());
+    let address = Declares(Reads::nothing().and(Reads::peer_address()));
+    for (key, lines) in [(nothing, 0), (address, 1)] {
+        let requests = (0..50).map(|_| from("10.0.0.7", &FORWARDED));
+        let log = said_of(&layer(key), requests).await;
+        assert_eq!(log.len(), lines, "{log:?}");
+        assert!(log.iter().all(|line| line.contains("a proxy is in front")));
+    }
+    // Also where another extractor holds it.
+    let wrapped = (key::header("x-real-ip").or(address), key::global());
+    let requests = (0..50).map(|_| from("10.0.0.7", &[("x-real-ip", "203.0.113.7")]));
+    let log = said_of(&layer(wrapped), requests).await;
+    is_one_line(&log, "a proxy is in front");
 }
 
 /// Requests of 1 200 clients that arrive by these proxies in turn, each with the header of its client.
@@ -343,6 +375,12 @@ async fn a_layer_that_counts_by_a_route_where_there_is_none_says_so_once() {
     });
     let log = said_by(Router::new().fallback_service(around)).await;
     is_one_line(&log, "key::path");
+    let declared = layer(Declares(Reads::matched_path())).layer(routes.clone());
+    let declared = ServiceExt::<Request<Body>>::map_response(declared, |response: Response<_>| {
+        response.map(Body::new)
+    });
+    let log = said_by(Router::new().fallback_service(declared)).await;
+    is_one_line(&log, "has a matched path");
 
     assert_eq!(
         said_by(routes.clone().layer(layer(key::path()))).await,

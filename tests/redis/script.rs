@@ -1,10 +1,12 @@
 //! The state that the script leaves in Redis, and its cost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use redis::Commands;
-use tollgate::{Algorithm, ErrorKind, Quota, Quotas, RateLimiter};
+use tollgate::{Algorithm, ErrorKind, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::store_on;
 use crate::support::costs::{calls, forget_calls};
@@ -310,4 +312,119 @@ async fn a_check_calls_as_few_commands_as_it_can() {
     calls_of_next("evalsha 1, lindex 2, llen 1, rpush 1, time 1").await;
     // Refused.
     calls_of_next("evalsha 1, lindex 2, llen 1, time 1").await;
+}
+
+/// The file of a line of a script, and the number of the line in the file. Lines count from 1.
+fn in_file(script: &str, line: usize) -> (&str, usize) {
+    let lines: Vec<_> = script.lines().take(line).collect();
+    let is_marker = |line: &&str| line.starts_with("-- lua/");
+    let marker = lines
+        .iter()
+        .rposition(is_marker)
+        .expect("a line with the path");
+    (&lines[marker]["-- ".len()..], line - (marker + 1))
+}
+
+fn line_of_file(path: &str, line: usize) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().nth(line - 1).unwrap().to_owned()
+}
+
+/// Runs a script with these arguments, and returns the line that its error names.
+fn line_of_error(server: &RedisServer, script: &str, args: &[Vec<u8>]) -> usize {
+    let mut eval = redis::cmd("EVAL");
+    let eval = eval.arg(script).arg(1).arg("key").arg(args);
+    let said = match eval.query::<Vec<u8>>(&mut server.connect()) {
+        Ok(reply) => String::from_utf8_lossy(&reply).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    let (_, line) = said.split_once("user_script:").expect(&said);
+    let line = line.trim_start();
+    let end = line.find(|c: char| !c.is_ascii_digit()).expect(&said);
+    line[..end].parse().expect(&said)
+}
+
+#[test]
+fn the_line_that_an_error_names_is_that_line_of_the_script() {
+    let server = RedisServer::start();
+    let packed = |args: &str| -> Vec<u8> {
+        let pack = "return cmsgpack.pack(unpack(cjson.decode(ARGV[1])))";
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(pack).arg(0).arg(args);
+        eval.query(&mut server.connect()).unwrap()
+    };
+    // No arguments at all; then a limit that is a table, which compares to nothing.
+    let no_limit = |algorithm| {
+        let call = format!(r#"[1, 1, "{algorithm}", 1, 1, {{}}, 1000000, "3000", 1, 1, 1, 1]"#);
+        vec![packed(&call)]
+    };
+    let script = RedisStore::script();
+    for (args, file, text) in [
+        (vec![], "lua/decide.lua", "cmsgpack.unpack(ARGV[1])"),
+        (
+            no_limit("sliding_log"),
+            "lua/sliding_log.lua",
+            "used + units > limit",
+        ),
+        (no_limit("sorted_set_log"), "lua/log.lua", "used > limit"),
+    ] {
+        let number = line_of_error(&server, script, &args);
+        let line = script.lines().nth(number - 1).unwrap();
+        assert!(line.contains(text), "{number}: {line}");
+        let (named_file, number_in_file) = in_file(script, number);
+        assert_eq!(named_file, file);
+        assert_eq!(line_of_file(file, number_in_file), line);
+    }
+}
+
+#[test]
+fn each_file_of_a_script_stands_behind_a_line_with_its_path() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let mut missing: BTreeSet<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".lua"))
+        .collect();
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (name, script) in RedisStore::scripts() {
+        let mut files = Vec::new();
+        for part in script.split("-- lua/").skip(1) {
+            let (file, text) = part.split_once('\n').unwrap();
+            let source = fs::read_to_string(manifest.join("lua").join(file)).unwrap();
+            assert!(text.starts_with(&source), "{file} of {name}");
+            missing.remove(file);
+            files.push(file);
+        }
+        assert_eq!(files.first(), Some(&"clock.lua"));
+        assert_eq!(*files.last().unwrap(), format!("{name}.lua"));
+    }
+    assert_eq!(missing, BTreeSet::new());
+}
+
+#[tokio::test]
+async fn the_scripts_that_can_be_read_are_those_that_are_run() {
+    let server = RedisServer::start();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(9));
+    let mut decision = limiter.check_n("ada", 3).await.unwrap();
+    limiter.refund(&mut decision, 1).await.unwrap();
+    let admin = limiter.admin();
+    admin.credit("ada", 1).await.unwrap();
+    admin.block("ada", HOUR).await.unwrap();
+    assert_eq!(admin.blocked().await.unwrap().len(), 1);
+
+    let scripts: Vec<_> = RedisStore::scripts().collect();
+    assert_eq!(scripts[0], ("decide", RedisStore::script()));
+    let mut exists = redis::cmd("SCRIPT");
+    exists.arg("EXISTS");
+    for (_, script) in &scripts {
+        exists.arg(redis::Script::new(script).get_hash());
+    }
+    let known: Vec<bool> = exists.query(&mut server.connect()).unwrap();
+    let names = scripts.iter().map(|(name, _)| *name);
+    let known: Vec<_> = names.zip(known).collect();
+    assert!(
+        known.len() == 5 && known.iter().all(|(_, known)| *known),
+        "{known:?}"
+    );
 }

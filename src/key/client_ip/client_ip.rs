@@ -362,7 +362,7 @@ impl KeyExtractor for ClientIp {
     fn reads(&self) -> Reads {
         Reads {
             warned: self.warnings.any(),
-            ..Reads::default()
+            ..Reads::nothing()
         }
     }
 }

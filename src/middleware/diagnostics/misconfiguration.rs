@@ -74,7 +74,7 @@ impl MisconfigurationChecks {
         }
     }
 
-    /// Warns if `peer_ip` counts the address of a proxy.
+    /// Warns if the address that is counted is a proxy's.
     fn check_proxy(&self, limiter: &str, parts: &Parts) {
         let mut names = FORWARDING.into_iter();
         let header = names.find(|name| parts.headers.contains_key(name));
@@ -110,7 +110,7 @@ impl MisconfigurationChecks {
         value.is_some_and(|value| self.forwarded.add(peer.to_canonical(), &value))
     }
 
-    /// Warns if no request has the route that `key::path` counts by.
+    /// Warns if no request has the route that is counted by.
     fn check_route(&self, limiter: &str, parts: &Parts) {
         if self.has_route.load(Ordering::Relaxed) {
             return;
@@ -122,8 +122,8 @@ impl MisconfigurationChecks {
         {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "none of {REQUESTS} requests has a route for `key::path`: add the layer by `layer` or \
-                 `route_layer` of the axum router itself"
+                "none of {REQUESTS} requests has a matched path, which `key::path` reads: add the layer by \
+                 `layer` or `route_layer` of the axum router itself"
             );
         }
     }

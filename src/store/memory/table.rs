@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::MutexGuard;
-use super::locked::{Locked, Timed};
+use super::locked::{Guard, Locked};
 use super::shard::Shard;
 use crate::clock::Clock;
 use crate::key::Fingerprint;
@@ -14,7 +13,7 @@ const MIN_KEYS_PER_SHARD: usize = 1_024;
 const MAX_SHARDS: usize = 64;
 
 /// A locked shard.
-pub(super) type ShardGuard<'a> = MutexGuard<'a, Timed<Shard>>;
+pub(super) type ShardGuard<'a> = Guard<'a, Shard>;
 
 /// A bounded map from names to counters, in shards.
 #[derive(Debug)]

@@ -153,7 +153,11 @@ fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
             assert_eq!(charge(&other, "b", 1).await, Ok(true), "{algorithm:?}");
             assert_eq!(limiter.peek("a").await.unwrap().used(), 0, "{algorithm:?}");
             let decision = other.check("b").await.unwrap();
-            assert_eq!(decision.answer().scope(), CountScope::Own, "{algorithm:?}");
+            assert_eq!(
+                decision.view().answer().scope(),
+                CountScope::Own,
+                "{algorithm:?}"
+            );
         });
     }
 }

@@ -397,6 +397,33 @@ impl RedisStore {
         let client = self.shared.client.clone();
         StoreFuture::boxed(async move { client.within_deadline(call).await })
     }
+
+    /// Returns the text of the script that decides checks, as Redis gets it.
+    ///
+    /// To review what runs in Redis, and to find the line that an error of a script names: Redis counts
+    /// the lines of this text. It is joined from several files, and a line such as
+    /// `-- lua/sliding_log.lua` precedes each of them. The example `script` prints it with numbers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::RedisStore;
+    ///
+    /// // Redis says: "user_script:7: attempt to …".
+    /// let line = RedisStore::script().lines().nth(7 - 1);
+    /// assert!(line.is_some());
+    /// ```
+    #[must_use]
+    pub fn script() -> &'static str {
+        let [(_, decide), ..] = Scripts::texts();
+        decide
+    }
+
+    /// Returns the texts of all scripts by name: first [`decide`](Self::script), then `refund` and
+    /// `credit`, which return units, then `block` and `blocked`, which keep the list of blocked keys.
+    pub fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
+        Scripts::texts().into_iter()
+    }
 }
 
 /// Builds the circuit breaker: one for a single server, or one for each range of slots of a

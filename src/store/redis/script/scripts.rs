@@ -4,7 +4,19 @@ use std::sync::{Arc, LazyLock};
 
 use redis::{Arg, Cmd, RedisWrite};
 
-const CLOCK: &str = include_str!("../../../../lua/clock.lua");
+/// The text of a file in `lua/`.
+macro_rules! file {
+    ($name:literal) => {
+        include_str!(concat!("../../../../lua/", $name, ".lua"))
+    };
+}
+
+/// The text of a file behind a line with its path, by which a reader of a script finds the file.
+macro_rules! marked {
+    ($name:literal) => {
+        concat!("-- lua/", $name, ".lua\n", file!($name))
+    };
+}
 
 /// Joins the files behind the clock. `modules` are common to the scripts of counts and become branches
 /// of one function `require`, since a function that a call does not use still takes a twentieth of a
@@ -19,32 +31,28 @@ macro_rules! files {
         /// The files by name.
         #[cfg(test)]
         const FILES: &[(&str, &str)] = &[
-            ("clock", CLOCK),
-            $(($module, include_str!(concat!("../../../../lua/", $module, ".lua"))),)*
-            ($decide, DECIDE),
-            ($decide_all, DECIDE_ALL),
-            ($refund, REFUND),
-            ($credit, CREDIT),
-            ($block, BLOCK),
-            ($blocked, BLOCKED),
+            ("clock", file!("clock")),
+            $(($module, file!($module)),)*
+            ($decide, file!($decide)),
+            ($decide_all, file!($decide_all)),
+            ($refund, file!($refund)),
+            ($credit, file!($credit)),
+            ($block, file!($block)),
+            ($blocked, file!($blocked)),
         ];
 
+        const CLOCK: &str = marked!("clock");
         const MODULES: &str = concat!(
             "local function require(name)\n",
-            $(
-                "if name == '", $module, "' then\n",
-                include_str!(concat!("../../../../lua/", $module, ".lua")),
-                "end\n",
-            )*
+            $("if name == '", $module, "' then\n", marked!($module), "end\n",)*
             "end\n",
         );
-        const DECIDE: &str = include_str!(concat!("../../../../lua/", $decide, ".lua"));
-        const DECIDE_ALL: &str =
-            include_str!(concat!("../../../../lua/", $decide_all, ".lua"));
-        const REFUND: &str = include_str!(concat!("../../../../lua/", $refund, ".lua"));
-        const CREDIT: &str = include_str!(concat!("../../../../lua/", $credit, ".lua"));
-        const BLOCK: &str = include_str!(concat!("../../../../lua/", $block, ".lua"));
-        const BLOCKED: &str = include_str!(concat!("../../../../lua/", $blocked, ".lua"));
+        const DECIDE: &str = marked!($decide);
+        const DECIDE_ALL: &str = marked!($decide_all);
+        const REFUND: &str = marked!($refund);
+        const CREDIT: &str = marked!($credit);
+        const BLOCK: &str = marked!($block);
+        const BLOCKED: &str = marked!($blocked);
     };
 }
 
@@ -56,6 +64,8 @@ files!(
     ends: "decide" "decide_all" "refund" "credit";
     alone: "block" "blocked"
 );
+
+static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
 
 /// The scripts of a store.
 #[derive(Debug)]
@@ -77,9 +87,27 @@ pub(crate) struct Scripts {
 impl Scripts {
     /// Returns the scripts that all stores share.
     pub(crate) fn shared() -> Arc<Self> {
-        static SCRIPTS: LazyLock<Arc<Scripts>> =
-            LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
-        Arc::clone(&SCRIPTS)
+        Arc::clone(&SHARED)
+    }
+
+    /// Returns the texts of the shared scripts by name, first that of `decide`.
+    pub(crate) fn texts() -> [(&'static str, &'static str); 6] {
+        let Self {
+            decide,
+            decide_all,
+            refund,
+            credit,
+            block,
+            blocked,
+        } = &**SHARED;
+        [
+            ("decide", &decide.text),
+            ("decide_all", &decide_all.text),
+            ("refund", &refund.text),
+            ("credit", &credit.text),
+            ("block", &block.text),
+            ("blocked", &blocked.text),
+        ]
     }
 
     /// Puts the same files behind another clock, for tests.
@@ -177,18 +205,9 @@ mod tests {
 
     #[test]
     fn the_scripts_are_ascii_and_have_no_shebang() {
-        let scripts = Scripts::shared();
-        let Scripts {
-            decide,
-            decide_all,
-            refund,
-            credit,
-            block,
-            blocked,
-        } = &*scripts;
-        for script in [decide, decide_all, refund, credit, block, blocked] {
-            assert!(script.text.is_ascii());
-            assert!(!script.text.starts_with("#!"));
+        for (_, text) in Scripts::texts() {
+            assert!(text.is_ascii());
+            assert!(!text.starts_with("#!"));
         }
     }
 }

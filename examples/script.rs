@@ -1,0 +1,27 @@
+//! Prints the script that decides checks in Redis: `cargo run --example script -- --numbered`
+//!
+//! Numbers are those in errors of Redis: `user_script:123:` is line 123. Another script is named as an
+//! argument: `refund`, `credit`, `block` or `blocked`.
+
+use std::env;
+use std::process::ExitCode;
+
+use tollgate::RedisStore;
+
+fn main() -> ExitCode {
+    let (options, names): (Vec<_>, Vec<_>) =
+        env::args().skip(1).partition(|arg| arg == "--numbered");
+    let name = names.first().map_or("decide", String::as_str);
+    let Some((_, text)) = RedisStore::scripts().find(|(script, _)| *script == name) else {
+        eprintln!("script: no script is called {name}");
+        return ExitCode::FAILURE;
+    };
+    if options.is_empty() {
+        print!("{text}");
+    } else {
+        for (number, line) in (1..).zip(text.lines()) {
+            println!("{number:4}  {line}");
+        }
+    }
+    ExitCode::SUCCESS
+}
