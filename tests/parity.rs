@@ -216,7 +216,7 @@ impl Pair {
                 assert_eq!(decision.retry_after(), in_memory.retry_after(), "{context}");
                 // Redis would have said so, too; and the memory has trimmed what has expired, which a
                 // clock that is set back would show.
-                let asking = self.time.redis.clone().refusal_cache(Duration::ZERO);
+                let asking = self.time.redis.fork().refusal_cache(Duration::ZERO);
                 let asking = RateLimiter::new(asking, plans(self.algorithm).swap_remove(plan));
                 let asked = self.runtime.block_on(asking.check_n(key, cost));
                 assert_eq!(said, fields(&asked), "{context}, asked");

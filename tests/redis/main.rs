@@ -22,6 +22,7 @@ mod refusal_cache;
 mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod settings;
 #[cfg(feature = "tls")]
 mod tls;
 mod work;

@@ -11,6 +11,7 @@ pub mod doctor;
 mod protocol;
 mod redis_store;
 mod script;
+mod settings;
 #[cfg(test)]
 #[path = "../../../tests/support/redis_server.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::num::{NonZeroU16, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +16,6 @@ use super::script::Scripts;
 use super::topology::{BREAKERS, Topology};
 use super::url;
 use crate::clock::Clock;
-#[cfg(feature = "test-util")]
-use crate::clock::TestClock;
 use crate::decision::{Answer, StoreId};
 use crate::error::{ConfigError, Error};
 use crate::store::block_list::BlockList;
@@ -34,15 +31,20 @@ use crate::telemetry::StoreMeter;
 /// for people to notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
-/// The longest deadline: as good as none, and can still be added to the current time.
-const MAX_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
-
 /// A store in Redis. Counts are exact over all processes that share it.
 ///
 /// Each check is decided by one Lua script. Redis runs it as one atomic step and by its own clock;
 /// the clocks of clients do not matter. Cloning is cheap, and clones share their connections.
 ///
 /// Runs on Redis 6.0 and later, and on Valkey.
+///
+/// # Settings
+///
+/// Settings follow [`open`](Self::open) or [`with_connection`](Self::with_connection), before the store is
+/// cloned or given to a limiter. Later, its handles would no longer be one store: a handle on which a setting
+/// is changed then fails each call with an error of kind
+/// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured). For another setting beside the first, such as
+/// a longer deadline for one route, change it on a [fork](Self::fork).
 ///
 /// # Load on Redis
 ///
@@ -165,17 +167,19 @@ pub(super) struct Shared {
     /// The copy in this process of the list in Redis.
     block_list: BlockList,
     shared_block_list: Arc<SharedBlockList>,
-    settings: Settings,
+    pub(super) settings: Settings,
+    /// The error of each call, if a setting was changed while the store was in use.
+    pub(super) misuse: Option<Error>,
 }
 
 #[derive(Clone, Debug)]
-struct Settings {
-    refusal_max_age: Duration,
-    block_list_refresh: Duration,
-    batches: bool,
-    fallback_keys: usize,
+pub(super) struct Settings {
+    pub(super) refusal_max_age: Duration,
+    pub(super) block_list_refresh: Duration,
+    pub(super) batches: bool,
+    pub(super) fallback_keys: usize,
     /// The clock of this process.
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 impl RedisStore {
@@ -229,10 +233,10 @@ impl RedisStore {
             fallback_keys: DEFAULT_MAX_KEYS,
             clock: Clock::monotonic(),
         };
-        Self::build(client, settings)
+        Self::build(client, settings, None)
     }
 
-    fn build(mut client: Client, settings: Settings) -> Self {
+    pub(super) fn build(mut client: Client, settings: Settings, misuse: Option<Error>) -> Self {
         client.meter = client.meter.same_name();
         let clock = &settings.clock;
         let refusal_cache = RefusalCache::new()
@@ -259,122 +263,9 @@ impl RedisStore {
                 block_list,
                 shared_block_list,
                 settings,
+                misuse,
             }),
         }
-    }
-
-    /// Builds a store with changed settings, on the same connections if the settings allow that.
-    fn with(&self, change: impl FnOnce(&mut Client, &mut Settings)) -> Self {
-        let mut client = self.shared.client.clone();
-        let mut settings = self.shared.settings.clone();
-        change(&mut client, &mut settings);
-        Self::build(client, settings)
-    }
-
-    /// Sets the name of the store in metrics. The default is its address; for Sentinel and Cluster,
-    /// the list of addresses in the URL.
-    #[must_use]
-    pub fn named(self, store: &str) -> Self {
-        self.with(|client, _| client.meter = StoreMeter::new(store))
-    }
-
-    /// Sets the prefix of every stored key; the default is `tollgate`. Use it to separate services
-    /// that share a server.
-    #[must_use]
-    pub fn prefix(self, prefix: &str) -> Self {
-        self.with(|client, _| client.names = client.names.clone().with_prefix(prefix))
-    }
-
-    /// Groups the keys under this many hash tags. By default, each key has a hash tag to itself.
-    ///
-    /// Use this on Redis Cluster, where one call serves one slot only: keys with the same tag share
-    /// a slot, so their checks share calls. Choose several times as many tags as masters, for
-    /// example 16 times, so that each master has about as many. With fewer tags, more checks share
-    /// a call. Keys are then stored as `prefix:v1:{7}:limiter,key:log:window`. Every process must
-    /// use the same number: another number starts all counts anew.
-    #[must_use]
-    pub fn hash_tags(self, tags: NonZeroU16) -> Self {
-        self.with(|client, _| client.names = client.names.clone().with_hash_tags(tags))
-    }
-
-    /// Sets the deadline of a check, which includes connecting and waiting in the queue; the
-    /// default is 100 ms. A check that takes longer is an [`Error`] of kind
-    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
-    ///
-    /// Stores with different deadlines share their connections, except to a cluster.
-    #[must_use]
-    pub fn deadline(self, deadline: Duration) -> Self {
-        self.with(|client, _| {
-            client.deadline = deadline.min(MAX_DEADLINE);
-            client.connections = client.connections.with_deadline(client.deadline);
-        })
-    }
-
-    /// Sets the number of connections of each tokio runtime; the default is one.
-    ///
-    /// With fewer connections, more checks share a call, which spares Redis. Use more if the
-    /// network to Redis is slow or loses packets: replies arrive in the order of the calls, so one
-    /// lost packet or one slow call delays all calls on its connection. The checks of one key
-    /// always use the same connection. A connection of the application stays the only one.
-    #[must_use]
-    pub fn connections(self, count: NonZeroUsize) -> Self {
-        self.with(|client, _| {
-            client.connections = Arc::new(client.connections.with_count(count));
-        })
-    }
-
-    /// Sets the longest time for which this process remembers a refusal and repeats it without
-    /// asking Redis; the default is one second. Zero turns the cache off.
-    ///
-    /// A refusal is remembered for 0.8 of its wait, by the clock of this process, and so never for
-    /// longer than Redis would refuse. That holds even while chrony slews this clock and the
-    /// server's by 8.3 %, its maximum rate, in opposite directions. A reset, refund, credit or
-    /// raised limit by **another** store, in this process or elsewhere, and a jump of the server's
-    /// clock are noticed when the refusal expires.
-    ///
-    /// Clones are one store. A store with a changed setting, such as another deadline, is another
-    /// one.
-    #[must_use]
-    pub fn refusal_cache(self, at_most: Duration) -> Self {
-        self.with(|_, settings| settings.refusal_max_age = at_most)
-    }
-
-    /// Sets how often this process looks for keys that another process has
-    /// [blocked](crate::Admin::block); the default is every second. Zero turns it off.
-    ///
-    /// The list is refreshed in the background, and only while checks come in: no check waits for
-    /// it. Redis replies with the version of the list, and with the list itself if the version has
-    /// changed.
-    #[must_use]
-    pub fn block_list_refresh(self, every: Duration) -> Self {
-        self.with(|_, settings| settings.block_list_refresh = every)
-    }
-
-    /// Sets whether checks that wait at the same time share a call, which is the default. Without
-    /// batches, each check is a call of its own, for comparison.
-    #[must_use]
-    pub fn batches(self, batches: bool) -> Self {
-        self.with(|_, settings| settings.batches = batches)
-    }
-
-    /// Sets the number of keys that this process counts at most while Redis fails; the default is
-    /// 100 000. Zero turns the fallback off. See
-    /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
-    #[must_use]
-    pub fn fallback_keys(self, keys: usize) -> Self {
-        self.with(|_, settings| settings.fallback_keys = keys)
-    }
-
-    /// Replaces both clocks: `clock` is Lua in front of the script that defines `now`, `local` is
-    /// the clock of this process.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_clock_source(self, clock: &str, local: TestClock) -> Self {
-        self.with(|client, settings| {
-            client.scripts = Arc::new(Scripts::with_clock(clock));
-            settings.clock = Clock::Test(local);
-        })
     }
 
     /// Checks that the server answers, by a PING.
@@ -383,6 +274,7 @@ impl RedisStore {
     ///
     /// Fails if the server does not answer within the deadline, or replies with an error.
     pub async fn ping(&self) -> Result<(), Error> {
+        self.verify_settings()?;
         let client = &self.shared.client;
         let ping = redis::cmd("PING");
         let reply = client.within_deadline(client.query(KEYLESS, &ping)).await;
@@ -394,8 +286,16 @@ impl RedisStore {
         &self,
         call: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> StoreFuture<T> {
+        if let Err(error) = self.verify_settings() {
+            return StoreFuture::ready(Err(error));
+        }
         let client = self.shared.client.clone();
         StoreFuture::boxed(async move { client.within_deadline(call).await })
+    }
+
+    /// Fails if a setting was changed while the store was in use.
+    fn verify_settings(&self) -> Result<(), Error> {
+        self.shared.misuse.clone().map_or(Ok(()), Err)
     }
 
     /// Returns the text of the script that decides checks, as Redis gets it.
@@ -451,9 +351,13 @@ impl Store for RedisStore {
             topology,
             batchers,
             settings,
+            misuse,
             ..
         } = &*self.shared;
-        let runtime = match current_runtime() {
+        let runtime = match misuse
+            .as_ref()
+            .map_or_else(current_runtime, |error| Err(error.clone()))
+        {
             Ok(runtime) => runtime,
             Err(error) => return StoreFuture::ready(Err(error)),
         };
@@ -469,7 +373,7 @@ impl Store for RedisStore {
 
     fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
         if checks.is_empty() {
-            return StoreFuture::ready(Ok(Vec::new()));
+            return StoreFuture::ready(self.verify_settings().map(|()| Vec::new()));
         }
         self.send(self.shared.client.decide_all(checks))
     }
@@ -492,6 +396,9 @@ impl Store for RedisStore {
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         let Self { shared } = self;
+        if let Err(error) = self.verify_settings() {
+            return StoreFuture::ready(Err(error));
+        }
         let block_list = shared.block_list.clone();
         shared.shared_block_list.block(block_list, block)
     }
@@ -521,6 +428,7 @@ impl fmt::Debug for RedisStore {
             block_list: _,
             shared_block_list: _,
             settings,
+            misuse: _,
         } = &*self.shared;
         f.debug_struct("RedisStore")
             .field("client", client)

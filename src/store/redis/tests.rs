@@ -354,8 +354,8 @@ async fn connections_to_a_cluster_are_made_for_the_deadline_of_their_store() {
     let (short, long) = (Duration::from_millis(20), Duration::from_secs(5));
     let two = NonZeroUsize::new(2).unwrap();
     let store = RedisStore::open("redis+cluster://127.0.0.1:1").unwrap();
-    let short_store = store.clone().deadline(short).connections(two);
-    let long_store = short_store.clone().deadline(long);
+    let short_store = store.fork().deadline(short).connections(two);
+    let long_store = short_store.fork().deadline(long);
     // Whichever connects first, and with other deadlines in between, as those of the doctor.
     let _ = short_store.doctor().await;
     assert_eq!(connection_deadline(&short_store), short);
@@ -367,7 +367,7 @@ async fn connections_to_a_cluster_are_made_for_the_deadline_of_their_store() {
 #[tokio::test]
 async fn stores_of_one_server_share_its_connection_whatever_their_deadlines() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
-    let other = store.clone().deadline(Duration::from_secs(5));
+    let other = store.fork().deadline(Duration::from_secs(5));
     let [one, other] = [&store, &other].map(|store| &store.shared.client.connections);
     assert!(Arc::ptr_eq(one, other));
 }
