@@ -110,8 +110,10 @@ pub use middleware::{
     Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, Plan, Promise, Quota, Quotas};
-pub use store::redis::doctor;
-pub use store::{MemoryStore, RedisStore, Store};
+pub use store::{MemoryStore, Store};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use store::{RedisStore, redis::doctor};
 pub use telemetry::RefusedKey;
 
 /// Runs the examples of the README as doctests.

@@ -28,6 +28,10 @@ pub struct StoreFuture<T = Answer> {
 enum State<T> {
     Ready(Result<T, Error>),
     Taken,
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "only the Redis store answers from another task")
+    )]
     Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
@@ -45,6 +49,7 @@ impl<T> StoreFuture<T> {
     }
 
     /// Creates the future of an answer that another task sends, without a box.
+    #[cfg(feature = "redis")]
     pub(crate) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
         Self::new(State::Channel(answer))
     }

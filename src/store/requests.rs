@@ -68,6 +68,7 @@ impl Check<'_> {
 }
 
 /// A [`Check`] that outlives its caller's borrow.
+#[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCheck {
     limiter: Key,
@@ -76,6 +77,7 @@ pub(crate) struct OwnedCheck {
     cost: u32,
 }
 
+#[cfg(feature = "redis")]
 impl OwnedCheck {
     pub(crate) fn check(&self) -> Check<'_> {
         Check {
@@ -89,6 +91,7 @@ impl OwnedCheck {
     }
 }
 
+#[cfg(feature = "redis")]
 impl From<Check<'_>> for OwnedCheck {
     fn from(check: Check<'_>) -> Self {
         Self {

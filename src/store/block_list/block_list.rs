@@ -67,6 +67,7 @@ impl BlockList {
     ///
     /// `refresh` fetches the list and [replaces](Self::replace) this one. Checks start it at most once
     /// per `interval` and do not wait for it. An interval of zero turns that off.
+    #[cfg(feature = "redis")]
     pub(crate) fn shared(
         clock: Clock,
         interval: Duration,
@@ -169,6 +170,7 @@ impl BlockList {
     }
 
     /// Replaces the list by these limiters, keys, and times for which they stay blocked.
+    #[cfg(feature = "redis")]
     pub(crate) fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         let now = self.inner.clock.now();
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
@@ -255,6 +257,7 @@ struct Refresher {
 }
 
 impl Refresher {
+    #[cfg(feature = "redis")]
     fn new(
         interval: u64,
         refresh: impl Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync + 'static,

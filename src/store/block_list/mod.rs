@@ -4,4 +4,5 @@ mod block_list;
 mod filter;
 
 pub use block_list::BlockList;
+#[cfg(feature = "redis")]
 pub(super) use block_list::{RefreshTrigger, full};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::breaker::{Breaker, Permit, Transition};
 use super::settings::{Partitions, Settings};
+#[cfg(any(feature = "redis", feature = "test-util"))]
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
@@ -163,11 +164,13 @@ impl CircuitBreaker {
         self.clock(Clock::Test(clock))
     }
 
+    #[cfg(any(feature = "redis", feature = "test-util"))]
     pub(crate) fn clock(self, clock: Clock) -> Self {
         self.with(|settings| settings.clock = clock)
     }
 
     /// Sets the deadline of a store that enforces it itself.
+    #[cfg(feature = "redis")]
     pub(crate) fn deadline_enforced_by_store(self, deadline: Duration) -> Self {
         self.with(|settings| {
             settings.deadline = deadline;
@@ -188,6 +191,7 @@ impl CircuitBreaker {
     }
 
     /// Gives each of `count` partitions of the store a breaker of its own.
+    #[cfg(feature = "redis")]
     pub(crate) fn partitions(
         self,
         count: usize,
