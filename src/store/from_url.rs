@@ -76,6 +76,26 @@ mod tests {
     use super::*;
     use crate::error::ConfigErrorKind;
 
+    #[cfg(not(feature = "redis"))]
+    #[test]
+    fn without_redis_the_error_names_the_feature() {
+        assert!(from_url("memory:").is_ok());
+        for url in [
+            "redis://user:secret@127.0.0.1",
+            "valkeys://user:secret@127.0.0.1",
+            "redis+cluster://user:secret@a,b",
+            "unix:///tmp/redis.sock",
+            "secret:6379",
+        ] {
+            let error = from_url(url).err().unwrap();
+            assert_eq!(error.kind(), ConfigErrorKind::Url);
+            let text = error.to_string();
+            assert!(text.contains("enable the feature `redis`"), "{text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+
+    #[cfg(feature = "redis")]
     #[test]
     fn a_url_names_a_store() {
         for url in [
@@ -100,6 +120,7 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "redis")]
     #[test]
     fn a_malformed_url_is_an_error_that_shows_no_password() {
         for (url, rule) in [

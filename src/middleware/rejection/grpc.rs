@@ -308,7 +308,7 @@ mod tests {
         for reason in [refused(None), no_key(KeyErrorKind::Missing)] {
             let response = rejected(reason);
             assert_eq!(text(&response, &field::GRPC_RETRY_PUSHBACK), "-1");
-            assert!(!response.headers().contains_key(STATUS_DETAILS));
+            assert!(!response.headers().contains_key(field::GRPC_STATUS_DETAILS));
         }
     }
 

@@ -36,6 +36,10 @@ where
 /// Makes links to one deployment of Redis.
 pub(crate) enum Connector {
     /// The application has connected.
+    #[cfg_attr(
+        not(feature = "redis-1"),
+        expect(dead_code, reason = "made by `RedisStore::with_connection` only")
+    )]
     External(Arc<dyn ExternalConnection>),
     Server(Box<Server>),
     #[cfg(feature = "sentinel")]
