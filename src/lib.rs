@@ -69,7 +69,9 @@
 //! |---|---|---|
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
+//! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
 //! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::watching_it) | |
+//! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |
 //! | `serde` | [`Quota`], [`Quotas`] and [`Algorithm`] in configurations, as text or maps | |
