@@ -107,7 +107,10 @@ pub(super) fn lengthen_wait(rejection: &Rejection, wait: Duration, headers: &mut
 }
 
 fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
-    headers.insert(field::GRPC_RETRY_PUSHBACK, HeaderValue::from(pushback(wait)));
+    headers.insert(
+        field::GRPC_RETRY_PUSHBACK,
+        HeaderValue::from(pushback(wait)),
+    );
     let details = status_with_retry_info(code(rejection), &message(rejection), wait);
     if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(details)) {
         headers.insert(field::GRPC_STATUS_DETAILS, details);

@@ -36,7 +36,7 @@ use crate::telemetry::StoreMeter;
 /// circuit breaker.
 ///
 /// Errors of configuration and a full store never open it, because they are answers. A refusal that the
-/// [refusal cache](super::RefusalCache) repeats neither opens nor closes it.
+/// [refusal cache](crate::store::RefusalCache) repeats neither opens nor closes it.
 ///
 /// The [`FailurePolicy`](crate::FailurePolicy) of a limiter decides what becomes of a failed check.
 ///
