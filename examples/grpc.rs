@@ -1,4 +1,4 @@
-//! A service of gRPC with a limit, and what its client sees: `cargo run --example grpc`
+//! A service of gRPC with a limit, and what its client sees: `cargo run --example grpc --features grpc`
 //!
 //! Calls are counted by the API key in their metadata, and before that by address: nothing checks the keys
 //! here, and each made-up one would be a fresh quota. A client that is refused is told how long to wait,

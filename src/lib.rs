@@ -69,7 +69,9 @@
 //! |---|---|---|
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
+//! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
 //! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::watching_it) | |
+//! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |
 //! | `serde` | [`Quota`], [`Quotas`] and [`Algorithm`] in configurations, as text or maps | |
@@ -93,6 +95,8 @@ mod algorithm;
 mod clock;
 mod decision;
 mod error;
+// Its examples need these features; its pages are there without them.
+#[cfg(any(not(doctest), all(feature = "axum-08", feature = "redis")))]
 pub mod guide;
 pub mod key;
 mod limiter;
@@ -110,11 +114,13 @@ pub use middleware::{
     Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, Plan, Promise, Quota, Quotas};
-pub use store::redis::doctor;
-pub use store::{MemoryStore, RedisStore, Store};
+pub use store::{MemoryStore, Store};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use store::{RedisStore, redis::doctor};
 pub use telemetry::RefusedKey;
 
 /// Runs the examples of the README as doctests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "axum-08", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

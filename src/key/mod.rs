@@ -33,6 +33,7 @@
 //! let by_api_key = layer.clone().key(key::header("x-api-key").or(key::peer_ip()));
 //!
 //! // By tenant and route.
+//! # #[cfg(feature = "axum-08")]
 //! let by_route = layer.key((key::header("x-tenant-id"), key::path()));
 //! ```
 

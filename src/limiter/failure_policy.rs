@@ -26,6 +26,8 @@ use crate::telemetry::OutageLog;
 /// # Examples
 ///
 /// ```
+/// # #[cfg(feature = "redis")]
+/// # {
 /// use std::num::NonZeroU32;
 /// use tollgate::{FailurePolicy, Quota, RateLimitLayer, RateLimiter, RedisStore};
 ///
@@ -38,6 +40,7 @@ use crate::telemetry::OutageLog;
 /// let reports = RateLimiter::new(store, Quota::per_hour(100)).name("reports");
 /// let create = RateLimitLayer::from(reports.clone()).on_failure(FailurePolicy::closed());
 /// let list = RateLimitLayer::from(reports).on_failure(FailurePolicy::open());
+/// # }
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -382,6 +382,8 @@ impl RateLimitLayer {
     ///     .grpc();
     /// let server = tonic::transport::Server::builder().layer(limit);
     /// ```
+    #[cfg(feature = "grpc")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "grpc")))]
     pub fn grpc(self) -> Self {
         self.with(|config| config.grpc = true)
     }

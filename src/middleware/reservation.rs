@@ -25,6 +25,8 @@ use crate::error::{Error, ErrorKind};
 /// A language model: 1 000 tokens are charged before the call, the actual number after it:
 ///
 /// ```
+/// # #[cfg(feature = "axum-08")]
+/// # {
 /// use axum::{Router, routing::post};
 /// use tollgate::{MemoryStore, Quota, RateLimitLayer, Reservation};
 ///
@@ -40,6 +42,7 @@ use crate::error::{Error, ErrorKind};
 ///         .cost(|_| 1_000)
 ///         .reserve(),
 /// );
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Reservation(Arc<Inner>);

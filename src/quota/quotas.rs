@@ -116,6 +116,7 @@ impl Quotas {
 
     /// Returns each quota with the number of its stored count. The counts are numbered from 0, in the
     /// order of their first quota.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn with_counters(&self) -> impl ExactSizeIterator<Item = (&Quota, usize)> {
         self.list
             .iter()

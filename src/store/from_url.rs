@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::memory::MemoryStore;
+#[cfg(feature = "redis")]
 use super::redis::RedisStore;
 use super::store::Store;
 use crate::error::ConfigError;
@@ -12,13 +13,13 @@ use crate::error::ConfigError;
 /// | URL | store |
 /// |---|---|
 /// | `memory:` | [`MemoryStore::new`] |
-/// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`] |
-/// | `unix:///path/to/redis.sock` | [`RedisStore::open`] on a socket of this machine |
+/// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`]: feature `redis` |
+/// | `unix:///path/to/redis.sock` | the same on a socket of this machine |
 /// | `rediss://…` | the same over TLS: feature `tls` |
 /// | `redis+sentinel://host[:port],…/master[/database]` | the master that Sentinel names: feature `sentinel` |
 /// | `redis+cluster://host[:port],…` | the cluster of these nodes: feature `cluster` |
 ///
-/// [`RedisStore::open`] documents them. In each, `valkey` may replace `redis`.
+/// [`RedisStore::open`] documents those of Redis. In each, `valkey` may replace `redis`.
 ///
 /// # Errors
 ///
@@ -40,8 +41,23 @@ pub fn from_url(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
             "memory:…",
             "the memory store takes no address, use `memory:`",
         )),
-        _ => Ok(Arc::new(RedisStore::open(url)?)),
+        _ => redis(url),
     }
+}
+
+#[cfg(feature = "redis")]
+fn redis(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
+    Ok(Arc::new(RedisStore::open(url)?))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
+    // Without a `//`, the text before the first colon may be a password.
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    Err(ConfigError::url(
+        &format!("{scheme}…"),
+        "this build supports only `memory:`; for Redis, enable the feature `redis`",
+    ))
 }
 
 /// Splits a URL into its scheme and the rest.
@@ -60,6 +76,26 @@ mod tests {
     use super::*;
     use crate::error::ConfigErrorKind;
 
+    #[cfg(not(feature = "redis"))]
+    #[test]
+    fn without_redis_the_error_names_the_feature() {
+        assert!(from_url("memory:").is_ok());
+        for url in [
+            "redis://user:secret@127.0.0.1",
+            "valkeys://user:secret@127.0.0.1",
+            "redis+cluster://user:secret@a,b",
+            "unix:///tmp/redis.sock",
+            "secret:6379",
+        ] {
+            let error = from_url(url).err().unwrap();
+            assert_eq!(error.kind(), ConfigErrorKind::Url);
+            let text = error.to_string();
+            assert!(text.contains("enable the feature `redis`"), "{text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+
+    #[cfg(feature = "redis")]
     #[test]
     fn a_url_names_a_store() {
         for url in [
@@ -84,6 +120,7 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "redis")]
     #[test]
     fn a_malformed_url_is_an_error_that_shows_no_password() {
         for (url, rule) in [

@@ -32,6 +32,10 @@ pub struct StoreFuture<T = Answer> {
 enum State<T> {
     /// `None` once the future is done.
     Ready(Option<Result<T, Error>>),
+    #[cfg_attr(
+        not(any(feature = "redis", test)),
+        expect(dead_code, reason = "only the Redis store answers from another task")
+    )]
     Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
@@ -49,6 +53,7 @@ impl<T> StoreFuture<T> {
     }
 
     /// Creates the future of an answer that another task sends, without a box.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
         Self::new(State::Channel(answer))
     }

@@ -12,6 +12,7 @@ mod from_url;
 mod future;
 mod memory;
 mod protected_store;
+#[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod refusal_cache;
 mod requests;
@@ -30,6 +31,8 @@ pub use from_url::from_url;
 pub use future::StoreFuture;
 pub use memory::MemoryStore;
 pub(crate) use protected_store::ProtectedStore;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;
 pub use refusal_cache::RefusalCache;
 pub(crate) use requests::Subject;

@@ -187,6 +187,7 @@ impl RefusalCache {
         self.clock(Clock::Test(clock))
     }
 
+    #[cfg(any(feature = "redis", feature = "test-util"))]
     pub(super) fn clock(self, clock: Clock) -> Self {
         self.with(|settings| settings.clock = clock)
     }

@@ -81,6 +81,7 @@ impl<'a> Check<'a> {
 }
 
 /// A [`Check`] that outlives its caller's borrow.
+#[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCheck {
     limiter: Key,
@@ -89,6 +90,7 @@ pub(crate) struct OwnedCheck {
     cost: u32,
 }
 
+#[cfg(feature = "redis")]
 impl OwnedCheck {
     pub(crate) fn check(&self) -> Check<'_> {
         Check {
@@ -102,6 +104,7 @@ impl OwnedCheck {
     }
 }
 
+#[cfg(feature = "redis")]
 impl From<Check<'_>> for OwnedCheck {
     fn from(check: Check<'_>) -> Self {
         Self {

@@ -1,8 +1,10 @@
 //! What several tests need: a Redis of their own.
 #![allow(dead_code, reason = "each test uses a part")]
 
+#[cfg(feature = "redis")]
 pub(crate) mod calls;
 pub(crate) mod cluster;
+#[cfg(feature = "redis")]
 pub(crate) mod costs;
 pub(crate) mod example;
 pub(crate) mod log;
@@ -15,7 +17,7 @@ pub(crate) mod relay;
 pub(crate) mod request;
 pub(crate) mod sentinel;
 pub(crate) mod served;
-#[cfg(feature = "test-util")]
+#[cfg(all(feature = "redis", feature = "test-util"))]
 pub(crate) mod test_time;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
@@ -23,9 +25,12 @@ pub(crate) mod watched;
 
 use std::time::{Duration, Instant};
 
-use tollgate::{Decision, RateLimiter, RedisStore};
+#[cfg(feature = "redis")]
+use tollgate::RedisStore;
+use tollgate::{Decision, RateLimiter};
 
 /// A store on a server, patient with a slow machine.
+#[cfg(feature = "redis")]
 pub(crate) fn store_on(server: &redis_server::RedisServer) -> RedisStore {
     RedisStore::open(&server.url())
         .expect("a URL")

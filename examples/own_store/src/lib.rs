@@ -62,6 +62,10 @@ impl SqliteStore {
     /// # Errors
     ///
     /// When the file cannot be opened, or is not a database.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this store owns a clock: the one that all processes of the machine share"
+    )]
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_at(path, || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);

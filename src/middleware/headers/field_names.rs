@@ -17,3 +17,11 @@ pub(in crate::middleware) const LIMIT: HeaderName = HeaderName::from_static("rat
 pub(in crate::middleware) const REMAINING: HeaderName =
     HeaderName::from_static("ratelimit-remaining");
 pub(in crate::middleware) const RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+
+/// gRPC writes them as trailers, which a response without a body has among its headers.
+pub(in crate::middleware) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(in crate::middleware) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(in crate::middleware) const GRPC_STATUS_DETAILS: HeaderName =
+    HeaderName::from_static("grpc-status-details-bin");
+pub(in crate::middleware) const GRPC_RETRY_PUSHBACK: HeaderName =
+    HeaderName::from_static("grpc-retry-pushback-ms");

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
+use http::{HeaderMap, HeaderValue, Method, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::encoding;
 
@@ -18,13 +18,7 @@ use super::rejection::{Rejection, RejectionReason};
 use super::text::message;
 use crate::error::ErrorKind;
 use crate::key::KeyErrorKind;
-
-pub(in crate::middleware) const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-pub(in crate::middleware) const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-pub(in crate::middleware) const STATUS_DETAILS: HeaderName =
-    HeaderName::from_static("grpc-status-details-bin");
-pub(in crate::middleware) const RETRY_PUSHBACK: HeaderName =
-    HeaderName::from_static("grpc-retry-pushback-ms");
+use crate::middleware::headers::field_names as field;
 
 /// The headers of a response.
 const HEADERS: usize = 5;
@@ -88,15 +82,15 @@ impl Grpc {
         headers.reserve(HEADERS);
         let content_type = HeaderValue::from_static(self.content_type());
         headers.insert(CONTENT_TYPE, content_type);
-        headers.insert(STATUS, HeaderValue::from(code(rejection)));
+        headers.insert(field::GRPC_STATUS, HeaderValue::from(code(rejection)));
         let message = utf8_percent_encode(&message(rejection), ENCODED).to_string();
         if let Ok(message) = HeaderValue::try_from(message) {
-            headers.insert(MESSAGE, message);
+            headers.insert(field::GRPC_MESSAGE, message);
         }
         match rejection.retry_after() {
             Some(wait) => insert_wait(rejection, wait, headers),
             None => {
-                headers.insert(RETRY_PUSHBACK, DO_NOT_RETRY);
+                headers.insert(field::GRPC_RETRY_PUSHBACK, DO_NOT_RETRY);
             }
         }
         response
@@ -105,7 +99,7 @@ impl Grpc {
 
 /// Lengthens the wait in a gRPC response that has one.
 pub(super) fn lengthen_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
-    let inner = headers.get(RETRY_PUSHBACK);
+    let inner = headers.get(field::GRPC_RETRY_PUSHBACK);
     let inner = inner.and_then(|inner| inner.to_str().ok()?.parse::<i32>().ok());
     if inner.is_some_and(|inner| (0..pushback(wait)).contains(&inner)) {
         insert_wait(rejection, wait, headers);
@@ -113,10 +107,13 @@ pub(super) fn lengthen_wait(rejection: &Rejection, wait: Duration, headers: &mut
 }
 
 fn insert_wait(rejection: &Rejection, wait: Duration, headers: &mut HeaderMap) {
-    headers.insert(RETRY_PUSHBACK, HeaderValue::from(pushback(wait)));
+    headers.insert(
+        field::GRPC_RETRY_PUSHBACK,
+        HeaderValue::from(pushback(wait)),
+    );
     let details = status_with_retry_info(code(rejection), &message(rejection), wait);
     if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(details)) {
-        headers.insert(STATUS_DETAILS, details);
+        headers.insert(field::GRPC_STATUS_DETAILS, details);
     }
 }
 
@@ -215,7 +212,7 @@ mod tests {
     }
 
     fn status_details(response: &Response<Bytes>) -> Status {
-        let details = text(response, &STATUS_DETAILS);
+        let details = text(response, &field::GRPC_STATUS_DETAILS);
         let details = STANDARD_NO_PAD.decode(details).unwrap();
         Status::decode(&*details).unwrap()
     }
@@ -265,9 +262,9 @@ mod tests {
             let response = grpc.reject(&Rejection::new(&"search".into(), reason));
             assert_eq!(response.status(), StatusCode::OK);
             assert_eq!(text(&response, &CONTENT_TYPE), content_type);
-            assert_eq!(text(&response, &STATUS), "8");
-            assert_eq!(text(&response, &MESSAGE), "rate limit exceeded");
-            assert_eq!(text(&response, &RETRY_PUSHBACK), "3000");
+            assert_eq!(text(&response, &field::GRPC_STATUS), "8");
+            assert_eq!(text(&response, &field::GRPC_MESSAGE), "rate limit exceeded");
+            assert_eq!(text(&response, &field::GRPC_RETRY_PUSHBACK), "3000");
             let body =
                 ResponseBody::<http_body_util::Empty<Bytes>>::rejection(response.into_body());
             assert!(body.is_end_stream());
@@ -287,7 +284,7 @@ mod tests {
             (failed(ErrorKind::Timeout), "14"),
         ] {
             assert_eq!(
-                text(&rejected(reason.clone()), &STATUS),
+                text(&rejected(reason.clone()), &field::GRPC_STATUS),
                 expected,
                 "{reason:?}"
             );
@@ -298,13 +295,13 @@ mod tests {
     fn a_message_is_percent_encoded() {
         let response = rejected(no_key(KeyErrorKind::Missing));
         assert_eq!(
-            text(&response, &MESSAGE),
+            text(&response, &field::GRPC_MESSAGE),
             "cannot tell who the request is from: no `x-tenant` of 100 %25"
         );
         let error = KeyError::new(KeyErrorKind::Missing, "kein Schlüssel\n");
         let response = rejected(RejectionReason::NoKey(error));
         assert_eq!(
-            text(&response, &MESSAGE),
+            text(&response, &field::GRPC_MESSAGE),
             "cannot tell who the request is from: kein Schl%C3%BCssel"
         );
     }
@@ -313,8 +310,8 @@ mod tests {
     fn where_no_wait_helps_a_client_does_not_retry() {
         for reason in [refused(None), no_key(KeyErrorKind::Missing)] {
             let response = rejected(reason);
-            assert_eq!(text(&response, &RETRY_PUSHBACK), "-1");
-            assert!(!response.headers().contains_key(STATUS_DETAILS));
+            assert_eq!(text(&response, &field::GRPC_RETRY_PUSHBACK), "-1");
+            assert!(!response.headers().contains_key(field::GRPC_STATUS_DETAILS));
         }
     }
 
@@ -324,7 +321,7 @@ mod tests {
             let wait = Duration::from_micros(micros);
             let response = rejected(refused(Some(wait)));
 
-            let pushback: i32 = text(&response, &RETRY_PUSHBACK).parse().unwrap();
+            let pushback: i32 = text(&response, &field::GRPC_RETRY_PUSHBACK).parse().unwrap();
             let exact = micros.div_ceil(1_000);
             prop_assert_eq!(pushback, i32::try_from(exact).unwrap_or(i32::MAX));
 

@@ -3,7 +3,8 @@
 //! This room knows `headers`, and nothing else of the middleware.
 
 mod finish;
-pub(super) mod grpc;
+#[cfg_attr(not(feature = "grpc"), path = "without_grpc.rs")]
+mod grpc;
 mod problem_json;
 mod rejection;
 mod text;

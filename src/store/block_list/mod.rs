@@ -3,5 +3,6 @@
 mod block_list;
 mod filter;
 
+#[cfg(feature = "redis")]
 pub(super) use block_list::full;
 pub use block_list::{BlockList, RefreshTrigger};

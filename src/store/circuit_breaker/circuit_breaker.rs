@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::breaker::{Breaker, Permit, Transition};
 use super::settings::{Partitions, Settings};
+#[cfg(any(feature = "redis", feature = "test-util"))]
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
@@ -34,7 +35,7 @@ use crate::telemetry::StoreMeter;
 /// circuit breaker.
 ///
 /// Errors of configuration and a full store never open it, because they are answers. A refusal that the
-/// [refusal cache](super::RefusalCache) repeats neither opens nor closes it.
+/// [refusal cache](crate::store::RefusalCache) repeats neither opens nor closes it.
 ///
 /// The [`FailurePolicy`](crate::FailurePolicy) of a limiter decides what becomes of a failed check.
 ///
@@ -167,11 +168,13 @@ impl CircuitBreaker {
         self.clock(Clock::Test(clock))
     }
 
+    #[cfg(any(feature = "redis", feature = "test-util"))]
     pub(crate) fn clock(self, clock: Clock) -> Self {
         self.with(|settings| settings.clock = clock)
     }
 
     /// Sets the deadline of a store that enforces it itself.
+    #[cfg(feature = "redis")]
     pub(crate) fn deadline_enforced_by_store(self, deadline: Duration) -> Self {
         self.with(|settings| {
             settings.deadline = deadline;
@@ -192,6 +195,7 @@ impl CircuitBreaker {
     }
 
     /// Gives each of `count` partitions of the store a breaker of its own.
+    #[cfg(feature = "redis")]
     pub(crate) fn partitions(
         self,
         count: usize,

@@ -44,5 +44,6 @@ impl StoreMeter {
     pub(crate) fn record_breaker_closed(&self) {}
     pub(crate) fn record_keys(&self, _before: usize, _now: usize) {}
     pub(crate) fn record_refusals(&self, _count: impl FnOnce() -> usize) {}
+    #[cfg(feature = "redis")]
     pub(crate) fn record_batch(&self, _checks: u32) {}
 }

@@ -219,6 +219,10 @@ impl StoreMeter {
     }
 
     /// Records the number of checks in a call.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "only the Redis store sends batches")
+    )]
     pub(crate) fn record_batch(&self, checks: u32) {
         let key = || self.key(&BATCH_CHECKS, None);
         let batch = &self.0.batch;

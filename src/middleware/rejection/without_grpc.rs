@@ -1,0 +1,24 @@
+//! Stands in for `grpc.rs` in builds without that feature, where no layer answers in gRPC's form.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, Response};
+
+use super::rejection::Rejection;
+
+/// A variant of gRPC, of which there is none.
+pub(in crate::middleware) enum Grpc {}
+
+impl Grpc {
+    pub(in crate::middleware) fn of(_: &Parts) -> Option<Self> {
+        None
+    }
+
+    pub(in crate::middleware) fn reject(self, _: &Rejection) -> Response<Bytes> {
+        match self {}
+    }
+}
+
+pub(super) fn lengthen_wait(_: &Rejection, _: Duration, _: &mut HeaderMap) {}
