@@ -9,7 +9,7 @@ use support::redis_server::RedisServer;
 use support::test_time::TestTime;
 
 use tollgate::store::{
-    Answer, Check, Conformance, Counters, Outcome, Refund, Source, Store, StoreFuture, StoreId,
+    Answer, Check, Conformance, Counters, Refund, RuleOutcome, Source, Store, StoreFuture, StoreId,
     TestClock,
 };
 use tollgate::{Key, MemoryStore, Quota, Quotas, RedisStore};
@@ -79,7 +79,6 @@ struct Flawed {
 impl Flawed {
     fn decide(&self, check: Check<'_>) -> Answer {
         let name = (check.limiter().clone(), check.key().clone());
-        let now = self.clock.now_micros();
         let quotas: Quotas = match self.flaw {
             Flaw::Generous => {
                 let more = |quota: &Quota| {
@@ -99,15 +98,14 @@ impl Flawed {
                 .cloned()
                 .unwrap_or_default();
             std::thread::yield_now();
-            let answer = counters.check(check, Source::Other, now);
+            let answer = counters.check(check, Source::Other, self.clock.now_micros());
             self.counts.lock().unwrap().insert(name, counters);
             return answer;
         }
         let mut counts = self.counts.lock().unwrap();
-        counts
-            .entry(name)
-            .or_default()
-            .check(check, Source::Other, now)
+        let counters = counts.entry(name).or_default();
+        // Under the lock, so that times are in the order of the charges.
+        counters.check(check, Source::Other, self.clock.now_micros())
     }
 }
 
@@ -158,13 +156,13 @@ async fn broken_and_unsupported(flaw: Flaw) -> (Vec<String>, Vec<String>) {
     };
     let kit = Conformance::new(store).clock(move |step| clock.advance(step));
     let report = kit.run().await;
-    let rules = |is: fn(&Outcome) -> bool| {
+    let rules = |is: fn(&RuleOutcome) -> bool| {
         let rules = report.outcomes().filter(|(_, outcome)| is(outcome));
         rules.map(|(rule, _)| rule.to_owned()).collect()
     };
     (
-        rules(|outcome| matches!(outcome, Outcome::Failed(_))),
-        rules(|outcome| matches!(outcome, Outcome::Unsupported(_))),
+        rules(|outcome| matches!(outcome, RuleOutcome::Failed(_))),
+        rules(|outcome| matches!(outcome, RuleOutcome::Unsupported(_))),
     )
 }
 

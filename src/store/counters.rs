@@ -15,7 +15,8 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 /// [`MemoryStore`](crate::MemoryStore) and [`RedisStore`](crate::RedisStore), to the microsecond. With the
 /// feature `serde`, counters can be serialized in any format.
 ///
-/// `now` is the time of the store's clock in microseconds. Units that the clock has not reached count as
+/// `now` is the time of the store's clock in microseconds. Read it inside the lock or the transaction: an
+/// earlier reading looks like a clock that stepped back. Units that the clock has not reached count as
 /// charged now, so a clock that steps back neither frees units nor locks a key out.
 ///
 /// # Examples

@@ -40,7 +40,7 @@ pub use requests::{Block, Check, Credit, Refund, Reset};
 pub use store::Store;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use testing::{Checked, Conformance, Outcome, Report, TestStore};
+pub use testing::{Checked, Conformance, ConformanceReport, RuleOutcome, TestStore};
 
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -177,7 +177,7 @@ fn a_stepped_clock_locks_no_key_for_more_than_a_window_and_gives_at_most_one_quo
         let (server, skew) = skewed_server(directory.path());
         let remembering = patient(&server.url());
         let asking = remembering
-            .clone()
+            .fork()
             .prefix("asking")
             .refusal_cache(Duration::ZERO);
         let mut asking = PROMISES.map(|promise| Stepped::start(&asking, promise));

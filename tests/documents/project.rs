@@ -33,7 +33,12 @@ impl Project {
         command.args(["metadata", "--no-deps", "--format-version=1"]);
         let output = command.output().expect("cargo runs");
         let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let package = &metadata["packages"][0];
+        // The workspace has another package.
+        let packages = metadata["packages"].as_array().expect("a list");
+        let package = packages
+            .iter()
+            .find(|package| package["name"] == "tollgate");
+        let package = package.expect("the package tollgate");
         let texts = |value: &Value| -> Vec<String> {
             let values = value.as_array().into_iter().flatten();
             values

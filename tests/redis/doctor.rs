@@ -370,7 +370,7 @@ async fn a_hanging_server_is_reported_within_three_seconds() {
     let server = RedisServer::start();
     let store = RedisStore::open(&server.url()).unwrap();
     store
-        .clone()
+        .fork()
         .deadline(Duration::from_secs(10))
         .ping()
         .await

@@ -5,5 +5,5 @@ mod test_store;
 #[cfg(test)]
 mod tests;
 
-pub use conformance::{Conformance, Outcome, Report};
+pub use conformance::{Conformance, ConformanceReport, RuleOutcome};
 pub use test_store::{Checked, TestStore};

@@ -95,7 +95,7 @@ pub(super) use ensure;
 /// The result of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum RuleOutcome {
     /// The rule holds.
     Passed,
     /// The store answered with an error of kind [`ErrorKind::Unsupported`], which this text is.
@@ -106,8 +106,8 @@ pub enum Outcome {
 
 /// The results of a [`Conformance`] run, in the order of the rules.
 #[derive(Clone, Debug)]
-pub struct Report {
-    outcomes: Vec<(String, Outcome)>,
+pub struct ConformanceReport {
+    outcomes: Vec<(String, RuleOutcome)>,
 }
 
 /// A limiter, a key and quotas of one rule.
@@ -156,7 +156,7 @@ impl Conformance {
     ///
     /// Call it inside a tokio runtime with time enabled. Rules with threads start runtimes of their own,
     /// and block the calling thread meanwhile.
-    pub async fn run(self) -> Report {
+    pub async fn run(self) -> ConformanceReport {
         let kit = Arc::new(self);
         let mut outcomes = Vec::new();
         for (name, rule) in rules::RULES.iter().chain(returned_units::RULES) {
@@ -177,7 +177,7 @@ impl Conformance {
                 outcomes.push((name, outcome(rule(&kit, facts.algorithm))));
             }
         }
-        Report { outcomes }
+        ConformanceReport { outcomes }
     }
 
     /// Whether the store's clock stands still between two steps.
@@ -295,17 +295,17 @@ pub(super) type Rule = fn(&Conformance) -> RuleFuture<'_>;
 /// A rule that each algorithm keeps.
 pub(super) type AlgorithmRule = fn(&Conformance, Algorithm) -> RuleFuture<'_>;
 
-fn outcome(result: Result<(), Broken>) -> Outcome {
+fn outcome(result: Result<(), Broken>) -> RuleOutcome {
     match result {
-        Ok(()) => Outcome::Passed,
-        Err(Broken::Unsupported(text)) => Outcome::Unsupported(text),
-        Err(Broken::Failed(text)) => Outcome::Failed(text),
+        Ok(()) => RuleOutcome::Passed,
+        Err(Broken::Unsupported(text)) => RuleOutcome::Unsupported(text),
+        Err(Broken::Failed(text)) => RuleOutcome::Failed(text),
     }
 }
 
-impl Report {
+impl ConformanceReport {
     /// Returns each rule by its name, with its outcome.
-    pub fn outcomes(&self) -> impl Iterator<Item = (&str, &Outcome)> {
+    pub fn outcomes(&self) -> impl Iterator<Item = (&str, &RuleOutcome)> {
         let outcomes = self.outcomes.iter();
         outcomes.map(|(rule, outcome)| (rule.as_str(), outcome))
     }
@@ -316,7 +316,8 @@ impl Report {
     ///
     /// With the whole report, if a rule does not hold.
     pub fn assert_passed(&self) {
-        let failed = |(_, outcome): &(String, Outcome)| matches!(outcome, Outcome::Failed(_));
+        let failed =
+            |(_, outcome): &(String, RuleOutcome)| matches!(outcome, RuleOutcome::Failed(_));
         assert!(!self.outcomes.iter().any(failed), "{self}");
     }
 
@@ -327,19 +328,19 @@ impl Report {
     /// With the whole report, if a rule does not hold, or is about something that the store does not
     /// support.
     pub fn assert_complete(&self) {
-        let passed = |(_, outcome): &(String, Outcome)| *outcome == Outcome::Passed;
+        let passed = |(_, outcome): &(String, RuleOutcome)| *outcome == RuleOutcome::Passed;
         assert!(self.outcomes.iter().all(passed), "{self}");
     }
 }
 
 /// A line for each rule.
-impl fmt::Display for Report {
+impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (rule, outcome) in &self.outcomes {
             match outcome {
-                Outcome::Passed => writeln!(f, "passed       {rule}")?,
-                Outcome::Unsupported(text) => writeln!(f, "unsupported  {rule}: {text}")?,
-                Outcome::Failed(text) => writeln!(f, "FAILED       {rule}: {text}")?,
+                RuleOutcome::Passed => writeln!(f, "passed       {rule}")?,
+                RuleOutcome::Unsupported(text) => writeln!(f, "unsupported  {rule}: {text}")?,
+                RuleOutcome::Failed(text) => writeln!(f, "FAILED       {rule}: {text}")?,
             }
         }
         Ok(())

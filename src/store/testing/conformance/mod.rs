@@ -5,4 +5,4 @@ mod returned_units;
 mod rules;
 mod threads;
 
-pub use conformance::{Conformance, Outcome, Report};
+pub use conformance::{Conformance, ConformanceReport, RuleOutcome};
