@@ -21,7 +21,7 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///
 /// # Examples
 ///
-/// A store in the memory of a process, under one lock. `examples/own_store` is one in `SQLite`.
+/// A store in the memory of a process, under one lock. `examples/own_store` is one in SQLite.
 ///
 /// ```
 /// use std::collections::HashMap;

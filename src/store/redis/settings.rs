@@ -17,7 +17,7 @@ use crate::telemetry::StoreMeter;
 const MAX_DEADLINE: Duration = Duration::from_secs(366 * 86_400);
 
 impl RedisStore {
-    /// Changes a setting of a store that nobody else has yet.
+    /// Changes a setting of a store before it is shared.
     ///
     /// A store in use is left as it is: its handles would no longer be one store. The returned handle then
     /// fails each call, so that the misuse shows.

@@ -286,7 +286,7 @@ async fn too_large(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken
         let wait = refused.quotas().first().map(|quota| quota.retry_after());
         ensure!(
             wait == Some(None),
-            "a cost above the limit is told to wait: {wait:?}"
+            "a cost above the limit has a wait: {wait:?}"
         );
         let used = kit.used(&subject).await?;
         ensure!(used == 0, "{used} units used after a refusal");
