@@ -67,9 +67,9 @@ impl DecisionBuilder {
     }
 
     /// Returns the key and the cost, once the decision was started.
-    pub(crate) fn key_and_cost(&self) -> Option<(Key, u32)> {
+    pub(crate) fn key_and_cost(&self) -> Option<(&Key, u32)> {
         let charged = self.0.charged_key.as_ref()?;
-        Some((charged.key.clone(), self.0.cost))
+        Some((&charged.key, self.0.cost))
     }
 
     /// Returns the quotas of the check.

@@ -12,7 +12,7 @@ use crate::decision::{Answer, Decision, DecisionBuilder, DecisionView, QuotaAnsw
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
-use crate::store::{Check, StoreFuture, Subject};
+use crate::store::{Check, PendingAnswer, SendMark, StoreFuture, Subject};
 
 /// A check that was started.
 pub(crate) enum CheckProgress {
@@ -24,7 +24,7 @@ pub(crate) enum CheckProgress {
 /// A check that waits for its store.
 pub(crate) struct PendingCheck {
     builder: DecisionBuilder,
-    answer: StoreFuture,
+    answer: PendingAnswer,
 }
 
 /// The longest wait before a refused check is repeated: other callers may refund units, and a failed
@@ -186,20 +186,28 @@ impl RateLimiter {
     ) -> CheckProgress {
         let mut builder = DecisionBuilder::new();
         let (key, answer) = builder.start(quotas, cost, self.id, key);
-        let future = match answer_without_store(quotas, cost) {
-            Some(answer) => Some(StoreFuture::ready(answer)),
+        let pending: Option<PendingAnswer> = match answer_without_store(quotas, cost) {
+            Some(answer) => Some(StoreFuture::ready(answer).into()),
             None => {
                 let subject = self.subject(quotas, key);
                 match blocked_for(subject) {
                     None => self.store.check_in_place(Check { subject, cost }, answer),
-                    Some(left) => Some(StoreFuture::ready(Ok(blocked(quotas, cost, left)))),
+                    Some(left) => {
+                        let refusal = Ok(blocked(quotas, cost, left));
+                        Some(StoreFuture::ready(refusal).into())
+                    }
                 }
             }
         };
-        match future.map(StoreFuture::try_ready) {
-            None => CheckProgress::Done(self.conclude(builder)),
-            Some(Ok(answer)) => CheckProgress::Done(self.finish(builder, answer)),
-            Some(Err(answer)) => CheckProgress::Pending(PendingCheck { builder, answer }),
+        let Some(PendingAnswer { future, sent }) = pending else {
+            return CheckProgress::Done(self.conclude(builder));
+        };
+        match future.try_ready() {
+            Ok(answer) => CheckProgress::Done(self.finish(builder, sent, answer)),
+            Err(future) => {
+                let answer = PendingAnswer { future, sent };
+                CheckProgress::Pending(PendingCheck { builder, answer })
+            }
         }
     }
 
@@ -219,18 +227,25 @@ impl RateLimiter {
         check: &mut PendingCheck,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let answer = ready!(Pin::new(&mut check.answer).poll(cx));
-        Poll::Ready(self.finish(std::mem::take(&mut check.builder), answer))
+        let PendingCheck { builder, answer } = check;
+        let answered = ready!(Pin::new(&mut answer.future).poll(cx));
+        Poll::Ready(self.finish(std::mem::take(builder), answer.sent, answered))
     }
 
     /// Decides by the answer of the store, or by the failure policy if there is none.
     fn finish(
         &self,
         mut builder: DecisionBuilder,
+        sent: Option<SendMark>,
         answer: Result<Answer, Error>,
     ) -> Result<Decision, Error> {
         match answer {
             Ok(answer) => {
+                if let (Some(sent), Some((key, cost))) = (sent, builder.key_and_cost()) {
+                    let quotas = self.intern_quotas(builder.quota_list());
+                    let subject = self.subject(&quotas, key);
+                    self.store.remember(Check { subject, cost }, sent, &answer);
+                }
                 builder.set_answer(answer);
                 self.conclude(builder)
             }

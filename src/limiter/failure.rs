@@ -52,6 +52,7 @@ impl RateLimiter {
         let (Some(on_failure), Some((key, cost))) = (on_failure, builder.key_and_cost()) else {
             return Err(error);
         };
+        let key = key.clone();
         let quotas = self.intern_quotas(builder.quota_list());
         let action = on_failure.policy.action;
         let answered = match action {

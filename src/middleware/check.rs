@@ -20,6 +20,10 @@ use crate::quota::{Plan, Quotas};
 use crate::telemetry::OutcomeLabel;
 
 /// A started check.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each request that waits"
+)]
 pub(super) enum StartedCheck {
     /// Decided without waiting, as by a store in memory.
     Done(Outcome),

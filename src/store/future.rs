@@ -2,14 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
 use super::circuit_breaker::{CircuitBreaker, Operation};
-use super::refusal_cache::{Invalidation, SentCheck};
+use super::refusal_cache::Invalidation;
 use crate::decision::Answer;
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::telemetry::StoreMeter;
@@ -24,9 +23,8 @@ use crate::telemetry::StoreMeter;
 #[must_use = "a store may be asked only when its future is awaited"]
 pub struct StoreFuture<T = Answer> {
     state: State<T>,
-    /// Learns the outcome, or on drop that the caller gave up. Ready futures have none. In a box, because
-    /// a future is moved several times before it is polled.
-    recorder: Option<Box<OutcomeRecorder<T>>>,
+    /// Learns the outcome, or on drop that the caller gave up. Ready futures have none.
+    recorder: Option<OutcomeRecorder>,
 }
 
 enum State<T> {
@@ -67,9 +65,9 @@ impl<T> StoreFuture<T> {
     }
 
     /// Reports the outcome of this pending future.
-    pub(super) fn recorded_by(self, recorder: OutcomeRecorder<T>) -> Self {
+    pub(super) fn recorded_by(self, recorder: OutcomeRecorder) -> Self {
         Self {
-            recorder: Some(Box::new(recorder)),
+            recorder: Some(recorder),
             ..self
         }
     }
@@ -110,68 +108,50 @@ impl<T> Future for StoreFuture<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(self.poll_state(cx));
         if let Some(recorder) = self.recorder.take() {
-            recorder.record(&answer);
+            recorder.record(answer.as_ref().map(drop));
         }
         Poll::Ready(answer)
     }
 }
 
 /// Reports how a pending request ends: with an outcome, or, on drop, with a caller that gave up.
-pub(super) struct OutcomeRecorder<T> {
+pub(super) struct OutcomeRecorder {
     circuit_breaker: CircuitBreaker,
     partition: usize,
     operation: Operation,
     /// By the clock of the circuit breaker.
     started_at: u64,
-    cached: CachedRefusals,
-    /// Returns the answer if the request is a check.
-    answer: fn(&T) -> Option<&Answer>,
+    /// Ends remembered refusals when a request that returns units ends. Held for its Drop.
+    _invalidation: Option<Invalidation>,
     is_recorded: bool,
 }
 
-/// What a request means for the refusals that this process remembers.
-pub(super) enum CachedRefusals {
-    Untouched,
-    /// The answer may be one to remember, or ends what is remembered.
-    Learn(SentCheck),
-    /// The request returns units. Dropped when it ends.
-    Invalidate(#[expect(dead_code, reason = "held for its Drop")] Invalidation),
-}
-
-impl<T> OutcomeRecorder<T> {
+impl OutcomeRecorder {
     /// Creates the recorder of a request that starts now.
     pub(super) fn new(
         circuit_breaker: &CircuitBreaker,
         partition: usize,
         operation: Operation,
-        cached: CachedRefusals,
-        answer: fn(&T) -> Option<&Answer>,
+        invalidation: Option<Invalidation>,
     ) -> Self {
         Self {
             circuit_breaker: circuit_breaker.clone(),
             partition,
             operation,
             started_at: circuit_breaker.now(),
-            cached,
-            answer,
+            _invalidation: invalidation,
             is_recorded: false,
         }
     }
 
-    fn record(mut self, outcome: &Result<T, Error>) {
+    fn record(mut self, outcome: Result<(), &Error>) {
         self.is_recorded = true;
         self.circuit_breaker
-            .record(self.partition, self.operation, outcome.as_ref().map(drop));
-        let cached = mem::replace(&mut self.cached, CachedRefusals::Untouched);
-        if let CachedRefusals::Learn(sent) = cached
-            && let Some(answer) = outcome.as_ref().ok().and_then(self.answer)
-        {
-            sent.record(answer);
-        }
+            .record(self.partition, self.operation, outcome);
     }
 }
 
-impl<T> Drop for OutcomeRecorder<T> {
+impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         // Waits that callers cut short count as well: else a hanging store would look fast.
         if StoreMeter::IS_ENABLED && self.operation != Operation::Adjust {

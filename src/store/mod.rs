@@ -30,11 +30,12 @@ pub use counters::Counters;
 pub use from_url::from_url;
 pub use future::StoreFuture;
 pub use memory::MemoryStore;
-pub(crate) use protected_store::ProtectedStore;
+pub(crate) use protected_store::{PendingAnswer, ProtectedStore};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;
 pub use refusal_cache::RefusalCache;
+pub(crate) use refusal_cache::SendMark;
 pub(crate) use requests::Subject;
 pub use requests::{Block, Check, Credit, Refund, Reset};
 pub use store::Store;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::circuit_breaker::{CircuitBreaker, Operation, Permit};
-use super::future::{CachedRefusals, OutcomeRecorder, StoreFuture};
+use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
-use super::refusal_cache::{RefusalCache, SentCheck};
+use super::refusal_cache::{RefusalCache, SendMark};
 use super::requests::{Block, Check, Credit, Refund, Reset, Subject};
 use super::store::Store;
 use crate::decision::{Answer, Source, StoreId};
@@ -24,6 +24,19 @@ pub(crate) struct ProtectedStore {
     refusal_cache: Option<RefusalCache>,
     /// `None` if the store enforces its deadline itself.
     deadline: Option<Duration>,
+}
+
+/// An answer that has to be waited for, or that is not in its place.
+pub(crate) struct PendingAnswer {
+    pub(crate) future: StoreFuture,
+    /// The mark to [remember](ProtectedStore::remember) the answer with.
+    pub(crate) sent: Option<SendMark>,
+}
+
+impl From<StoreFuture> for PendingAnswer {
+    fn from(future: StoreFuture) -> Self {
+        Self { future, sent: None }
+    }
 }
 
 impl ProtectedStore {
@@ -49,24 +62,25 @@ impl ProtectedStore {
         &self,
         check: Check<'_>,
         answer: &mut Answer,
-    ) -> Option<StoreFuture> {
+    ) -> Option<PendingAnswer> {
         let (partition, permit) = self.circuit_breaker.permit(check.subject);
         match permit {
             Permit::Ask => {}
-            Permit::Probe => return Some(self.probe(check, partition)),
-            Permit::Refuse => return Some(self.refuse(partition)),
+            Permit::Probe => return Some(self.probe(check, partition).into()),
+            Permit::Refuse => return Some(self.refuse(partition).into()),
         }
         if let Some(cache) = &self.refusal_cache {
             return self.check_remembering(cache, check, partition, answer);
         }
         if let Some(future) = self.store.check_in_place(check, answer) {
-            return Some(self.protect_check(future, partition, Operation::Check, None));
+            let future = self.protect_check(future, partition, Operation::Check);
+            return Some(future.into());
         }
         self.circuit_breaker.record_success(partition);
         None
     }
 
-    /// Repeats a remembered refusal, or asks the store and remembers its refusal.
+    /// Repeats a remembered refusal, or asks the store.
     #[inline(never)]
     fn check_remembering(
         &self,
@@ -74,14 +88,22 @@ impl ProtectedStore {
         check: Check<'_>,
         partition: usize,
         answer: &mut Answer,
-    ) -> Option<StoreFuture> {
+    ) -> Option<PendingAnswer> {
         if let Some(refusal) = cache.get(check) {
             *answer = refusal;
             return None;
         }
-        let sent = cache.before_send(check);
+        let sent = Some(cache.before_send(check));
         let future = self.store.check(check);
-        Some(self.protect_check(future, partition, Operation::Check, sent))
+        let future = self.protect_check(future, partition, Operation::Check);
+        Some(PendingAnswer { future, sent })
+    }
+
+    /// Remembers the answer to a check if it is a refusal. An admission ends what is remembered.
+    pub(crate) fn remember(&self, check: Check<'_>, sent: SendMark, answer: &Answer) {
+        if let Some(cache) = &self.refusal_cache {
+            cache.record(check, sent, answer);
+        }
     }
 
     /// Sends the probe in the background, where no caller waits for it. Without a tokio runtime, the
@@ -90,10 +112,10 @@ impl ProtectedStore {
     fn probe(&self, check: Check<'_>, partition: usize) -> StoreFuture {
         let Ok(runtime) = Handle::try_current() else {
             let future = self.store.check(check);
-            return self.protect_check(future, partition, Operation::Probe, None);
+            return self.protect_check(future, partition, Operation::Probe);
         };
         let future = self.store.check(Check { cost: 0, ..check });
-        drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe, None)));
+        drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
         self.refuse(partition)
     }
 
@@ -102,33 +124,22 @@ impl ProtectedStore {
         StoreFuture::ready(Err(self.circuit_breaker.open_error(partition)))
     }
 
-    /// Bounds a check by the deadline, and reports its outcome to the circuit breaker and the refusal
-    /// cache.
+    /// Bounds a check by the deadline, and reports its outcome to the circuit breaker.
     fn protect_check(
         &self,
         future: StoreFuture,
         partition: usize,
         operation: Operation,
-        sent: Option<SentCheck>,
     ) -> StoreFuture {
         match future.try_ready() {
             Ok(answer) => {
                 let outcome = answer.as_ref().map(drop);
                 self.circuit_breaker.record(partition, operation, outcome);
-                if let (Some(sent), Ok(answer)) = (sent, &answer) {
-                    sent.record(answer);
-                }
                 StoreFuture::ready(answer)
             }
             Err(pending) => {
-                let cached = sent.map_or(CachedRefusals::Untouched, CachedRefusals::Learn);
-                let recorder = OutcomeRecorder::new(
-                    &self.circuit_breaker,
-                    partition,
-                    operation,
-                    cached,
-                    |answer| Some(answer),
-                );
+                let recorder =
+                    OutcomeRecorder::new(&self.circuit_breaker, partition, operation, None);
                 self.bound(pending).recorded_by(recorder)
             }
         }
@@ -173,14 +184,11 @@ impl ProtectedStore {
         match send().try_ready() {
             Ok(outcome) => StoreFuture::ready(outcome),
             Err(pending) => {
-                let cached =
-                    invalidation.map_or(CachedRefusals::Untouched, CachedRefusals::Invalidate);
                 let recorder = OutcomeRecorder::new(
                     &self.circuit_breaker,
                     partition,
                     Operation::Adjust,
-                    cached,
-                    |()| None,
+                    invalidation,
                 );
                 self.bound(pending).recorded_by(recorder)
             }

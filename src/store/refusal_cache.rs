@@ -205,17 +205,59 @@ impl RefusalCache {
             .map(|refusal| refusal.answer.repeated_after(now - refusal.answered_at))
     }
 
-    /// Notes a check that is about to be sent. Returns `None` if its refusal would not be remembered.
-    pub(super) fn before_send(&self, check: Check<'_>) -> Option<SentCheck> {
+    /// Takes the mark for [`record`](Self::record). Call this before the check is sent.
+    pub(super) fn before_send(&self, check: Check<'_>) -> SendMark {
+        SendMark {
+            sent_at: self.inner.settings.clock.now(),
+            generation: self.stripe(check.subject.fingerprint()).generation(),
+        }
+    }
+
+    /// Remembers a refusal. An admission forgets the refusals of its key: it makes the waits of
+    /// other costs longer than remembered.
+    pub(super) fn record(&self, check: Check<'_>, mark: SendMark, answer: &Answer) {
+        if !self.remembers(check) {
+            return;
+        }
+        let Inner {
+            settings, refusals, ..
+        } = &*self.inner;
         let fingerprint = check.subject.fingerprint();
-        self.remembers(check).then(|| SentCheck {
-            cache: self.clone(),
-            fingerprint,
+        let known = refusals.get(&fingerprint);
+        let stripe = self.stripe(fingerprint);
+        let Some(wait) = longest_wait(answer) else {
+            if known.is_some() {
+                let _guard = stripe.lock();
+                self.remove(fingerprint);
+            }
+            return;
+        };
+        let now = settings.clock.now();
+        let is_same = |refusal: &CachedRefusal| refusal.matches(check.quotas(), check.cost());
+        // The same refusal, in flight at the same time.
+        let mut known = known.iter().flat_map(|known| known.iter());
+        if known.any(|refusal| is_same(refusal) && refusal.is_valid(now)) {
+            return;
+        }
+        let guard = stripe.lock();
+        if stripe.generation() != mark.generation {
+            return;
+        }
+        let age = validity(wait).min(micros(settings.max_age));
+        let refusal = CachedRefusal {
             quotas: check.quotas().clone(),
             cost: check.cost(),
-            sent_at: self.inner.settings.clock.now(),
-            generation: self.stripe(fingerprint).generation(),
-        })
+            answer: answer.clone(),
+            answered_at: now,
+            expires_at: mark.sent_at.saturating_add(age),
+        };
+        let known = refusals.get(&fingerprint);
+        let others = known.iter().flat_map(|known| known.iter());
+        let others = others.filter(|other| !is_same(other) && other.is_valid(now));
+        let all = [refusal].into_iter().chain(others.cloned());
+        refusals.insert(fingerprint, all.take(MAX_PER_KEY).collect());
+        drop(guard);
+        self.record_len();
     }
 
     fn remembers(&self, check: Check<'_>) -> bool {
@@ -254,64 +296,11 @@ impl RefusalCache {
     }
 }
 
-/// A check that was sent, and the state of the cache then.
-pub(super) struct SentCheck {
-    cache: RefusalCache,
-    fingerprint: Fingerprint,
-    quotas: Quotas,
-    cost: u32,
+/// The state of the cache when a check was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendMark {
     sent_at: u64,
     generation: u64,
-}
-
-impl SentCheck {
-    /// Remembers a refusal. An admission forgets the refusals of its key: it makes the waits of
-    /// other costs longer than remembered.
-    pub(super) fn record(self, answer: &Answer) {
-        let Self {
-            cache, fingerprint, ..
-        } = &self;
-        let Inner {
-            settings, refusals, ..
-        } = &*cache.inner;
-        let known = refusals.get(fingerprint);
-        let stripe = cache.stripe(*fingerprint);
-        let Some(wait) = longest_wait(answer) else {
-            if known.is_some() {
-                let _guard = stripe.lock();
-                cache.remove(*fingerprint);
-            }
-            return;
-        };
-        let now = settings.clock.now();
-        let is_remembered = |refusal: &CachedRefusal| {
-            refusal.matches(&self.quotas, self.cost) && refusal.is_valid(now)
-        };
-        // The same refusal, in flight at the same time.
-        if known.is_some_and(|known| known.iter().any(is_remembered)) {
-            return;
-        }
-        let guard = stripe.lock();
-        if stripe.generation() != self.generation {
-            return;
-        }
-        let age = validity(wait).min(micros(settings.max_age));
-        let refusal = CachedRefusal {
-            quotas: self.quotas.clone(),
-            cost: self.cost,
-            answer: answer.clone(),
-            answered_at: now,
-            expires_at: self.sent_at.saturating_add(age),
-        };
-        let known = refusals.get(fingerprint);
-        let others = known.iter().flat_map(|known| known.iter());
-        let others =
-            others.filter(|other| !other.matches(&self.quotas, self.cost) && other.is_valid(now));
-        let all = [refusal].into_iter().chain(others.cloned());
-        refusals.insert(*fingerprint, all.take(MAX_PER_KEY).collect());
-        drop(guard);
-        cache.record_len();
-    }
 }
 
 /// A return of units in progress. Forgets the refusals of its key again on drop.

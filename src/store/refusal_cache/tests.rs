@@ -40,7 +40,7 @@ fn cache() -> (RefusalCache, TestClock) {
 
 /// Sends a check, which is answered at once.
 fn record(cache: &RefusalCache, check: Check<'_>, answer: &Answer) {
-    cache.before_send(check).unwrap().record(answer);
+    cache.record(check, cache.before_send(check), answer);
 }
 
 fn refused(wait: Option<Duration>) -> Answer {
@@ -53,9 +53,9 @@ fn a_refusal_holds_for_four_fifths_of_its_wait_from_when_it_was_sent() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     let wait = Duration::from_millis(500);
-    let mark = cache.before_send(ada.check(1)).unwrap();
+    let mark = cache.before_send(ada.check(1));
     clock.advance(Duration::from_millis(100));
-    mark.record(&refused(Some(wait)));
+    cache.record(ada.check(1), mark, &refused(Some(wait)));
     assert!(cache.get(ada.check(1)).is_some());
     clock.advance(Duration::from_micros(299_999));
     let last = cache.get(ada.check(1)).unwrap();
@@ -83,12 +83,12 @@ fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
     let (cache, _) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     // One is sent before, and one while Redis returns the units.
-    let before = cache.before_send(ada.check(1)).unwrap();
+    let before = cache.before_send(ada.check(1));
     let invalidation = cache.invalidate(ada.check(1).subject);
-    let meanwhile = cache.before_send(ada.check(1)).unwrap();
+    let meanwhile = cache.before_send(ada.check(1));
     drop(invalidation);
     for mark in [before, meanwhile] {
-        mark.record(&refused(Some(SECOND)));
+        cache.record(ada.check(1), mark, &refused(Some(SECOND)));
         assert!(cache.get(ada.check(1)).is_none());
     }
     record(&cache, ada.check(1), &refused(Some(SECOND)));
@@ -133,9 +133,9 @@ fn a_refusal_ends_before_redis_admits_though_both_clocks_are_slewed() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     for wait in [1, 1_000, 500_000, 999_999, 1_250_000] {
-        let mark = cache.before_send(ada.check(1)).unwrap();
+        let mark = cache.before_send(ada.check(1));
         let answer = refused(Some(Duration::from_micros(wait)));
-        mark.record(&answer);
+        cache.record(ada.check(1), mark, &answer);
         // When Redis admits, and the time until then by our clock.
         let until_admitted = wait * 1_000_000 / (1_000_000 + SLEW);
         let here = until_admitted * (1_000_000 - SLEW) / 1_000_000;
