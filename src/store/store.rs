@@ -73,7 +73,8 @@ pub trait Store: Send + Sync + 'static {
     /// Decides several checks together, in one atomic step: they are charged if every one of them is
     /// admitted, and otherwise none is. Returns an answer to each check, in their order.
     ///
-    /// No two of the checks have both limiter and key in common. A check that is admitted while another is
+    /// No two of the checks may have both limiter and key in common: a store may fail with an [`Error`] of kind
+    /// [`ErrorKind::Misconfigured`]. A check that is admitted while another is
     /// refused has an answer that admits it, with the units used as they were.
     ///
     /// The default implementation decides a single check by [`check`](Self::check). Several fail with an

@@ -26,7 +26,7 @@ fn later(store: &RedisStore, millis: u32) -> RedisStore {
     let clock = include_str!("../../lua/clock.lua");
     let now_text = "now_text = string.format('%.0f', now)";
     let clock = format!("{clock}\nnow = now + {millis} * 1000\n{now_text}\n");
-    store.clone().with_clock_source(&clock, TestClock::new())
+    store.fork().with_clock_source(&clock, TestClock::new())
 }
 
 /// Runs every operation of a store, until one fails.

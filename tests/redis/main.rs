@@ -25,6 +25,7 @@ mod sentinel;
 mod settings;
 #[cfg(feature = "tls")]
 mod tls;
+mod together;
 mod work;
 
 use support::store_on;

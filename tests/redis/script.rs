@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use redis::Commands;
-use tollgate::{Algorithm, ErrorKind, Quota, Quotas, RateLimiter, RedisStore};
+use tollgate::store::{Check, Store};
+use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::store_on;
 use crate::support::costs::{calls, forget_calls};
@@ -408,6 +409,9 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(9));
     let mut decision = limiter.check_n("ada", 3).await.unwrap();
     limiter.refund(&mut decision, 1).await.unwrap();
+    let (name, key) = (Key::from("default"), Key::from("bob"));
+    let check = Check::new(&name, &key, limiter.quotas(), 1);
+    let _ = store_on(&server).check_all(&[check]).await.unwrap();
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();
     admin.block("ada", HOUR).await.unwrap();
@@ -424,7 +428,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let names = scripts.iter().map(|(name, _)| *name);
     let known: Vec<_> = names.zip(known).collect();
     assert!(
-        known.len() == 5 && known.iter().all(|(_, known)| *known),
+        known.len() == 6 && known.iter().all(|(_, known)| *known),
         "{known:?}"
     );
 }

@@ -1,5 +1,6 @@
 //! The Redis store: its settings, and the way of each request to Redis.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::topology::{BREAKERS, Topology};
 use super::url;
 use crate::clock::Clock;
 use crate::decision::{Answer, StoreId};
-use crate::error::{ConfigError, Error};
+use crate::error::{ConfigError, Error, ErrorKind};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
@@ -326,6 +327,21 @@ impl RedisStore {
     }
 }
 
+/// Fails if two checks have both limiter and key in common: the script would read their counts twice.
+fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
+    let mut names = HashSet::new();
+    let is_distinct = checks
+        .iter()
+        .all(|check| names.insert(check.subject.fingerprint()));
+    if is_distinct {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Misconfigured,
+        "two checks that are decided together have limiter and key in common: send one check with both costs",
+    ))
+}
+
 /// Builds the circuit breaker: one for a single server, or one for each range of slots of a
 /// cluster.
 fn circuit_breaker(client: &Client, topology: &Topology, settings: &Settings) -> CircuitBreaker {
@@ -374,6 +390,9 @@ impl Store for RedisStore {
     fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
         if checks.is_empty() {
             return StoreFuture::ready(self.verify_settings().map(|()| Vec::new()));
+        }
+        if let Err(error) = verify_distinct(checks) {
+            return StoreFuture::ready(Err(error));
         }
         self.send(self.shared.client.decide_all(checks))
     }
