@@ -13,7 +13,7 @@ use crate::quota::Algorithm;
 pub enum RuleOutcome {
     /// The rule holds.
     Passed,
-    /// The store answered with an error of kind [`ErrorKind::Unsupported`], which this text is.
+    /// The store answered with an error of kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), which this text is.
     Unsupported(String),
     /// The rule does not hold: what was expected, and what the store answered.
     Failed(String),
