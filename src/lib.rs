@@ -35,7 +35,7 @@
 //!    admitted. That wait is exact to the microsecond, by the predicate of rule 3.
 //!
 //! This is the default algorithm. Other [algorithms](Algorithm) store less and promise less: see
-//! [how to choose](guide::choosing_an_algorithm).
+//! [how to choose](guide::algorithms).
 //!
 //! # Where to find what
 //!
@@ -53,15 +53,15 @@
 //! | [`doctor`] | the report of [`RedisStore::doctor`] about a server |
 //! | [`Error`], [`ConfigError`] | what can go wrong |
 //!
-//! The [guide] starts with [ten steps to a limit in production](guide::start). Its pages cover the place
+//! The [guide] starts with [ten steps to a limit in production](guide::getting_started). Its pages cover the place
 //! of the layer, keys and proxies, tenants, failures of Redis, monitoring,
-//! [operating on keys](guide::operating), and every default with its reason.
+//! [operating on keys](guide::operations), and every default with its reason.
 //!
 //! # What this does not do
 //!
 //! It refuses requests and does not queue them. It counts requests, not those in flight. It trusts no
 //! header about addresses unless you configure one. It reads no bodies. It is as exact as the memory of
-//! its store. The guide has [alternatives](guide::what_this_does_not_do).
+//! its store. The guide has [alternatives](guide::security).
 //!
 //! # Features
 //!
@@ -70,7 +70,7 @@
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
 //! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
-//! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::watching_it) | |
+//! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::operations) | |
 //! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |

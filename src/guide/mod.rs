@@ -1,64 +1,60 @@
-//! The guide: pages to read before a decision, in this order or by topic.
+//! The guide: one page per question.
 //!
-//! | | page | covers |
+//! | | page | answers |
 //! |---|---|---|
-//! | **First steps** | [start] | from nothing to a limit in production, in ten steps |
-//! | **Setup** | [where the layer goes](where_the_layer_goes) | the stack around it, in tower and axum; browsers; nested limits |
-//! | | [keys and proxies](keys_and_proxies) | the choice of a key, and which proxies to trust about addresses |
-//! | | [choosing an algorithm](choosing_an_algorithm) | what each promises and costs; changes of a limit |
-//! | | [tenants and settling](tenants_and_settling) | plans from a database, dry runs, charges that follow the response |
-//! | | [gRPC and clients](grpc_and_clients) | what a gRPC client sees; keeping under the limit of another service |
-//! | **Operation** | [when Redis fails](when_redis_fails) | what happens to requests, how to run Redis, which alerts should page |
-//! | | [watching it](watching_it) | metrics, alerts, a dashboard, events, and who is refused |
-//! | | [looking after keys](operating) | peek at a key, reset, credit or block it; how soon that takes effect |
-//! | | [Cluster and Sentinel](cluster_and_sentinel) | slots, hash tags, failover, and what may be lost |
-//! | | [speed] | what a check costs, why, and how to measure it |
-//! | **Development** | [testing your service](testing_your_service) | a clock that a test moves, and a store that fails on request |
-//! | | [moving from others](moving_from_others) | from `tower_governor`, from governor, from the script of tutorials |
-//! | **Reference** | [defaults] | every default with its reason |
-//! | | [what this does not do](what_this_does_not_do) | limitations, and alternatives |
+//! | **Start** | [Getting started](getting_started) | How do I get from nothing to a limit in production? |
+//! | | [Placement](placement) | Where in the stack does the layer go? |
+//! | | [Keys](keys) | Who is counted, and how is a client recognized behind proxies? |
+//! | | [Algorithms](algorithms) | Which algorithm counts best for my limit? |
+//! | | [Plans and costs](plans_and_costs) | How do I set limits per tenant, and charge what a request really costs? |
+//! | | [Clients](clients) | What do clients see, and how do I stay below the limit of another service? |
+//! | **Run** | [Failures](failures) | What happens when Redis fails? |
+//! | | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, Cluster, regions, Kubernetes |
+//! | | [Capacity](capacity) | How much memory and CPU does Redis need, and how fast is a check? |
+//! | | [Operations](operations) | How do I watch limits, and correct them for one key? |
+//! | | [Security](security) | What can an attacker do, and what prevents it? |
+//! | **Develop** | [Testing](testing) | How do I test a service that has limits? |
+//! | | [Migrating](migrating) | How do I replace another limiter? |
+//! | **Look up** | [Defaults](defaults) | What can I set, to which value is it set, and why? |
 
-#[doc = include_str!("start.md")]
-pub mod start {}
+#[doc = include_str!("getting_started.md")]
+pub mod getting_started {}
 
-#[doc = include_str!("where_the_layer_goes.md")]
-pub mod where_the_layer_goes {}
+#[doc = include_str!("placement.md")]
+pub mod placement {}
 
-#[doc = include_str!("keys_and_proxies.md")]
-pub mod keys_and_proxies {}
+#[doc = include_str!("keys.md")]
+pub mod keys {}
 
-#[doc = include_str!("choosing_an_algorithm.md")]
-pub mod choosing_an_algorithm {}
+#[doc = include_str!("algorithms.md")]
+pub mod algorithms {}
 
-#[doc = include_str!("tenants_and_settling.md")]
-pub mod tenants_and_settling {}
+#[doc = include_str!("plans_and_costs.md")]
+pub mod plans_and_costs {}
 
-#[doc = include_str!("grpc_and_clients.md")]
-pub mod grpc_and_clients {}
+#[doc = include_str!("clients.md")]
+pub mod clients {}
 
-#[doc = include_str!("when_redis_fails.md")]
-pub mod when_redis_fails {}
+#[doc = include_str!("failures.md")]
+pub mod failures {}
 
-#[doc = include_str!("watching_it.md")]
-pub mod watching_it {}
+#[doc = include_str!("deployment.md")]
+pub mod deployment {}
 
-#[doc = include_str!("operating.md")]
-pub mod operating {}
+#[doc = include_str!("capacity.md")]
+pub mod capacity {}
 
-#[doc = include_str!("cluster_and_sentinel.md")]
-pub mod cluster_and_sentinel {}
+#[doc = include_str!("operations.md")]
+pub mod operations {}
 
-#[doc = include_str!("speed.md")]
-pub mod speed {}
+#[doc = include_str!("security.md")]
+pub mod security {}
 
-#[doc = include_str!("testing_your_service.md")]
-pub mod testing_your_service {}
+#[doc = include_str!("testing.md")]
+pub mod testing {}
 
-#[doc = include_str!("moving_from_others.md")]
-pub mod moving_from_others {}
+#[doc = include_str!("migrating.md")]
+pub mod migrating {}
 
 #[doc = include_str!("defaults.md")]
 pub mod defaults {}
-
-#[doc = include_str!("what_this_does_not_do.md")]
-pub mod what_this_does_not_do {}

@@ -20,7 +20,7 @@ use crate::telemetry::RefusedKey;
 /// On Redis, changes apply to all processes. A reset or a credit is seen at once in the process that made
 /// it, and within a second by a process that has just refused the key. A block is seen within a second by
 /// all processes that receive requests. An idle process learns of it with its first check. See the
-/// [guide](crate::guide::operating) for more.
+/// [guide](crate::guide::operations) for more.
 ///
 /// These methods can lift any limit: put them behind a login, as the example `admin` does.
 ///

@@ -51,7 +51,7 @@ use crate::store::Store;
 /// layers on one `MethodRouter` need a `tower::ServiceBuilder`, for type inference. A whole `Router` that
 /// is wrapped and passed to `axum::serve` needs `map_response(|r| r.map(axum::body::Body::new))` around it.
 /// A whole stack, with the reasons, is in the guide:
-/// [where the layer goes](crate::guide::where_the_layer_goes).
+/// [where the layer goes](crate::guide::placement).
 ///
 /// # Examples
 ///
@@ -98,7 +98,7 @@ impl RateLimitLayer {
 
     /// Sets the key to count by. The default is [`peer_ip`](crate::key::peer_ip).
     ///
-    /// How to choose one is in the guide: [keys and proxies](crate::guide::keys_and_proxies).
+    /// How to choose one is in the guide: [keys and proxies](crate::guide::keys).
     pub fn key(self, key: impl KeyExtractor) -> Self {
         self.with(|config| config.key = Arc::new(key))
     }
@@ -370,7 +370,7 @@ impl RateLimitLayer {
     /// `application/grpc-web-text`. The rejection has the same content type, regardless of the
     /// [responder](Self::responder) and the [status](Self::status). Other requests get the ordinary
     /// rejection, since gRPC asks servers not to answer them with a 200. What clients see is in the guide:
-    /// [gRPC and clients](crate::guide::grpc_and_clients).
+    /// [gRPC and clients](crate::guide::clients).
     ///
     /// # Examples
     ///
@@ -399,7 +399,7 @@ impl RateLimitLayer {
     /// Switch it off where it costs more than it saves. A proxy in front that sends each request in one piece
     /// would have to reconnect after each rejected upload. Inside a layer that has read the body, nothing is
     /// left unread. Figures for nginx are in the guide:
-    /// [where the layer goes](crate::guide::where_the_layer_goes#refused-uploads).
+    /// [where the layer goes](crate::guide::placement#refused-uploads).
     ///
     /// # Examples
     ///

@@ -12,7 +12,7 @@
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
 ///
 /// Each algorithm has its own stored count: changing the algorithm starts a new one. See
-/// [`choosing_an_algorithm`](crate::guide::choosing_an_algorithm), and [`ALL`](Self::ALL) for the facts
+/// [`choosing_an_algorithm`](crate::guide::algorithms), and [`ALL`](Self::ALL) for the facts
 /// about each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]

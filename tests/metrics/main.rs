@@ -176,7 +176,7 @@ fn each_panel_says_what_it_answers_and_in_which_unit() {
 
 /// The rows of the tables of the guide that begin with this head, without its code's quotes.
 fn rows(head: &str) -> Vec<Vec<String>> {
-    let guide = include_str!("../../src/guide/watching_it.md");
+    let guide = include_str!("../../src/guide/operations.md");
     let cells = |line: &str| -> Vec<String> {
         let line = line.trim().trim_matches('|');
         line.split('|')

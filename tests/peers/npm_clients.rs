@@ -50,7 +50,7 @@ const FORMS_ALONE: [&str; 6] = [
 
 /// What the guide's table says of a client.
 fn cells_of(client: &str) -> [String; 6] {
-    let page = include_str!("../../src/guide/grpc_and_clients.md");
+    let page = include_str!("../../src/guide/clients.md");
     let head = format!("| `{client}` ");
     let mut rows = page.lines().filter(|line| line.starts_with(&head));
     let row = rows

@@ -65,7 +65,7 @@ async fn behind_nginx_each_refused_upload_costs_a_connection_unless_it_is_switch
     }
 }
 
-/// Prints the figures of the guide, `src/guide/where_the_layer_goes.md`.
+/// Prints the figures of the guide, `src/guide/placement.md`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement: what breaks depends on timing"]
 async fn refused_uploads_are_measured() {

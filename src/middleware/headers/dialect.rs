@@ -4,7 +4,7 @@
 ///
 /// There is no standard. Most clients that wait read `Retry-After`, which every 429 has. The default adds
 /// the `X-RateLimit-*` headers in the form of GitHub's API, with a reset in Unix time: the
-/// [clients that read them](crate::guide::grpc_and_clients#clients-of-your-service) expect that form.
+/// [clients that read them](crate::guide::clients#clients-of-your-service) expect that form.
 ///
 /// The IETF has a draft whose versions differ in names and syntax. The newest, 11, is about to change
 /// again. No retrying client is known to read it, and one parser of the older versions fails on it. Choose

@@ -6,7 +6,7 @@ use crate::project::read;
 /// Checks that the clients marked as run are those that `tests/peers` installs, with their versions.
 pub(super) fn clients(block: &Block) -> Result<(), String> {
     let installed = installed_clients();
-    let page = read("src/guide/grpc_and_clients.md");
+    let page = read("src/guide/clients.md");
     if let Some(client) = installed.iter().find(|client| !page.contains(*client)) {
         return Err(format!("{client} is installed, but in no table"));
     }
