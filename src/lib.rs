@@ -1,7 +1,7 @@
-//! Exact, distributed rate limiting for tower and axum.
+//! Rate limiting middleware for tower and axum, exact across any number of processes.
 //!
 //! A [`RateLimitLayer`] wraps any tower service that handles HTTP requests. It takes a [key](mod@key)
-//! from each request, such as an address, a header or a user. It asks a [store](mod@store), in one
+//! from each request, such as an address, an API key or a user. It asks a [store](mod@store), in one
 //! atomic step, whether a sliding window has room. If not, it answers `429 Too Many Requests` with a
 //! `Retry-After`. With [`RedisStore`], all processes of a service share one exact limit.
 //! [`MemoryStore`] applies the same rules in one process.
@@ -16,12 +16,16 @@
 //!
 //! let app: Router = Router::new()
 //!     .route("/", get(|| async { "ok" }))
-//!     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)));
+//!     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)).name("site"));
 //! ```
 //!
-//! The address is known if the router is served by
-//! `into_make_service_with_connect_info::<SocketAddr>()`; see [`key::peer_ip`]. Quotas, names, keys and
-//! costs are methods of the [layer](RateLimitLayer). Without HTTP, use a [`RateLimiter`].
+//! To count in Redis, replace the store: `RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop")`.
+//! Services without a prefix of their own share counts.
+//!
+//! The address of the client is known if the router is served by
+//! `into_make_service_with_connect_info::<SocketAddr>()`. Behind a proxy, use [`key::client_ip`].
+//!
+//! Without HTTP, use a [`RateLimiter`].
 //!
 //! # How a check is decided
 //!
@@ -31,11 +35,11 @@
 //!    at most its limit.
 //! 4. If every quota admits the check, it is charged to all of them. Otherwise it is charged to none,
 //!    and nothing is written.
-//! 5. The [`Decision`] has the units used and left, and the wait after which a refused check is
-//!    admitted. That wait is exact to the microsecond, by the predicate of rule 3.
+//! 5. The [`Decision`] has the units used and left. If the check is refused, it also has the shortest wait
+//!    after which the same check is admitted, exact to the microsecond.
 //!
-//! This is the default algorithm. Other [algorithms](Algorithm) store less and promise less: see
-//! [how to choose](guide::algorithms).
+//! Rule 3 is that of the default algorithm. The other [algorithms](Algorithm) store less and promise less:
+//! see [which one to choose](guide::algorithms).
 //!
 //! # Where to find what
 //!
@@ -43,25 +47,34 @@
 //! |---|---|
 //! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
 //! | [`RateLimiter`] | checks without HTTP; [`Admin`] for operators |
-//! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | what is allowed, and how it is counted |
+//! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
 //! | [`key`](mod@key) | who is counted: extractors, and [`Key`] |
 //! | [`store`](mod@store), [`RedisStore`], [`MemoryStore`] | where counts are kept, and the [`Store`] trait |
-//! | [`Decision`], [`DecisionView`], [`Source`] | the result of a check, and who decided |
+//! | [`Decision`], [`DecisionView`], [`Source`] | the result of a check, and what decided it |
 //! | [`FailurePolicy`] | what happens while the store fails |
 //! | [`Headers`], [`Rejection`], [`problem_json`](problem_json()), [`cors`] | what clients see |
 //! | [`Reservation`], [`WouldReject`] | what handlers see: a charge to settle, a dry run |
 //! | [`doctor`] | the report of [`RedisStore::doctor`] about a server |
 //! | [`Error`], [`ConfigError`] | what can go wrong |
 //!
-//! The [guide] starts with [ten steps to a limit in production](guide::getting_started). Its pages cover the place
-//! of the layer, keys and proxies, tenants, failures of Redis, monitoring,
-//! [operating on keys](guide::operations), and every default with its reason.
+//! The [guide] has one page per question, from [getting started](guide::getting_started) to
+//! [every default with its reason](guide::defaults).
 //!
 //! # What this does not do
 //!
-//! It refuses requests and does not queue them. It counts requests, not those in flight. It trusts no
-//! header about addresses unless you configure one. It reads no bodies. It is as exact as the memory of
-//! its store. The guide has [alternatives](guide::security).
+//! | not done | instead |
+//! |---|---|
+//! | queue requests before a server | A waiting request holds memory and a connection. [`RateLimitLayer::wait_up_to`] and [`RateLimiter::until_ready`] wait on the side of the client. They do not keep the order of arrival. |
+//! | limit requests in flight, or shed load | `tower::limit::ConcurrencyLimit` and `tower::load_shed`, inside of the layer |
+//! | stop floods | A refused request still passes the network, TLS and HTTP. Layers 3 and 4 belong to the provider, a load balancer or a firewall: see [security](guide::security). |
+//! | recognize clients behind proxies without configuration | [`key::client_ip`] reads forwarding headers only from the proxies that you trust |
+//! | read bodies | [Limits known only from the body](guide::plans_and_costs#limits-known-only-from-the-body) are checked in the handler |
+//! | bill | Counts are forgotten after the window, and a lost answer may leave a charge. Bill from a database. |
+//! | stay exact across regions | Each Redis counts on its own: see [several regions](guide::deployment#several-regions) |
+//! | calendar months and time zones | Windows are durations of 1 ms to 366 days. [`Algorithm::FixedWindow`] aligns a day to midnight UTC in Redis. |
+//! | check several keys in one step | Two layers are two checks. The outer charge stays when the inner layer refuses, unless it is [settled](RateLimitLayer::settle). |
+//! | priorities and fair shares | Give each group a limiter with its own limit |
+//! | read rules from a file at run time | Quotas are text or serde values; [`RateLimitLayer::quotas_for`] looks them up per key. For a standalone service, see Envoy's ratelimit or Limitador. |
 //!
 //! # Features
 //!

@@ -45,6 +45,7 @@ fn documents() -> Vec<Document> {
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "benches/README.md",
+        "examples/README.md",
     ];
     let guide = files("src/guide", &["md"]).into_iter();
     let guide = guide.map(|path| path.strip_prefix(root()).expect("in the root").to_owned());

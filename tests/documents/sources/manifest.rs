@@ -24,8 +24,8 @@ pub(super) fn examples(block: &Block) -> String {
             .expect("it is there")
             .source;
         let path = source
-            .strip_prefix(crate::root())
-            .expect("in the repository")
+            .strip_prefix(crate::root().join("examples"))
+            .expect("an example")
             .display();
         let shows = first_line(name).0;
         vec![format!("[`{name}`]({path})"), shows]
