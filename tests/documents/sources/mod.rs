@@ -29,7 +29,7 @@ pub(crate) enum Source {
 
 const SOURCES: &[(&str, Source)] = &[
     ("algorithms", Source::Text(algorithms::readme)),
-    ("promises", Source::Text(|_| algorithms::promises())),
+    ("promises", Source::Text(algorithms::promises)),
     ("stored", Source::Check(algorithms::stored)),
     ("try-axum", Source::Text(|_| programs::axum().0)),
     ("axum", Source::Text(|_| programs::axum().1)),
