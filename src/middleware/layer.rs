@@ -185,9 +185,9 @@ impl RateLimitLayer {
     /// [`Plan::Default`](crate::Plan::Default). The layer sets no deadline: add a timeout if the lookup
     /// calls another service.
     ///
-    /// A new plan applies from the next request. It keeps the history as long as windows and algorithms stay
-    /// the same. To peek at such a key or reset it without a request, create a [`RateLimiter`] with the
-    /// quotas of its plan, and with the store and the name of this layer.
+    /// A new plan applies from the next request. Earlier units still count, as long as window and algorithm
+    /// stay the same. To peek at such a key, or to reset or credit it, pass the quotas of its plan to
+    /// [`Admin::quotas`](crate::Admin::quotas): `layer.limiter().admin().quotas(plan)`.
     ///
     /// # Examples
     ///

@@ -9,6 +9,7 @@ mod faults;
 mod manifest;
 mod measured;
 mod moving;
+mod plans;
 mod programs;
 mod requests;
 
@@ -46,6 +47,7 @@ const SOURCES: &[(&str, Source)] = &[
     ("headers", Source::Check(moving::headers)),
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
+    ("plans", Source::Check(plans::plans)),
     // `tests/metrics` compares these with what is emitted.
     ("metrics", Source::Check(|_| Ok(()))),
 ];
