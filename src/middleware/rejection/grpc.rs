@@ -136,7 +136,7 @@ fn pushback(wait: Duration) -> i32 {
     i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX)
 }
 
-/// Encodes a `google.rpc.Status` with a `RetryInfo`. Each inner message is encoded first, then written as bytes.
+/// Encodes a `google.rpc.Status` with a `RetryInfo`. Each inner message is encoded first.
 fn status_with_retry_info(code: Code, message: &str, wait: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);

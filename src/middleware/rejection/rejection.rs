@@ -90,10 +90,10 @@ impl Rejection {
         &self.reason
     }
 
-    /// Returns the status of the response: 429, or that of the [reason](RejectionReason).
+    /// Returns the status of the response; [`RejectionReason`] lists the status of each reason.
     ///
-    /// The response has another status if the [responder](crate::RateLimitLayer::responder) sets one, or 200
-    /// if [`grpc`](crate::RateLimitLayer) answers a gRPC call.
+    /// A [responder](crate::RateLimitLayer::responder) may set another status, and the rejection of a gRPC
+    /// call has status 200.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match &self.reason {
