@@ -1,7 +1,7 @@
 //! Keys from the value of a cookie.
 //!
-//! This file parses the `Cookie` header without the crate `cookie`, which depends on a crate for dates, reads
-//! only UTF-8, and does not report a cookie that is sent twice.
+//! This file parses the `Cookie` header itself. The crate `cookie` depends on a crate for dates, reads only
+//! UTF-8, and does not report a cookie that is sent twice.
 
 use std::fmt;
 

@@ -18,7 +18,7 @@ use super::tag::Tag;
 /// A key is stored as printable ASCII text of at most 64 bytes. Letters, digits and `-._:/@+` stay as they
 /// are, and all other bytes are percent-encoded. A longer text is replaced by `#` and 160 bits of its
 /// BLAKE3 hash. So different values have different keys, barring a hash collision. The text is safe in
-/// logs and inside a Redis hash tag.
+/// logs and inside a Redis hash tag. Creating and cloning a key does not allocate.
 ///
 /// Extractors put a tag before the value: `ip=192.0.2.1`, `header:x-tenant-id=acme`. So a header value
 /// never equals an address. To inspect or reset the count of a client, create its key with the method `of`
@@ -51,8 +51,9 @@ impl Key {
 
     /// Parses the stored text of a key, as [`as_str`](Self::as_str) returns it.
     ///
-    /// Use it for text from a log, an admin page or a list of Redis keys. It returns `None` if no key is
-    /// stored as this text. For any other text, use [`new`](Self::new), which encodes it.
+    /// Use it for text from an admin page, from a log of your application, or from the name of a Redis key. It
+    /// returns `None` if no key is stored as this text. For any other text, use [`new`](Self::new), which
+    /// encodes it.
     ///
     /// # Examples
     ///

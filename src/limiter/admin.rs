@@ -20,23 +20,6 @@ use crate::telemetry::RefusedKey;
 /// These methods can lift any limit, so make them available only to authorized operators. The example
 /// `admin` is an admin page with a login. The [guide](crate::guide::operations) has more about operations.
 ///
-/// # Which key
-///
-/// Pass the key as the limiter counts it. Create it with the [extractor](mod@crate::key) of the layer:
-/// `key::peer_ip().of(address)` or `key::header("x-api-key").of("1f0c")`. Parse a key from a log or an
-/// admin page with [`Key::from_stored`].
-///
-/// # When other processes see a change
-///
-/// With [`RedisStore`](crate::RedisStore), changes apply to all processes:
-///
-/// - A **reset** or a **credit** applies at once. A process that has refused the key before may refuse it
-///   for up to one second more, because it [caches refusals](crate::RedisStore::refusal_cache). The process
-///   that made the change does not.
-/// - A **block** applies at once in the process that made it. The others fetch the list of blocked keys
-///   once per [second](crate::RedisStore::block_list_refresh) by default, while they receive requests. A
-///   process without requests fetches it with its next check, and that check does not wait for it.
-///
 /// # Examples
 ///
 /// ```
@@ -65,6 +48,23 @@ use crate::telemetry::RefusedKey;
 /// # Ok::<(), tollgate::Error>(())
 /// # }).unwrap();
 /// ```
+///
+/// # Which key
+///
+/// Pass the key as the limiter counts it. Create it with the [extractor](mod@crate::key) of the layer:
+/// `key::peer_ip().of(address)` or `key::header("x-api-key").of("1f0c")`. To parse the stored text of a
+/// key, for example from an admin page, use [`Key::from_stored`].
+///
+/// # When other processes see a change
+///
+/// With [`RedisStore`](crate::RedisStore), changes apply to all processes:
+///
+/// - A **reset** or a **credit** applies at once. A process that has refused the key before may refuse it
+///   for up to one second more, because it [caches refusals](crate::RedisStore::refusal_cache). The process
+///   that made the change does not.
+/// - A **block** applies at once in the process that made it. The others fetch the list of blocked keys
+///   once per [second](crate::RedisStore::block_list_refresh) by default, while they receive requests. A
+///   process without requests fetches it with its next check, and that check does not wait for it.
 #[derive(Clone)]
 pub struct Admin {
     limiter: RateLimiter,
@@ -116,8 +116,8 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be asked for the blocked keys, or if it fails to answer the check
-    /// and the limiter has no [policy](RateLimiter::on_failure) that decides.
+    /// Returns an error if the list of blocked keys cannot be fetched. Also returns the error of the check if
+    /// the store fails, unless the [policy](RateLimiter::on_failure) of the limiter decides.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<KeyStatus, Error> {
         let Self { limiter, quotas } = self;
         let key = key.into();

@@ -246,8 +246,7 @@ impl RateLimitLayer {
     /// as below: then the caller sees those of the upstream unchanged. In front of a server, reject instead: a
     /// waiting request holds memory and a connection, and its client may have disconnected.
     ///
-    /// - A request that needs a longer wait is rejected at once. `max_wait` limits the sum of all waits of a
-    ///   request.
+    /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service.
     /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
     ///   may be refunded.
     /// - Waiting requests form no queue: the first one that checks again is admitted.
@@ -274,8 +273,8 @@ impl RateLimitLayer {
     /// Adjusts the charge of a request to the actual cost, which `settle` computes from the response.
     ///
     /// `settle` gets the decision, the head of the response, and the [`SizeHint`] of its body. It returns the
-    /// actual cost in units. 0 refunds the request. A cost above the charge is charged in addition, as far as
-    /// the quotas have room.
+    /// actual cost in units. A lower cost than the charge refunds the difference, and 0 refunds all of it. A
+    /// higher cost charges the difference, but never more units than the quotas have left.
     ///
     /// - The settlement runs in the background, so the response does not wait for it. The headers of the
     ///   response report the state before the settlement.

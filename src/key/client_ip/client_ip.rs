@@ -50,9 +50,14 @@ use crate::key::reads::Reads;
 ///
 /// # How the client is found
 ///
-/// With `behind(["10.0.0.0/8"])`, a request from 10.0.0.1 that has `X-Forwarded-For: 198.51.100.9,
-/// 203.0.113.7, 10.0.0.2` comes from the client 203.0.113.7: it is the last address that is not a trusted
-/// proxy. The client may have invented everything to the left of it. The rules in detail:
+/// Example: `behind(["10.0.0.0/8"])` is set, and a request arrives from 10.0.0.1 with this header:
+///
+/// ```text
+/// X-Forwarded-For: 198.51.100.9, 203.0.113.7, 10.0.0.2
+/// ```
+///
+/// The client is 203.0.113.7, the last address that is not a trusted proxy. It may have invented everything
+/// to the left of its address. The rules in detail:
 ///
 /// 1. The **peer** is the other end of the connection, as for [`peer_ip`](crate::key::peer_ip()). If it is
 ///    not a trusted proxy, it is the client, and no header is read.
@@ -67,9 +72,10 @@ use crate::key::reads::Reads;
 /// 5. **By both**: as by number, but the first address outside of all trusted networks is the client.
 /// 6. The port, the brackets and the zone of an entry are removed. An IPv4 address in its IPv6 form
 ///    (`::ffff:192.0.2.1`) is the IPv4 address, here and in the networks.
-/// 7. An entry may not be an address: `unknown`, `_hidden`, or empty. With networks, the proxy that
-///    supplied this entry is counted. By number alone, only the entry of the client has to be an address;
-///    if it is not, the nearest known proxy is counted. A warning is logged once.
+/// 7. Some entries are not addresses: `unknown`, `_hidden`, or empty ones. With networks, the proxy that
+///    supplied such an entry is counted in place of the client. By number alone, only the entry of the
+///    client has to be an address; if it is not, the nearest known proxy is counted. A warning is logged
+///    once.
 /// 8. At most 32 hops in trusted networks are followed, and at most the last 8 KiB of the list are read.
 /// 9. A [header with a single address](ClientIp::header): if it is sent twice or contains a list, the
 ///    request is rejected with 400. If it is absent, the peer is the client. If it is not an address, the
