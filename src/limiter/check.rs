@@ -89,7 +89,7 @@ impl RateLimiter {
     ///
     /// Use it for jobs that may be late but should not fail. After a refusal, it waits for
     /// [`retry_after`](Decision::retry_after), but at most one second, and checks again: units may have been
-    /// refunded meanwhile. Callers form no queue, so another caller may take the units first.
+    /// refunded meanwhile. Waiting calls form no queue, so another call may take the units first.
     ///
     /// `max_wait` is counted from the call. If the next wait would end later, the refusal is returned at
     /// once; its `retry_after` is the wait that is still needed. An error is returned at once, too.

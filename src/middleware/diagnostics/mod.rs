@@ -1,6 +1,6 @@
 //! Log lines about layers that are probably misconfigured: one line per finding, never one per request.
 //!
-//! Of the middleware, this module uses only [`Rejection`](super::Rejection).
+//! This module uses [`Rejection`](super::Rejection), and nothing else of the middleware.
 
 mod dry_run;
 mod forwarded_values;

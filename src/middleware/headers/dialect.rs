@@ -101,7 +101,7 @@ pub struct Headers {
 
 /// A version of the IETF's `draft-ietf-httpapi-ratelimit-headers`, for [`Headers::ietf`].
 ///
-/// Drafts 3, 6 and 7 are those that clients are known to read. Draft 11 is the newest.
+/// Clients are known to read drafts 3, 6 and 7. The newest is draft 11.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IetfDraft {

@@ -1,4 +1,4 @@
-//! Draft 11 of the IETF's `RateLimit` fields: lists of policy names with parameters.
+//! The IETF's `RateLimit` fields in draft 11: lists of policy names with parameters.
 //!
 //! Drafts 8 to 10 have the same syntax.
 

@@ -1,6 +1,6 @@
 //! The responses to rejected requests: plain text, problem details, or gRPC.
 //!
-//! Of the middleware, this module uses only `headers`.
+//! This module uses `headers`, and nothing else of the middleware.
 
 mod finish;
 #[cfg_attr(not(feature = "grpc"), path = "without_grpc.rs")]
