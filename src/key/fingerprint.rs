@@ -1,4 +1,4 @@
-//! A short hash of a text, for use as a key of tables in memory.
+//! A short hash of a text, used as the key of tables in memory.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
@@ -7,14 +7,13 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// A 128-bit hash that identifies a text within this process.
 ///
-/// It is SipHash-1-3 under a key that each process draws at random. Its values are never shown, so an
-/// attacker cannot search for two texts with the same fingerprint. Among a million texts, the probability that
-/// any two collide is 2^-89.
+/// It is SipHash-1-3 under a random key of this process. The values never leave the process, so an attacker
+/// cannot search for a collision. Among a million texts, any two collide with a probability of 2^-89.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint([u64; 2]);
 
 static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
-    // The standard library draws a key for each `RandomState`, so the hash of any value is random.
+    // Each `RandomState` has a random key, so the hash of a constant is a random number.
     let random = || RandomState::new().hash_one(0);
     SipHasher13::new_with_keys(random(), random())
 });
@@ -41,7 +40,7 @@ impl Fingerprint {
         Self([hash.h1, hash.h2])
     }
 
-    /// Returns the fingerprint of a pair: of a text, and of the scope in which it is meant.
+    /// Returns the fingerprint of a text within a scope, such as a key within a limiter.
     pub(crate) fn within(self, scope: Self) -> Self {
         let sum = scope
             .bits()
@@ -55,19 +54,19 @@ impl Fingerprint {
         Self(halves)
     }
 
-    /// Returns 64 bits for a hash table, which need not hash them again.
+    /// Returns 64 bits that a hash table can use without hashing them again.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
         let [hash, _] = self.0;
         hash
     }
 
-    /// Returns two numbers, each as random as the other.
+    /// Returns the two halves, each of which is a random number.
     pub(crate) fn halves(self) -> [u64; 2] {
         self.0
     }
 
-    /// Returns a number by which people can tell texts apart. It does not reveal the fingerprint.
+    /// Returns a number that stands for the text in output for people. It does not reveal the fingerprint.
     pub(crate) fn alias(self) -> u64 {
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         STATE.hash_one(self)
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_of_texts_differ_even_if_swapped_or_doubled() {
+    fn all_pairs_differ_including_swapped_and_equal_ones() {
         let texts = ["", "a", "b", "ab", "ba", "aa"].map(Fingerprint::of);
         let pairs = texts
             .iter()

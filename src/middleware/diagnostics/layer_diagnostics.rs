@@ -1,4 +1,4 @@
-//! The findings of one layer, each logged once.
+//! The findings about one layer, each of which is logged once.
 
 use http::request::Parts;
 
@@ -11,7 +11,7 @@ use crate::key::{Key, KeyError, KeyExtractor};
 use crate::middleware::rejection::Rejection;
 use crate::telemetry::OutageLog;
 
-/// The diagnostics of one layer, which remember the lines that were logged.
+/// The diagnostics of one layer: flags and logs that limit the number of log lines.
 #[derive(Debug)]
 pub(in crate::middleware) struct Diagnostics {
     key_misconfigured: OnceFlag,
@@ -38,7 +38,7 @@ impl Default for Diagnostics {
 }
 
 impl Diagnostics {
-    /// Inspects a request for signs of a wrong setup, if it is one of the layer's first.
+    /// Inspects a request for signs of a misconfiguration, if it is one of the first of the layer.
     #[inline]
     pub(in crate::middleware) fn observe_request(
         &self,
@@ -53,7 +53,7 @@ impl Diagnostics {
         }
     }
 
-    /// Logs an extractor that the server is not set up for. Logged once, since it fails for all requests.
+    /// Logs that no key can be extracted because the server is misconfigured.
     pub(in crate::middleware) fn key_misconfigured(&self, limiter: &str, error: &KeyError) {
         if self.key_misconfigured.first_time() {
             tracing::error!(target: "tollgate::diagnostics",
@@ -63,7 +63,7 @@ impl Diagnostics {
         }
     }
 
-    /// Logs a cost that no log can count.
+    /// Logs that a cost is above the maximum that a log algorithm can charge.
     pub(in crate::middleware) fn cost_too_large(&self, limiter: &str, error: &Error) {
         if self.cost_too_large.first_time() {
             tracing::error!(target: "tollgate::diagnostics",
@@ -73,7 +73,7 @@ impl Diagnostics {
         }
     }
 
-    /// Logs a request that two layers charged to the same count.
+    /// Logs that two nested layers charged a request to the same count.
     pub(in crate::middleware) fn observe_nested(
         &self,
         limiter: &str,
@@ -91,7 +91,7 @@ impl Diagnostics {
         }
     }
 
-    /// Logs a settlement of a request of cost 0. Logged once, since all such requests have the same fault.
+    /// Logs that a request of cost 0 cannot be settled.
     pub(in crate::middleware) fn nothing_to_settle(&self, limiter: &str) {
         if self.nothing_to_settle.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
@@ -113,7 +113,7 @@ impl Diagnostics {
         }
     }
 
-    /// Counts a request that would have been rejected, were this not a dry run.
+    /// Counts a request that a dry run would have rejected.
     pub(in crate::middleware) fn would_reject(&self, rejection: &Rejection) {
         self.dry_run.count(rejection);
     }
@@ -127,7 +127,7 @@ mod tests {
     use crate::telemetry::log_of;
 
     #[test]
-    fn misconfigured_keys_are_one_line_with_the_remedy() {
+    fn a_misconfigured_key_is_logged_once_with_the_remedy() {
         let error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
         let log = log_of(|| {
             let diagnostics = Diagnostics::default();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_is_too_large_is_one_line() {
+    fn a_cost_that_is_too_large_is_logged_once() {
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
         let log = log_of(|| {
             let diagnostics = Diagnostics::default();

@@ -17,7 +17,7 @@ use crate::quota::Quota;
 /// The number of fields.
 pub(super) const FIELDS: usize = 2;
 
-/// The part of the fields that depends on the quotas alone.
+/// The parts of the fields that depend only on the quotas.
 #[derive(Debug)]
 pub(super) struct Draft11Template {
     /// `"burst";q=100;w=60, "daily";q=1000;w=86400`
@@ -26,8 +26,7 @@ pub(super) struct Draft11Template {
     names: Vec<String>,
 }
 
-/// A field value, which is allocated once, when it is complete. The buffer fits three policies with common
-/// names.
+/// A buffer for a field value. It fits three policies with usual names, so only the final value is allocated.
 type Text = SmallVec<[u8; 128]>;
 
 impl Draft11Template {
@@ -46,7 +45,7 @@ impl Draft11Template {
         Some(Self { policies, names })
     }
 
-    /// Adds to both lists. An inner layer may have listed its own policies.
+    /// Appends to both lists, which may contain the policies of an inner layer.
     pub(super) fn append(&self, decision: &DecisionView, headers: &mut HeaderMap) {
         FieldSyntax::Named.append(POLICY, self.policies.clone(), headers);
         if let Ok(limits) = HeaderValue::from_bytes(&self.limits(decision)) {
@@ -54,7 +53,7 @@ impl Draft11Template {
         }
     }
 
-    /// Lists all quotas of an admitted request, and the refusing ones of a refused request:
+    /// Lists all quotas if the request was admitted, or else those that refused it:
     /// `"burst";r=42;t=17, "daily";r=913;t=36000`.
     fn limits(&self, decision: &DecisionView) -> Text {
         let mut text = Text::new();
@@ -72,15 +71,15 @@ impl Draft11Template {
     }
 }
 
-/// Returns the window if it is whole seconds. The draft has no fractions, and `w` is optional.
+/// Returns the window if it is whole seconds. The draft has no fractions of seconds, and `w` is optional.
 fn window_seconds(quota: &Quota) -> Option<u64> {
     let window = quota.window();
     (window.subsec_nanos() == 0).then_some(window.as_secs())
 }
 
-/// Returns the seconds in which no more than the remaining units can be used.
+/// Returns the effective window, in seconds: the time in which at most the remaining units can be used.
 ///
-/// After a refusal it is the wait of `Retry-After`, and `None` if no wait helps.
+/// After a refusal, it is the wait until the request is admitted. `None` if it is 0, or if no wait helps.
 fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
     let time_to_full = || refill_time(quota.quota(), quota.used());
     let wait = match quota.is_allowed() {

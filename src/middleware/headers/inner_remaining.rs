@@ -1,11 +1,12 @@
-//! The remaining units that an inner layer or service has already written to the headers.
+//! The remaining units in headers that an inner layer or the service has written.
 
 use http::{HeaderMap, HeaderName};
 
 use super::field_names::{RATELIMIT, REMAINING, X_REMAINING};
 
-/// Returns the smallest number of remaining units in the headers of any dialect but draft 11, whose lists
-/// are added to and never replaced.
+/// Returns the lowest number of remaining units in the headers.
+///
+/// It ignores draft 11: a layer appends to its lists and never replaces them.
 pub(in crate::middleware) fn inner_remaining(headers: &HeaderMap) -> Option<u64> {
     if headers.is_empty() {
         return None;

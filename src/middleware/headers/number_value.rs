@@ -1,9 +1,9 @@
-//! Numbers as header values. The values of common numbers are static and do not allocate.
+//! Numbers as header values. Numbers below 10 000 are static values and do not allocate.
 
 use http::HeaderValue;
 
-/// The longest static number, in digits: enough for most limits and remaining units, and for waits of an
-/// hour.
+/// The maximum number of digits of a static value: enough for most limits, and for waits of an hour in
+/// seconds.
 const DIGITS: usize = 4;
 const COUNT: usize = 10_000;
 
@@ -44,7 +44,7 @@ pub(in crate::middleware) fn number_value(number: u64) -> HeaderValue {
     let digits = text.and_then(|text| text.get(leading_zeros..));
     match digits.and_then(|digits| std::str::from_utf8(digits).ok()) {
         Some(digits) => HeaderValue::from_static(digits),
-        // This allocates once. The conversion of `http` allocates twice: its buffer is longer than the text.
+        // Allocates once. The conversion of `http` allocates twice, since its buffer is longer than the text.
         None => HeaderValue::from_str(itoa::Buffer::new().format(number))
             .unwrap_or_else(|_| number.into()),
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_written_as_it_is() {
+    fn a_number_is_written_without_leading_zeros() {
         for number in (0..20_000).chain([u64::MAX]) {
             assert_eq!(number_value(number), number.to_string().as_str());
         }

@@ -1,4 +1,4 @@
-//! `X-RateLimit-*`: the headers that most clients read, without a specification.
+//! `X-RateLimit-*`: headers without a specification.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,7 @@ pub(super) fn write(
     reported: QuotaDecision<'_>,
     headers: &mut HeaderMap,
 ) {
-    // Clients wait only at 0, even if the remaining units are fewer than they ask for.
+    // Clients wait only at 0. A refused request may need more units than are left.
     let remaining = match decision.is_allowed() {
         true => decision.remaining(),
         false => 0,
@@ -39,10 +39,7 @@ fn reset(format: ResetFormat, wait: Duration) -> u64 {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "only this clock knows the Unix time that clients expect"
-)]
+#[expect(clippy::disallowed_methods, reason = "clients expect a Unix time")]
 pub(super) fn since_epoch() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default()
