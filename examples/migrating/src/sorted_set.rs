@@ -137,6 +137,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn other_copies_of_the_script_fail_as_the_page_says() {
+        let server = RedisServer::start();
+        let redis = connect(&server).await;
+        let eval = async |script: &str| -> redis::RedisResult<String> {
+            let script = Script::new(script);
+            script.key("k").invoke_async(&mut redis.clone()).await
+        };
+        let seconds = "redis.call('SET', KEYS[1], 1); redis.call('EXPIRE', KEYS[1], 1500 / 1000)";
+        assert!(eval(seconds).await.is_err());
+        let micros = eval("return 1795305600123456 .. ''").await;
+        assert_eq!(micros.expect("text"), "1.7953056001235e+15");
+        let unpack = |count| {
+            let fill = format!("local t = {{}} for i = 1, {count} do t[i] = i end ");
+            fill + "return tostring(select('#', (unpack or table.unpack)(t)))"
+        };
+        assert_eq!(eval(&unpack(7_000)).await.expect("text"), "7000");
+        assert!(eval(&unpack(8_000)).await.is_err());
+        // The request is added before the count is compared.
+        let add_first = "redis.call('ZADD', KEYS[1], ARGV[1], ARGV[1]) \
+                         redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, ARGV[1] - 1000) \
+                         return redis.call('ZCARD', KEYS[1]) <= 2 and 1 or 0";
+        let add_first = Script::new(add_first);
+        for index in 0..40 {
+            let mut call = add_first.key("eager");
+            call.arg(1_795_305_600_000_u64 + 400 * index);
+            let admitted: bool = call
+                .invoke_async(&mut redis.clone())
+                .await
+                .expect("a reply");
+            // A request each 400 ms against 2 in a second: all after the second are refused, for good.
+            assert_eq!(admitted, index < 2, "{index}");
+        }
+    }
+
+    #[tokio::test]
     async fn the_script_sets_a_time_to_live() {
         let server = RedisServer::start();
         let redis = connect(&server).await;

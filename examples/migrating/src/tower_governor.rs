@@ -16,7 +16,7 @@ pub mod before {
             .finish()
             .expect("neither number is 0");
 
-        // Without this, each address stays in memory.
+        // Removes idle addresses, which would stay in memory.
         let limiter = config.limiter().clone();
         tokio::spawn(async move {
             loop {
