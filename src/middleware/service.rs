@@ -20,8 +20,8 @@ use super::response::{prepare_request, rejection_response};
 /// answered by its future. While that future waits for the store, it holds what the inner service
 /// reserved for the call.
 ///
-/// tower has types of the same names, `tower::limit::RateLimit` and `tower::limit::RateLimitLayer`. They make
-/// calls wait, and know no keys. `ServiceBuilder::rate_limit` adds tower's. The guide compares them:
+/// tower has types with the same names: `tower::limit::RateLimit` and `tower::limit::RateLimitLayer`. They
+/// make calls wait, and have no keys. `ServiceBuilder::rate_limit` adds tower's. The guide compares them:
 /// [migrating](crate::guide::migrating#tower).
 ///
 /// The request body may be of any type. The response body has to implement [`http_body::Body`], like those

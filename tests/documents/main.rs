@@ -1,6 +1,6 @@
 //! Keeps the README, the guide and the other pages true: examples, commands and figures.
 //!
-//! - A block of Rust is a doctest, or repeats code of the package `examples/migrating`, which CI compiles and tests.
+//! - A block of Rust is a doctest, or repeats code of the package `examples/migrating`, which CI tests.
 //! - A command, in a block of `sh` or in a sentence, is run by a test, `.ci/run` or the workflow (`commands.rs`).
 //! - A block or table after `<!-- from: NAME -->` is compared with its source in `sources/`. Other tables are prose,
 //!   unless a column is aligned to the right, as figures are.

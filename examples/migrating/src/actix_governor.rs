@@ -8,7 +8,7 @@ pub mod before {
 
     type Limit = GovernorConfig<PeerIpKeyExtractor, NoOpMiddleware>;
 
-    /// Called once: each configuration has counts of its own.
+    /// Called once: two configurations count separately.
     pub fn limit() -> Limit {
         // 5 at once, then one every 2 seconds.
         GovernorConfigBuilder::default()

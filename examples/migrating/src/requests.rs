@@ -9,7 +9,7 @@ use axum::extract::ConnectInfo;
 use http::{HeaderMap, Request, StatusCode};
 use tower::ServiceExt;
 
-/// What a client sees.
+/// A response as the client sees it.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) status: StatusCode,

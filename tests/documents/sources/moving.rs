@@ -126,7 +126,7 @@ pub(super) fn headers(block: &Block) -> Result<(), String> {
             numbers(here) == statuses.map(|status: StatusCode| status.as_u16().to_string())
         } else {
             let mut names = what.split('`').skip(1).step_by(2);
-            names.all(|name| refused.headers().contains_key(name) == !here.starts_with("not sent"))
+            names.all(|name| refused.headers().contains_key(name) != here.starts_with("not sent"))
         };
         if !matches {
             return Err(format!("{what} is not {here:?}"));
