@@ -20,6 +20,10 @@ use super::response::{prepare_request, rejection_response};
 /// the check, and its future answers a rejected request. While that future waits for the store, it holds
 /// what the inner service has reserved for the call, such as a permit of tower's `ConcurrencyLimit`.
 ///
+/// tower has types with the same names: `tower::limit::RateLimit` and `tower::limit::RateLimitLayer`. They
+/// make calls wait, and have no keys. `ServiceBuilder::rate_limit` adds tower's. The guide compares them:
+/// [migrating](crate::guide::migrating#tower).
+///
 /// The request body can be of any type. The response body has to implement [`http_body::Body`], like those of
 /// axum, hyper, tonic and tower-http, because [`settle`](crate::RateLimitLayer::settle) needs its size. The
 /// inner service has to implement `Clone`.
