@@ -66,8 +66,8 @@ pub(crate) trait CountingRule: Clone + Default {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct CounterState<T> {
     counter: T,
-    /// The time of the first charge since the counter was last empty. Refunds of earlier generations find no
-    /// units.
+    /// The time at which this generation began: with the first charge to an empty counter, or when the clock
+    /// stepped back. Refunds of earlier generations find no units.
     generation: u64,
 }
 
@@ -104,7 +104,7 @@ impl<T: CountingRule> CounterState<T> {
         Verdict { renewed, ..verdict }
     }
 
-    /// Moves charges in the future to now, unless the check only peeks. Returns whether it moved any.
+    /// Moves charges in the future to now, if the check has a cost. Returns whether it moved any.
     ///
     /// There are such charges after the clock has stepped back.
     #[inline(always)]

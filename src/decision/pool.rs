@@ -62,7 +62,7 @@ impl<T: Reuse> Deref for Pooled<T> {
 impl<T: Reuse> Drop for Pooled<T> {
     #[inline]
     fn drop(&mut self) {
-        // If two holders drop the value at the same time, neither may be the last one here: it is then freed.
+        // If the last two holders drop the value at the same time, each may see the other: it is then freed.
         if let Some(mut last) = self.0.take_if(|value| Arc::strong_count(value) == 1) {
             if let Some(value) = Arc::get_mut(&mut last) {
                 value.release();

@@ -75,7 +75,7 @@ impl OutageLog {
         }
     }
 
-    /// Records a decision, which is a success if the store or the fallback made it.
+    /// Records a decision. It is a success if the store made it.
     #[inline]
     pub(crate) fn record_decision(&self, limiter: &str, source: Source) {
         if !matches!(source, Source::RefusalCache | Source::Block | Source::None) {

@@ -120,7 +120,7 @@ impl GaugeShare {
 
     fn record(&self, family: &Family, key: impl FnOnce() -> Key) {
         self.gauge.record(family, key, |gauge| {
-            // A gauge that is not cached has no share to update: see `CachedHandle::register`.
+            // The handle is not cached, so its recorder records nothing: nothing was added to it before.
             if self.gauge.handle.get().is_none() {
                 gauge.set(as_f64(self.value.load(Ordering::Relaxed)));
                 return;
