@@ -252,7 +252,7 @@ impl Counters {
         }
     }
 
-    /// Drops the counters whose time to live is over.
+    /// Drops the counters that have expired.
     pub(super) fn remove_dead(&mut self, now: u64) {
         self.list.retain(|counter| !counter.is_dead(now));
     }

@@ -39,10 +39,7 @@ mod protected_store;
 pub(crate) mod redis;
 mod refusal_cache;
 mod requests;
-#[expect(
-    clippy::module_inception,
-    reason = "the file of the trait `Store`"
-)]
+#[expect(clippy::module_inception, reason = "the file of the trait `Store`")]
 mod store;
 #[cfg(feature = "test-util")]
 mod testing;

@@ -41,9 +41,10 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
     ("a check of cost 0 charges nothing", |kit, algorithm| {
         Box::pin(free(kit, algorithm))
     }),
-    ("a cost above the limit is never admitted", |kit, algorithm| {
-        Box::pin(too_large(kit, algorithm))
-    }),
+    (
+        "a cost above the limit is never admitted",
+        |kit, algorithm| Box::pin(too_large(kit, algorithm)),
+    ),
     (
         "a check is charged to all quotas or to none",
         |kit, algorithm| Box::pin(all_quotas(kit, algorithm)),
