@@ -86,7 +86,8 @@ struct Counter {
     algorithm: Algorithm,
     window: u64,
     state: State,
-    /// The end of the time to live, in milliseconds of the store's clock. The TTL of a key in Redis is the same.
+    /// The end of the time to live, in milliseconds of the store's clock. The TTL of a key in Redis is the
+    /// same.
     dies_at: u64,
     /// The used part of the limit, in 1/1024, as of the last check with a cost. If several quotas share the
     /// counter, it is the largest part.
@@ -265,7 +266,8 @@ impl Counters {
 
     /// Returns the time after which a store can drop the key, in microseconds of the store's clock.
     ///
-    /// `None` if there are no counters. Otherwise, it is at most two windows and a second after the last change.
+    /// `None` if there are no counters. Otherwise, it is at most two windows and a second after the last
+    /// change.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
         let last = self.list.iter().map(|counter| counter.dies_at).max()?;

@@ -7,8 +7,8 @@
 //! | [`TestStore`] (feature `test-util`) | in memory; refuses, fails or hangs when the test wants it | tests of a service |
 //! | any type that implements [`Store`] | where you like | other databases |
 //!
-//! [`RedisStore`] and [`MemoryStore`] make the same decisions, to the microsecond. [`from_url`] opens either by a
-//! URL from a configuration.
+//! [`RedisStore`] and [`MemoryStore`] make the same decisions, to the microsecond. [`from_url`] opens either
+//! by a URL from a configuration.
 //!
 //! # Examples
 //!
@@ -24,8 +24,8 @@
 //!
 //! 1. Implement [`Store`]. Only `id` and `check` are required.
 //! 2. Let [`Counters`] decide: it has every algorithm, and one value for each limiter and key.
-//! 3. Return a [`CircuitBreaker`], and for a remote store a [`RefusalCache`] and a [`BlockList`]. Limiters use them
-//!    around the store.
+//! 3. Return a [`CircuitBreaker`], and for a remote store a [`RefusalCache`] and a [`BlockList`]. Limiters
+//!    use them around the store.
 //! 4. Run [`Conformance`] (feature `test-util`) in a test: it checks every rule that limiters rely on.
 
 mod block_list;

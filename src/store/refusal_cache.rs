@@ -5,10 +5,10 @@
 //! which the call was sent. That ends before Redis would admit the check, even while chrony slews the clock of
 //! Redis and the clock of this process in opposite directions at its maximum rate of 8.3 %.
 //!
-//! Redis may admit the check earlier only if units are returned (by a reset, a refund or a credit), if the limit
-//! is raised, or if the server's clock jumps. Units that are returned through a limiter with this cache remove
-//! the refusals of the key at once. All other changes are seen when the refusal expires, also those of a call
-//! that Redis executes after its deadline.
+//! Redis may admit the check earlier only if units are returned (by a reset, a refund or a credit), if the
+//! limit is raised, or if the server's clock jumps. Units that are returned through a limiter with this cache
+//! remove the refusals of the key at once. All other changes are seen when the refusal expires, also those of
+//! a call that Redis executes after its deadline.
 //!
 //! With a wait of one second, a client that sends a check every millisecond reaches Redis six times: with the
 //! admitted check, and 1, 801, 961, 993 and 999 ms later.
@@ -381,8 +381,8 @@ fn micros(duration: Duration) -> u64 {
 
 /// Returns how long a refusal with this wait may be remembered, in microseconds.
 ///
-/// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less than
-/// 0.917 / 1.083.
+/// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less
+/// than 0.917 / 1.083.
 fn validity(wait: u64) -> u64 {
     wait / 5 * 4
 }

@@ -13,9 +13,9 @@ use crate::error::{Error, ErrorKind};
 /// Keeps the counts of limiters, and decides their checks.
 ///
 /// This crate has two implementations: [`RedisStore`](crate::RedisStore) and
-/// [`MemoryStore`](crate::MemoryStore). Implement the trait to keep counts elsewhere, for example in a database.
-/// [`RateLimiter`](crate::RateLimiter) and [`RateLimitLayer`](crate::RateLimitLayer) take any `impl Store`, also
-/// an `Arc<dyn Store>`.
+/// [`MemoryStore`](crate::MemoryStore). Implement the trait to keep counts elsewhere, for example in a
+/// database. [`RateLimiter`](crate::RateLimiter) and [`RateLimitLayer`](crate::RateLimitLayer) take any `impl
+/// Store`, also an `Arc<dyn Store>`.
 ///
 /// # Rules
 ///
@@ -26,12 +26,12 @@ use crate::error::{Error, ErrorKind};
 ///
 /// # What to implement
 ///
-/// [`id`](Self::id) and [`check`](Self::check) are required. [`refund`](Self::refund), [`credit`](Self::credit),
-/// [`reset`](Self::reset), [`block`](Self::block) and [`check_all`](Self::check_all) fail with
-/// [`ErrorKind::Unsupported`] by default.
+/// [`id`](Self::id) and [`check`](Self::check) are required. [`refund`](Self::refund),
+/// [`credit`](Self::credit), [`reset`](Self::reset), [`block`](Self::block) and
+/// [`check_all`](Self::check_all) fail with [`ErrorKind::Unsupported`] by default.
 ///
-/// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of every
-/// [`Algorithm`](crate::Algorithm). A store needs no deadlines and retries: limiters use its
+/// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
+/// every [`Algorithm`](crate::Algorithm). A store needs no deadlines and retries: limiters use its
 /// [`circuit_breaker`](Self::circuit_breaker), [`refusal_cache`](Self::refusal_cache) and
 /// [`block_list`](Self::block_list).
 ///
@@ -39,8 +39,8 @@ use crate::error::{Error, ErrorKind};
 ///
 /// # Examples
 ///
-/// A store that refuses every check with a cost, to see how a service reacts. [`Counters`](super::Counters) has an
-/// example of a store that counts.
+/// A store that refuses every check with a cost, to see how a service reacts. [`Counters`](super::Counters)
+/// has an example of a store that counts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,8 +79,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Decides as [`check`](Self::check) does, and writes the answer to `answer` if it is ready.
     ///
-    /// Returns `None` if the answer was written, and the future of the answer otherwise. This is an optimization
-    /// for stores in memory: moving an answer in a future takes them as long as deciding.
+    /// Returns `None` if the answer was written, and the future of the answer otherwise. This is an
+    /// optimization for stores in memory: moving an answer in a future takes them as long as deciding.
     ///
     /// The default implementation returns the future of `check`.
     fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
@@ -93,8 +93,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns an answer to each check, in their order. If one check is refused, the answers to the others
     /// still say whether each would be admitted, with the units used before.
     ///
-    /// Each check must have another limiter or another key. Otherwise a store may fail with an [`Error`] of kind
-    /// [`ErrorKind::Misconfigured`].
+    /// Each check must have another limiter or another key. Otherwise a store may fail with an [`Error`] of
+    /// kind [`ErrorKind::Misconfigured`].
     ///
     /// The default implementation decides a single check by [`check`](Self::check), and fails for several with
     /// an [`Error`] of kind [`ErrorKind::Unsupported`].

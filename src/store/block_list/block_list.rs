@@ -25,8 +25,8 @@ const MAX_BLOCKED: usize = 10_000;
 /// most other keys a second one.
 ///
 /// Use this type in a [`Store`](crate::Store) outside this crate: keep one list, and return a clone from
-/// [`Store::block_list`](crate::Store::block_list). Clones share their keys, at most 10 000. Times are those of a
-/// monotonic clock of this process.
+/// [`Store::block_list`](crate::Store::block_list). Clones share their keys, at most 10 000. Times are those
+/// of a monotonic clock of this process.
 ///
 /// # Examples
 ///

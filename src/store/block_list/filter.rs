@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::key::Fingerprint;
 
-/// The size in 64-bit words. With 10 blocked keys, one in 1 600 other keys is a false positive; with 10 000, one
-/// in two.
+/// The size in 64-bit words. With 10 blocked keys, one in 1 600 other keys is a false positive; with 10 000,
+/// one in two.
 const WORDS: usize = 256;
 
 /// A set of bits. The fingerprint of a key chooses its bit, which keys may share.

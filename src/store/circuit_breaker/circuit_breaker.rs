@@ -24,9 +24,9 @@ use crate::telemetry::StoreMeter;
 ///
 /// [`RedisStore`](crate::RedisStore) has its own circuit breaker, set by
 /// [`RedisStore::deadline`](crate::RedisStore::deadline) and
-/// [`RedisStore::fallback_keys`](crate::RedisStore::fallback_keys). Use this type in a store outside this crate:
-/// keep one, and return a clone from [`Store::circuit_breaker`](crate::Store::circuit_breaker). Clones share
-/// their state, so if one limiter finds that the store fails, all limiters of the store know.
+/// [`RedisStore::fallback_keys`](crate::RedisStore::fallback_keys). Use this type in a store outside this
+/// crate: keep one, and return a clone from [`Store::circuit_breaker`](crate::Store::circuit_breaker). Clones
+/// share their state, so if one limiter finds that the store fails, all limiters of the store know.
 ///
 /// # When it opens and closes
 ///
@@ -168,8 +168,8 @@ impl CircuitBreaker {
 
     /// Uses a clock that a test moves.
     ///
-    /// It is the clock of the fallback counts, and of the time that the circuit breaker stays open. The deadline
-    /// follows the time of tokio.
+    /// It is the clock of the fallback counts, and of the time that the circuit breaker stays open. The
+    /// deadline follows the time of tokio.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]

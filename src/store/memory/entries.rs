@@ -1,7 +1,7 @@
 //! A map with little memory overhead: a list of entries, and a hash table of their indices.
 //!
-//! From an eighth to more than half of the slots of a hash table are empty. An empty slot takes four bytes here,
-//! not the size of an entry. The list can also be walked by index, to drop expired keys.
+//! From an eighth to more than half of the slots of a hash table are empty. An empty slot takes four bytes
+//! here, not the size of an entry. The list can also be walked by index, to drop expired keys.
 
 use hashbrown::HashTable;
 

@@ -18,8 +18,8 @@ use crate::telemetry::StoreMeter;
 /// A store in the memory of this process.
 ///
 /// For tests, and for services with one process. Several processes would each admit the whole limit: use
-/// [`RedisStore`](crate::RedisStore) to share it. Both stores make the same decisions, to the microsecond. This one
-/// reads a monotonic clock.
+/// [`RedisStore`](crate::RedisStore) to share it. Both stores make the same decisions, to the microsecond.
+/// This one reads a monotonic clock.
 ///
 /// Clones share their counts. A check is answered at once. There is no background task or thread.
 ///
@@ -35,15 +35,15 @@ use crate::telemetry::StoreMeter;
 ///
 /// # Memory
 ///
-/// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Checks also drop keys that
-/// have expired, a few at a time. If the store is full, a new key gets room as follows:
+/// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Checks also drop keys
+/// that have expired, a few at a time. If the store is full, a new key gets room as follows:
 ///
 /// 1. A key whose units have all returned is evicted.
-/// 2. If there is none, the key that has used the smallest part of its limits is evicted, if that part is **at
-///    most half**. When this key comes back, it has its whole limit again. A key that has used more than half of
-///    a limit is never evicted, so a client cannot get a new limit by inventing keys.
-/// 3. If there is none, the new key shares a count with others: see the next section. The store logs a warning, at
-///    most once a minute.
+/// 2. If there is none, the key that has used the smallest part of its limits is evicted, if that part is
+///    **at most half**. When this key comes back, it has its whole limit again. A key that has used more than
+///    half of a limit is never evicted, so a client cannot get a new limit by inventing keys.
+/// 3. If there is none, the new key shares a count with others: see the next section. The store logs a
+///    warning, at most once a minute.
 ///
 /// To keep checks fast, each looks at 64 keys at most, and the next check at the next 64. The memory of a key
 /// depends on its quotas. A log takes 8 bytes for each microsecond in which units were charged, and up to half
@@ -51,22 +51,22 @@ use crate::telemetry::StoreMeter;
 ///
 /// # A flood of new keys
 ///
-/// While the store is full of keys near their limits, a new key shares one count, and so one limit, with other new
-/// keys of its limiter:
+/// While the store is full of keys near their limits, a new key shares one count, and so one limit, with
+/// other new keys of its limiter:
 ///
-/// - A key with an address ([`peer_ip`](crate::key::peer_ip), [`client_ip`](crate::key::client_ip), also as a part
-///   of a tuple) shares a count with its network: an IPv4 /24 or an IPv6 /48. There is room for one network for
-///   each 8 keys of the store, and for at least 64.
+/// - A key with an address ([`peer_ip`](crate::key::peer_ip), [`client_ip`](crate::key::client_ip), also as a
+///   part of a tuple) shares a count with its network: an IPv4 /24 or an IPv6 /48. There is room for one
+///   network for each 8 keys of the store, and for at least 64.
 /// - Any other key shares one of 64 counts, which its hash chooses. If there is no room for a network, its keys
 ///   share one of another 64 counts.
 ///
-/// So a flood from a few networks is refused by the limits of these networks, and clients in other networks keep
-/// theirs. Together, the keys of a shared count are admitted no more than the limit. While units count in it, new
-/// keys that belong to it stay in it, even when there is room again, so that no client gets a second limit.
-/// A reset or a credit of such a key applies to the shared count.
+/// So a flood from a few networks is refused by the limits of these networks, and clients in other networks
+/// keep theirs. Together, the keys of a shared count are admitted no more than the limit. While units count
+/// in it, new keys that belong to it stay in it, even when there is room again, so that no client gets a
+/// second limit. A reset or a credit of such a key applies to the shared count.
 ///
-/// There is room for 4 096 counts of the second kind, which is enough for 32 limiters. A check that finds no room
-/// fails with an [`Error`](crate::Error) of kind [`ErrorKind::Full`](crate::ErrorKind::Full).
+/// There is room for 4 096 counts of the second kind, which is enough for 32 limiters. A check that finds no
+/// room fails with an [`Error`](crate::Error) of kind [`ErrorKind::Full`](crate::ErrorKind::Full).
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Inner>,
@@ -82,8 +82,8 @@ struct Inner {
 impl MemoryStore {
     /// Creates a store for at most 100 000 keys.
     ///
-    /// With a quota of 100 units, these take about 100 MB if every key is at its limit, and 10 to 20 MB if keys have
-    /// few units.
+    /// With a quota of 100 units, these take about 100 MB if every key is at its limit, and 10 to 20 MB if
+    /// keys have few units.
     #[must_use]
     pub fn new() -> Self {
         Self::with_max_keys(DEFAULT_MAX_KEYS)

@@ -1,9 +1,9 @@
 //! The counts that keys share while a store is full.
 //!
-//! A key for which the store has no room is counted together with the other keys of its network. If the key has no
-//! network, or there is no room for the network, it is counted in one of a few shared counts. A count is active
-//! while any of its units count. Until then, each new key that belongs to the count is counted in it, so that no
-//! client gets a second limit.
+//! A key for which the store has no room is counted together with the other keys of its network. If the key
+//! has no network, or there is no room for the network, it is counted in one of a few shared counts. A count
+//! is active while any of its units count. Until then, each new key that belongs to the count is counted in
+//! it, so that no client gets a second limit.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -172,7 +172,8 @@ pub(super) struct SharedCount {
 impl SharedCount {
     /// Returns the counts that a key may share: one of the few, and then the count of its network.
     ///
-    /// The first one comes first because a key that was counted there, without room for its network, stays there.
+    /// The first one comes first because a key that was counted there, without room for its network, stays
+    /// there.
     fn candidates(subject: Subject<'_>) -> [Option<Self>; 2] {
         let limiter = subject.limiter.fingerprint();
         let network = subject.key.network();

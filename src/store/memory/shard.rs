@@ -9,8 +9,8 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 /// The number of keys that a check of a new key sweeps. With two, a shard is swept faster than it fills.
 const SWEPT_PER_NEW_KEY: usize = 2;
 
-/// The number of checks for each one that sweeps a key, whether or not its own key is new. A check of a known key
-/// adds nothing, and the swept key is usually not in a processor cache.
+/// The number of checks for each one that sweeps a key, whether or not its own key is new. A check of a known
+/// key adds nothing, and the swept key is usually not in a processor cache.
 const CHECKS_PER_SWEEP: u8 = 8;
 
 /// The most keys that a full shard compares to evict one.

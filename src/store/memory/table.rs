@@ -7,8 +7,8 @@ use super::shard::Shard;
 use crate::clock::Clock;
 use crate::key::Fingerprint;
 
-/// The fewest keys of a shard. Smaller shards would differ too much in the number of their keys, and some would be
-/// full long before others.
+/// The fewest keys of a shard. Smaller shards would differ too much in the number of their keys, and some
+/// would be full long before others.
 const MIN_KEYS_PER_SHARD: usize = 1_024;
 
 const MAX_SHARDS: usize = 64;

@@ -28,17 +28,17 @@ use crate::store::requests::{Block, Check, Credit, OwnedCheck, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
-/// The default deadline of a call: about a hundred times a call to a healthy server in the same network, and too
-/// short for people to notice.
+/// The default deadline of a call: about a hundred times a call to a healthy server in the same network, and
+/// too short for people to notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
 /// A store in Redis or Valkey, which all processes of a service share.
 ///
-/// Each check is one call of a Lua script. Redis runs it as one atomic step, on its own clock. So a limit is exact
-/// for any number of processes, and their clocks do not matter.
+/// Each check is one call of a Lua script. Redis runs it as one atomic step, on its own clock. So a limit is
+/// exact for any number of processes, and their clocks do not matter.
 ///
-/// It is written for Redis 6.0 and later, and for Valkey. The tests have passed on Redis 6.2 to 8.6 and on Valkey
-/// 8.0 to 9.1.
+/// It is written for Redis 6.0 and later, and for Valkey. The tests have passed on Redis 6.2 to 8.6 and on
+/// Valkey 8.0 to 9.1.
 ///
 /// # Examples
 ///
@@ -53,14 +53,14 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// Give each service that shares a Redis its own [`prefix`](Self::prefix). Without one, limiters of the same name
-/// in two services share their counts.
+/// Give each service that shares a Redis its own [`prefix`](Self::prefix). Without one, limiters of the same
+/// name in two services share their counts.
 ///
 /// # Settings
 ///
-/// Call the settings right after [`open`](Self::open) or [`with_connection`](Self::with_connection), before the
-/// store is cloned or given to a limiter. A setting that is changed later has no effect on the store in use, and
-/// the returned store fails each call with an error of kind
+/// Call the settings right after [`open`](Self::open) or [`with_connection`](Self::with_connection), before
+/// the store is cloned or given to a limiter. A setting that is changed later has no effect on the store in
+/// use, and the returned store fails each call with an error of kind
 /// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
 ///
 /// If one route needs another setting, such as a longer deadline, change it on a [fork](Self::fork). Cloning is
@@ -70,20 +70,21 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// Three mechanisms reduce the load on Redis. None of them admits more than Redis would.
 ///
-/// - **Batches.** A check is sent at once if no call is in flight on its connection. Otherwise it waits for the
-///   next call, together with other checks. At most two calls are in flight. A call has room for about 80 checks
-///   of different keys, which take Redis about 300 µs. A check whose future is dropped before it is sent never
-///   reaches Redis.
-/// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call. Redis decides them
-///   in order of arrival, and each gets its own numbers. So a busy key loads Redis little more than a quiet one.
-/// - **Refusal cache.** For 0.8 of the wait that Redis replied, and for
-///   [at most a second](Self::refusal_cache), this process repeats a refusal without asking Redis, to checks of the
-///   same key, quotas and cost. The source of such a decision is
-///   [`Source::RefusalCache`](crate::Source::RefusalCache). With a wait of one second, a client that sends a check
-///   every millisecond reaches Redis six times.
+/// - **Batches.** A check is sent at once if no call is in flight on its connection. Otherwise it waits for
+///   the next call, together with other checks. At most two calls are in flight. A call has room for about 80
+///   checks of different keys, which take Redis about 300 µs. A check whose future is dropped before it is
+///   sent never reaches Redis.
+/// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call. Redis
+///   decides them in order of arrival, and each gets its own numbers. So a busy key loads Redis little more
+///   than a quiet one.
+/// - **Refusal cache.** For 0.8 of the wait that Redis replied, and for [at most a
+///   second](Self::refusal_cache), this process repeats a refusal without asking Redis, to checks of the same
+///   key, quotas and cost. The source of such a decision is
+///   [`Source::RefusalCache`](crate::Source::RefusalCache). With a wait of one second, a client that sends a
+///   check every millisecond reaches Redis six times.
 ///
-/// A reset, a refund, a credit or an admission through this store ends remembered refusals of the key at once. Units
-/// that another process or another store returns are seen within a second.
+/// A reset, a refund, a credit or an admission through this store ends remembered refusals of the key at
+/// once. Units that another process or another store returns are seen within a second.
 ///
 /// # Connections
 ///
@@ -91,17 +92,20 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// default, one multiplexed connection for each tokio runtime carries all checks, so no pool is needed; see
 /// [`connections`](Self::connections). A store may outlive the runtime that first used it.
 ///
-/// - **Deadline.** Each call has a [`deadline`](Self::deadline), which includes connecting. The default is 100 ms.
-/// - **Reconnect.** A lost connection is replaced at once. So is a connection that turns out to lead to a replica,
-///   unless it is younger than 500 ms. The protocol is RESP3, or RESP2 if the server does not know RESP3.
-/// - **A server that hangs.** If a call is not answered within its deadline, the store probes the connection with a
-///   PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within the deadline
-///   if that is longer (at most 5 s), the store reconnects. So a server that hung finds at most two calls for each
-///   connection to execute when it resumes. Refunds, credits, resets and checks without [batches](Self::batches)
-///   are separate calls, of which at most 256 are in flight.
-/// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or returned
-///   twice. If the reply to a check is lost, the check may have been charged. If the reply to a refund, credit,
-///   settlement or reset is lost, it may not have happened; its units then count until they leave their window.
+/// - **Deadline.** Each call has a [`deadline`](Self::deadline), which includes connecting. The default is
+///   100 ms.
+/// - **Reconnect.** A lost connection is replaced at once. So is a connection that turns out to lead to a
+///   replica, unless it is younger than 500 ms. The protocol is RESP3, or RESP2 if the server does not know
+///   RESP3.
+/// - **A server that hangs.** If a call is not answered within its deadline, the store probes the connection
+///   with a PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within
+///   the deadline if that is longer (at most 5 s), the store reconnects. So a server that hung finds at most
+///   two calls for each connection to execute when it resumes. Refunds, credits, resets and checks without
+///   [batches](Self::batches) are separate calls, of which at most 256 are in flight.
+/// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or
+///   returned twice. If the reply to a check is lost, the check may have been charged. If the reply to a
+///   refund, credit, settlement or reset is lost, it may not have happened; its units then count until they
+///   leave their window.
 ///
 /// # Sentinel, Cluster, TLS
 ///
@@ -113,19 +117,19 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// | `redis+cluster://[user][:password@]host[:port],…` | `cluster` |
 ///
 /// In a user or a password, percent-encode all characters but letters and digits. `?protocol=resp2` or
-/// `?protocol=resp3` sets the protocol. `rediss+sentinel` and `rediss+cluster` use TLS. `valkey` may replace `redis`,
-/// and `valkeys` `rediss`.
+/// `?protocol=resp3` sets the protocol. `rediss+sentinel` and `rediss+cluster` use TLS. `valkey` may replace
+/// `redis`, and `valkeys` `rediss`.
 ///
-/// - **Sentinel:** each new connection asks the sentinels for the master, and while it lasts, they are asked again
-///   every second. The store connects to the server that most sentinels name, if it has the role of a master. So it
-///   finds a new master whether the old one died, hangs, or was replaced on purpose. The
-///   user and the password are those of the servers. For the sentinels, set
+/// - **Sentinel:** each new connection asks the sentinels for the master, and while it lasts, they are asked
+///   again every second. The store connects to the server that most sentinels name, if it has the role of a
+///   master. So it finds a new master whether the old one died, hangs, or was replaced on purpose. The user
+///   and the password are those of the servers. For the sentinels, set
 ///   `?sentinel_username=…&sentinel_password=…`.
 /// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share calls; see
 ///   [`hash_tags`](Self::hash_tags). If a master hangs, the store uses its replica once that is promoted.
-/// - **TLS:** rustls with the crypto provider that the application has installed, or with ring. The certificate of
-///   the server is always verified, against the roots of Mozilla or, if `ca` is set, against the roots in this file
-///   only. `cert` and `key` are the files of the client's certificate and key.
+/// - **TLS:** rustls with the crypto provider that the application has installed, or with ring. The
+///   certificate of the server is always verified, against the roots of Mozilla or, if `ca` is set, against
+///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key.
 ///
 /// # Permissions
 ///
@@ -144,15 +148,15 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// - a cluster needs `+cluster|slots`, and `+asking` for slots that move,
 /// - Sentinel needs `+role`, and `+sentinel|get-master-addr-by-name` for the user of the sentinels.
 ///
-/// A missing permission is an error of kind [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured). From Redis
-/// 7.2 on, the error names the permission. [`doctor`](Self::doctor) names it on every version.
+/// A missing permission is an error of kind [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
+/// From Redis 7.2 on, the error names the permission. [`doctor`](Self::doctor) names it on every version.
 ///
 /// # Keys
 ///
-/// A count is stored under `prefix:v1:{limiter,key}:log:window`, where `log` is the algorithm and the window is in
-/// microseconds. Names are printable ASCII. Every key has a TTL of two windows and a second. All counts of a check
-/// are in one cluster slot. The [blocked](crate::Admin::block) keys are in `prefix:v1:{blocks}` until the last block
-/// has ended.
+/// A count is stored under `prefix:v1:{limiter,key}:log:window`, where `log` is the algorithm and the window
+/// is in microseconds. Names are printable ASCII. Every key has a TTL of two windows and a second. All counts
+/// of a check are in one cluster slot. The [blocked](crate::Admin::block) keys are in `prefix:v1:{blocks}`
+/// until the last block has ended.
 ///
 /// Run Redis with `maxmemory-policy noeviction`. If Redis evicts a key, its client has the whole limit again.
 #[derive(Clone)]
@@ -190,8 +194,9 @@ impl RedisStore {
     /// Opens the store at a URL, without connecting.
     ///
     /// The URL is `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
-    /// [those that need a feature](Self#sentinel-cluster-tls). The first check connects. To test at startup whether
-    /// the server answers, call [`ping`](Self::ping); to examine its configuration, [`doctor`](Self::doctor).
+    /// [those that need a feature](Self#sentinel-cluster-tls). The first check connects. To test at startup
+    /// whether the server answers, call [`ping`](Self::ping); to examine its configuration,
+    /// [`doctor`](Self::doctor).
     ///
     /// # Errors
     ///
@@ -212,14 +217,14 @@ impl RedisStore {
 
     /// Creates a store on a connection that the application already has.
     ///
-    /// It takes any asynchronous connection of redis 1.x, such as a `redis::aio::ConnectionManager`. The connection
-    /// is cloned for each call and keeps its settings. The store does not replace it, so it must reconnect on its
-    /// own. The [`deadline`](Self::deadline) of the store applies.
+    /// It takes any asynchronous connection of redis 1.x, such as a `redis::aio::ConnectionManager`. The
+    /// connection is cloned for each call and keeps its settings. The store does not replace it, so it must
+    /// reconnect on its own. The [`deadline`](Self::deadline) of the store applies.
     ///
-    /// Do not pass a `redis::cluster_async::ClusterConnection`: open a cluster by its [URL](Self::open). When such a
-    /// connection loses a node, it resends commands that may have been executed, and with `retries(0)` it follows
-    /// no redirects. A check that runs twice is charged twice. A refund, credit or settlement that runs twice frees
-    /// units that are in use.
+    /// Do not pass a `redis::cluster_async::ClusterConnection`: open a cluster by its [URL](Self::open). When
+    /// such a connection loses a node, it resends commands that may have been executed, and with `retries(0)`
+    /// it follows no redirects. A check that runs twice is charged twice. A refund, credit or settlement that
+    /// runs twice frees units that are in use.
     ///
     /// # Examples
     ///
@@ -337,9 +342,9 @@ impl RedisStore {
 
     /// Returns the Lua script that decides checks, as Redis gets it.
     ///
-    /// Use it to review what runs in Redis, or to find the line of an error: Redis names a line of this text. The
-    /// text is joined from several files, and a line such as `-- lua/sliding_log.lua` precedes each of them. The
-    /// example `script` prints it with line numbers.
+    /// Use it to review what runs in Redis, or to find the line of an error: Redis names a line of this text.
+    /// The text is joined from several files, and a line such as `-- lua/sliding_log.lua` precedes each of
+    /// them. The example `script` prints it with line numbers.
     ///
     /// # Examples
     ///
@@ -358,8 +363,8 @@ impl RedisStore {
 
     /// Returns the name and the text of each script.
     ///
-    /// They are [`decide`](Self::script), `decide_all`, which decides several checks together, `refund` and `credit`,
-    /// which return units, and `block` and `blocked`, which keep the list of blocked keys.
+    /// They are [`decide`](Self::script), `decide_all`, which decides several checks together, `refund` and
+    /// `credit`, which return units, and `block` and `blocked`, which keep the list of blocked keys.
     pub fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
         Scripts::texts().into_iter()
     }

@@ -67,8 +67,8 @@ impl RedisStore {
         Self::build(client.clone(), settings.clone(), misuse.clone())
     }
 
-    /// Sets the name of the store in metrics. The default is the address of the server, or for Sentinel and Cluster
-    /// the addresses in the URL.
+    /// Sets the name of the store in metrics. The default is the address of the server, or for Sentinel and
+    /// Cluster the addresses in the URL.
     #[must_use]
     pub fn named(self, store: &str) -> Self {
         self.with("named", |client, _| client.meter = StoreMeter::new(store))
@@ -76,9 +76,9 @@ impl RedisStore {
 
     /// Sets the prefix of every stored key. The default is `tollgate`.
     ///
-    /// Set another prefix for each service that shares a Redis. With the same prefix, limiters of the same name in
-    /// two services share their counts, and the services share their blocked keys. A new prefix starts at 0 units.
-    /// The [permissions](Self#permissions) of the Redis user contain the prefix.
+    /// Set another prefix for each service that shares a Redis. With the same prefix, limiters of the same
+    /// name in two services share their counts, and the services share their blocked keys. A new prefix
+    /// starts at 0 units. The [permissions](Self#permissions) of the Redis user contain the prefix.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
         self.with("prefix", |client, _| {
@@ -88,12 +88,12 @@ impl RedisStore {
 
     /// Sets the number of hash tags that all keys share. By default, each key has its own hash tag.
     ///
-    /// Use this on Redis Cluster, where a call can only have keys of one slot. Keys with the same hash tag are in the
-    /// same slot, so their checks can share calls. With fewer tags, more checks share a call. With more tags, the
-    /// masters get more even shares: choose about 16 times as many tags as there are masters.
+    /// Use this on Redis Cluster, where a call can only have keys of one slot. Keys with the same hash tag
+    /// are in the same slot, so their checks can share calls. With fewer tags, more checks share a call. With
+    /// more tags, the masters get more even shares: choose about 16 times as many tags as there are masters.
     ///
-    /// Keys are then stored as `prefix:v1:{7}:limiter,key:log:window`, with the number of the tag in braces. All
-    /// processes must use the same number of tags. Another number starts at 0 units.
+    /// Keys are then stored as `prefix:v1:{7}:limiter,key:log:window`, with the number of the tag in braces.
+    /// All processes must use the same number of tags. Another number starts at 0 units.
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {
         self.with("hash_tags", |client, _| {
@@ -103,9 +103,10 @@ impl RedisStore {
 
     /// Sets the deadline of a check. The default is 100 ms.
     ///
-    /// It includes connecting and waiting for the next call. A check that takes longer fails with an [`Error`] of
-    /// kind [`ErrorKind::Timeout`](crate::ErrorKind::Timeout). The default is about a hundred times a call to a
-    /// healthy server in the same network, and too short for people to notice. The longest deadline is 366 days.
+    /// It includes connecting and waiting for the next call. A check that takes longer fails with an
+    /// [`Error`] of kind [`ErrorKind::Timeout`](crate::ErrorKind::Timeout). The default is about a hundred
+    /// times a call to a healthy server in the same network, and too short for people to notice. The longest
+    /// deadline is 366 days.
     ///
     /// A [fork](Self::fork) with another deadline uses the same connections, but on a cluster its own.
     #[must_use]
@@ -118,9 +119,9 @@ impl RedisStore {
 
     /// Sets the number of connections of each tokio runtime. The default is one.
     ///
-    /// With one connection, most checks share calls, which reduces the load on Redis. Use more connections if the
-    /// network to Redis is slow or loses packets: replies arrive in the order of the calls, so one lost packet
-    /// delays all calls on its connection. The checks of one key always use the same connection.
+    /// With one connection, most checks share calls, which reduces the load on Redis. Use more connections if
+    /// the network to Redis is slow or loses packets: replies arrive in the order of the calls, so one lost
+    /// packet delays all calls on its connection. The checks of one key always use the same connection.
     ///
     /// The setting has no effect on a store that was created by [`with_connection`](Self::with_connection).
     #[must_use]
@@ -133,13 +134,13 @@ impl RedisStore {
     /// Sets the longest time for which this process repeats a refusal without asking Redis. The default is one
     /// second. Zero turns the cache off.
     ///
-    /// A refusal is repeated for 0.8 of its wait, so never for longer than Redis would refuse the check. That holds
-    /// even while chrony slews the clocks of this process and of Redis in opposite directions at its maximum rate of
-    /// 8.3 %.
+    /// A refusal is repeated for 0.8 of its wait, so never for longer than Redis would refuse the check. That
+    /// holds even while chrony slews the clocks of this process and of Redis in opposite directions at its
+    /// maximum rate of 8.3 %.
     ///
-    /// A reset, refund or credit through this store ends the refusal at once. The following are seen when the refusal
-    /// expires: a reset, refund or credit through **another** process or store, a raised limit, and a jump of the
-    /// server's clock.
+    /// A reset, refund or credit through this store ends the refusal at once. The following are seen when the
+    /// refusal expires: a reset, refund or credit through **another** process or store, a raised limit, and a
+    /// jump of the server's clock.
     ///
     /// Clones share the cache. A [fork](Self::fork) has its own.
     #[must_use]
@@ -152,8 +153,8 @@ impl RedisStore {
     /// Sets how often this process fetches the list of keys that other processes have
     /// [blocked](crate::Admin::block). The default is every second. Zero turns it off.
     ///
-    /// The list is refreshed in the background while there are checks, and no check waits for it. Redis sends the
-    /// list only if it has changed.
+    /// The list is refreshed in the background while there are checks, and no check waits for it. Redis sends
+    /// the list only if it has changed.
     #[must_use]
     pub fn block_list_refresh(self, every: Duration) -> Self {
         self.with("block_list_refresh", |_, settings| {

@@ -20,8 +20,8 @@ use crate::store::store::Store;
 
 /// A store for tests of a service: it refuses, fails or hangs when the test says so.
 ///
-/// By default, it counts like a [`MemoryStore`] on a [clock](Self::clock) that the test moves. The test can choose
-/// another behaviour:
+/// By default, it counts like a [`MemoryStore`] on a [clock](Self::clock) that the test moves. The test can
+/// choose another behaviour:
 ///
 /// | | for the next checks | until the test chooses another |
 /// |---|---|---|
@@ -30,9 +30,9 @@ use crate::store::store::Store;
 /// | never answer | [`hang_next`](Self::hang_next) | [`hang_all`](Self::hang_all) |
 /// | count | | [`recover`](Self::recover) |
 ///
-/// [`take_checks`](Self::take_checks) returns the checks that the store has received. Deadline, circuit breaker and
-/// fallback work as with a remote store, so the service behaves as it does while Redis is unreachable. Clones are
-/// the same store.
+/// [`take_checks`](Self::take_checks) returns the checks that the store has received. Deadline, circuit
+/// breaker and fallback work as with a remote store, so the service behaves as it does while Redis is
+/// unreachable. Clones are the same store.
 ///
 /// # Examples
 ///
@@ -148,24 +148,24 @@ impl TestStore {
     /// Refuses the next `checks` checks with a cost, regardless of the counts.
     ///
     /// The refusals have this `retry_after`. `None` means that no wait helps, as for a cost above the limit.
-    /// Meanwhile, a check of cost 0 sees a key without units left, and does not use up a refusal. Behaviours that
-    /// the test chose earlier for next checks come first.
+    /// Meanwhile, a check of cost 0 sees a key without units left, and does not use up a refusal. Behaviours
+    /// that the test chose earlier for next checks come first.
     pub fn refuse_next(&self, checks: usize, retry_after: impl Into<Option<Duration>>) {
         self.push(checks, Behaviour::Refuse(retry_after.into()));
     }
 
     /// Fails the next `checks` checks with an error of this kind.
     ///
-    /// Behaviours that the test chose earlier for next checks come first. Refunds, resets, credits and blocks do
-    /// not fail, and do not use up a failure.
+    /// Behaviours that the test chose earlier for next checks come first. Refunds, resets, credits and blocks
+    /// do not fail, and do not use up a failure.
     pub fn fail_next(&self, checks: usize, kind: ErrorKind) {
         self.push(checks, Behaviour::Fail(kind));
     }
 
     /// Never answers the next `checks` checks.
     ///
-    /// Behaviours that the test chose earlier for next checks come first. Refunds, resets, credits and blocks are
-    /// answered.
+    /// Behaviours that the test chose earlier for next checks come first. Refunds, resets, credits and blocks
+    /// are answered.
     pub fn hang_next(&self, checks: usize) {
         self.push(checks, Behaviour::Hang);
     }

@@ -84,8 +84,8 @@ impl<H: Handle> CachedHandle<H> {
         let key = self.key.get_or_init(key);
         with_recorder(|recorder| {
             let handle = H::register(recorder, key, family);
-            // A recorder of size 0 records nothing, such as the default before the application installs its own.
-            // Do not cache its handles.
+            // A recorder of size 0 records nothing, such as the default before the application installs its
+            // own. Do not cache its handles.
             if size_of_val(recorder) == 0 {
                 record(&handle);
             } else {

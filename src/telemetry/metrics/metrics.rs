@@ -67,8 +67,8 @@ impl CheckCounts {
         }
     }
 
-    /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter, and would miss
-    /// the first of these.
+    /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter, and would
+    /// miss the first of these.
     #[cold]
     fn initialize(&self, source: Source) {
         if source != Source::None {

@@ -33,9 +33,9 @@ impl RedisStore {
     /// | `round trip` | percentiles of the time of a check of cost 0, compared with the deadline |
     /// | `clock` | the server's clock, compared with the local one; limits use only the server's, which should not jump |
     ///
-    /// The examination leaves no key behind, is safe while the service runs, and never shows a password. A topic that
-    /// the Redis user may not read is [`Unknown`](Severity::Unknown), which is not a fault. If the server is
-    /// unreachable or stops answering, the report ends there.
+    /// The examination leaves no key behind, is safe while the service runs, and never shows a password. A
+    /// topic that the Redis user may not read is [`Unknown`](Severity::Unknown), which is not a fault. If the
+    /// server is unreachable or stops answering, the report ends there.
     ///
     /// The examination of a healthy server takes less than a second. Each question may take one second, or the
     /// store's deadline if that is longer. The round trips take at most two seconds.

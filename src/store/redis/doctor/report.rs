@@ -82,8 +82,8 @@ impl Finding {
         self.severity
     }
 
-    /// Returns the topic in one or two words, such as `eviction`. [`RedisStore::doctor`](crate::RedisStore::doctor) lists
-    /// all topics.
+    /// Returns the topic in one or two words, such as `eviction`.
+    /// [`RedisStore::doctor`](crate::RedisStore::doctor) lists all topics.
     #[must_use]
     pub fn topic(&self) -> &str {
         self.topic

@@ -26,9 +26,9 @@ use crate::store::store::Store;
 ///
 /// # Time
 ///
-/// If the test can move the store's clock, pass a function to [`clock`](Self::clock). All waits are then tested to
-/// the microsecond. Without it, the kit sleeps: a run takes half a minute, waits are tested within some tens of
-/// milliseconds, and the promises of the algorithms are not tested.
+/// If the test can move the store's clock, pass a function to [`clock`](Self::clock). All waits are then
+/// tested to the microsecond. Without it, the kit sleeps: a run takes half a minute, waits are tested within
+/// some tens of milliseconds, and the promises of the algorithms are not tested.
 ///
 /// # Examples
 ///

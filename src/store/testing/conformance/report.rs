@@ -22,8 +22,8 @@ pub enum RuleOutcome {
 
 /// The outcomes of a run of the [`Conformance`] kit.
 ///
-/// [`assert_passed`](Self::assert_passed) and [`assert_complete`](Self::assert_complete) are for tests. `Display`
-/// prints a line for each rule.
+/// [`assert_passed`](Self::assert_passed) and [`assert_complete`](Self::assert_complete) are for tests.
+/// `Display` prints a line for each rule.
 #[derive(Clone, Debug)]
 pub struct ConformanceReport {
     outcomes: Vec<(String, RuleOutcome)>,
