@@ -251,7 +251,7 @@ impl ConfigError {
     }
 }
 
-/// Panics because a finished future was polled, as the futures of tower-http do.
+/// Panics because a future was polled after completion, as the futures of tower-http do.
 #[cold]
 #[track_caller]
 #[expect(

@@ -11,6 +11,20 @@ use smallvec::SmallVec;
 /// [`Check::quotas`](crate::store::Check::quotas). The check is admitted if every quota admits it.
 ///
 /// The answer does not contain the quotas. The limiter makes a [`Decision`](crate::Decision) from both.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::{Answer, QuotaAnswer, Source};
+///
+/// // Two quotas: the first admits the check, the second refuses it for 5 s.
+/// let wait = Duration::from_secs(5);
+/// let first = QuotaAnswer::admitted(3, Duration::from_secs(60));
+/// let second = QuotaAnswer::refused(10, Some(wait), wait);
+/// let answer = Answer::new(Source::Other, [first, second]);
+/// assert!(!answer.is_admitted());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     source: Source,
@@ -187,7 +201,7 @@ impl Source {
     }
 }
 
-/// The answer of a store to one quota of a check.
+/// The answer of a [`Store`](crate::Store) to one quota of a check: admitted or refused, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
     used: u32,

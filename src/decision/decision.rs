@@ -16,7 +16,7 @@ use crate::quota::Quota;
 
 /// The result of a check: admitted and charged, or refused and not charged.
 ///
-/// A [`RateLimiter`](crate::RateLimiter) returns one. It tells whether to go on, how many units are left, and
+/// A [`RateLimiter`](crate::RateLimiter) returns one. It says whether to go on, how many units are left, and
 /// how long to wait. Pass it to [`RateLimiter::refund`](crate::RateLimiter::refund) or
 /// [`RateLimiter::settle`](crate::RateLimiter::settle) to return units, or to charge the actual cost.
 ///

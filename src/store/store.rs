@@ -31,9 +31,9 @@ use crate::error::{Error, ErrorKind};
 /// [`check_all`](Self::check_all) fail with [`ErrorKind::Unsupported`] by default.
 ///
 /// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
-/// every [`Algorithm`](crate::Algorithm). A store needs no deadlines and retries: limiters use its
-/// [`circuit_breaker`](Self::circuit_breaker), [`refusal_cache`](Self::refusal_cache) and
-/// [`block_list`](Self::block_list).
+/// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
+/// ([`circuit_breaker`](Self::circuit_breaker)), a cache of refusals ([`refusal_cache`](Self::refusal_cache)),
+/// and blocked keys ([`block_list`](Self::block_list)).
 ///
 /// To test an implementation, run the [`Conformance`](super::Conformance) kit of the feature `test-util`.
 ///

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_has_the_consequence_and_its_end() {
+    fn the_line_says_what_happens_until_when() {
         let error = Error::new(ErrorKind::Unavailable, "connection refused");
         let log = log_of(|| {
             OutageLog::new("the store").record_failure("search", "all is admitted", &error);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_has_the_cause_of_a_failed_lookup() {
+    fn the_line_has_the_source_of_a_failed_lookup() {
         let error = Error::new(ErrorKind::QuotasUnknown, "the quotas could not be found");
         let error = error.with_source(fmt::Error);
         let log =

@@ -67,7 +67,7 @@ fn a_refusal_is_remembered_for_four_fifths_of_its_wait_from_when_it_was_sent() {
 }
 
 #[test]
-fn a_refusal_that_never_ends_is_remembered_until_it_is_too_old() {
+fn a_refusal_without_an_end_is_remembered_for_the_maximum_age() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     record(&cache, ada.check(9), &refused(None));
