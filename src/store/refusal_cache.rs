@@ -1,6 +1,6 @@
 //! Refusals that this process remembers, so that a client that keeps retrying causes almost no load on Redis.
 //!
-//! A check that was refused with a wait stays refused until the wait has passed, whatever is charged meanwhile.
+//! A check that was refused with a wait stays refused until the wait has passed, even if more is charged meanwhile.
 //! So this process refuses the same check without asking Redis for 0.8 of the wait, measured from the time at
 //! which the call was sent. That ends before Redis would admit the check, even while chrony slews the clock of
 //! Redis and the clock of this process in opposite directions at its maximum rate of 8.3 %.

@@ -25,7 +25,7 @@ const MAX_OPEN: u64 = 500_000;
 /// The time after the deadline from which a probe without an outcome counts as lost.
 const PROBE_TIMEOUT: u64 = SECOND;
 
-/// Callers that give up earlier than 1/4 of the deadline are ignored, because a healthy store might not have
+/// A caller that gives up earlier than 1/4 of the deadline is ignored, because a healthy store might not have
 /// replied yet.
 const MIN_WAIT_FRACTION: u64 = 4;
 
@@ -171,7 +171,7 @@ impl Breaker {
     /// Records a caller that started at `started_at` and gave up before the store answered.
     ///
     /// The store counts as hanging if several callers in a row give up, none is answered in between, and
-    /// together they have waited for a whole deadline. Callers that give up early are ignored.
+    /// together they have waited for a whole deadline. A caller that gives up early is ignored.
     pub(super) fn record_abandoned(
         &self,
         started_at: u64,

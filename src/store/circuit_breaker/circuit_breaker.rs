@@ -37,7 +37,7 @@ use crate::telemetry::StoreMeter;
 /// - after 5 consecutive failures,
 /// - when half of at least 20 outcomes in a second are failures,
 /// - when 5 callers in a row drop their check without an answer, and together have waited for a whole deadline.
-///   Callers that give up before a quarter of the deadline are not counted.
+///   A caller that gives up before a quarter of the deadline is not counted.
 ///
 /// While it is open, checks fail at once with [`ErrorKind::Unavailable`], and the store is not asked. After 100
 /// to 200 ms, a check triggers a probe: a check of cost 0, which runs in the background inside a tokio runtime.
