@@ -34,8 +34,8 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
 /// A store in Redis or Valkey, which all processes of a service share.
 ///
-/// Each check is one call of a Lua script. Redis runs it as one atomic step, on its own clock. So a limit is
-/// exact for any number of processes, and their clocks do not matter.
+/// A Lua script decides each check. Redis runs it as one atomic step, on its own clock. So a limit is exact for
+/// any number of processes, and their clocks do not matter.
 ///
 /// It is written for Redis 6.0 and later, and for Valkey. The tests have passed on Redis 6.2 to 8.6 and on
 /// Valkey 8.0 to 9.1.
@@ -71,9 +71,9 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// Three mechanisms reduce the load on Redis. None of them admits more than Redis would.
 ///
 /// - **Batches.** A check is sent at once if no call is in flight on its connection. Otherwise it waits for
-///   the next call, together with other checks. At most two calls are in flight. A call has room for about 80
-///   checks of different keys, which take Redis about 300 µs. A check whose future is dropped before it is
-///   sent never reaches Redis.
+///   the next call, together with other checks. At most two calls are in flight on a connection (on a cluster,
+///   for a slot). A call has room for about 80 checks of different keys, which take Redis about 300 µs. A
+///   check whose future is dropped before it is sent never reaches Redis.
 /// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call. Redis
 ///   decides them in order of arrival, and each gets its own numbers. So a busy key loads Redis little more
 ///   than a quiet one.
@@ -99,9 +99,9 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///   RESP3.
 /// - **A server that hangs.** If a call is not answered within its deadline, the store probes the connection
 ///   with a PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within
-///   the deadline if that is longer (at most 5 s), the store reconnects. So a server that hung finds at most
-///   two calls for each connection to execute when it resumes. Refunds, credits, resets and checks without
-///   [batches](Self::batches) are separate calls, of which at most 256 are in flight.
+///   the deadline if that is longer (at most 5 s), the store reconnects. So when a server resumes, it executes
+///   only the calls that were in flight: at most two with checks for each connection. Refunds, credits, resets
+///   and checks without [batches](Self::batches) are separate calls, of which at most 256 are in flight.
 /// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or
 ///   returned twice. If the reply to a check is lost, the check may have been charged. If the reply to a
 ///   refund, credit, settlement or reset is lost, it may not have happened; its units then count until they
