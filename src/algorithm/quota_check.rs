@@ -8,7 +8,7 @@ use crate::quota::Quota;
 pub(crate) struct QuotaCheck {
     pub(crate) limit: u32,
     pub(crate) window: u64,
-    /// The number of parts that the window is divided into: the buckets, else 1.
+    /// The number of buckets in the window; 1 for algorithms without buckets.
     pub(crate) parts: u64,
     pub(crate) cost: u32,
     pub(crate) now: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Charge {
     pub(crate) receipt: Receipt,
     /// The units that were charged.
     pub(crate) cost: u32,
-    /// Whether a later refund may take more units.
+    /// Whether a later refund may take more units of this charge.
     pub(crate) is_open: bool,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Verdict {
     pub(crate) reset: u64,
     /// Whether the check changed the state in a way that renews its time to live.
     pub(crate) renewed: bool,
-    /// The receipt of a charge that was made just now.
+    /// The receipt of the charge, if the check was charged.
     pub(crate) receipt: Receipt,
 }
 
-/// The part of a [`Verdict`] that the counter needs after the answer was written.
+/// The part of a [`Verdict`] that is needed after it was written to the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckSummary {
     pub(crate) used: u32,
@@ -59,7 +59,7 @@ pub(crate) struct CheckSummary {
 }
 
 impl Verdict {
-    /// Appends the verdict to the answer, and returns the rest that the counter needs.
+    /// Appends the verdict to the answer, and returns the rest.
     #[inline(always)]
     pub(super) fn write_to(self, answer: &mut Answer) -> CheckSummary {
         answer.push(self.into());

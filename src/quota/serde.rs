@@ -1,4 +1,4 @@
-//! Quotas in configurations: text as [`FromStr`](std::str::FromStr) parses it, or a map.
+//! Serializes quotas as the text that [`FromStr`](std::str::FromStr) parses, or as a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::quota::Quota;
 use super::quotas::Quotas;
 use super::text::{format_window, parse_window};
 
-/// A quota as a map. The window and the algorithm are text, as in the text of a quota.
+/// A quota as a map. The window and the algorithm have the same form as in the text of a quota.
 #[derive(Deserialize, Serialize)]
 #[serde(rename = "Quota", deny_unknown_fields)]
 struct QuotaMap {
@@ -37,11 +37,11 @@ impl QuotaMap {
     }
 }
 
-/// Reads text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
+/// Deserializes text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
 /// "algorithm": "sliding-buckets:60", "name": "burst"}`.
 ///
-/// A map has `limit` and `window`; `algorithm` and `name` are optional. Other fields are an error. The
-/// format must distinguish text from maps, as JSON, TOML and YAML do.
+/// In a map, `limit` and `window` are required, `algorithm` and `name` are optional, and any other field is
+/// an error. The format must be self-describing, as JSON, TOML and YAML are.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotaVisitor)
@@ -67,7 +67,7 @@ impl<'de> Visitor<'de> for QuotaVisitor {
     }
 }
 
-/// Writes text, or a map if the quota has a name.
+/// Serializes to text, or to a map if the quota has a name.
 impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.name() {
@@ -84,7 +84,9 @@ impl Serialize for Quota {
     }
 }
 
-/// Reads one quota, a list of quotas, or text with several: `"100/minute, 5/10s"`.
+/// Deserializes one quota, a list of quotas, or text with several: `"100/minute, 5/10s"`.
+///
+/// Empty text is an error. An empty list is valid, and admits every check.
 impl<'de> Deserialize<'de> for Quotas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotasVisitor)
@@ -117,7 +119,7 @@ impl<'de> Visitor<'de> for QuotasVisitor {
     }
 }
 
-/// Writes a list of quotas.
+/// Serializes to a list of quotas.
 impl Serialize for Quotas {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.len()))?;
@@ -128,14 +130,14 @@ impl Serialize for Quotas {
     }
 }
 
-/// Reads the text of an algorithm: `"gcra"`, `"sliding-buckets:60"`.
+/// Deserializes the name of an algorithm: `"gcra"`, `"sliding-buckets:60"`.
 impl<'de> Deserialize<'de> for Algorithm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(AlgorithmVisitor)
     }
 }
 
-/// Writes the text of the algorithm.
+/// Serializes to the name of the algorithm.
 impl Serialize for Algorithm {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_are_one_or_a_list() {
+    fn quotas_are_text_a_map_or_a_list() {
         let list = from_str::<Quotas>(r#"["5/second", {"limit": 2000, "window": "day"}]"#);
         assert_eq!(
             list.unwrap(),
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_named_with_the_rule_it_breaks() {
+    fn the_error_of_a_malformed_value_names_the_broken_rule() {
         for (json, texts) in [
             (r#""5/fortnight""#, ["5/fortnight", "the window is"]),
             (
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_short() {
+    fn quotas_without_a_name_are_serialized_as_text() {
         assert_eq!(
             to_value(Quota::per_minute(100)).unwrap(),
             json!("100/minute")
@@ -257,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn serialized_quotas_deserialize_to_the_same_value(
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
             buckets in 1..=1_000_u16,

@@ -1,4 +1,4 @@
-//! Opens a store by URL, for configuration.
+//! Opens a store by its URL.
 
 use std::sync::Arc;
 
@@ -8,23 +8,28 @@ use super::redis::RedisStore;
 use super::store::Store;
 use crate::error::ConfigError;
 
-/// Opens the store that a URL names, without connecting.
+/// Opens the store of a URL, for configuration. Does not connect.
 ///
 /// | URL | store |
 /// |---|---|
-/// | `memory:` | [`MemoryStore::new`] |
-/// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`]: feature `redis` |
-/// | `unix:///path/to/redis.sock` | the same on a socket of this machine |
-/// | `rediss://…` | the same over TLS: feature `tls` |
-/// | `redis+sentinel://host[:port],…/master[/database]` | the master that Sentinel names: feature `sentinel` |
-/// | `redis+cluster://host[:port],…` | the cluster of these nodes: feature `cluster` |
+/// | `memory:` | a [`MemoryStore`] for 100 000 keys |
+/// | `redis://[user][:password@]host[:port][/database]` | a [`RedisStore`] on one server (feature `redis`) |
+/// | `unix:///path/to/redis.sock` | the same over a Unix socket |
+/// | `rediss://…` | the same over TLS (feature `tls`) |
+/// | `redis+sentinel://host[:port],…/master[/database]` | the master that Redis Sentinel names (feature `sentinel`) |
+/// | `redis+cluster://host[:port],…` | the Redis Cluster with these nodes (feature `cluster`) |
 ///
-/// [`RedisStore::open`] documents those of Redis. In each, `valkey` may replace `redis`.
+/// The [docs of `RedisStore`](RedisStore#sentinel-cluster-tls) have the parameters of each URL. `valkey` may
+/// replace `redis`, and `valkeys` `rediss`.
+///
+/// A URL sets no prefix: all stored keys begin with `tollgate`. If several services share a Redis, open the
+/// store with [`RedisStore::open`] and set a [`prefix`](RedisStore::prefix). Otherwise, limiters of the same
+/// name in two services share their counts.
 ///
 /// # Errors
 ///
-/// When the URL names no store, or one that needs a feature this build does not have. The error never
-/// shows anything that could be a password.
+/// Returns an error of kind [`ConfigErrorKind::Url`](crate::ConfigErrorKind::Url) if the URL is malformed, or
+/// needs a feature that this build does not have. The text never contains a part that could be a password.
 ///
 /// # Examples
 ///
