@@ -292,7 +292,7 @@ fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
     let mut example = Example::start("jobs", "memory:");
     let refused = example.line();
     assert!(
-        refused.starts_with("100 units are not to be had, 84 are left, again in 86"),
+        refused.starts_with("100 units are not available: 84 left, retry in 86"),
         "{refused}"
     );
     assert_eq!(
@@ -457,7 +457,7 @@ async fn tokens_are_reserved_before_an_answer_and_settled_when_it_ends() {
     assert_eq!(left(&answer), 9_000);
     let text = answer.text().await.expect("the whole of it");
     assert_eq!(text.split_whitespace().count(), 640);
-    assert_eq!(example.line(), "1000 reserved, 640 used, 360 given back\n");
+    assert_eq!(example.line(), "1000 reserved, 640 used, 360 returned\n");
 
     let answer = complete().await.expect("an answer");
     assert_eq!(left(&answer), 10_000 - 640 - 1_000);
@@ -477,11 +477,11 @@ fn a_client_that_waits_for_its_turn_is_never_refused_by_its_upstream() {
     let mut example = Example::start("outbound", "memory:");
     let at_once = example.line();
     assert!(
-        at_once.starts_with("5 answered, 10 refused, in "),
+        at_once.starts_with("5 answered, 10 rejected, in "),
         "{at_once}"
     );
     let in_turn = example.line();
-    let seconds = in_turn.strip_prefix("15 answered, 0 refused, in ");
+    let seconds = in_turn.strip_prefix("15 answered, 0 rejected, in ");
     let seconds = seconds.and_then(|rest| rest.strip_suffix(" s\n"));
     let seconds: f32 = seconds.and_then(|text| text.parse().ok()).expect(&in_turn);
     assert!(seconds >= 2.4, "{in_turn}");
@@ -495,7 +495,7 @@ fn the_client_of_grpc_waits_as_long_as_told_and_is_then_admitted() {
         assert_eq!(example.line(), format!("admitted, {left} left\n"));
     }
     let refused = example.line();
-    assert!(refused.starts_with("refused, again in 1.9"), "{refused}");
+    assert!(refused.starts_with("refused, retry in 1.9"), "{refused}");
     assert!(example.line().starts_with("admitted, "));
     assert!(example.process.wait().expect("an end").success());
 }
