@@ -389,7 +389,7 @@ fn only_the_stale_block_is_written_again() {
 
 #[test]
 fn broken_links_are_found() {
-    let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#the-script)\n\n# Here\n";
+    let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#the-files)\n\n# Here\n";
     let document = Document::parse(Path::new("README.md"), links.to_owned());
     assert_eq!(
         report(&document, &broken_links(&document)),
