@@ -1,7 +1,8 @@
 //! How many requests each algorithm admits around a window edge: `cargo run --example boundary --features test-util`
 //!
-//! Sends the same bursts to every algorithm, on a test clock, and prints the most requests that were admitted in
-//! any span as long as the window. The chart goes to `docs/boundary.svg`, or to the path in the first argument.
+//! Sends the same bursts to every algorithm, on a test clock, and prints the most requests that were admitted
+//! in any span as long as the window. The chart goes to `docs/boundary.svg`, or to the path in the first
+//! argument.
 
 #[path = "boundary/picture.rs"]
 mod picture;

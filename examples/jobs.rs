@@ -1,7 +1,7 @@
 //! Jobs that share the daily quota of an upstream API: `cargo run --example jobs`
 //!
-//! The API grants 9 500 units per day. A search costs 100 units, a page of results 1 unit. With a Redis, the jobs
-//! of all machines share the quota: `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example jobs`
+//! The API grants 9 500 units per day. A search costs 100 units, a page of results 1 unit. With a Redis, the
+//! jobs of all machines share the quota: `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example jobs`
 
 use std::env;
 use std::error::Error;

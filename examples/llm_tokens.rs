@@ -1,8 +1,8 @@
 //! A limit on LLM tokens, reserved before and settled after each answer: `cargo run --example llm_tokens`
 //!
-//! The number of tokens is known only when the answer ends. The layer reserves 1 000 tokens before the answer; the
-//! handler settles the actual number afterwards: 640 used, 360 returned. A client that disconnects early pays for
-//! the tokens generated so far.
+//! The number of tokens is known only when the answer ends. The layer reserves 1 000 tokens before the
+//! answer; the handler settles the actual number afterwards: 640 used, 360 returned. A client that
+//! disconnects early pays for the tokens generated so far.
 
 mod support;
 

@@ -1,9 +1,9 @@
 //! Metrics, alerts and a dashboard: `cargo run --example observability --features metrics -- --traffic 50`
 //!
-//! A service with three limits. It serves `/metrics` for Prometheus, logs the events of tollgate, and sends itself
-//! 50 requests per second. Without `--traffic` it sends none. `--log info,tollgate::check=debug` logs each check.
-//! To see what an outage looks like, put `TOLLGATE_STORE=redis://127.0.0.1:6379` before the command and stop that
-//! Redis.
+//! A service with three limits. It serves `/metrics` for Prometheus, logs the events of tollgate, and sends
+//! itself 50 requests per second. Without `--traffic` it sends none. `--log info,tollgate::check=debug` logs
+//! each check. To see what an outage looks like, put `TOLLGATE_STORE=redis://127.0.0.1:6379` before the
+//! command and stop that Redis.
 //!
 //! Prometheus scrapes the service and evaluates the alerts in `examples/observability/`:
 //! `prometheus --config.file=examples/observability/prometheus.yml --storage.tsdb.path=target/prometheus`
@@ -109,7 +109,8 @@ impl Limits {
     fn on(store: Arc<dyn Store>) -> Result<Self, BoxError> {
         let client = || key::header(CLIENT).plain();
         Ok(Self {
-            // The key is the client header, or the address if the header is missing. Health checks do not count.
+            // The key is the client header, or the address if the header is missing. Health checks do not
+            // count.
             site: RateLimitLayer::new(store.clone(), "20/10s".parse::<Quota>()?)
                 .name("site")
                 .key(client().or(key::peer_ip()))

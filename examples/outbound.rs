@@ -1,7 +1,8 @@
 //! An HTTP client that stays below the limit of an upstream: `cargo run --example outbound`
 //!
-//! The example starts an upstream that answers 5 requests per second and rejects the others. It sends 15 requests
-//! at once, first with a plain client, then with a client whose layer delays each request until it is admitted.
+//! The example starts an upstream that answers 5 requests per second and rejects the others. It sends 15
+//! requests at once, first with a plain client, then with a client whose layer delays each request until it
+//! is admitted.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Each tenant has the quotas of its plan, from a database: `cargo run --example per_tenant`
 //!
-//! The database stores each plan as text, such as `100/minute, 5/10s`. A cache keeps a plan for ten seconds. Tenants
-//! without a plan, or with a plan that cannot be parsed, get the quotas of the layer. The database here is a map
-//! with a delay.
+//! The database stores each plan as text, such as `100/minute, 5/10s`. A cache keeps a plan for ten seconds.
+//! Tenants without a plan, or with a plan that cannot be parsed, get the quotas of the layer. The database
+//! here is a map with a delay.
 
 mod support;
 

@@ -17,9 +17,9 @@ use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, Reject
 /// request from that address gets 429. Each attempt is charged before the token is compared. A valid token gets
 /// its charge back; a request that is cancelled in between does not.
 ///
-/// While an address is limited, a valid token gets 429 too: otherwise an attacker could keep guessing. All clients
-/// behind one proxy or NAT share the ten attempts, so one of them can lock out the others for a minute. Reach the
-/// page directly or through a tunnel instead.
+/// While an address is limited, a valid token gets 429 too: otherwise an attacker could keep guessing. All
+/// clients behind one proxy or NAT share the ten attempts, so one of them can lock out the others for a
+/// minute. Reach the page directly or through a tunnel instead.
 ///
 /// The `Host` of a request must be an IP address, `localhost` or `host`.
 pub(crate) fn protect(router: Router, token: &str, host: Option<&str>) -> Router {
@@ -90,8 +90,8 @@ fn is_known(host: &str, allowed: Option<&str>) -> bool {
     address.parse::<IpAddr>().is_ok() || is("localhost") || allowed.is_some_and(is)
 }
 
-/// Rejects requests that a page of another site sends through a browser. Such a page does not know the token, but
-/// it could use up the attempts of the address.
+/// Rejects requests that a page of another site sends through a browser. Such a page does not know the token,
+/// but it could use up the attempts of the address.
 async fn same_site(request: Request, next: Next) -> Response {
     match request
         .headers()

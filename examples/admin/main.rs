@@ -1,7 +1,8 @@
 //! A web page for operators, to look up, reset, credit and block keys: `cargo run --example admin`
 //!
-//! It runs a service with limits on one port and the page on another. With a Redis, a change on the page applies
-//! to all processes: run `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example admin` in two terminals.
+//! It runs a service with limits on one port and the page on another. With a Redis, a change on the page
+//! applies to all processes: run `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example admin` in two
+//! terminals.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|

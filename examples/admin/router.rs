@@ -1,7 +1,7 @@
 //! Routes to look up the keys of limiters, and to reset, credit and block them.
 //!
-//! To use the page in your service, copy this folder without `main.rs`, and serve [`router`] on a listener that is
-//! not public.
+//! To use the page in your service, copy this folder without `main.rs`, and serve [`router`] on a listener
+//! that is not public.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

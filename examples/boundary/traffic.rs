@@ -18,8 +18,8 @@ pub(crate) const BURST: u32 = 60;
 pub(crate) const BETWEEN_BURSTS: u32 = 100;
 
 /// The periods with bursts: from just before a window edge to just after the next one. The whole limit is
-/// requested on both sides of an edge. Between the periods there is no traffic, so that every algorithm can admit
-/// a full burst again.
+/// requested on both sides of an edge. Between the periods there is no traffic, so that every algorithm can
+/// admit a full burst again.
 pub(crate) const SPELLS: [(u32, u32); 2] = [(9_900, 20_200), (39_100, 50_200)];
 
 pub(crate) const ALGORITHMS: [Algorithm; 6] = [

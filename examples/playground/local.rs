@@ -1,7 +1,7 @@
 //! Rejects requests that the page itself did not send.
 //!
-//! Any page that is open in a browser can send requests to a server on this machine. The `Origin` header reveals it.
-//! If the site points its own name to this machine (DNS rebinding), the `Host` header reveals it.
+//! Any page that is open in a browser can send requests to a server on this machine. The `Origin` header
+//! reveals it. If the site points its own name to this machine (DNS rebinding), the `Host` header reveals it.
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};

@@ -95,8 +95,8 @@ async fn request(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
         .answer_of(settings.chosen))
 }
 
-/// Sends one request through the limit and returns a report, for the page. The status is 200 even if the request is
-/// refused, because browsers log an error for each 429.
+/// Sends one request through the limit and returns a report, for the page. The status is 200 even if the
+/// request is refused, because browsers log an error for each 429.
 async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     let fired = shared.traffic.fire(&settings).await;
@@ -105,8 +105,8 @@ async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     Ok(Json(report))
 }
 
-/// Returns the current counts without sending a request. Invalid settings are reported with status 200 too, because
-/// the page asks while the user types.
+/// Returns the current counts without sending a request. Invalid settings are reported with status 200 too,
+/// because the page asks while the user types.
 async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
     let settings = match Settings::of(&Query::of(&uri)) {
         Ok(settings) => settings,

@@ -19,8 +19,8 @@ pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindow,
 ];
 
-/// The name of each algorithm, its promise for any span as long as the window (as in the README), and whether its
-/// windows are aligned.
+/// The name of each algorithm, its promise for any span as long as the window (as in the README), and whether
+/// its windows are aligned.
 const FACTS: [(&str, &str, bool); ALGORITHMS.len()] = [
     ("Sliding log", "never more than the limit", false),
     ("Sorted set log", "never more than the limit", false),

@@ -77,8 +77,8 @@ impl Streams {
     }
 }
 
-/// Sends requests until all are sent, the stream is stopped or the page disconnects. The last line has the counts of
-/// the server, which the page compares with its own.
+/// Sends requests until all are sent, the stream is stopped or the page disconnects. The last line has the
+/// counts of the server, which the page compares with its own.
 pub(crate) async fn run(
     traffic: &Traffic,
     settings: &Settings,

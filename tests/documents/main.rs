@@ -1,4 +1,4 @@
-//! Keeps the README, the guide and the other pages true: examples, commands and figures.
+//! Verifies the README, the guide and other pages: examples, commands and figures.
 //!
 //! - A block of Rust is a doctest.
 //! - A command, in a block of `sh` or in a sentence, is run by a test, `.ci/run` or the workflow (`commands.rs`).

@@ -1,4 +1,4 @@
-//! The page of the example `admin`, in Chromium: what an operator does there, and that it is done.
+//! The page of the example `admin` in Chromium: the actions of an operator take effect.
 
 use serde_json::{Value, json};
 
@@ -183,7 +183,7 @@ async fn a_token_that_is_wrong_is_said_and_one_that_is_right_is_kept_until_logge
     desk.end().await;
 }
 
-/// Has the page wait for answers whose path ends so, until `release` is called.
+/// Holds back responses for paths with this ending, until the page calls `release`.
 const HOLD: &str = r"
     const fetched = window.fetch;
     const held = new Promise((release) => { window.release = release; });

@@ -231,7 +231,7 @@ async fn starting_over_ends_a_stream_first_and_nothing_is_used_then() {
     for lane in look["lanes"].as_array().expect("a list") {
         assert_eq!(lane["used"][0], 0, "{look}");
     }
-    // And the end of the stream is told before, not after.
+    // The message about the end of the stream appears before, not after.
     page.browser
         .until("#remaining", |text| text == "100,000")
         .await;

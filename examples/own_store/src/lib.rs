@@ -1,7 +1,8 @@
 //! A store in SQLite. Several processes of a machine can share the file. Each check is one transaction.
 //!
-//! [`Counters`] decide checks, refunds and credits by the rules of the crate. This file only loads and saves them, as
-//! a store in any database with transactions can. `tests/conformance.rs` runs the conformance kit on it.
+//! [`Counters`] decide checks, refunds and credits by the rules of the crate. This file only loads and saves
+//! them, as a store in any database with transactions can. `tests/conformance.rs` runs the conformance kit on
+//! it.
 //!
 //! SQLite answers within tens of microseconds, so a check blocks its thread. A store that waits for a network
 //! returns `StoreFuture::boxed` instead.

@@ -1,6 +1,7 @@
 //! Limits how often it can run for a name: `cargo run -p own_store -- ada`
 //!
-//! Each name is admitted three times per minute. The counts are in `own_store.db`, which several processes can share.
+//! Each name is admitted three times per minute. The counts are in `own_store.db`, which several processes
+//! can share.
 
 use std::process::ExitCode;
 

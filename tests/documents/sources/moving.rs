@@ -1,4 +1,4 @@
-//! The page on moving from other limiters.
+//! The page on migrating from other limiters.
 
 use http::StatusCode;
 
