@@ -30,8 +30,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .name("login-address")
         .settle(failures);
 
-    // The key is the account name as it was typed, even if no such account exists: otherwise the limit would
-    // reveal which accounts exist. No headers, because they would reveal attempts by other clients.
+    // The key is the account in the form, even if no such account exists: otherwise the limit would reveal which
+    // accounts exist. No headers, because they would reveal attempts by other clients.
     let by_account = RateLimitLayer::new(store, Quota::per_hour(10))
         .name("login-account")
         .key(key::extension::<Account>().named("account"))
