@@ -1,7 +1,7 @@
-//! Prints the script that decides checks in Redis: `cargo run --example script -- --numbered`
+//! Prints a Lua script that runs in Redis, with line numbers: `cargo run --example script -- --numbered`
 //!
-//! Numbers are those in errors of Redis: `user_script:123:` is line 123. Another script is named as an
-//! argument: `refund`, `credit`, `block` or `blocked`.
+//! Errors of Redis name a line: `user_script:123:` is line 123. By default it prints the script `decide`. Pass
+//! `decide_all`, `refund`, `credit`, `block` or `blocked` to print another.
 
 use std::env;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         env::args().skip(1).partition(|arg| arg == "--numbered");
     let name = names.first().map_or("decide", String::as_str);
     let Some((_, text)) = RedisStore::scripts().find(|(script, _)| *script == name) else {
-        eprintln!("script: no script is called {name}");
+        eprintln!("script: no script is named {name}");
         return ExitCode::FAILURE;
     };
     if options.is_empty() {

@@ -1,5 +1,5 @@
-//! Gcra beside a meter that keeps every unit, in the order in which it flowed in: what is admitted, given
-//! back and given, also where the limits of one key differ between callers.
+//! Compares Gcra with a model that stores every unit in order: admissions, refunds and credits, also with
+//! different limits for one key.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Meter {
         taken % WINDOW == 0
     }
 
-    /// Takes units of the oldest charges, whoever holds them; all if the limit is told of no more.
+    /// Removes units of the oldest charges, of any holder; all units if the limit counts no more than that.
     fn credit(&mut self, limit: u32, units: u32, used: u32, now: u64) {
         let settled = self.at(limit, now);
         match used {

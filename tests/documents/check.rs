@@ -1,4 +1,4 @@
-//! Finds what is wrong with a document.
+//! Finds the problems of a document.
 
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};

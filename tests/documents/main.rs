@@ -1,4 +1,4 @@
-//! Keeps the README, the guide and the other pages true: examples, commands and figures.
+//! Verifies the README, the guide and other pages: examples, commands and figures.
 //!
 //! - A block of Rust is a doctest, or repeats code of the package `examples/migrating`, which CI tests.
 //! - A command, in a block of `sh` or in a sentence, is run by a test, `.ci/run` or the workflow (`commands.rs`).
@@ -446,7 +446,7 @@ fn only_the_stale_block_is_written_again() {
 
 #[test]
 fn broken_links_are_found() {
-    let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#the-script)\n\n# Here\n";
+    let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#the-files)\n\n# Here\n";
     let document = Document::parse(Path::new("README.md"), links.to_owned());
     assert_eq!(
         report(&document, &broken_links(&document)),

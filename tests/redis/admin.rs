@@ -1,4 +1,4 @@
-//! Administration of keys holds in all processes, and what it costs.
+//! Changes by an operator apply to all processes; their cost in Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ const LIST: &str = "tollgate:v1:{blocks}";
 /// The default refresh interval, with a margin for a busy machine.
 const SOON: Duration = Duration::from_millis(1_300);
 
-/// A limiter as in a process of its own, which refreshes the block list.
+/// A limiter as in a separate process, which refreshes the block list.
 fn limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::open(&server.url()).unwrap();
     RateLimiter::new(store.deadline(10 * SECOND), Quota::per_hour(1_000_000))
@@ -697,7 +697,7 @@ async fn on_a_cluster_without_one_master_blocks_are_read_from_the_others() {
         assert!(begin.elapsed() < 2 * SOON, "{:?}", begin.elapsed());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A key whose counts were on the dead master can be blocked.
+    // A key can be blocked even if its counts were on the dead master.
     there.admin().block(&of_lost, HOUR).await.unwrap();
     assert_eq!(source(&there, &of_lost).await, Source::Block);
 }

@@ -1,4 +1,4 @@
-//! What several tests need: a Redis of their own.
+//! Helpers of several tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
 #[cfg(feature = "redis")]

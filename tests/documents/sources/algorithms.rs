@@ -1,5 +1,5 @@
-//! The promises of the algorithms, from the docs of `Algorithm`, and their figures: from hostile traffic that
-//! is sent again, and from the bench of memory.
+//! The promises of the algorithms, from the docs of `Algorithm`. Their figures are from the traffic of the
+//! example `boundary`, which runs again, and from the bench `memory`.
 
 use std::path::Path;
 

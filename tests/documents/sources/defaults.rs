@@ -1,4 +1,4 @@
-//! The page of defaults: each value is shown to be the one of the code.
+//! The page of defaults: compares each value with the code.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::requests::{
 use crate::markdown::Block;
 use crate::support::moody::Moody;
 
-/// Checks the second cell of each row against the settings that the first one links to. A first cell without links
-/// is the name of a fact. A default in words, like "nothing", is not checked.
+/// Checks the second cell of each row against the settings that the first one links to. A first cell without
+/// links is the name of a fact. A default in words, like "nothing", is not checked.
 pub(super) fn defaults(block: &Block) -> Result<(), String> {
     for row in block.rows() {
         let value = &row[1];
