@@ -9,8 +9,8 @@ use super::quota::Quota;
 /// Functions that take quotas take `impl Into<Quotas>`: one [`Quota`], an array, a slice or a `Vec`. The list
 /// also parses from text, such as `100/minute, 5/10s`. Cloning is cheap.
 ///
-/// An empty list admits every check, and the store is not asked. Empty text is an error, because a missing
-/// setting would disable the limiter.
+/// An empty list admits every check, and the store is not asked. Empty text is an error, and so is an empty
+/// list in a configuration, because a missing setting would disable the limiter.
 ///
 /// Two quotas with the same algorithm and window share one stored count. A check charges that count
 /// once, and each of the two quotas compares it with its own limit.

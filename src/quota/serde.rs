@@ -86,7 +86,7 @@ impl Serialize for Quota {
 
 /// Deserializes one quota, a list of quotas, or text with several: `"100/minute, 5/10s"`.
 ///
-/// Empty text is an error. An empty list is valid, and admits every check.
+/// Empty text and an empty list are errors, because a missing setting would disable the limiter.
 impl<'de> Deserialize<'de> for Quotas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotasVisitor)
@@ -114,6 +114,11 @@ impl<'de> Visitor<'de> for QuotasVisitor {
         let mut quotas = Vec::new();
         while let Some(quota) = seq.next_element::<Quota>()? {
             quotas.push(quota);
+        }
+        if quotas.is_empty() {
+            return Err(serde::de::Error::custom(
+                "an empty list of quotas would admit every check; list at least one quota",
+            ));
         }
         Ok(quotas.into())
     }
@@ -199,7 +204,12 @@ mod tests {
             list.unwrap(),
             Quotas::from([Quota::per_second(5), Quota::per_day(2_000)])
         );
-        assert!(from_str::<Quotas>("[]").unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_empty_list_is_an_error() {
+        let error = from_str::<Quotas>("[]").unwrap_err().to_string();
+        assert!(error.contains("list at least one quota"), "{error}");
     }
 
     #[test]
