@@ -57,7 +57,7 @@ impl RedisStore {
         let session = Session::new(&self.shared.client);
         let mut report = Report::default();
         if let Err(error) = Box::pin(examine(&session, &mut report)).await {
-            let text = format!("the server stopped answering: {error}");
+            let text = format!("the server stopped answering: {}", error.problem());
             report.push(Finding::problem("connection", text).with_remedy(remedy_for(&error)));
         }
         report
@@ -118,7 +118,10 @@ async fn connection(session: &Session) -> Finding {
         {
             Finding::ok(TOPIC, "the server answers; PING is not permitted")
         }
-        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
+        Err(error) => {
+            let problem = error.problem().to_owned();
+            Finding::problem(TOPIC, problem).with_remedy(remedy_for(&error))
+        }
     }
 }
 

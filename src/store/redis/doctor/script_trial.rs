@@ -46,7 +46,10 @@ pub(super) async fn script(session: &Session) -> Finding {
         Ok(Some(problem)) => Finding::problem(TOPIC, problem).with_remedy(
             "something in between changes commands or replies, or the server is not Redis",
         ),
-        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
+        Err(error) => {
+            let problem = error.problem().to_owned();
+            Finding::problem(TOPIC, problem).with_remedy(remedy_for(&error))
+        }
     }
 }
 
@@ -109,10 +112,19 @@ pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<Finding> 
             continue;
         };
         return Some(match error_code(&error).as_deref() {
-            Some("NOPERM") => Finding::unknown(TOPIC, format!("a node of a cluster; {error}")),
+            Some("NOPERM") => Finding::unknown(
+                TOPIC,
+                format!(
+                    "a node of a cluster; its slots could not be tried: {}",
+                    error.problem()
+                ),
+            ),
             _ => Finding::problem(
                 TOPIC,
-                format!("a node of a cluster, and keys cannot be reached: {error}"),
+                format!(
+                    "a node of a cluster, and some keys are out of reach: {}",
+                    error.problem()
+                ),
             )
             .with_remedy(remedy_for(&error)),
         });
