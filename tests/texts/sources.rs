@@ -32,10 +32,10 @@ impl fmt::Display for Text {
 
 /// Returns the texts of all files in `src` and `lua`.
 pub(crate) fn texts(root: &Path) -> Vec<Text> {
-    let mut texts = Vec::new();
+    let (mut texts, mut tests) = (Vec::new(), Vec::new());
     for path in files(&root.join("src")) {
         let file = name_of(&path, root);
-        if path.extension().is_some_and(|extension| extension == "rs") && !is_test(&file) {
+        if path.extension().is_some_and(|extension| extension == "rs") {
             let source = fs::read_to_string(&path).expect("a source file");
             let tokens: TokenStream = source
                 .parse()
@@ -43,10 +43,19 @@ pub(crate) fn texts(root: &Path) -> Vec<Text> {
             let mut scan = Scan {
                 file,
                 texts: &mut texts,
+                tests: &mut tests,
             };
             scan.tokens(tokens, "");
         }
     }
+    texts.retain(|text: &Text| {
+        let is_of = |test: &String| {
+            text.file
+                .strip_prefix(test.as_str())
+                .is_some_and(|rest| rest.starts_with(['.', '/']))
+        };
+        !tests.iter().any(is_of)
+    });
     for path in files(&root.join("lua")) {
         if path.extension().is_some_and(|extension| extension == "lua") {
             let source = fs::read_to_string(&path).expect("a script file");
@@ -80,13 +89,47 @@ fn name_of(path: &Path, root: &Path) -> String {
     path.display().to_string().replace('\\', "/")
 }
 
-/// Whether `#[cfg(test)] mod …;` declares the file.
-fn is_test(file: &str) -> bool {
-    file.ends_with("/tests.rs")
-        || file.contains("/tests/")
-        || ["/log_capture.rs", "/test_request.rs"]
-            .iter()
-            .any(|name| file.ends_with(name))
+/// Whether an attribute leaves an item to the tests.
+fn is_cfg_test(attribute: &str) -> bool {
+    let attribute = attribute.replace(' ', "");
+    attribute == "cfg(test)" || attribute.starts_with("cfg(all(test,")
+}
+
+/// The path, without its extension, of the module that an item of `file` declares: `mod name;`.
+fn module_file(item: &[TokenTree], file: &str) -> Option<String> {
+    let [
+        ..,
+        TokenTree::Ident(keyword),
+        TokenTree::Ident(module),
+        TokenTree::Punct(_),
+    ] = item
+    else {
+        return None;
+    };
+    let (directory, name) = file.rsplit_once('/').expect("a file in src");
+    let path = match name {
+        "lib.rs" | "mod.rs" => format!("{directory}/{module}"),
+        _ => format!("{directory}/{}/{module}", name.trim_end_matches(".rs")),
+    };
+    (*keyword == "mod").then_some(path)
+}
+
+/// Whether a literal is a text. A word alone is one if it is certain that people read it.
+fn is_text(literal: &str, maker: &str) -> bool {
+    const FOR_PEOPLE: [&str; 10] = [
+        "panic!",
+        "error!",
+        "warn!",
+        "info!",
+        "debug!",
+        "assert!",
+        "Error::new",
+        "KeyError::new",
+        "malformed_reply",
+        "with_remedy",
+    ];
+    let is_word = literal.contains(char::is_alphabetic) && !literal.contains("::");
+    literal.trim().contains(' ') || (is_word && FOR_PEOPLE.contains(&maker))
 }
 
 /// The literals that `error('…'` raises.
@@ -98,6 +141,8 @@ fn errors_of_lua(source: &str) -> impl Iterator<Item = &str> {
 struct Scan<'a> {
     file: String,
     texts: &'a mut Vec<Text>,
+    /// The modules that only tests have.
+    tests: &'a mut Vec<String>,
 }
 
 impl Scan<'_> {
@@ -116,9 +161,10 @@ impl Scan<'_> {
                         && attribute.delimiter() == Delimiter::Bracket
                     {
                         at = group + 1;
-                        if !inner && attribute.stream().to_string().replace(' ', "") == "cfg(test)"
-                        {
-                            at = end_of_item(&tokens, at);
+                        if !inner && is_cfg_test(&attribute.stream().to_string()) {
+                            let end = end_of_item(&tokens, at);
+                            self.tests.extend(module_file(&tokens[at..end], &self.file));
+                            at = end;
                         }
                     }
                 }
@@ -129,19 +175,14 @@ impl Scan<'_> {
                         item = format!("{keyword} {name}");
                     }
                 }
+                TokenTree::Punct(punct) if punct.as_char() == ';' => maker.clone_into(&mut item),
                 TokenTree::Group(group) => {
-                    let called = called(&tokens[..at - 1]);
-                    // These only format or wrap a text: what it becomes is further out.
-                    let passes = ["format!", "Some", "Ok", "Err", "write!", "concat!"];
-                    let maker = match called {
-                        Some(called) if !passes.contains(&called.as_str()) => called,
-                        _ => item.clone(),
-                    };
-                    self.tokens(group.stream(), &maker);
+                    let called = called(&tokens[..at - 1], group.delimiter());
+                    self.tokens(group.stream(), called.as_deref().unwrap_or(&item));
                 }
                 TokenTree::Literal(literal) => {
                     if let Some(text) = string(&literal.to_string())
-                        && text.trim().contains(' ')
+                        && is_text(&text, &item)
                     {
                         self.texts.push(Text {
                             file: self.file.clone(),
@@ -167,33 +208,36 @@ fn end_of_item(tokens: &[TokenTree], at: usize) -> usize {
     length.map_or(tokens.len(), |length| at + length + 1)
 }
 
-/// Returns the macro or function that the tokens before a group end with: `warn!`, `Error::new`.
-fn called(before: &[TokenTree]) -> Option<String> {
+/// Returns the macro or function that a group is passed to, `warn!` or `Error::new`, unless it only formats or
+/// wraps a text: what that becomes is further out.
+fn called(before: &[TokenTree], delimiter: Delimiter) -> Option<String> {
+    const WRAPPERS: [&str; 7] = ["format!", "write!", "concat!", "Some", "Ok", "Err", "into"];
     let (bang, before) = match before {
         [before @ .., TokenTree::Punct(bang)] if bang.as_char() == '!' => ("!", before),
+        // Braces belong to an item, not to a call.
+        _ if delimiter == Delimiter::Brace => return None,
         _ => ("", before),
     };
     let [before @ .., TokenTree::Ident(name)] = before else {
         return None;
     };
-    // Not a call, and not the declaration of a function.
     let keywords = [
-        "in", "if", "match", "return", "else", "as", "for", "while", "move", "loop", "unsafe",
+        "in", "if", "match", "return", "else", "as", "for", "while", "fn",
     ];
-    if keywords.iter().any(|keyword| name == keyword) {
+    let is_declared = matches!(before, [.., TokenTree::Ident(keyword)] if *keyword == "fn");
+    let name = format!("{name}{bang}");
+    if is_declared || keywords.contains(&name.as_str()) || WRAPPERS.contains(&name.as_str()) {
         return None;
     }
-    let is_path = |token: Option<&TokenTree>| matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == ':');
-    let mut reversed = before.iter().rev();
-    let qualifier = if bang.is_empty() && is_path(reversed.next()) && is_path(reversed.next()) {
-        match reversed.next() {
-            Some(TokenTree::Ident(qualifier)) => format!("{qualifier}::"),
-            _ => String::new(),
-        }
-    } else {
-        String::new()
-    };
-    Some(format!("{qualifier}{name}{bang}"))
+    match before {
+        [
+            ..,
+            TokenTree::Ident(qualifier),
+            TokenTree::Punct(_),
+            TokenTree::Punct(colon),
+        ] if colon.as_char() == ':' && bang.is_empty() => Some(format!("{qualifier}::{name}")),
+        _ => Some(name),
+    }
 }
 
 /// Returns the value of a string literal.

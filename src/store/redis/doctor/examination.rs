@@ -93,7 +93,7 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     report.push(match (first, last) {
         (Ok(first), Ok(last)) => timing::clock(first, last, is_single),
         (Err(error), _) | (_, Err(error)) => {
-            Finding::unknown("clock", format!("could not be read: {error}"))
+            Finding::unknown("clock", format!("failed to read the clock: {error}"))
         }
     });
     Ok(())
@@ -140,10 +140,10 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
         Ok(reply) => return Ok((info::nodes(reply), true)),
         Err(error) => error,
     };
-    let what = "memory, eviction, replicas and persistence could not be examined";
+    let what = "failed to examine memory, eviction, replicas and persistence";
     report.push(
         Finding::unknown("info", format!("{what}: {error}"))
-            .with_remedy("ACL SETUSER <user> +info, or examine it as another user"),
+            .with_remedy("run ACL SETUSER <user> +info, or examine the server as another user"),
     );
     let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
     let info = hello.map(Info::from_hello).unwrap_or_default();

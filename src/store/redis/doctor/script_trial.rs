@@ -32,7 +32,7 @@ pub(super) fn would_leave_keys() -> Finding {
 pub(super) fn not_tried() -> Finding {
     Finding::unknown(
         TOPIC,
-        "not tried: whether its keys could be removed is unknown",
+        "not tried: it is unknown whether its keys could be removed",
     )
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn script(session: &Session) -> Finding {
             "a check, a refund and a reset succeeded with every algorithm",
         ),
         Ok(Some(problem)) => Finding::problem(TOPIC, problem).with_remedy(
-            "something in between changes commands or replies, or the server is not Redis",
+            "remove the proxy in between, which changes commands or replies, or use a Redis server",
         ),
         Err(error) => {
             let problem = error.problem().to_owned();
@@ -122,7 +122,7 @@ pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<Finding> 
             _ => Finding::problem(
                 TOPIC,
                 format!(
-                    "a node of a cluster, and some keys are out of reach: {}",
+                    "a node of a cluster, and some keys cannot be reached: {}",
                     error.problem()
                 ),
             )

@@ -36,11 +36,11 @@ pub(crate) fn decode_replies<'a>(
     entries: impl Iterator<Item = (&'a Quotas, u32, u32)>,
 ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
     let Value::BulkString(packed) = reply else {
-        return Err(malformed_reply("not packed", server));
+        return Err(malformed_reply("not a packed array", server));
     };
     let mut rest = &*packed;
     // The entries tell the length.
-    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("no array", server))?;
+    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("not an array", server))?;
     let mut reader = ReplyReader {
         rest,
         time: 0,
@@ -65,10 +65,10 @@ pub(crate) fn decode_together<'a>(
     checks: impl Iterator<Item = &'a Quotas>,
 ) -> Result<Vec<Answer>, Error> {
     let Value::BulkString(packed) = reply else {
-        return Err(malformed_reply("not packed", server));
+        return Err(malformed_reply("not a packed array", server));
     };
     let mut rest = &*packed;
-    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("no array", server))?;
+    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("not an array", server))?;
     let mut reader = ReplyReader {
         rest,
         time: 0,
@@ -180,7 +180,7 @@ impl ReplyReader<'_> {
     }
 
     fn integer(&mut self) -> Result<i64, Error> {
-        decode::read_int(&mut self.rest).map_err(|_| malformed_reply("no number", self.server))
+        decode::read_int(&mut self.rest).map_err(|_| malformed_reply("not a number", self.server))
     }
 
     /// Reads a text, if one comes next.
