@@ -110,7 +110,7 @@ impl FailurePolicy {
 }
 
 impl FailureAction {
-    /// The start of the log line.
+    /// The consequence of a failure in the log line.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::FallBack => "checks are counted in this process alone",

@@ -211,7 +211,7 @@ async fn exactly_the_missing_permissions_are_named() {
         assert_finding(&report, "permissions", Severity::Problem, &[]);
         let (_, text) = severity_and_text(&report, "permissions");
         let expected =
-            format!("the user may not run {missing} -> run ACL SETUSER {missing} +{missing}");
+            format!("the user may not run {missing} -> ACL SETUSER {missing} +{missing}");
         assert_eq!(text, expected);
     }
     let report = store_as(&server, "two", &format!("{least} -zcard -time"))

@@ -97,16 +97,12 @@ async fn no_password_and_a_wrong_password() {
         );
 
         let at = format!("Redis at {address} does not accept the user or the password");
-        let words = [
-            &at,
-            // The client does not pass the message on in RESP2.
-            if protocol == "?protocol=2" {
-                ""
-            } else {
-                "WRONGPASS"
-            },
-            "correct the user or the password in the URL",
-        ];
+        // The client does not pass the message on in RESP2.
+        let cause = match protocol {
+            "?protocol=2" => "password authentication failed",
+            _ => "WRONGPASS",
+        };
+        let words = [&at, cause, "correct the user or the password in the URL"];
         for user in ["", "default"] {
             let url = format!("redis://{user}:{PASSWORD}@{address}{protocol}");
             assert_says(&error_at(&url).await, &words);

@@ -284,8 +284,8 @@ impl ClientIp {
         let no_proxies = || {
             KeyError::new(
                 KeyErrorKind::Misconfigured,
-                "key::client_ip needs to know which proxies are trusted: name their networks by \
-                 `.behind([..])`, or their number by `.hops(1)`",
+                "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`, or \
+                 their number with `.hops(1)`",
             )
         };
         let error = self.config_error.clone();

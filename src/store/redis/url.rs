@@ -58,7 +58,7 @@ fn unescaped(scheme: &str, url: &str) -> Option<(char, &'static str)> {
             // A query may have an `@`: `/0?ca=/home/ann@work/ca.pem`.
             let is_query = |before: char| before == '?';
             let query = rest.split_once(is_query).map(|(_, query)| query);
-            let in_query = query.is_some_and(|query| is_parameter(query));
+            let in_query = query.is_some_and(is_parameter);
             (!in_query).then_some(('/', "%2F"))
         }
         '?' => {

@@ -18,8 +18,8 @@ use redis::{
 use tokio::time;
 
 use super::single::{Server, tcp_settings, timed_out, with_address};
-use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
+use crate::store::redis::protocol::{CLUSTER, ServerName};
 
 /// The limit on connecting to one node. While the client looks for the masters, all nodes wait for
 /// one that hangs.
@@ -117,7 +117,7 @@ impl Cluster {
                 info: first.clone(),
                 protocol,
             }),
-            name: ServerName::new("Redis Cluster", &addresses.join(", ")),
+            name: ServerName::new(CLUSTER, &addresses.join(", ")),
             addresses: addresses.join(","),
         })
     }

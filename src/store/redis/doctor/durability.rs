@@ -41,7 +41,7 @@ pub(super) fn replicas(info: &Info, settings: Option<MinReplicas>) -> Finding {
                  while its successor admits too, up to twice the limits"
             ),
         )
-        .with_remedy("run CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10"),
+        .with_remedy("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10"),
         (settings, Some(good)) => {
             let lag = settings.map_or_else(
                 || "min-replicas-max-lag".to_owned(),

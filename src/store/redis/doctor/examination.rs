@@ -143,7 +143,7 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
     let what = "failed to examine memory, eviction, replicas and persistence";
     report.push(
         Finding::unknown("info", format!("{what}: {error}"))
-            .with_remedy("run ACL SETUSER <user> +info, or examine the server as another user"),
+            .with_remedy("ACL SETUSER <user> +info, or examine the server as another user"),
     );
     let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
     let info = hello.map(Info::from_hello).unwrap_or_default();

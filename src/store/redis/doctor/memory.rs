@@ -64,7 +64,7 @@ pub(super) fn eviction(info: &Info) -> Finding {
         Finding::warning(TOPIC, text)
     };
     finding.with_remedy(
-        "run CONFIG SET maxmemory-policy noeviction; if a cache needs another policy, use a separate \
+        "CONFIG SET maxmemory-policy noeviction; if a cache needs another policy, use a separate \
          server for tollgate",
     )
 }

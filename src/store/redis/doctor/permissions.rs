@@ -113,7 +113,7 @@ async fn finding(session: &Session, missing: &Missing) -> Finding {
     }
     let text = format!("the user may not {}", may_not.join(", nor "));
     let user = user(session).await;
-    let remedy = format!("run ACL SETUSER {user} {}", rules.join(" "));
+    let remedy = format!("ACL SETUSER {user} {}", rules.join(" "));
     Finding::problem(TOPIC, text).with_remedy(remedy)
 }
 

@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
-use super::problems;
+use super::problems::{self, TOO_MANY_CLIENTS};
 use super::server_name::ServerName;
 use crate::error::{Error, ErrorKind};
 
 /// The code with which a replica refuses writes.
 const READONLY: &str = "READONLY";
-
-/// The message to a client above `maxclients`.
-const TOO_MANY_CLIENTS: &str = "max number of clients reached";
 
 /// The codes of transient errors: the server cannot serve now, or another one has to be asked.
 const TRANSIENT: [&str; 11] = [

@@ -16,4 +16,6 @@ pub(super) use encode::{
     encode_refund,
 };
 pub(super) use key_names::{KeyNames, SLOTS};
+#[cfg(feature = "cluster")]
+pub(super) use server_name::CLUSTER;
 pub(super) use server_name::ServerName;

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use super::server_name::ServerName;
 
+/// The message to a client above `maxclients`.
+pub(super) const TOO_MANY_CLIENTS: &str = "max number of clients reached";
+
 /// The meaning of an error code.
 struct Problem {
     code: &'static str,
@@ -168,6 +171,8 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
         None => known_code(message),
     };
     let known = PROBLEMS.iter().find(|problem| Some(problem.code) == code);
+    // The client for clusters follows redirects: one that is left over needs no other URL.
+    let known = known.filter(|problem| problem.code != "MOVED" || !server.is_cluster());
     match known {
         Some(problem) => {
             let remedy = match right {
@@ -180,9 +185,16 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
             )
         }
         None => {
-            let remedy = is_unknown_command(message).then_some(
-                "use a server that has the command under its standard name: this one lacks or renames it",
-            );
+            let remedy = if is_unknown_command(message) {
+                Some(
+                    "use a server that has the command under its standard name: this one lacks or \
+                     renames it",
+                )
+            } else if message.contains(TOO_MANY_CLIENTS) {
+                Some("raise maxclients, or lower `RedisStore::connections`")
+            } else {
+                None
+            };
             let text = format!("failed to run a command on {server}: {message}");
             (text, remedy.map(Cow::from))
         }
@@ -207,7 +219,10 @@ pub(super) fn describe_silent_tls(server: &ServerName, cause: &str) -> (String, 
 pub(super) fn describe_unreachable(server: &ServerName, cause: &str) -> (String, Remedy) {
     let lower = cause.to_lowercase();
     let remedy = if lower.contains("refused") {
-        Some(format!("is redis-server running at {}?", server.address()).into())
+        Some(match server.address() {
+            Some(address) => format!("is redis-server running at {address}?").into(),
+            None => "is redis-server running?".into(),
+        })
     } else if lower.contains("lookup") {
         Some("check the host name in the URL".into())
     } else {
@@ -273,4 +288,81 @@ pub(super) fn describe_not_redis(server: &ServerName, cause: &str) -> (String, R
         format!("failed to read a reply of {server}: {cause}"),
         Some("is it a Redis server? use rediss:// if the port speaks TLS".into()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_right_is_named_by_every_version() {
+        let get = Some(MissingRight::Command(Some("get")));
+        for (message, expected) in [
+            // 6.2, 7.0, 7.2; then from within a script.
+            (
+                "NOPERM this user has no permissions to run the 'get' command or its subcommand",
+                get,
+            ),
+            (
+                "NOPERM This user has no permissions to run the 'get' command",
+                get,
+            ),
+            (
+                "NOPERM User app has no permissions to run the 'get' command",
+                get,
+            ),
+            (
+                "ERR ACL failure in script: User app has no permissions to run the 'get' command",
+                get,
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                Some(MissingRight::Command(None)),
+            ),
+            (
+                "ERR The user executing the script can't access at least one of the keys mentioned",
+                Some(MissingRight::Keys),
+            ),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                Some(MissingRight::Keys),
+            ),
+            (
+                "NOPERM No permissions to access a key",
+                Some(MissingRight::Keys),
+            ),
+            ("ERR syntax error", None),
+        ] {
+            assert_eq!(missing_right(message), expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn each_problem_names_the_server_the_cause_and_the_remedy() {
+        let server = ServerName::new("Redis", "10.0.0.7:6379");
+        for problem in &PROBLEMS {
+            let message = format!("{} the message.", problem.code);
+            let (text, remedy) = describe_reply(&server, &message);
+            let begin = format!(
+                "Redis at 10.0.0.7:6379 {}: {} the message",
+                problem.text, problem.code
+            );
+            assert_eq!(text, begin);
+            assert_eq!(remedy.as_deref(), Some(problem.remedy));
+        }
+    }
+
+    #[test]
+    fn a_remedy_fits_the_kind_of_server() {
+        let cluster = ServerName::new(super::super::server_name::CLUSTER, "a:6379, b:6379");
+        let (text, remedy) = describe_reply(&cluster, "MOVED 1 10.0.0.8:6379");
+        assert!(
+            text.starts_with("failed to run a command on Redis Cluster at a:6379"),
+            "{text}"
+        );
+        assert_eq!(remedy, None);
+        let (text, remedy) = describe_unreachable(&ServerName::UNKNOWN, "connection refused");
+        assert_eq!(text, "failed to reach Redis: connection refused");
+        assert_eq!(remedy.as_deref(), Some("is redis-server running?"));
+    }
 }

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+/// What a cluster is in errors.
+pub(crate) const CLUSTER: &str = "Redis Cluster";
+
 /// A server or a deployment as errors name it: `Redis at 127.0.0.1:6379`. Holds no user and no password.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerName {
@@ -32,8 +35,12 @@ impl ServerName {
         Self { what, ..self }
     }
 
-    pub(super) fn address(&self) -> &str {
-        self.address.as_deref().unwrap_or("the configured address")
+    pub(super) fn address(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.what == CLUSTER
     }
 }
 
