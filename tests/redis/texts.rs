@@ -73,6 +73,25 @@ async fn a_sentinel_that_is_not_running() {
     assert_says(&error_at(&url).await, &[&sentinel, "refused"]);
 }
 
+#[cfg(feature = "sentinel")]
+#[tokio::test]
+async fn a_master_that_does_not_answer() {
+    let sentinels = crate::support::sentinel::Sentinels::start();
+    let url = format!("redis+sentinel://{}/mymaster", sentinels.addresses());
+    let store = RedisStore::open(&url).unwrap();
+    let store = store.deadline(Duration::from_millis(300));
+    let limiter = RateLimiter::new(store.fork(), Quota::per_hour(5));
+    crate::support::decided(&limiter, "ada").await;
+    sentinels.servers[0].stop();
+    let error = error_of(store).await;
+    sentinels.servers[0].resume();
+    let at = format!(
+        "the Redis master of the sentinels at {}",
+        sentinels.sentinels[0].address()
+    );
+    assert_says(&error, &[&at, "did not answer within 300ms"]);
+}
+
 #[tokio::test]
 async fn an_unknown_host() {
     let words = ["failed to reach Redis at nowhere.invalid:6379", "host name"];

@@ -21,7 +21,7 @@ const QUERY_TIMEOUT: Duration = Duration::from_millis(250);
 /// replaced on purpose, or while it hung, believes for ten more seconds that it is the master.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The name of sentinels in errors.
+/// The name of sentinels in errors, without their addresses.
 const SENTINEL: &str = "Redis Sentinel";
 
 /// The sentinels, and the settings for the master that they name.
@@ -52,7 +52,7 @@ impl Sentinel {
         Self {
             sentinels: sentinels.into_iter().map(Arc::new).collect(),
             service: service.into(),
-            name: ServerName::new(SENTINEL, &addresses.join(", ")),
+            name: ServerName::new("the Redis master of the sentinels", &addresses.join(", ")),
             master,
             protocol,
         }
@@ -87,7 +87,7 @@ impl Sentinel {
 
     fn failed(&self, error: RedisError) -> ConnectError {
         ConnectError {
-            server: self.name.clone(),
+            server: self.name.clone().of_kind(SENTINEL),
             error,
             handshake: Handshake::Unknown,
         }

@@ -20,7 +20,7 @@ const fn problem(code: &'static str, text: &'static str, remedy: &'static str) -
     Problem { code, text, remedy }
 }
 
-/// What each code means, and what to do about it.
+/// The meaning and the remedy of each code.
 const PROBLEMS: [Problem; 14] = [
     problem(
         "NOAUTH",

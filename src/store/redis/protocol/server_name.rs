@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// What a cluster is in errors.
+/// The name of a cluster in errors, without its address.
 pub(crate) const CLUSTER: &str = "Redis Cluster";
 
 /// A server or a deployment as errors name it: `Redis at 127.0.0.1:6379`. Holds no user and no password.
