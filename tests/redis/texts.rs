@@ -81,7 +81,7 @@ async fn a_master_that_does_not_answer() {
     let store = RedisStore::open(&url).unwrap();
     let store = store.deadline(Duration::from_millis(300));
     let limiter = RateLimiter::new(store.fork(), Quota::per_hour(5));
-    crate::support::decided(&limiter, "ada").await;
+    let _ = crate::support::decided(&limiter, "ada").await;
     sentinels.servers[0].stop();
     let error = error_of(store).await;
     sentinels.servers[0].resume();
