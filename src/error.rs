@@ -36,6 +36,7 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     text: Cow<'static, str>,
+    remedy: Option<Cow<'static, str>>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -106,7 +107,7 @@ impl Error {
     /// Creates an error, for a [`Store`](crate::Store) outside this crate. The text must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self::build(kind, text.into(), None)
+        Self::build(kind, text.into(), None, None)
     }
 
     /// Adds the underlying error.
@@ -116,15 +117,46 @@ impl Error {
     }
 
     pub(crate) fn with_boxed_source(self, source: Box<dyn StdError + Send + Sync>) -> Self {
-        Self::build(self.0.kind, self.0.text.clone(), Some(source))
+        let Inner {
+            kind, text, remedy, ..
+        } = &*self.0;
+        Self::build(*kind, text.clone(), remedy.clone(), Some(source))
+    }
+
+    /// Makes an error of Redis from what is wrong and the remedy, which its text has at the end.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_remedy(
+        kind: ErrorKind,
+        text: String,
+        remedy: Option<Cow<'static, str>>,
+    ) -> Self {
+        Self::build(kind, text.into(), remedy, None)
+    }
+
+    /// The text without the remedy.
+    #[cfg(feature = "redis")]
+    pub(crate) fn problem(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The remedy, if it is kept apart from the text.
+    #[cfg(feature = "redis")]
+    pub(crate) fn remedy(&self) -> Option<&Cow<'static, str>> {
+        self.0.remedy.as_ref()
     }
 
     fn build(
         kind: ErrorKind,
         text: Cow<'static, str>,
+        remedy: Option<Cow<'static, str>>,
         source: Option<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self(Arc::new(Inner { kind, text, source }))
+        Self(Arc::new(Inner {
+            kind,
+            text,
+            remedy,
+            source,
+        }))
     }
 
     /// Returns the kind of this error.
@@ -160,7 +192,11 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.text)
+        f.write_str(&self.0.text)?;
+        match &self.0.remedy {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -486,8 +486,11 @@ fn networks_are_cidrs_or_addresses_of_either_family() {
 fn what_cannot_be_set_up_says_so_at_the_start_or_is_a_fault_of_the_server() {
     let parts = request("10.0.0.1", &[(XFF, "203.0.113.9")]);
     for (key, text) in [
-        (client_ip(), "which proxies are trusted"),
-        (client_ip().header("x-real-ip"), "which proxies are trusted"),
+        (client_ip(), "has no trusted proxies: name their networks"),
+        (
+            client_ip().header("x-real-ip"),
+            "has no trusted proxies: name their networks",
+        ),
         (
             client_ip().behind(["10.0.0.0/8", "10.0.0.0/33"]),
             "10.0.0.0/33",
@@ -528,7 +531,7 @@ fn to_trust_everybody_is_one_line_in_the_log() {
         });
         assert_eq!(log.len(), 1, "{log:?}");
         assert!(
-            log[0].contains("WARN") && log[0].contains("each client chooses"),
+            log[0].contains("WARN") && log[0].contains("clients can send any address"),
             "{log:?}"
         );
     }

@@ -120,7 +120,7 @@ impl FailurePolicy {
 }
 
 impl FailureAction {
-    /// Returns the start of the log line.
+    /// Returns the consequence of a failure, for the log line.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::FallBack => "checks are counted in this process alone",

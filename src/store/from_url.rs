@@ -44,7 +44,7 @@ pub fn from_url(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
         "memory" => Err(ConfigError::url(
             "memory:…",
-            "the memory store takes no address, use `memory:`",
+            "the memory store takes no address: use `memory:`",
         )),
         _ => redis(url),
     }
@@ -61,7 +61,7 @@ fn redis(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     Err(ConfigError::url(
         &format!("{scheme}…"),
-        "this build supports only `memory:`; for Redis, enable the feature `redis`",
+        "this build supports only `memory:`: for Redis, enable the feature `redis`",
     ))
 }
 
@@ -109,6 +109,8 @@ mod tests {
             "redis://:secret@[::1]:7000/3",
             "unix:///tmp/redis.sock",
             "valkey://127.0.0.1",
+            "redis://:p@ssword@127.0.0.1",
+            "redis://:p%23ss@127.0.0.1/3?note=ann@work",
             #[cfg(feature = "tls")]
             "rediss://127.0.0.1",
             #[cfg(feature = "sentinel")]
@@ -157,18 +159,29 @@ mod tests {
                 "redis://user:secret@127.0.0.1?protocol=9",
                 "invalid protocol version",
             ),
+            ("redis://:pa#secret@127.0.0.1", "`#` in a user or password"),
+            (
+                "redis://user:1#secret@127.0.0.1",
+                "percent-encoded as `%23`",
+            ),
+            ("rediss://secret#secret@127.0.0.1/3", "`%23`"),
+            ("redis://:1/secret@127.0.0.1", "percent-encoded as `%2F`"),
+            ("redis://user:p@a/secret@127.0.0.1/0", "`%2F`"),
+            ("redis://:1?secret@127.0.0.1", "percent-encoded as `%3F`"),
+            ("redis+cluster://:1#secret@a,b", "`%23`"),
+            ("redis+sentinel://:1/secret@a,b/m", "`%2F`"),
             ("redis://user:secret@0.0.0.0", "wildcard"),
             #[cfg(not(feature = "tls"))]
             ("rediss://user:secret@127.0.0.1", "enable the feature `tls`"),
             #[cfg(feature = "tls")]
             (
                 "rediss://user:secret@127.0.0.1#insecure",
-                "a certificate is always checked",
+                "certificates are always checked",
             ),
             #[cfg(feature = "tls")]
             (
                 "rediss://user:secret@127.0.0.1?ca=/nowhere/ca.pem",
-                "`ca` cannot be read from /nowhere/ca.pem",
+                "failed to read `ca` from /nowhere/ca.pem",
             ),
             #[cfg(not(feature = "sentinel"))]
             (

@@ -68,10 +68,9 @@ impl OutageLog {
             return;
         }
         if is_misconfigured {
-            tracing::error!(target: "tollgate::outage", limiter, "{consequence} until this is fixed: {}", WithSource(error));
+            tracing::error!(target: "tollgate::outage", limiter, "{} is misconfigured, {consequence}: {}", self.subject, WithSource(error));
         } else {
-            let subject = self.subject;
-            tracing::warn!(target: "tollgate::outage", limiter, "{consequence} until {subject} is back: {}", WithSource(error));
+            tracing::warn!(target: "tollgate::outage", limiter, "{} failed, {consequence}: {}", self.subject, WithSource(error));
         }
     }
 
@@ -104,7 +103,7 @@ impl OutageLog {
         };
         let is_over = self.start.elapsed().saturating_sub(last_failure) >= quiet;
         if is_over && self.logged.swap(WORKING, Ordering::Relaxed) != WORKING {
-            tracing::info!(target: "tollgate::outage", limiter, "{} answers again", self.subject);
+            tracing::info!(target: "tollgate::outage", limiter, "{} works again", self.subject);
         }
     }
 
@@ -225,7 +224,7 @@ mod tests {
         let log = log_of(|| {
             OutageLog::new("the store").record_failure("search", "all is admitted", &error);
         });
-        let text = "all is admitted until the store is back: connection refused";
+        let text = "the store failed, all is admitted: connection refused";
         assert!(
             log[0].contains(text) && log[0].contains("search"),
             "{log:?}"

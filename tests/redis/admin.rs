@@ -595,7 +595,7 @@ async fn a_list_of_another_type_is_a_misconfiguration_and_checks_go_on() {
             lines.extend(log::kept());
         }
         let says = [
-            "refreshing the block list works again",
+            "the block list is refreshed again",
             "failed to refresh the block list: ",
         ][usize::from(list_is_bad)];
         assert!(lines.len() == 1 && lines[0].contains(says), "{lines:?}");

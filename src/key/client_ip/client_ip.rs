@@ -198,8 +198,8 @@ impl ClientIp {
         }
         if trusts_everyone {
             tracing::warn!(target: "tollgate::diagnostics",
-                "key::client_ip trusts every peer as a proxy: each client chooses the address by which it \
-                 is counted; name the networks of the proxies"
+                "`key::client_ip` trusts every peer as a proxy: clients can send any address as their key; \
+                 trust only the networks of the proxies"
             );
         }
         self
@@ -308,8 +308,8 @@ impl ClientIp {
         let no_proxies = || {
             KeyError::new(
                 KeyErrorKind::Misconfigured,
-                "key::client_ip needs to know which proxies are trusted: name their networks by \
-                 `.behind([..])`, or their number by `.hops(1)`",
+                "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`, or \
+                 their number with `.hops(1)`",
             )
         };
         let error = self.config_error.clone();
@@ -350,7 +350,7 @@ impl ClientIp {
             tracing::warn!(target: "tollgate::diagnostics",
                 "cannot read an address in `{}` from a trusted proxy: the proxy is counted, and all its \
                  clients share one limit; configure the proxy to write IP addresses, or choose another \
-                 header by `client_ip().header(name)` or `.forwarded()`",
+                 header with `client_ip().header(name)` or `.forwarded()`",
                 self.source.header()
             );
         }
@@ -363,8 +363,8 @@ impl ClientIp {
             tracing::warn!(target: "tollgate::diagnostics",
                 header = header.name(),
                 hops = self.proxies.hops,
-                "a request passed fewer proxies than `key::client_ip().hops(..)` expects: it is counted by \
-                 the address of the peer"
+                "a request passed fewer proxies than `key::client_ip().hops(..)` expects: the address of \
+                 its peer is the key; lower the number of hops, or let no request bypass a proxy"
             );
         }
     }

@@ -58,7 +58,7 @@ impl Diagnostics {
         if self.key_misconfigured.first_time() {
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "cannot extract a rate limit key, answering 500: {error}"
+                "failed to extract a rate limit key, answering 500: {error}"
             );
         }
     }
@@ -68,7 +68,7 @@ impl Diagnostics {
         if self.cost_too_large.first_time() {
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "cannot count the cost of a request, answering 500: {error}"
+                "failed to charge the cost of a request, answering 500: {error}"
             );
         }
     }
@@ -96,8 +96,8 @@ impl Diagnostics {
         if self.nothing_to_settle.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "cannot settle a request of cost 0: nothing was charged, and it passes any limit; charge \
-                 at least 1 unit before"
+                "cannot settle a request of cost 0: nothing was charged, and no limit refuses it; charge at \
+                 least 1 unit when the request arrives"
             );
         }
     }
@@ -140,7 +140,7 @@ mod tests {
             log[0].contains("ERROR") && log[0].contains("search"),
             "{log:?}"
         );
-        let line = "cannot extract a rate limit key, answering 500: call the_method()";
+        let line = "failed to extract a rate limit key, answering 500: call the_method()";
         assert!(log[0].contains(line), "{log:?}");
     }
 

@@ -122,8 +122,8 @@ impl MisconfigurationChecks {
         {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "none of {REQUESTS} requests has a matched path, which `key::path` reads: add the layer by \
-                 `layer` or `route_layer` of the axum router itself"
+                "none of the first {REQUESTS} requests has a matched path, which `key::path` reads: add the \
+                 layer with `Router::layer` or `Router::route_layer`"
             );
         }
     }
@@ -138,9 +138,8 @@ impl MisconfigurationChecks {
         } else if nth == REQUESTS && !is_reported && !self.keys_differ.load(Ordering::Relaxed) {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "the first {REQUESTS} requests all have the key {}, a private address: if it is a proxy, \
-                 all its clients share one limit; use `key::client_ip`",
-                key.as_str()
+                "the first {REQUESTS} requests all have the same private address as their key: if it is a \
+                 proxy, all its clients share one limit; use `key::client_ip`"
             );
         }
     }
@@ -191,7 +190,8 @@ pub(in crate::middleware) fn layer_created() {
     if count >= LAYERS && WARNED.first_time() {
         tracing::warn!(target: "tollgate::diagnostics",
             "{LAYERS} rate limit layers were created within a minute while this process answers requests: \
-             create a layer once and clone it; layers created in a handler may each have their own count"
+             create one layer at startup and clone it; layers created in a handler may each have their own \
+             count"
         );
     }
 }

@@ -357,7 +357,9 @@ impl Drop for Running {
 pub(in crate::store) fn full() -> Error {
     Error::new(
         ErrorKind::Full,
-        format!("the block list is full with {MAX_BLOCKED} keys: unblock others first"),
+        format!(
+            "cannot block another key: the block list is full with {MAX_BLOCKED} keys; unblock one first"
+        ),
     )
 }
 

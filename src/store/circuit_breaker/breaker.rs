@@ -290,15 +290,15 @@ impl History {
 }
 
 fn open_error(last: Option<&Error>) -> Error {
-    const TEXT: &str = "the circuit breaker is open, the store is not asked until a probe succeeds";
+    const TEXT: &str = "the circuit breaker is open: the store is not asked until a probe succeeds";
     match last {
         Some(last) => {
-            let text = format!("{TEXT}: {last}");
+            let text = format!("{TEXT}; last error: {last}");
             Error::new(ErrorKind::Unavailable, text).with_source(last.clone())
         }
         None => Error::new(
             ErrorKind::Unavailable,
-            format!("{TEXT}: it stopped answering"),
+            format!("{TEXT}; the last calls were not answered"),
         ),
     }
 }

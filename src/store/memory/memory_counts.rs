@@ -204,8 +204,9 @@ impl MemoryCounts {
         }
         if overflow.should_warn(now) {
             tracing::warn!(target: "tollgate::diagnostics",
-                "the memory store is full of {} keys near their limits: new keys share the count of \
-                 their network (IPv4 /24, IPv6 /48), or one of a few; raise `max_keys` if these are clients",
+                "the memory store is full of {} keys near their limits: new keys share one count \
+                 per network (IPv4 /24, IPv6 /48) or one of a few other counts; raise `max_keys` if the keys \
+                 belong to real clients",
                 self.max_keys
             );
         }

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, decode_replies, decode_together, encode_checks,
+    BatchEntry, EntryReply, KeyNames, ServerName, decode_replies, decode_together, encode_checks,
     encode_checks_together, encode_credit, encode_refund, errors as error,
 };
 use super::script::{Script, Scripts};
@@ -45,6 +45,11 @@ impl Client {
         self.connections.index_for(number)
     }
 
+    /// The deployment, for errors.
+    pub(super) fn server(&self) -> &ServerName {
+        self.connections.server()
+    }
+
     /// Waits until a connection of the current runtime is established.
     pub(super) async fn acquire(&self, index: usize) -> Result<Acquired, Error> {
         let connections = self.connections.of_runtime(&current_runtime()?);
@@ -57,7 +62,7 @@ impl Client {
         connection: &Arc<ReconnectingConnection>,
     ) -> Result<Acquired, Error> {
         let acquired = connection.acquire(self.deadline).await;
-        acquired.map_err(error::from_redis)
+        acquired.map_err(error::from_connect)
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -75,7 +80,7 @@ impl Client {
         let entries = entries
             .iter()
             .map(|BatchEntry { check, count }| (check.quotas(), check.cost(), *count));
-        let replies = decode_replies(reply, entries)?;
+        let replies = decode_replies(reply, connection.server(), entries)?;
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         if errors.any(error::is_from_replica) {
             connection.give_up();
@@ -98,7 +103,7 @@ impl Client {
         let replies = self.decide(&connection, &entry).await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
-        answer.ok_or_else(|| error::malformed_reply("nothing"))
+        answer.ok_or_else(|| error::malformed_reply("no answer", self.server()))
     }
 
     /// Decides several checks together, in a call of their own.
@@ -118,11 +123,10 @@ impl Client {
                 false => error,
                 true => Error::new(
                     ErrorKind::Unsupported,
-                    "a Redis Cluster decides only keys of one slot together, and these are in several: \
-                     use one hash tag for them",
+                    "cannot decide keys of several cluster slots together: use one hash tag for them",
                 ),
             })?;
-            decode_together(reply, quotas.iter())
+            decode_together(reply, client.server(), quotas.iter())
         }
     }
 
@@ -182,7 +186,7 @@ impl Client {
     pub(super) async fn query(&self, index: usize, command: &Cmd) -> Result<Value, Error> {
         let connection = self.acquire(index).await?;
         let reply = connection.send(command).await;
-        reply.map_err(error::from_redis)
+        reply.map_err(|failure| error::from_redis(failure, connection.server()))
     }
 
     /// Applies the deadline to a call. Fails outside of a tokio runtime, which has no timer.
@@ -197,10 +201,7 @@ impl Client {
 
     /// The error of a call that was not answered within the deadline.
     pub(super) fn timeout_error(&self) -> Error {
-        Error::new(
-            ErrorKind::Timeout,
-            format!("Redis did not answer within {:?}", self.deadline),
-        )
+        error::timeout(self.server(), self.deadline)
     }
 }
 
@@ -213,7 +214,7 @@ async fn run(connection: &Acquired, script: &Script, call: Cmd) -> Result<Value,
         }
         reply => reply,
     };
-    reply.map_err(error::from_redis)
+    reply.map_err(|failure| error::from_redis(failure, connection.server()))
 }
 
 /// Returns the current tokio runtime.
@@ -221,7 +222,7 @@ pub(super) fn current_runtime() -> Result<Handle, Error> {
     Handle::try_current().map_err(|_| {
         Error::new(
             ErrorKind::Misconfigured,
-            "a RedisStore works inside of a tokio runtime only",
+            "cannot use a RedisStore outside of a tokio runtime: call it from a task, or in `block_on`",
         )
     })
 }

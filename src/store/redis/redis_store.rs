@@ -381,7 +381,7 @@ fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
     }
     Err(Error::new(
         ErrorKind::Misconfigured,
-        "two checks that are decided together have limiter and key in common: send one check with both costs",
+        "cannot decide two checks of one limiter and key together: send one check with the sum of their costs",
     ))
 }
 

@@ -226,7 +226,7 @@ impl BatchWorker {
                 Ok(Ok(acquired)) => return Some(acquired),
                 Ok(Err(error)) => {
                     let queue = std::mem::take(&mut self.batcher.lock().queue);
-                    queue.fail(&error::from_redis(error));
+                    queue.fail(&error::from_connect(error));
                     return None;
                 }
                 Err(_) => {}

@@ -58,7 +58,7 @@ impl RedisStore {
         let session = Session::new(&self.shared.client);
         let mut report = Report::default();
         if let Err(error) = Box::pin(examine(&session, &mut report)).await {
-            let text = format!("the server stopped answering: {error}");
+            let text = format!("the server stopped answering: {}", error.problem());
             report.push(Finding::problem("connection", text).with_remedy(remedy_for(&error)));
         }
         report
@@ -94,7 +94,7 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     report.push(match (first, last) {
         (Ok(first), Ok(last)) => timing::clock(first, last, is_single),
         (Err(error), _) | (_, Err(error)) => {
-            Finding::unknown("clock", format!("could not be read: {error}"))
+            Finding::unknown("clock", format!("failed to read the clock: {error}"))
         }
     });
     Ok(())
@@ -119,7 +119,10 @@ async fn connection(session: &Session) -> Finding {
         {
             Finding::ok(TOPIC, "the server answers; PING is not permitted")
         }
-        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
+        Err(error) => {
+            let problem = error.problem().to_owned();
+            Finding::problem(TOPIC, problem).with_remedy(remedy_for(&error))
+        }
     }
 }
 
@@ -138,10 +141,10 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
         Ok(reply) => return Ok((info::nodes(reply), true)),
         Err(error) => error,
     };
-    let what = "memory, eviction, replicas and persistence could not be examined";
+    let what = "failed to examine memory, eviction, replicas and persistence";
     report.push(
         Finding::unknown("info", format!("{what}: {error}"))
-            .with_remedy("ACL SETUSER <user> +info, or examine it as another user"),
+            .with_remedy("ACL SETUSER <user> +info, or examine the server as another user"),
     );
     let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
     let info = hello.map(Info::from_hello).unwrap_or_default();
