@@ -116,9 +116,9 @@ impl<T> Extension<T> {
     /// Returns the error text. Clients see it, so it does not contain the type name.
     fn missing_text(&self) -> Arc<str> {
         if self.is_named {
-            format!("a layer before has found no `{}`", self.tag).into()
+            format!("the request has no `{}`", self.tag).into()
         } else {
-            "a layer before has not found what it is counted by".into()
+            "the request has no key".into()
         }
     }
 }

@@ -223,9 +223,11 @@ impl Outcome {
         match (error.kind(), config.on_missing_key) {
             (KeyErrorKind::Missing, MissingKey::Exempt) => return Self::exempt(config),
             (KeyErrorKind::Misconfigured, _) => {
-                config
-                    .diagnostics
-                    .key_misconfigured(&config.limiter.name, &error);
+                config.diagnostics.key_misconfigured(
+                    &config.limiter.name,
+                    config.dry_run.is_some(),
+                    &error,
+                );
             }
             (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
         }
@@ -246,9 +248,11 @@ impl Outcome {
             Ok(decision) => Self::reject(config, RejectionReason::Refused(decision.into_view())),
             Err(error) => {
                 if error.kind() == ErrorKind::CostTooLarge {
-                    config
-                        .diagnostics
-                        .cost_too_large(&config.limiter.name, &error);
+                    config.diagnostics.cost_too_large(
+                        &config.limiter.name,
+                        config.dry_run.is_some(),
+                        &error,
+                    );
                 }
                 Self::reject(config, RejectionReason::Failed(error))
             }

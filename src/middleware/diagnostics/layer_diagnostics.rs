@@ -54,21 +54,33 @@ impl Diagnostics {
     }
 
     /// Logs that no key can be extracted because the server is misconfigured.
-    pub(in crate::middleware) fn key_misconfigured(&self, limiter: &str, error: &KeyError) {
+    pub(in crate::middleware) fn key_misconfigured(
+        &self,
+        limiter: &str,
+        is_dry_run: bool,
+        error: &KeyError,
+    ) {
         if self.key_misconfigured.first_time() {
+            let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "failed to extract a rate limit key, answering 500: {error}"
+                "failed to extract a rate limit key, {answering}: {error}"
             );
         }
     }
 
     /// Logs that a cost is above the maximum that a log algorithm can charge.
-    pub(in crate::middleware) fn cost_too_large(&self, limiter: &str, error: &Error) {
+    pub(in crate::middleware) fn cost_too_large(
+        &self,
+        limiter: &str,
+        is_dry_run: bool,
+        error: &Error,
+    ) {
         if self.cost_too_large.first_time() {
+            let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "failed to charge the cost of a request, answering 500: {error}"
+                "failed to charge the cost of a request, {answering}: {error}"
             );
         }
     }
@@ -119,6 +131,15 @@ impl Diagnostics {
     }
 }
 
+/// Returns what happens to a request that cannot be checked.
+fn answering_500(is_dry_run: bool) -> &'static str {
+    if is_dry_run {
+        "letting it pass in a dry run"
+    } else {
+        "answering 500"
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +153,7 @@ mod tests {
         let log = log_of(|| {
             let diagnostics = Diagnostics::default();
             for _ in 0..100 {
-                diagnostics.key_misconfigured("search", &error);
+                diagnostics.key_misconfigured("search", false, &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");
@@ -145,12 +166,30 @@ mod tests {
     }
 
     #[test]
+    fn a_dry_run_does_not_claim_to_answer_500() {
+        let key_error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
+        let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
+        let log = log_of(|| {
+            let diagnostics = Diagnostics::default();
+            diagnostics.key_misconfigured("search", true, &key_error);
+            diagnostics.cost_too_large("search", true, &error);
+        });
+        assert_eq!(log.len(), 2, "{log:?}");
+        for line in log {
+            assert!(
+                line.contains("letting it pass in a dry run") && !line.contains("500"),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
     fn a_cost_that_is_too_large_is_logged_once() {
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
         let log = log_of(|| {
             let diagnostics = Diagnostics::default();
             for _ in 0..100 {
-                diagnostics.cost_too_large("search", &error);
+                diagnostics.cost_too_large("search", false, &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");

@@ -294,13 +294,13 @@ mod tests {
         let response = rejected(no_key(KeyErrorKind::Missing));
         assert_eq!(
             text(&response, &field::GRPC_MESSAGE),
-            "cannot tell who the request is from: no `x-tenant` of 100 %25"
+            "cannot identify the client: no `x-tenant` of 100 %25"
         );
         let error = KeyError::new(KeyErrorKind::Missing, "kein Schlüssel\n");
         let response = rejected(RejectionReason::NoKey(error));
         assert_eq!(
             text(&response, &field::GRPC_MESSAGE),
-            "cannot tell who the request is from: kein Schl%C3%BCssel"
+            "cannot identify the client: kein Schl%C3%BCssel"
         );
     }
 

@@ -32,7 +32,7 @@ fn line(rejection: &Rejection) -> Bytes {
     match rejection.reason() {
         RejectionReason::Refused(_) => Bytes::from_static(b"rate limit exceeded\n"),
         RejectionReason::NoKey(error) if rejection.status() == StatusCode::BAD_REQUEST => {
-            format!("cannot tell who the request is from: {error}\n").into()
+            format!("cannot identify the client: {error}\n").into()
         }
         RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),
         RejectionReason::Failed(_) => Bytes::from_static(b"the rate limiter cannot decide\n"),
