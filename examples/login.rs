@@ -1,8 +1,9 @@
-//! A login that limits failed attempts per address and per account: `cargo run --example login`
+//! A login that limits failed attempts per address, and per account and address: `cargo run --example login`
 //!
-//! 5 attempts per minute may fail from one address, and 10 per hour for one account from all addresses. Each
-//! attempt is charged before the password is verified, so that parallel attempts cannot exceed the limit. A
-//! successful login gets its charge back.
+//! 10 attempts per minute may fail from one address, and 5 per quarter of an hour for one account from one
+//! address. A limit per account alone would let anyone lock its owner out. Each attempt is charged before the
+//! password is verified, so that parallel attempts cannot exceed the limit. A successful login gets its charge
+//! back.
 
 mod support;
 
@@ -10,6 +11,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -26,15 +28,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
     let store = MemoryStore::new();
 
-    let by_address = RateLimitLayer::new(store.clone(), Quota::per_minute(5))
+    let by_address = RateLimitLayer::new(store.clone(), Quota::per_minute(10))
         .name("login-address")
         .settle(failures);
 
-    // The key is the account in the form, even if no such account exists: otherwise the limit would reveal which
-    // accounts exist. No headers, because they would reveal attempts by other clients.
-    let by_account = RateLimitLayer::new(store, Quota::per_hour(10))
+    // The account is the one in the form, even if no such account exists: otherwise the limit would reveal which
+    // accounts exist. No headers, because they would reveal attempts by others behind the same address.
+    let account = key::extension::<Account>().named("account");
+    let quarter_hour = Duration::from_secs(15 * 60);
+    let by_account = RateLimitLayer::new(store, Quota::new(5, quarter_hour))
         .name("login-account")
-        .key(key::extension::<Account>().named("account"))
+        .key((key::peer_ip(), account))
         .headers(Headers::none())
         .settle(failures);
 
