@@ -306,7 +306,7 @@ impl RateLimitLayer {
     ///     .name("login")
     ///     .settle(|_, head, _| {
     ///         let is_rejected = head.extensions.get::<Rejection>().is_some();
-    ///         u32::from(is_rejected || !head.status.is_success())
+    ///         u32::from(is_rejected || head.status.is_client_error())
     ///     });
     /// ```
     ///

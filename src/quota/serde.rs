@@ -18,6 +18,7 @@ use super::text::{format_window, parse_window};
 #[serde(rename = "Quota", deny_unknown_fields)]
 struct QuotaMap {
     limit: u32,
+    #[serde(deserialize_with = "window_text")]
     window: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     algorithm: Option<Algorithm>,
@@ -35,6 +36,25 @@ impl QuotaMap {
             None => quota,
         })
     }
+}
+
+/// Reads the text of a window. A number has no unit, so the error of a number asks for one.
+fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    struct WindowVisitor;
+
+    impl Visitor<'_> for WindowVisitor {
+        type Value = String;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("text with a unit, such as \"60s\" or \"minute\"")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<String, E> {
+            Ok(v.to_owned())
+        }
+    }
+
+    deserializer.deserialize_any(WindowVisitor)
 }
 
 /// Deserializes text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
@@ -224,7 +244,10 @@ mod tests {
                 r#"{"limit": 5, "window": "367d"}"#,
                 ["31708800s", "from 1 ms to 366 days"],
             ),
-            (r#"{"limit": 5, "window": 10}"#, ["10", "expected a string"]),
+            (
+                r#"{"limit": 5, "window": 10}"#,
+                ["10", r#"expected text with a unit, such as "60s""#],
+            ),
             (r#"{"limit": -5, "window": "10s"}"#, ["-5", "u32"]),
             (
                 r#"{"limit": 5, "window": "10s", "burst": 7}"#,

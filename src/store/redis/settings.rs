@@ -70,8 +70,10 @@ impl RedisStore {
     /// Sets the name of the store in metrics. The default is the address of the server, or for Sentinel and
     /// Cluster the addresses in the URL.
     #[must_use]
-    pub fn named(self, store: &str) -> Self {
-        self.with("named", |client, _| client.meter = StoreMeter::new(store))
+    pub fn named(self, store: impl AsRef<str>) -> Self {
+        self.with("named", |client, _| {
+            client.meter = StoreMeter::new(store.as_ref());
+        })
     }
 
     /// Sets the prefix of every stored key. The default is `tollgate`.
@@ -80,9 +82,9 @@ impl RedisStore {
     /// name in two services share their counts, and the services share their blocked keys. A new prefix
     /// starts at 0 units. The [permissions](Self#permissions) of the Redis user contain the prefix.
     #[must_use]
-    pub fn prefix(self, prefix: &str) -> Self {
+    pub fn prefix(self, prefix: impl AsRef<str>) -> Self {
         self.with("prefix", |client, _| {
-            client.names = client.names.clone().with_prefix(prefix);
+            client.names = client.names.clone().with_prefix(prefix.as_ref());
         })
     }
 
