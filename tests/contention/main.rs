@@ -181,7 +181,7 @@ fn holds_in_redis(algorithm: Algorithm) {
         true => store_on(&server),
     };
     let broken = IN_REDIS.iter().enumerate().filter_map(|(index, traffic)| {
-        let store = store_for(traffic).prefix(&index.to_string());
+        let store = store_for(traffic).prefix(index.to_string());
         let outcome = traffic.run(algorithm, &store, Runtime::new);
         is_kept(algorithm, traffic, &outcome).err()
     });
