@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
 
 use super::fingerprint::Fingerprint;
 use super::network::Network;
@@ -68,7 +69,9 @@ impl Key {
     /// Returns the one key under which all requests are counted together.
     #[must_use]
     pub fn global() -> Self {
-        Self::with_text(StoredText::new(|text| text.write_str("*")))
+        static GLOBAL: LazyLock<Key> =
+            LazyLock::new(|| Key::with_text(StoredText::new(|text| text.write_str("*"))));
+        GLOBAL.clone()
     }
 
     /// Returns the text under which this key is stored.
