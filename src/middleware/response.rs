@@ -193,7 +193,9 @@ fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut 
             .templates
             .write(decision, place, response.headers_mut());
     }
-    if let (Some(rejection), Some(wait)) = (inner_rejection, retry_wait(decision)) {
+    if let Some(rejection) = inner_rejection
+        && let Some(wait) = retry_wait(decision)
+    {
         rejection.lengthen_wait(wait, response.headers_mut());
     }
 }
