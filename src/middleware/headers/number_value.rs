@@ -49,6 +49,14 @@ const fn text_bytes() -> [[u8; DIGITS]; COUNT] {
 pub(in crate::middleware) fn number_value(number: u64) -> HeaderValue {
     match static_text(number) {
         Some(text) => HeaderValue::from_static(text),
+        None => new_value(number),
+    }
+}
+
+/// Returns a number that other responses are likely to have too, such as a limit or the time of a reset.
+pub(super) fn common_number_value(number: u64) -> HeaderValue {
+    match static_text(number) {
+        Some(text) => HeaderValue::from_static(text),
         None => recent_value(number).unwrap_or_else(|| new_value(number)),
     }
 }
@@ -97,7 +105,11 @@ mod tests {
     #[test]
     fn a_number_is_written_as_it_is() {
         for number in (0..20_000).chain([u64::MAX]) {
-            assert_eq!(number_value(number), number.to_string().as_str());
+            let text = number.to_string();
+            assert_eq!(number_value(number), text.as_str());
+            // The second value is remembered.
+            assert_eq!(common_number_value(number), text.as_str());
+            assert_eq!(common_number_value(number), text.as_str());
         }
     }
 }
