@@ -75,7 +75,7 @@ pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};
 pub use extension::{Extension, extension};
 pub use extractor::{KeyExtractor, Or};
-pub(crate) use fingerprint::Fingerprint;
+pub(crate) use fingerprint::{Fingerprint, HashFingerprint};
 pub use from_fn::{FromFn, Global, from_fn, global};
 pub use header::{Header, header};
 pub use key::Key;

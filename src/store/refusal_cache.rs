@@ -19,14 +19,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quick_cache::sync::Cache;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::requests::{Check, Subject};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::decision::{Answer, Wait};
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, HashFingerprint};
 use crate::quota::Quotas;
 use crate::telemetry::StoreMeter;
 
@@ -102,9 +103,11 @@ pub struct RefusalCache {
 struct Inner {
     settings: Settings,
     /// By limiter and key. Read without a lock, changed under the lock of the key's stripe.
-    refusals: Cache<Fingerprint, Arc<[CachedRefusal]>>,
+    refusals: Refusals,
     stripes: [Stripe; STRIPES],
 }
+
+type Refusals = Cache<Fingerprint, Arc<[CachedRefusal]>, UnitWeighter, HashFingerprint>;
 
 #[derive(Clone)]
 struct Settings {
@@ -147,7 +150,13 @@ impl RefusalCache {
         Self {
             inner: Arc::new(Inner {
                 settings,
-                refusals: Cache::new(MAX_KEYS),
+                refusals: Cache::with(
+                    MAX_KEYS,
+                    MAX_KEYS as u64,
+                    UnitWeighter,
+                    HashFingerprint::default(),
+                    DefaultLifecycle::default(),
+                ),
                 stripes: [const { Stripe::new() }; STRIPES],
             }),
         }
