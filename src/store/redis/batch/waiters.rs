@@ -1,6 +1,6 @@
 //! The callers that wait for the answers to identical checks.
 
-use std::iter::{repeat, repeat_with};
+use std::iter::repeat;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -65,10 +65,17 @@ impl Waiters {
         match reply {
             Err(error) => self.answer(repeat(Err(error))),
             Ok(EntryReply { admitted, refused }) => {
-                let rest = refused.or_else(|| admitted.last().cloned());
-                let rest = repeat_with(|| rest.clone());
-                let all = admitted.into_iter().map(Some).chain(rest);
-                self.answer(all.map_while(|answer| answer.map(Ok)));
+                let rest = match refused {
+                    None if admitted.len() < self.len() => admitted.last().cloned(),
+                    refused => refused,
+                };
+                let mut admitted = admitted.into_iter();
+                for mut waiter in self.0 {
+                    match admitted.next().or_else(|| rest.clone()) {
+                        Some(answer) => waiter.answer(Ok(answer)),
+                        None => return,
+                    }
+                }
             }
         }
     }
