@@ -61,7 +61,7 @@ impl Waiters {
     }
 
     /// Answers by the reply to their entry: the first ones are admitted, the others get the same refusal.
-    pub(super) fn answer_entry(self, reply: Result<EntryReply, Error>) {
+    pub(super) fn answer_entry(&mut self, reply: Result<EntryReply, Error>) {
         match reply {
             Err(error) => self.answer(repeat(Err(error))),
             Ok(EntryReply { admitted, refused }) => {
@@ -70,7 +70,7 @@ impl Waiters {
                     refused => refused,
                 };
                 let mut admitted = admitted.into_iter();
-                for mut waiter in self.0 {
+                for waiter in &mut self.0 {
                     match admitted.next().or_else(|| rest.clone()) {
                         Some(answer) => waiter.answer(Ok(answer)),
                         None => return,
@@ -81,8 +81,8 @@ impl Waiters {
     }
 
     /// Answers the waiters in order of arrival.
-    pub(super) fn answer(self, answers: impl Iterator<Item = Result<Answer, Error>>) {
-        for (mut waiter, answer) in self.0.into_iter().zip(answers) {
+    pub(super) fn answer(&mut self, answers: impl Iterator<Item = Result<Answer, Error>>) {
+        for (waiter, answer) in self.0.iter_mut().zip(answers) {
             waiter.answer(answer);
         }
     }

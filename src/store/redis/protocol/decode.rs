@@ -41,13 +41,14 @@ pub(crate) fn decode_replies<'a>(
     decode::read_array_len(&mut rest).map_err(|_| malformed_reply("no array"))?;
     let mut reader = ReplyReader { rest, time: 0 };
     reader.time = reader.number()?;
-    let replies: Result<Vec<_>, _> = entries
-        .map(|(quotas, cost, count)| reader.entry(quotas, cost, count))
-        .collect();
-    match replies {
-        Ok(_) if !reader.rest.is_empty() => Err(malformed_reply("more values than expected")),
-        replies => replies,
+    let mut replies = Vec::with_capacity(entries.size_hint().0);
+    for (quotas, cost, count) in entries {
+        replies.push(reader.entry(quotas, cost, count)?);
     }
+    if !reader.rest.is_empty() {
+        return Err(malformed_reply("more values than expected"));
+    }
+    Ok(replies)
 }
 
 /// Decodes the reply to a call that decides checks together, whose quotas these are.
