@@ -37,6 +37,7 @@
 //! let by_route = layer.key((key::header("x-tenant-id"), key::path()));
 //! ```
 
+mod address_text;
 mod authorization;
 #[cfg_attr(not(feature = "axum-08"), path = "without_axum_08.rs")]
 mod axum_08;
