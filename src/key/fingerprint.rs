@@ -1,6 +1,6 @@
 //! A short hash of a text, used as the key of tables in memory.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::LazyLock;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -9,8 +9,39 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 ///
 /// It is SipHash-1-3 under a random key of this process. The values never leave the process, so an attacker
 /// cannot search for a collision. Among a million texts, any two collide with a probability of 2^-89.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u64; 2]);
+
+impl Hash for Fingerprint {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [low, high] = self.0;
+        state.write_u64(low);
+        state.write_u64(high);
+    }
+}
+
+/// Takes a fingerprint as its own hash: it is as random as any hash of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FingerprintHasher(u64);
+
+/// Hashes the fingerprints of a table.
+pub(crate) type HashFingerprint = BuildHasherDefault<FingerprintHasher>;
+
+impl Hasher for FingerprintHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u64(&mut self, i: u64) {
+        self.0 = self.0.rotate_left(8) ^ i;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
     // Each `RandomState` has a random key, so the hash of a constant is a random number.

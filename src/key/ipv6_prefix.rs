@@ -1,10 +1,8 @@
 //! Keys of IP addresses: all IPv6 addresses with the same prefix count as one client.
 
-use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 
-use arrayvec::ArrayString;
-
+use super::address_text::AddressText;
 use super::key::Key;
 use super::network::Network;
 use super::tag::Tag;
@@ -37,17 +35,13 @@ impl Ipv6Prefix {
         // Before the mask: otherwise all IPv4-mapped addresses would be one client.
         let address = address.to_canonical();
         let text = match address {
-            IpAddr::V4(address) => AddressText::from(format_args!("{address}")),
-            IpAddr::V6(address) if self.0 >= 128 || is_nat64(address) => {
-                AddressText::from(format_args!("{address}"))
+            IpAddr::V6(address) if self.0 < 128 && !is_nat64(address) => {
+                AddressText::of_network(mask(address, self.0), self.0)
             }
-            IpAddr::V6(address) => {
-                let masked = mask(address, self.0);
-                AddressText::from(format_args!("{masked}/{}", self.0))
-            }
+            address => AddressText::of(address),
         };
         let network = Network::of(unmap_nat64(address));
-        Key::tagged(TAG, text.0.as_bytes()).in_network(network)
+        Key::tagged(TAG, text.as_bytes()).in_network(network)
     }
 }
 
@@ -59,18 +53,6 @@ fn unmap_nat64(address: IpAddr) -> IpAddr {
             IpAddr::from([a, b, c, d])
         }
         address => address,
-    }
-}
-
-/// The text of an address, on the stack.
-struct AddressText(ArrayString<64>);
-
-impl From<fmt::Arguments<'_>> for AddressText {
-    fn from(address: fmt::Arguments<'_>) -> Self {
-        let mut text = ArrayString::new();
-        // It fits: an IPv6 address with its prefix has at most 43 characters.
-        let _ = text.write_fmt(address);
-        Self(text)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
 
 use super::fingerprint::Fingerprint;
 use super::network::Network;
@@ -73,7 +74,9 @@ impl Key {
     /// Returns the global key `*`, which [`key::global`](crate::key::global) gives to all requests.
     #[must_use]
     pub fn global() -> Self {
-        Self::with_text(StoredText::new(|text| text.write_str("*")))
+        static GLOBAL: LazyLock<Key> =
+            LazyLock::new(|| Key::with_text(StoredText::new(|text| text.write_str("*"))));
+        GLOBAL.clone()
     }
 
     /// Returns the text as which this key is stored: printable ASCII, at most 64 bytes.

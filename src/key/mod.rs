@@ -44,6 +44,7 @@
 //! An ambiguous key, such as a header that is sent twice, is always rejected with 400. Otherwise a client
 //! could choose which value counts.
 
+mod address_text;
 mod authorization;
 #[cfg_attr(not(feature = "axum-08"), path = "without_axum_08.rs")]
 mod axum_08;
@@ -82,7 +83,7 @@ pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};
 pub use extension::{Extension, extension};
 pub use extractor::{KeyExtractor, Or};
-pub(crate) use fingerprint::Fingerprint;
+pub(crate) use fingerprint::{Fingerprint, HashFingerprint};
 pub use from_fn::{FromFn, Global, from_fn, global};
 pub use header::{Header, header};
 pub use key::Key;

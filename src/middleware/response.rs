@@ -14,7 +14,7 @@ use http::{HeaderValue, Method, Response};
 use http_body::{Body, SizeHint};
 
 use super::check::Outcome;
-use super::config::LayerConfig;
+use super::config::{LayerConfig, SettleFn};
 use super::headers::{Place, encoded, inner_remaining, refill_time};
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::{Reservation, settle_in_background};
@@ -112,7 +112,7 @@ enum Passed {
 }
 
 impl ResponseFinisher {
-    pub(super) fn finish<B: Body>(self, response: Response<B>) -> Response<B> {
+    pub(super) fn finish<B: Body>(self, mut response: Response<B>) -> Response<B> {
         let Self {
             config,
             passed,
@@ -120,41 +120,36 @@ impl ResponseFinisher {
         } = self;
         match passed {
             Passed::Admitted(decision) => {
-                let (response, actual_cost) =
-                    finish_admitted(&config, decision.view(), is_head, response);
-                if let Some(actual_cost) = actual_cost {
+                add_headers(&config, decision.view(), &mut response);
+                if let Some(settle) = &config.settle {
+                    let (response, actual_cost) =
+                        actual_cost(&**settle, decision.view(), is_head, response);
                     settle_in_background(&config, decision, actual_cost);
+                    return response;
                 }
-                response
             }
             Passed::Reserved(reservation) => {
-                let (response, actual_cost) =
-                    finish_admitted(&config, reservation.decision(), is_head, response);
-                if let Some(actual_cost) = actual_cost {
+                add_headers(&config, reservation.decision(), &mut response);
+                if let Some(settle) = &config.settle {
+                    let (response, actual_cost) =
+                        actual_cost(&**settle, reservation.decision(), is_head, response);
                     reservation.settle(actual_cost);
+                    return response;
                 }
-                response
             }
-            Passed::DryRun(rejection) => {
-                let mut response = response;
-                report_dry_run(&config, rejection, &mut response);
-                response
-            }
+            Passed::DryRun(rejection) => report_dry_run(&config, rejection, &mut response),
         }
+        response
     }
 }
 
-/// Adds the headers. Also returns the actual cost if the layer settles.
-fn finish_admitted<B: Body>(
-    config: &LayerConfig,
+/// Computes the actual cost of a response.
+fn actual_cost<B: Body>(
+    settle: &SettleFn,
     decision: &DecisionView,
     is_head: bool,
-    mut response: Response<B>,
-) -> (Response<B>, Option<u32>) {
-    add_headers(config, decision, &mut response);
-    let Some(settle) = &config.settle else {
-        return (response, None);
-    };
+    response: Response<B>,
+) -> (Response<B>, u32) {
     let (parts, body) = response.into_parts();
     // An outer router may remove the body of a HEAD response only after this layer.
     let size = if is_head {
@@ -163,7 +158,7 @@ fn finish_admitted<B: Body>(
         body.size_hint()
     };
     let actual_cost = settle(decision, &parts, size);
-    (Response::from_parts(parts, body), Some(actual_cost))
+    (Response::from_parts(parts, body), actual_cost)
 }
 
 /// Adds the headers of an admitted request.
@@ -191,7 +186,9 @@ fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut 
             .templates
             .write(decision, place, response.headers_mut());
     }
-    if let (Some(rejection), Some(wait)) = (inner_rejection, retry_wait(decision)) {
+    if let Some(rejection) = inner_rejection
+        && let Some(wait) = retry_wait(decision)
+    {
         rejection.lengthen_wait(wait, response.headers_mut());
     }
 }

@@ -18,14 +18,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quick_cache::sync::Cache;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::requests::{Check, Subject};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::decision::{Answer, Wait};
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, HashFingerprint};
 use crate::quota::Quotas;
 use crate::telemetry::StoreMeter;
 
@@ -110,9 +111,11 @@ pub struct RefusalCache {
 struct Inner {
     settings: Settings,
     /// The refusals by the fingerprint of limiter and key. Reads take no lock; changes lock the stripe.
-    refusals: Cache<Fingerprint, Arc<[CachedRefusal]>>,
+    refusals: Refusals,
     stripes: [Stripe; STRIPES],
 }
+
+type Refusals = Cache<Fingerprint, Arc<[CachedRefusal]>, UnitWeighter, HashFingerprint>;
 
 #[derive(Clone)]
 struct Settings {
@@ -155,7 +158,13 @@ impl RefusalCache {
         Self {
             inner: Arc::new(Inner {
                 settings,
-                refusals: Cache::new(MAX_KEYS),
+                refusals: Cache::with(
+                    MAX_KEYS,
+                    MAX_KEYS as u64,
+                    UnitWeighter,
+                    HashFingerprint::default(),
+                    DefaultLifecycle::default(),
+                ),
                 stripes: [const { Stripe::new() }; STRIPES],
             }),
         }

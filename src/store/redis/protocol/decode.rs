@@ -47,15 +47,14 @@ pub(crate) fn decode_replies<'a>(
         server,
     };
     reader.time = reader.number()?;
-    let replies: Result<Vec<_>, _> = entries
-        .map(|(quotas, cost, count)| reader.entry(quotas, cost, count))
-        .collect();
-    match replies {
-        Ok(_) if !reader.rest.is_empty() => {
-            Err(malformed_reply("more values than expected", server))
-        }
-        replies => replies,
+    let mut replies = Vec::with_capacity(entries.size_hint().0);
+    for (quotas, cost, count) in entries {
+        replies.push(reader.entry(quotas, cost, count)?);
     }
+    if !reader.rest.is_empty() {
+        return Err(malformed_reply("more values than expected", server));
+    }
+    Ok(replies)
 }
 
 /// Decodes the reply to a call that decides checks together, whose quotas these are.
@@ -121,16 +120,17 @@ impl ReplyReader<'_> {
             ));
         }
         let answers = if cost == 0 { admitted.min(1) } else { admitted };
-        Ok(Ok(EntryReply {
-            admitted: (0..answers)
-                .map(|_| self.answer(quotas, Self::admitted))
-                .collect::<Result<_, _>>()?,
-            refused: if admitted < count.into() {
-                Some(self.answer(quotas, Self::refused)?)
-            } else {
-                None
-            },
-        }))
+        let mut reply = EntryReply {
+            admitted: SmallVec::new(),
+            refused: None,
+        };
+        for _ in 0..answers {
+            reply.admitted.push(self.answer(quotas, Self::admitted)?);
+        }
+        if admitted < count.into() {
+            reply.refused = Some(self.answer(quotas, Self::refused)?);
+        }
+        Ok(Ok(reply))
     }
 
     /// Reads the replies of all quotas to one check.
@@ -139,9 +139,11 @@ impl ReplyReader<'_> {
         quotas: &Quotas,
         read: impl Fn(&mut Self, &Quota) -> Result<QuotaAnswer, Error>,
     ) -> Result<Answer, Error> {
-        let answers = quotas.iter().map(|quota| read(self, quota));
-        let answers: SmallVec<[QuotaAnswer; 2]> = answers.collect::<Result<_, _>>()?;
-        Ok(Answer::at(self.time, Source::Redis, answers))
+        let mut answer = Answer::at(self.time, Source::Redis, []);
+        for quota in quotas.iter() {
+            answer.push(read(self, quota)?);
+        }
+        Ok(answer)
     }
 
     fn admitted(&mut self, quota: &Quota) -> Result<QuotaAnswer, Error> {
