@@ -3,25 +3,22 @@
 //! By default it counts in memory. With a Redis, several processes share the limits:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example axum`
 
+#[path = "support/store.rs"]
+mod store;
 mod support;
 
 use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::{env, io};
 
 use axum::{Extension, Router, routing::get};
-use tollgate::{DecisionView, MemoryStore, Quota, RateLimitLayer, RedisStore, Store, key};
+use tollgate::{DecisionView, Quota, RateLimitLayer, key};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
 
-    let store: Arc<dyn Store> = match env::var("TOLLGATE_STORE").as_deref() {
-        Err(_) | Ok("memory:") => Arc::new(MemoryStore::new()),
-        // The prefix separates these counts from those of other services on the same Redis.
-        Ok(url) => Arc::new(RedisStore::open(url)?.prefix("shop")),
-    };
+    let store = store::open("shop")?;
 
     // Each API key gets 5 units per second and 100 per minute.
     let search = RateLimitLayer::new(

@@ -3,12 +3,13 @@
 //! The API grants 9 500 units per day. A search costs 100 units, a page of results 1 unit. With a Redis, the
 //! jobs of all machines share the quota: `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example jobs`
 
-use std::env;
+#[path = "support/store.rs"]
+mod store;
+
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{MemoryStore, Quota, RateLimiter, RedisStore, Store};
+use tollgate::{Quota, RateLimiter};
 
 const SEARCH: u32 = 100;
 const PAGE: u32 = 1;
@@ -19,11 +20,7 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let store: Arc<dyn Store> = match env::var("TOLLGATE_STORE").as_deref() {
-        Err(_) | Ok("memory:") => Arc::new(MemoryStore::new()),
-        // The prefix separates these counts from those of other services on the same Redis.
-        Ok(url) => Arc::new(RedisStore::open(url)?.prefix("jobs")),
-    };
+    let store = store::open("jobs")?;
     let api = RateLimiter::new(store, Quota::per_day(9_500)).name("video-api");
 
     let mut searches = 0;

@@ -13,22 +13,24 @@
 
 #[path = "observability/record.rs"]
 mod record;
+#[path = "support/store.rs"]
+mod store;
 mod support;
 #[path = "observability/traffic.rs"]
 mod traffic;
 
 use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::{env, io};
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 use axum::{Router, routing::get};
 use lexopt::{Arg, Parser, ValueExt};
-use tollgate::{Admin, MemoryStore, Quota, RateLimitLayer, RedisStore, Store, key};
+use tollgate::{Admin, MemoryStore, Quota, RateLimitLayer, Store, key};
 use tower_http::trace::TraceLayer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -49,11 +51,7 @@ async fn main() -> Result<(), BoxError> {
     // First, because metrics that are emitted without a recorder are lost.
     let metrics = record::for_prometheus()?;
 
-    let store: Arc<dyn Store> = match env::var("TOLLGATE_STORE").as_deref() {
-        Err(_) | Ok("memory:") => Arc::new(MemoryStore::new()),
-        // The prefix separates these counts from those of other services on the same Redis.
-        Ok(url) => Arc::new(RedisStore::open(url)?.prefix("observability")),
-    };
+    let store = store::open("observability")?;
     let limits = Limits::on(store)?;
     let search = limits.search.limiter().admin();
     let app = limits.before_routes();

@@ -268,7 +268,7 @@ proptest! {
         })?;
     }
 
-    /// Of any charge, with or without a decision that holds it.
+    /// Gives back units of any charge, with or without a decision that holds it.
     #[test]
     fn just_so_many_fewer_count_as_are_given_and_waits_stay_exact(
         algorithm in any_algorithm(),

@@ -13,17 +13,18 @@
 mod login;
 mod page;
 mod router;
+#[path = "../support/store.rs"]
+mod store;
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::{env, io};
 
 use axum::{Router, routing::get};
-use tollgate::{MemoryStore, Quota, RateLimitLayer, RedisStore, Store, key};
+use tollgate::{Quota, RateLimitLayer, key};
 
 /// How many keys each limiter tracks. With 100, every key that causes more than 1 % of the refusals is listed.
 const TRACKED: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
@@ -31,11 +32,7 @@ const TRACKED: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
-    let store: Arc<dyn Store> = match env::var("TOLLGATE_STORE").as_deref() {
-        Err(_) | Ok("memory:") => Arc::new(MemoryStore::new()),
-        // The prefix separates these counts from those of other services on the same Redis.
-        Ok(url) => Arc::new(RedisStore::open(url)?.prefix("shop")),
-    };
+    let store = store::open("shop")?;
 
     let site = RateLimitLayer::new(store.clone(), "10/hour".parse::<Quota>()?)
         .name("site")

@@ -11,14 +11,16 @@ mod local;
 mod page;
 mod report;
 mod settings;
+#[path = "../support/store.rs"]
+mod store;
 mod stream;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
-use std::{env, io};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -28,7 +30,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tollgate::{ErrorKind, MemoryStore, RedisStore, Store};
+use tollgate::ErrorKind;
 
 use settings::{Invalid, Query, Settings};
 use stream::{Pace, Streams};
@@ -50,11 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_max_level(tracing::Level::WARN)
         .init();
 
-    let store: Arc<dyn Store> = match env::var("TOLLGATE_STORE").as_deref() {
-        Err(_) | Ok("memory:") => Arc::new(MemoryStore::new()),
-        // The prefix separates these counts from those of other services on the same Redis.
-        Ok(url) => Arc::new(RedisStore::open(url)?.prefix("playground")),
-    };
+    let store = store::open("playground")?;
     let playground = Playground {
         traffic: Traffic::to(store),
         streams: Streams::default(),

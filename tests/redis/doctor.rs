@@ -155,7 +155,7 @@ async fn a_replica_is_the_wrong_server() {
     let server = RedisServer::start();
     let nowhere = DeadPort::new();
     let port = nowhere.port().to_string();
-    run(&mut server.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    server.replicate(nowhere.port());
     let report = store_on(&server).doctor().await;
     assert_finding(
         &report,
@@ -449,8 +449,7 @@ async fn replicas_without_min_replicas_to_write_are_a_warning() {
         &mut connection,
         &["CONFIG", "SET", "repl-diskless-sync-delay", "0"],
     );
-    let port = master.port().to_string();
-    run(&mut replica.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    replica.replicate(master.port());
     let deadline = Instant::now() + Duration::from_secs(20);
     let is_online = |connection: &mut Connection| {
         let info: String = redis::cmd("INFO")

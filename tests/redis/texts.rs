@@ -239,8 +239,7 @@ async fn a_server_that_loads_its_data() {
 async fn a_replica() {
     let server = RedisServer::start();
     let nowhere = DeadPort::new();
-    let port = nowhere.port().to_string();
-    run(&mut server.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    server.replicate(nowhere.port());
     let at = format!("Redis at 127.0.0.1:{} is a replica", server.port());
     let error = error_at(&server.url()).await;
     assert_says(

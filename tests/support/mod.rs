@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 #[cfg(feature = "redis")]
 pub(crate) mod costs;
 pub(crate) mod example;
+pub(crate) mod files;
 pub(crate) mod log;
 #[cfg(feature = "test-util")]
 pub(crate) mod moody;

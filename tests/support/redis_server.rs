@@ -129,6 +129,12 @@ impl RedisServer {
         self.process.process.id()
     }
 
+    /// Makes the server a replica of the one at a port of this machine.
+    pub(crate) fn replicate(&self, port: u16) {
+        let port = port.to_string();
+        run(&mut self.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    }
+
     /// A blocking connection for the test itself.
     pub(crate) fn connect(&self) -> redis::Connection {
         self.try_connect().expect("the server is ready")

@@ -7,6 +7,8 @@
 //! The test fails when a text in `src` or `lua` is not the one in the list. To write the list anew, run
 //! `TOLLGATE_REGENERATE=1 cargo test --all-features --test texts`, and review the difference.
 
+#[path = "../support/files.rs"]
+mod files;
 mod rules;
 mod sources;
 

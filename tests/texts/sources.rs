@@ -5,9 +5,12 @@
 
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Literal, TokenStream, TokenTree};
+use syn::LitStr;
+
+use crate::files::files;
 
 /// A text, and the place that makes it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,20 +36,18 @@ impl fmt::Display for Text {
 /// Returns the texts of all files in `src` and `lua`.
 pub(crate) fn texts(root: &Path) -> Vec<Text> {
     let (mut texts, mut tests) = (Vec::new(), Vec::new());
-    for path in files(&root.join("src")) {
+    for path in files(&root.join("src"), &["rs"]) {
         let file = name_of(&path, root);
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = fs::read_to_string(&path).expect("a source file");
-            let tokens: TokenStream = source
-                .parse()
-                .unwrap_or_else(|error| panic!("{file}: {error}"));
-            let mut scan = Scan {
-                file,
-                texts: &mut texts,
-                tests: &mut tests,
-            };
-            scan.tokens(tokens, "");
-        }
+        let source = fs::read_to_string(&path).expect("a source file");
+        let tokens: TokenStream = source
+            .parse()
+            .unwrap_or_else(|error| panic!("{file}: {error}"));
+        let mut scan = Scan {
+            file,
+            texts: &mut texts,
+            tests: &mut tests,
+        };
+        scan.tokens(tokens, "");
     }
     texts.retain(|text: &Text| {
         let is_of = |test: &String| {
@@ -56,32 +57,16 @@ pub(crate) fn texts(root: &Path) -> Vec<Text> {
         };
         !tests.iter().any(is_of)
     });
-    for path in files(&root.join("lua")) {
-        if path.extension().is_some_and(|extension| extension == "lua") {
-            let source = fs::read_to_string(&path).expect("a script file");
-            let file = name_of(&path, root);
-            texts.extend(errors_of_lua(&source).map(|text| Text {
-                file: file.clone(),
-                maker: "error".to_owned(),
-                text: text.to_owned(),
-            }));
-        }
+    for path in files(&root.join("lua"), &["lua"]) {
+        let source = fs::read_to_string(&path).expect("a script file");
+        let file = name_of(&path, root);
+        texts.extend(errors_of_lua(&source).map(|text| Text {
+            file: file.clone(),
+            maker: "error".to_owned(),
+            text: text.to_owned(),
+        }));
     }
     texts
-}
-
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).expect("a directory of sources");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    paths
-        .flat_map(|path| {
-            if path.is_dir() {
-                files(&path)
-            } else {
-                vec![path]
-            }
-        })
-        .collect()
 }
 
 fn name_of(path: &Path, root: &Path) -> String {
@@ -181,7 +166,7 @@ impl Scan<'_> {
                     self.tokens(group.stream(), called.as_deref().unwrap_or(&item));
                 }
                 TokenTree::Literal(literal) => {
-                    if let Some(text) = string(&literal.to_string())
+                    if let Some(text) = string(literal)
                         && is_text(&text, &item)
                     {
                         self.texts.push(Text {
@@ -241,24 +226,9 @@ fn called(before: &[TokenTree], delimiter: Delimiter) -> Option<String> {
 }
 
 /// Returns the value of a string literal.
-fn string(literal: &str) -> Option<String> {
-    let raw = literal.strip_prefix('r').map(|rest| rest.trim_matches('#'));
-    if let Some(raw) = raw {
-        return Some(raw.strip_prefix('"')?.strip_suffix('"')?.to_owned());
-    }
-    let inner = literal.strip_prefix('"')?.strip_suffix('"')?;
-    let (mut text, mut rest) = (String::new(), inner.chars().peekable());
-    while let Some(char) = rest.next() {
-        match (char, if char == '\\' { rest.next() } else { None }) {
-            // The line goes on behind the white space.
-            (_, Some('\n')) => while rest.next_if(|char| char.is_whitespace()).is_some() {},
-            (_, Some('n')) => text.push('\n'),
-            (_, Some('r')) => text.push('\r'),
-            (_, Some('t')) => text.push('\t'),
-            (_, Some('x' | 'u' | '0')) => text.push('\u{fffd}'),
-            (_, Some(other)) => text.push(other),
-            (char, None) => text.push(char),
-        }
-    }
-    Some(text)
+fn string(literal: &Literal) -> Option<String> {
+    let tokens = TokenTree::from(literal.clone()).into();
+    syn::parse2::<LitStr>(tokens)
+        .ok()
+        .map(|string| string.value())
 }

@@ -108,7 +108,7 @@ impl Breaker {
         if now < probe_at && probe_at - now <= max_wait {
             return Permit::Refuse;
         }
-        // Of several callers, the one that changes the time sends the probe.
+        // Only the caller that changes the time sends the probe.
         let next = now.saturating_add(max_wait);
         let moved =
             self.probe_at
