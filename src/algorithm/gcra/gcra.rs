@@ -6,8 +6,8 @@
 //! charged units within the span. Levels are integers in parts of a unit, so there is no drift if the limit
 //! does not divide the window. The same rule in Redis: `lua/gcra.lua`.
 //!
-//! A check with a lower limit does not lower the level. While the level is above the limit of the check, it
-//! drains at the rate of the last charge, so no caller waits longer than one window.
+//! The level drains at the limit of the last charge, whoever looks at it. So callers with different limits agree
+//! on the level, a check with a lower limit does not lower it, and no caller waits longer than one window.
 //!
 //! Units drain in the order in which they were charged. The *inflow* is the number of units charged so far,
 //! and the position of a charge is the inflow at its end. So the difference to the current inflow is the number
@@ -28,8 +28,7 @@ pub(crate) struct Gcra {
     time: u64,
     /// The whole units of the level.
     units: u32,
-    /// The units that drain per window: the limit of the last charge. In a current counter, the limit of the
-    /// check, unless the level is above it.
+    /// The units that drain per window: the limit of the last charge, never below the level.
     rate: u32,
     /// The part of one more unit, in units × microseconds. A whole unit is as many as the window has
     /// microseconds.
@@ -69,15 +68,10 @@ impl Scale {
 }
 
 impl Gcra {
-    /// Returns the scale of a stored counter. The rate is at least 1, so that the level drains at a limit of 0.
+    /// Returns the scale of this level. A counter without charges has no rate.
     #[inline(always)]
     fn scale(&self, check: &QuotaCheck) -> Scale {
-        let rate = if self.units > check.limit {
-            self.rate
-        } else {
-            check.limit
-        };
-        Scale::new(rate.max(1), check.window)
+        Scale::new(self.rate.max(1), check.window)
     }
 
     #[inline(always)]
@@ -116,7 +110,6 @@ impl CountingRule for Gcra {
         Cow::Owned(if drained >= level {
             Self {
                 time: check.now,
-                rate: check.limit,
                 ..Self::default()
             }
         } else {
@@ -125,7 +118,7 @@ impl CountingRule for Gcra {
                 // Not `check.now`: a tick that has begun has not drained yet.
                 time: time + passed * scale.tick,
                 units,
-                rate: scale.rate,
+                rate: self.rate,
                 part,
                 inflow: self.inflow,
                 holes: None,
@@ -149,16 +142,14 @@ impl CountingRule for Gcra {
 
     #[inline(always)]
     fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
-        let scale = Scale::new(self.rate, check.window);
+        let scale = self.scale(check);
         let over = self.level(scale).saturating_sub(target * scale.whole);
         let ticks = over.div_ceil(scale.rate.into());
         (ticks * scale.tick).saturating_sub(check.now - self.time)
     }
 
     fn is_idle(&self, check: &QuotaCheck) -> bool {
-        let limit = self.rate;
-        let check = QuotaCheck { limit, ..*check };
-        self.current(&check).used(&check) == 0
+        self.current(check).used(check) == 0
     }
 
     #[inline(always)]
@@ -213,14 +204,6 @@ impl CountingRule for Gcra {
     /// Removes the oldest units, which would drain next.
     fn credit(&mut self, check: &QuotaCheck, units: u64) {
         let scale = self.scale(check);
-        let left = u64::from(self.units).saturating_sub(units);
-        if self.units > check.limit && left <= check.limit.into() {
-            // From now on, the level drains at the lower rate of this limit. First drain at the old rate until
-            // now.
-            let rate = self.rate;
-            self.advance(check);
-            (self.time, self.rate) = (check.now, rate);
-        }
         self.lower(scale, units * scale.whole);
     }
 }
