@@ -7,6 +7,7 @@
 //! | | [Keys](keys) | Who is counted, and how is a client recognized behind proxies? |
 //! | | [Algorithms](algorithms) | Which algorithm counts best for my limit? |
 //! | | [Plans and costs](plans_and_costs) | How do I set limits per tenant, and charge what a request really costs? |
+//! | | [Users, tenants and the whole service](levels) | How do I check several limits at once, all or nothing? |
 //! | | [Clients](clients) | What do clients see, and how do I stay below the limit of another service? |
 //! | **Run** | [Failures](failures) | What happens when Redis fails? |
 //! | | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, Cluster, regions, Kubernetes |
@@ -31,6 +32,9 @@ pub mod algorithms {}
 
 #[doc = include_str!("plans_and_costs.md")]
 pub mod plans_and_costs {}
+
+#[doc = include_str!("levels.md")]
+pub mod levels {}
 
 #[doc = include_str!("clients.md")]
 pub mod clients {}

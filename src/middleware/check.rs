@@ -9,15 +9,17 @@ use std::time::Duration;
 use http::request::Parts;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::config::{LayerConfig, MissingKey};
+use super::check_levels::{LevelsCheck, StartedLevels, start_levels};
+use super::config::LayerConfig;
+use super::level::LevelRequest;
+use super::outcome::{Outcome, leave_out};
 use super::plan_lookup::PlanFuture;
-use super::rejection::{Rejection, RejectionReason};
-use crate::decision::{Decision, DecisionView, Source};
-use crate::error::{Error, ErrorKind, polled_after_completion};
-use crate::key::{Key, KeyError, KeyErrorKind};
-use crate::limiter::{CheckProgress, PendingCheck, backoff_after};
+use super::wait::backoff;
+use crate::decision::Decision;
+use crate::error::{Error, polled_after_completion};
+use crate::key::Key;
+use crate::limiter::{CheckProgress, PendingCheck};
 use crate::quota::{Plan, Quotas};
-use crate::telemetry::OutcomeLabel;
 
 /// A started check.
 #[expect(
@@ -30,26 +32,32 @@ pub(super) enum StartedCheck {
     Pending(CheckFuture),
 }
 
-/// Extracts the key and the cost of a request, and starts the check of the limiter.
+/// Reads the keys and the costs of a request, and starts the check of its levels.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
     if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
-        return StartedCheck::Done(Outcome::exempt(config));
+        return StartedCheck::Done(Outcome::skipped(config));
     }
-    let extracted = config.key.extract(parts);
-    config
-        .diagnostics
-        .observe_request(&config.limiter.name, &*config.key, parts, &extracted);
-    let key = match extracted {
-        Ok(key) => key,
-        Err(error) => return StartedCheck::Done(Outcome::without_key(config, error)),
+    if !config.others.is_empty() {
+        return match start_levels(config, parts) {
+            StartedLevels::Done(outcome) => StartedCheck::Done(outcome),
+            StartedLevels::Pending(check) => {
+                StartedCheck::Pending(CheckFuture::new(config, Stage::Levels(check)))
+            }
+        };
+    }
+    let level = &config.first;
+    let LevelRequest { key, cost, plan } = match level.read(parts, || 1) {
+        Ok(request) => request,
+        Err(error) => {
+            let rejected = Outcome::without_key(config, level, error);
+            return StartedCheck::Done(rejected.unwrap_or(Outcome::Exempt));
+        }
     };
-    let cost = config.cost.as_ref().map_or(1, |cost| cost(parts));
-    if let Some(look_up_plan) = &config.plan_lookup {
-        let plan = look_up_plan(&key, parts);
+    if let Some(plan) = plan {
         let stage = Stage::LookingUpPlan { plan, key, cost };
         return StartedCheck::Pending(CheckFuture::new(config, stage));
     }
-    match config.limiter.start_check(key, cost) {
+    match level.limiter.start_check(key, cost) {
         CheckProgress::Done(result) if backoff(config, &result, config.max_wait).is_none() => {
             StartedCheck::Done(Outcome::checked(config, result))
         }
@@ -82,6 +90,8 @@ enum Stage {
         key: Key,
         cost: u32,
     },
+    /// The check of a layer with several levels, which waits on its own.
+    Levels(Box<LevelsCheck>),
 }
 
 impl From<CheckProgress> for Stage {
@@ -105,7 +115,7 @@ impl CheckFuture {
 
     /// Starts the check with the quotas of the plan. Returns an outcome if the plan or its error decides.
     fn plan_found(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Option<Outcome> {
-        let limiter = &self.config.limiter;
+        let limiter = &self.config.first.limiter;
         let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
@@ -116,7 +126,10 @@ impl CheckFuture {
         };
         limiter.quotas_found();
         match plan {
-            Plan::Exempt => return Some(Outcome::exempt(&self.config)),
+            Plan::Exempt => {
+                leave_out(&self.config.first);
+                return Some(Outcome::Exempt);
+            }
             Plan::Default => {}
             Plan::Quotas(quotas) => self.plan_quotas = Some(quotas),
         }
@@ -125,7 +138,7 @@ impl CheckFuture {
     }
 
     fn start_attempt(&mut self, key: Key, cost: u32) {
-        let limiter = &self.config.limiter;
+        let limiter = &self.config.first.limiter;
         let progress = match &self.plan_quotas {
             None => limiter.start_check(key, cost),
             Some(quotas) => limiter.start_check_with(quotas, key, cost),
@@ -167,7 +180,8 @@ impl Future for CheckFuture {
                     this.plan_found(plan, key, cost)
                 }
                 Stage::Checking(check) => {
-                    let result = ready!(this.config.limiter.poll_check(check, cx));
+                    let limiter = &this.config.first.limiter;
+                    let result = ready!(limiter.poll_check(check, cx));
                     this.finish_attempt(result)
                 }
                 Stage::Answered(result) => match result.take() {
@@ -180,117 +194,12 @@ impl Future for CheckFuture {
                     this.start_attempt(key, cost);
                     None
                 }
+                Stage::Levels(check) => Some(ready!(check.poll(&this.config, cx))),
             };
             if let Some(outcome) = outcome {
                 this.stage = Stage::Answered(None);
                 return Poll::Ready(outcome);
             }
-        }
-    }
-}
-
-/// Returns the wait before a refused check is tried again, or `None` if the request does not wait.
-fn backoff(
-    config: &LayerConfig,
-    result: &Result<Decision, Error>,
-    left: Duration,
-) -> Option<Duration> {
-    // A dry run delays no request.
-    if config.max_wait.is_zero() || config.dry_run.is_some() {
-        return None;
-    }
-    backoff_after(result.as_ref().ok()?.view(), left)
-}
-
-/// The outcome of a check, which telemetry has already recorded.
-pub(super) enum Outcome {
-    /// Passes without being counted: it is skipped, or exempt because of its plan or a missing key.
-    Exempt,
-    Admitted(Decision),
-    /// Passes only because the layer is a dry run.
-    DryRun(Rejection),
-    Rejected(Rejection),
-}
-
-impl Outcome {
-    fn exempt(config: &LayerConfig) -> Self {
-        config.limiter.telemetry.record_exempt();
-        Self::Exempt
-    }
-
-    /// Returns the outcome of a request whose key cannot be extracted.
-    fn without_key(config: &LayerConfig, error: KeyError) -> Self {
-        match (error.kind(), config.on_missing_key) {
-            (KeyErrorKind::Missing, MissingKey::Exempt) => return Self::exempt(config),
-            (KeyErrorKind::Misconfigured, _) => {
-                config.diagnostics.key_misconfigured(
-                    &config.limiter.name,
-                    config.dry_run.is_some(),
-                    &error,
-                );
-            }
-            (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
-        }
-        Self::reject(config, RejectionReason::NoKey(error))
-    }
-
-    /// Returns the outcome of a request that the limiter has checked.
-    fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
-        match result {
-            // Cost 0 passes even a limit that was lowered below the used units.
-            Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
-                config
-                    .limiter
-                    .telemetry
-                    .record_decision(OutcomeLabel::Admitted, decision.view());
-                Self::Admitted(decision)
-            }
-            Ok(decision) => Self::reject(config, RejectionReason::Refused(decision.into_view())),
-            Err(error) => {
-                if error.kind() == ErrorKind::CostTooLarge {
-                    config.diagnostics.cost_too_large(
-                        &config.limiter.name,
-                        config.dry_run.is_some(),
-                        &error,
-                    );
-                }
-                Self::reject(config, RejectionReason::Failed(error))
-            }
-        }
-    }
-
-    fn reject(config: &LayerConfig, reason: RejectionReason) -> Self {
-        record_rejection(config, &reason);
-        let rejection = Rejection::new(&config.limiter.name, reason).with_status(config.status);
-        if config.dry_run.is_some() {
-            config.diagnostics.would_reject(&rejection);
-            Self::DryRun(rejection)
-        } else {
-            Self::Rejected(rejection)
-        }
-    }
-}
-
-/// Returns whether a request costs nothing and its key is not blocked.
-fn is_free(decision: &DecisionView) -> bool {
-    decision.cost() == 0 && decision.source() != Source::Block
-}
-
-fn record_rejection(config: &LayerConfig, reason: &RejectionReason) {
-    let telemetry = &config.limiter.telemetry;
-    let label = |rejected| match config.dry_run {
-        None => rejected,
-        Some(_) => OutcomeLabel::WouldReject,
-    };
-    match reason {
-        RejectionReason::Refused(decision) => {
-            telemetry.record_decision(label(OutcomeLabel::Refused), decision);
-        }
-        RejectionReason::NoKey(error) => {
-            telemetry.record_failure(label(OutcomeLabel::NoKey), error, error.kind().text());
-        }
-        RejectionReason::Failed(error) => {
-            telemetry.record_failure(label(OutcomeLabel::Failed), error, error.kind().text());
         }
     }
 }

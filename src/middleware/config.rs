@@ -6,32 +6,28 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, Response, StatusCode, response};
-use http_body::SizeHint;
+use http::{HeaderName, Response, StatusCode};
 
 use super::diagnostics::Diagnostics;
 use super::headers::{Headers, Templates};
-use super::plan_lookup::PlanLookup;
+use super::level::Level;
 use super::rejection::{Rejection, plain_text};
-use crate::decision::DecisionView;
-use crate::key::{KeyExtractor, peer_ip};
-use crate::limiter::RateLimiter;
+use crate::key::peer_ip;
+use crate::limiter::{FailurePolicy, RateLimiter};
 
 /// The settings of one layer.
 #[derive(Clone)]
 pub(super) struct LayerConfig {
-    pub(super) limiter: RateLimiter,
-    pub(super) key: Arc<dyn KeyExtractor>,
-    pub(super) on_missing_key: MissingKey,
+    /// The level of the layer's own limiter.
+    pub(super) first: Level,
+    /// The levels that were added to it.
+    pub(super) others: Vec<Level>,
     pub(super) skip: Option<Arc<SkipFn>>,
-    pub(super) cost: Option<Arc<CostFn>>,
-    pub(super) plan_lookup: Option<Arc<PlanLookup>>,
     /// The maximum time that a refused request waits for units. Zero if it does not wait.
     pub(super) max_wait: Duration,
-    pub(super) settle: Option<Arc<SettleFn>>,
     pub(super) reserves: bool,
     pub(super) headers: Headers,
-    /// Derived from `headers` and from the limiter's name and quotas.
+    /// Derived from `headers`, and from the names and quotas of all limiters.
     pub(super) templates: Arc<Templates>,
     pub(super) status: StatusCode,
     pub(super) responder: Arc<ResponderFn>,
@@ -45,8 +41,6 @@ pub(super) struct LayerConfig {
 }
 
 pub(super) type SkipFn = dyn Fn(&Parts) -> bool + Send + Sync;
-pub(super) type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
-pub(super) type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
 pub(super) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Sync;
 
 /// The settings of a dry run.
@@ -56,33 +50,16 @@ pub(super) struct DryRun {
     pub(super) header: Option<HeaderName>,
 }
 
-/// The treatment of a request without a key; see
-/// [`RateLimitLayer::on_missing_key`](crate::RateLimitLayer::on_missing_key).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MissingKey {
-    /// Rejects the request with 400, and names the missing part. It is the default, because otherwise a
-    /// client could omit the key to avoid the limit.
-    #[default]
-    Reject,
-    /// Passes the request to the service without counting it. Its extensions have no
-    /// [`DecisionView`](crate::DecisionView). Use it only if another layer limits such requests.
-    Exempt,
-}
-
 impl LayerConfig {
     pub(super) fn new(limiter: RateLimiter) -> Self {
         let headers = Headers::default();
+        let first = Level::new(limiter, peer_ip());
         Self {
-            templates: Arc::new(templates(&limiter, &headers)),
-            limiter,
-            key: Arc::new(peer_ip()),
-            on_missing_key: MissingKey::default(),
+            templates: Arc::new(Templates::new(&headers, std::iter::once(&first.limiter))),
+            first,
+            others: Vec::new(),
             skip: None,
-            cost: None,
-            plan_lookup: None,
             max_wait: Duration::ZERO,
-            settle: None,
             reserves: false,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
@@ -97,27 +74,59 @@ impl LayerConfig {
     /// Changes settings, and rebuilds the values that are derived from them.
     pub(super) fn update(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
-        self.templates = Arc::new(templates(&self.limiter, &self.headers));
+        let limiters = self.levels().map(|level| &level.limiter);
+        self.templates = Arc::new(Templates::new(&self.headers, limiters));
         // A changed layer logs its own findings.
         self.diagnostics = Arc::default();
+        for level in self.levels_mut() {
+            level.diagnostics = Arc::default();
+        }
     }
-}
 
-fn templates(limiter: &RateLimiter, headers: &Headers) -> Templates {
-    Templates::new(headers, &limiter.name, limiter.quotas())
+    /// Adds a level. A limiter without a failure policy gets that of the layer.
+    pub(super) fn add(&mut self, mut level: Level) {
+        if let (false, Some(policy)) = (level.limiter.has_policy(), self.first.limiter.policy()) {
+            level.inherits_policy = true;
+            level.limiter = level.limiter.on_failure(policy);
+        }
+        self.others.push(level);
+    }
+
+    /// Sets the failure policy of the layer's own limiter, and of those without a policy of their own.
+    pub(super) fn set_failure_policy(&mut self, policy: FailurePolicy) {
+        let others = self.others.iter_mut().filter(|level| level.inherits_policy);
+        for level in std::iter::once(&mut self.first).chain(others) {
+            level.limiter = level.limiter.clone().on_failure(policy);
+        }
+    }
+
+    /// Returns all levels, the layer's own first.
+    pub(super) fn levels(&self) -> impl Iterator<Item = &Level> + Clone {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Returns whether a closure settles charges by the response.
+    pub(super) fn settles(&self) -> bool {
+        self.levels().any(|level| level.settle.is_some())
+    }
+
+    /// Returns the level with an index of [`levels`](Self::levels).
+    pub(super) fn level(&self, index: usize) -> Option<&Level> {
+        self.levels().nth(index)
+    }
+
+    fn levels_mut(&mut self) -> impl Iterator<Item = &mut Level> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
 }
 
 impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            limiter,
-            key: _,
-            on_missing_key,
+            first,
+            others,
             skip: _,
-            cost: _,
-            plan_lookup: _,
             max_wait,
-            settle: _,
             reserves,
             headers,
             templates: _,
@@ -129,8 +138,8 @@ impl fmt::Debug for LayerConfig {
             diagnostics: _,
         } = self;
         f.debug_struct("LayerConfig")
-            .field("limiter", limiter)
-            .field("on_missing_key", on_missing_key)
+            .field("first", first)
+            .field("others", others)
             .field("max_wait", max_wait)
             .field("reserves", reserves)
             .field("headers", headers)

@@ -12,7 +12,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::check::{CheckFuture, Outcome};
+use super::check::CheckFuture;
+use super::outcome::Outcome;
 use super::response::{ResponseFinisher, prepare_request, rejection_response};
 use crate::error::polled_after_completion;
 

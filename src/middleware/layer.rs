@@ -11,10 +11,10 @@ use http::{HeaderName, Response, StatusCode, response};
 use http_body::SizeHint;
 use tower_layer::Layer;
 
-use super::config::{LayerConfig, MissingKey};
+use super::config::LayerConfig;
 use super::diagnostics::layer_created;
 use super::headers::Headers;
-use super::plan_lookup::plan_future;
+use super::level::{CostFn, Level, MissingKey, SettleFn};
 use super::rejection::Rejection;
 use super::service::RateLimit;
 use crate::decision::DecisionView;
@@ -55,8 +55,9 @@ use crate::store::Store;
 ///    request without a key is rejected with 400 by default; see [`on_missing_key`](Self::on_missing_key).
 ///    If the server is misconfigured, so that no request has a key, all requests are answered 500.
 /// 2. **Check.** The layer checks the [cost](Self::cost) against its quotas, or against those [of the
-///    key](Self::quotas_for). If all quotas admit it, it is charged to all of them. If the store fails, the
-///    [failure policy](Self::on_failure) decides: by default, with the counts of this process.
+///    key](Self::quotas_for), and against those of [other keys](Self::and). If all quotas admit it, it is
+///    charged to all of them. If the store fails, the [failure policy](Self::on_failure) decides: by default,
+///    with the counts of this process.
 /// 3. **Admitted.** The service gets the request with a [`DecisionView`](crate::DecisionView) in its
 ///    extensions. The layer adds headers to the response and changes nothing else. The charge may be adjusted
 ///    to the actual cost: from the [response](Self::settle), or by the [handler](Self::reserve).
@@ -99,7 +100,7 @@ impl RateLimitLayer {
     ///
     /// Clients may see the name, as that of a policy in the [headers](crate::Headers).
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
-        self.with(|config| config.limiter = config.limiter.clone().name(name))
+        self.with(|config| config.first.limiter = config.first.limiter.clone().name(name))
     }
 
     /// Sets the extractor of the key, which decides who shares a count. The default is
@@ -117,7 +118,7 @@ impl RateLimitLayer {
     ///     .key(key::client_ip().behind(["10.0.0.0/8"]));
     /// ```
     pub fn key(self, key: impl KeyExtractor) -> Self {
-        self.with(|config| config.key = Arc::new(key))
+        self.with(|config| config.first.key = Arc::new(key))
     }
 
     /// Sets the function that computes the cost of a request from its head. The default is one unit.
@@ -165,7 +166,49 @@ impl RateLimitLayer {
     where
         F: Fn(&Parts) -> u32 + Send + Sync + 'static,
     {
-        self.with(|config| config.cost = Some(Arc::new(cost)))
+        self.with(|config| config.first.cost = Some(Arc::new(cost) as Arc<CostFn>))
+    }
+
+    /// Adds a limit with its own key, which must admit each request too: that of the tenant, or of the whole
+    /// service.
+    ///
+    /// All limits of the layer are checked together. A request is charged to all of them, or to none, and with
+    /// Redis it takes one round trip. The limiter needs the same store as the layer. A request costs there what
+    /// it costs at this layer; for a limit with another cost, with plans or with another treatment of missing
+    /// keys, use [`and_level`](Self::and_level).
+    ///
+    /// - Each limiter has its own name. By default it has the failure policy of this layer.
+    /// - The other settings of the layer, such as [`name`](Self::name), [`key`](Self::key) and
+    ///   [`quotas_for`](Self::quotas_for), are those of its own limit.
+    /// - The [`Rejection`](crate::Rejection), the metrics and the log name the limiter that refused.
+    /// - [Blocking](crate::Admin::block) a key of one limiter blocks it there.
+    ///
+    /// [Users, tenants and the whole service](crate::guide::levels) in the guide compares it with nested
+    /// layers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
+    ///
+    /// let store = MemoryStore::new();
+    /// let tenant = RateLimiter::new(store.clone(), Quota::per_minute(1_000)).name("tenant");
+    /// let service = RateLimiter::new(store.clone(), Quota::per_second(20_000)).name("service");
+    ///
+    /// let layer = RateLimitLayer::new(store, Quota::per_minute(60))
+    ///     .name("user")
+    ///     .key(key::header("x-api-key"))
+    ///     .and(tenant, key::header("x-tenant-id"))
+    ///     .and(service, key::global());
+    /// ```
+    pub fn and(self, limiter: RateLimiter, key: impl KeyExtractor) -> Self {
+        self.and_level(Level::new(limiter, key))
+    }
+
+    /// Adds a limit, as [`and`](Self::and) does, with its own cost, plans, treatment of missing keys or
+    /// settlement: see [`Level`].
+    pub fn and_level(self, level: Level) -> Self {
+        self.with(|config| config.add(level))
     }
 
     /// Exempts the requests for which `skip` returns `true`, such as health checks or
@@ -191,7 +234,7 @@ impl RateLimitLayer {
 
     /// Sets how the layer treats requests without a key. By default, it rejects them with 400.
     pub fn on_missing_key(self, then: MissingKey) -> Self {
-        self.with(|config| config.on_missing_key = then)
+        self.with(|config| config.first.on_missing_key = then)
     }
 
     /// Sets the function that looks up the quotas of each key, such as the plan of a tenant.
@@ -235,9 +278,7 @@ impl RateLimitLayer {
         F: Fn(&Key, &Parts) -> R + Send + Sync + 'static,
         R: Future<Output: IntoPlan> + Send + 'static,
     {
-        self.with(|config| {
-            config.plan_lookup = Some(Arc::new(move |key, parts| plan_future(quotas(key, parts))));
-        })
+        self.with(|config| config.first = config.first.clone().quotas_for(quotas))
     }
 
     /// Delays refused requests until units are available, for at most `max_wait`, instead of rejecting them.
@@ -327,7 +368,7 @@ impl RateLimitLayer {
     where
         F: Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync + 'static,
     {
-        self.with(|config| config.settle = Some(Arc::new(settle)))
+        self.with(|config| config.first.settle = Some(Arc::new(settle) as Arc<SettleFn>))
     }
 
     /// Inserts a [`Reservation`](crate::Reservation) into the extensions of each request that passes, so that
@@ -341,8 +382,10 @@ impl RateLimitLayer {
 
     /// Sets the policy that decides requests while the store fails. The default is
     /// [`FailurePolicy::fall_back`]: the counts of this process decide.
+    ///
+    /// It also applies to the limiters that were [added](Self::and) without a policy of their own.
     pub fn on_failure(self, policy: FailurePolicy) -> Self {
-        self.with(|config| config.limiter = config.limiter.clone().on_failure(policy))
+        self.with(|config| config.set_failure_policy(policy))
     }
 
     /// Sets the headers that report the limit to clients. The default is `X-RateLimit-*`; see [`Headers`].
@@ -470,14 +513,34 @@ impl RateLimitLayer {
 
     /// Tracks the keys that this process refuses most often; see [`RateLimiter::track_refused`].
     pub fn track_refused(self, keys: NonZeroUsize) -> Self {
-        self.with(|config| config.limiter = config.limiter.clone().track_refused(keys))
+        self.with(|config| {
+            config.first.limiter = config.first.limiter.clone().track_refused(keys);
+        })
     }
 
     /// Returns the limiter of this layer, to [inspect or block](crate::Admin) its keys, or to count jobs
     /// together with requests.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
-        &self.config.limiter
+        &self.config.first.limiter
+    }
+
+    /// Returns the limiters of all levels: that of this layer, then those that were [added](Self::and).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
+    ///
+    /// let store = MemoryStore::new();
+    /// let service = RateLimiter::new(store.clone(), Quota::per_second(20_000)).name("service");
+    /// let layer = RateLimitLayer::new(store, Quota::per_minute(60)).and(service, key::global());
+    ///
+    /// let admins: Vec<_> = layer.limiters().map(|limiter| limiter.admin()).collect();
+    /// assert_eq!(admins.len(), 2);
+    /// ```
+    pub fn limiters(&self) -> impl Iterator<Item = &RateLimiter> {
+        self.config.levels().map(|level| &level.limiter)
     }
 
     fn with(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {

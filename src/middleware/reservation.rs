@@ -1,15 +1,11 @@
 //! The reservation, with which a handler settles its charge.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Waker};
-
-use tokio::runtime::Handle;
 
 use super::config::LayerConfig;
+use super::settlement::{ActualCosts, Charge, LeftOut, named_costs, shared_costs};
 use crate::decision::{Decision, DecisionView};
-use crate::error::{Error, ErrorKind};
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
 ///
@@ -17,7 +13,8 @@ use crate::error::{Error, ErrorKind};
 /// request that passes. With the feature `axum-08`, a handler can take it as an argument. If several nested
 /// layers reserve, the handler gets the reservation of the innermost one.
 ///
-/// If it is never settled, the charge stays. Clones share the charge, and only the first settlement counts.
+/// If it is never settled, the charge stays. Clones share the charge, and only the first settlement of each level
+/// counts.
 /// A request without a charge has nothing to settle: it is exempt, its cost was 0, or it passed only because
 /// of a [dry run](crate::RateLimitLayer::dry_run).
 ///
@@ -51,16 +48,18 @@ pub struct Reservation(Arc<Inner>);
 struct Inner {
     config: Arc<LayerConfig>,
     view: DecisionView,
-    /// The charge. `None` if there is none or it was settled.
-    decision: Mutex<Option<Decision>>,
+    left_out: LeftOut,
+    /// `None` if nothing was charged.
+    charge: Option<Mutex<Charge>>,
 }
 
 impl Reservation {
-    pub(super) fn new(config: Arc<LayerConfig>, decision: Decision) -> Self {
+    pub(super) fn new(config: Arc<LayerConfig>, decision: Decision, left_out: LeftOut) -> Self {
         Self(Arc::new(Inner {
             config,
             view: decision.view().clone(),
-            decision: Mutex::new(Some(decision)),
+            left_out,
+            charge: Some(Mutex::new(Charge::new(decision))),
         }))
     }
 
@@ -69,7 +68,8 @@ impl Reservation {
         Self(Arc::new(Inner {
             config,
             view: view.unwrap_or_else(DecisionView::unlimited),
-            decision: Mutex::default(),
+            left_out: LeftOut::default(),
+            charge: None,
         }))
     }
 
@@ -82,19 +82,68 @@ impl Reservation {
     /// Adjusts the charge to the actual cost in units, as
     /// [`RateLimiter::settle`](crate::RateLimiter::settle) does. Later calls do nothing.
     ///
+    /// In a layer with several [levels](crate::Level), it settles all those that cost what the layer costs.
+    /// For the others, use [`settle_level`](Self::settle_level).
+    ///
     /// It starts the settlement in the background and returns at once. If the store fails, the charge stays,
     /// and a warning is logged.
     ///
     /// With a store that waits for a reply, such as Redis, call it in a tokio runtime. Handlers and response
     /// bodies run in one. Outside of a runtime, the charge stays, and a warning is logged.
     pub fn settle(&self, actual_cost: u32) {
-        let decision = &self.0.decision;
-        let decision = decision
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some(decision) = decision {
-            settle_in_background(&self.0.config, decision, actual_cost);
+        let Inner {
+            config, left_out, ..
+        } = &*self.0;
+        self.settle_costs(&shared_costs(config, left_out, actual_cost));
+    }
+
+    /// Adjusts the charge of the [levels](crate::Level) with a limiter of this name to the actual cost in
+    /// units. Later calls for the same level do nothing.
+    ///
+    /// Use it for levels with their own [cost](crate::Level::cost), such as tokens beside requests. If no
+    /// limiter of the layer has this name, the charge stays, and a warning is logged.
+    ///
+    /// It runs in the background, as [`settle`](Self::settle) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Reservation;
+    ///
+    /// fn answered(reservation: &Reservation, tokens: u32) {
+    ///     // The layer has a level whose limiter is named `tokens`. The level of the requests stays charged.
+    ///     reservation.settle_level("tokens", tokens);
+    /// }
+    /// ```
+    pub fn settle_level(&self, limiter: &str, actual_cost: u32) {
+        let Inner {
+            config, left_out, ..
+        } = &*self.0;
+        let mut names = config.levels().map(|level| &*level.limiter.name);
+        if !names.any(|name| name == limiter) {
+            let own = &config.first.limiter.name;
+            config.diagnostics.unknown_level(own, limiter);
+            return;
+        }
+        self.settle_costs(&named_costs(config, left_out, limiter, actual_cost));
+    }
+
+    /// Returns the levels that were left out of the check.
+    pub(super) fn left_out(&self) -> &LeftOut {
+        &self.0.left_out
+    }
+
+    /// Settles the levels that have an actual cost.
+    pub(super) fn settle_costs(&self, costs: &ActualCosts) {
+        let Inner {
+            config,
+            left_out,
+            charge,
+            ..
+        } = &*self.0;
+        if let Some(charge) = charge {
+            let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
+            charge.settle(config, left_out, costs);
         }
     }
 }
@@ -103,46 +152,4 @@ impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Reservation").field(&self.0.view).finish()
     }
-}
-
-/// Settles a charge in the background.
-pub(super) fn settle_in_background(
-    config: &Arc<LayerConfig>,
-    decision: Decision,
-    actual_cost: u32,
-) {
-    if actual_cost == decision.held() {
-        return;
-    }
-    if decision.cost() == 0 {
-        config.diagnostics.nothing_to_settle(&config.limiter.name);
-        return;
-    }
-    let task_config = Arc::clone(config);
-    let mut settlement = Box::pin(async move {
-        let LayerConfig {
-            limiter,
-            diagnostics,
-            ..
-        } = &*task_config;
-        let result = limiter.settle(decision, actual_cost).await;
-        diagnostics.settled(&limiter.name, &result);
-    });
-    // A store in memory is done after one poll, so it needs no task.
-    let mut cx = Context::from_waker(Waker::noop());
-    if settlement.as_mut().poll(&mut cx).is_pending() {
-        match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(settlement)),
-            Err(_) => config
-                .diagnostics
-                .settled(&config.limiter.name, &Err(no_runtime())),
-        }
-    }
-}
-
-fn no_runtime() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "cannot settle in the background: not called in a tokio runtime",
-    )
 }

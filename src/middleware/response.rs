@@ -13,12 +13,13 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Response};
 use http_body::{Body, SizeHint};
 
-use super::check::Outcome;
-use super::config::{LayerConfig, SettleFn};
+use super::config::LayerConfig;
 use super::headers::{Place, encoded, inner_remaining, refill_time};
+use super::outcome::{Admission, Outcome};
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
-use super::reservation::{Reservation, settle_in_background};
-use crate::decision::{Decision, DecisionView, QuotaDecision};
+use super::reservation::Reservation;
+use super::settlement::{ActualCosts, Charge, LeftOut, response_costs};
+use crate::decision::{DecisionView, QuotaDecision};
 
 /// Inserts the decision and the reservation into the extensions of a request.
 ///
@@ -38,7 +39,7 @@ pub(super) fn prepare_request(
             insert_empty_reservation(config, parts, None);
             return Ok(None);
         }
-        Outcome::Admitted(decision) => insert_decision(config, parts, decision),
+        Outcome::Admitted(admission) => insert_decision(config, parts, admission),
         Outcome::DryRun(rejection) => {
             let decision = insert_refused_decision(parts, &rejection);
             insert_empty_reservation(config, parts, decision);
@@ -53,19 +54,23 @@ pub(super) fn prepare_request(
 }
 
 /// Inserts the decision of an admitted request, and a reservation if the layer reserves.
-fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, mut decision: Decision) -> Passed {
+fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, admission: Admission) -> Passed {
+    let Admission {
+        mut decision,
+        left_out,
+    } = admission;
     let outer = parts.extensions.get::<DecisionView>().cloned();
     if let Some(outer) = outer {
         config
             .diagnostics
-            .observe_nested(&config.limiter.name, decision.view(), &outer);
+            .observe_nested(&config.first.limiter.name, decision.view(), &outer);
         decision.set_outer(outer);
     }
     parts.extensions.insert(decision.view().clone());
     if !config.reserves {
-        return Passed::Admitted(decision);
+        return Passed::Admitted(Admission { decision, left_out });
     }
-    let reservation = Reservation::new(Arc::clone(config), decision);
+    let reservation = Reservation::new(Arc::clone(config), decision, left_out);
     parts.extensions.insert(reservation.clone());
     Passed::Reserved(reservation)
 }
@@ -105,7 +110,7 @@ pub(super) struct ResponseFinisher {
 
 /// The reason why a request passed, with its charge.
 enum Passed {
-    Admitted(Decision),
+    Admitted(Admission),
     /// Admitted. The handler can settle the charge, too.
     Reserved(Reservation),
     DryRun(Rejection),
@@ -119,21 +124,23 @@ impl ResponseFinisher {
             is_head,
         } = self;
         match passed {
-            Passed::Admitted(decision) => {
+            Passed::Admitted(Admission { decision, left_out }) => {
                 add_headers(&config, decision.view(), &mut response);
-                if let Some(settle) = &config.settle {
-                    let (response, actual_cost) =
-                        actual_cost(&**settle, decision.view(), is_head, response);
-                    settle_in_background(&config, decision, actual_cost);
+                if config.settles() {
+                    let view = decision.view();
+                    let (response, costs) =
+                        actual_costs(&config, &left_out, view, is_head, response);
+                    Charge::new(decision).settle(&config, &left_out, &costs);
                     return response;
                 }
             }
             Passed::Reserved(reservation) => {
                 add_headers(&config, reservation.decision(), &mut response);
-                if let Some(settle) = &config.settle {
-                    let (response, actual_cost) =
-                        actual_cost(&**settle, reservation.decision(), is_head, response);
-                    reservation.settle(actual_cost);
+                if config.settles() {
+                    let (view, left_out) = (reservation.decision(), reservation.left_out());
+                    let (response, costs) =
+                        actual_costs(&config, left_out, view, is_head, response);
+                    reservation.settle_costs(&costs);
                     return response;
                 }
             }
@@ -143,13 +150,14 @@ impl ResponseFinisher {
     }
 }
 
-/// Computes the actual cost of a response.
-fn actual_cost<B: Body>(
-    settle: &SettleFn,
+/// Computes the actual costs of a response.
+fn actual_costs<B: Body>(
+    config: &LayerConfig,
+    left_out: &LeftOut,
     decision: &DecisionView,
     is_head: bool,
     response: Response<B>,
-) -> (Response<B>, u32) {
+) -> (Response<B>, ActualCosts) {
     let (parts, body) = response.into_parts();
     // An outer router may remove the body of a HEAD response only after this layer.
     let size = if is_head {
@@ -157,8 +165,8 @@ fn actual_cost<B: Body>(
     } else {
         body.size_hint()
     };
-    let actual_cost = settle(decision, &parts, size);
-    (Response::from_parts(parts, body), actual_cost)
+    let costs = response_costs(config, left_out, decision, &parts, &size);
+    (Response::from_parts(parts, body), costs)
 }
 
 /// Adds the headers of an admitted request.
@@ -203,7 +211,7 @@ fn is_redirect<B>(response: &Response<B>) -> bool {
 /// for this layer.
 fn retry_wait(decision: &DecisionView) -> Option<Duration> {
     let wait = |quota: QuotaDecision<'_>| {
-        let missing = decision.cost().checked_sub(quota.remaining())?;
+        let missing = quota.cost().checked_sub(quota.remaining())?;
         // The first missing unit returns after `reset_after`, and the others later.
         let others = refill_time(quota.quota(), missing.checked_sub(1)?);
         Some(

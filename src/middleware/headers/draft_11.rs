@@ -9,10 +9,10 @@ use super::field_names::{POLICY, RATELIMIT};
 use super::field_syntax::FieldSyntax;
 use super::gcra_refill::refill_time;
 use super::number_value::static_text;
-use super::policy_names::policy_names;
+use super::policy_names::{ListedLimit, policy_names};
 use super::structured_fields::{Integer, quoted};
 use super::wait::whole_seconds;
-use crate::decision::{DecisionView, QuotaDecision};
+use crate::decision::{DecisionView, QuotaDecision, Source};
 use crate::quota::Quota;
 
 /// The number of fields.
@@ -23,7 +23,8 @@ pub(super) const FIELDS: usize = 2;
 pub(super) struct Draft11Template {
     /// `"burst";q=100;w=60, "daily";q=1000;w=86400`
     policies: HeaderValue,
-    /// The start of each quota's limit, with the delimiter of the list: `, "burst";r=`.
+    /// The start of each quota's limit, with the delimiter of the list: `, "burst";r=`. Those of all levels in
+    /// one list.
     members: Vec<String>,
 }
 
@@ -34,11 +35,12 @@ const DELIMITER: &str = ", ";
 type Text = SmallVec<[u8; 128]>;
 
 impl Draft11Template {
-    pub(super) fn new(limiter: &str, quotas: &[&Quota]) -> Option<Self> {
-        let names = policy_names(limiter, quotas);
+    pub(super) fn new(limits: &[ListedLimit<'_>]) -> Option<Self> {
+        let names = policy_names(limits);
         let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
         let mut text = Text::new();
-        for (quota, name) in quotas.iter().zip(&names) {
+        let quotas = limits.iter().flat_map(|limit| &limit.quotas);
+        for (quota, name) in quotas.zip(&names) {
             push(&mut text, &format!("{DELIMITER}{name};q="));
             push_integer(&mut text, quota.limit().into());
             if let Some(window) = window_seconds(quota) {
@@ -63,20 +65,36 @@ impl Draft11Template {
 
     /// Lists all quotas if the request was admitted, or else those that refused it:
     /// `"burst";r=42;t=17, "daily";r=913;t=36000`.
+    ///
+    /// Leaves out the quotas of levels that nothing counted, and of levels that were not asked.
     fn limits(&self, decision: &DecisionView) -> Text {
         let mut text = Text::new();
-        for (quota, member) in decision.quotas().zip(&self.members) {
-            if quota.is_allowed() != decision.is_allowed() {
+        let mut members = &*self.members;
+        for level in decision.levels() {
+            let Some((own, others)) = members.split_at_checked(level.quota_list().len()) else {
+                break;
+            };
+            members = others;
+            if level.source() == Source::None {
                 continue;
             }
-            push(&mut text, member);
-            push_integer(&mut text, quota.remaining().into());
-            if let Some(seconds) = effective_window(quota) {
-                push(&mut text, ";t=");
-                push_integer(&mut text, seconds);
+            for (quota, member) in level.quotas().zip(own) {
+                if quota.is_allowed() == decision.is_allowed() {
+                    push(&mut text, member);
+                    push_remaining(&mut text, quota);
+                }
             }
         }
         text
+    }
+}
+
+/// Adds the remaining units and the effective window: `42;t=17`.
+fn push_remaining(text: &mut Text, quota: QuotaDecision<'_>) {
+    push_integer(text, quota.remaining().into());
+    if let Some(seconds) = effective_window(quota) {
+        push(text, ";t=");
+        push_integer(text, seconds);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The headers that report a limit to clients, with one file per dialect.
 //!
-//! This module uses `decision` and `quota`, and no other module of the middleware.
+//! This module uses no other module of the middleware.
 
 mod dialect;
 mod draft_11;
@@ -10,6 +10,7 @@ mod field_syntax;
 mod gcra_refill;
 mod inner_remaining;
 mod number_value;
+mod policy_list;
 mod policy_names;
 mod structured_fields;
 mod templates;
@@ -23,7 +24,7 @@ pub(super) use gcra_refill::refill_time;
 pub(super) use inner_remaining::inner_remaining;
 pub(super) use number_value::number_value;
 #[cfg(test)]
-pub(super) use policy_names::policy_names;
+pub(super) use policy_names::{ListedLimit, policy_names};
 pub(super) use policy_names::{encoded, violated_policies};
 pub(super) use templates::{Place, Templates};
 pub(super) use wait::whole_seconds;

@@ -1,6 +1,7 @@
-//! The names of a limiter's policies, in headers and problem details.
+//! The names of a layer's policies, in headers and problem details.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use smallvec::SmallVec;
 
 use crate::decision::DecisionView;
 use crate::quota::Quota;
@@ -9,35 +10,63 @@ use crate::quota::Quota;
 /// allows no others. `%` is encoded too, so that two names never have the same encoding.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Returns the names of quotas, in their order. No two names are equal, even without regard to case.
+/// A limiter and its quotas, as the headers list them.
+#[derive(Clone, Debug)]
+pub(in crate::middleware) struct ListedLimit<'a> {
+    pub(in crate::middleware) limiter: &'a str,
+    pub(in crate::middleware) quotas: SmallVec<[&'a Quota; 2]>,
+}
+
+impl<'a> ListedLimit<'a> {
+    pub(super) fn new(limiter: &'a str, quotas: impl IntoIterator<Item = &'a Quota>) -> Self {
+        let quotas = quotas.into_iter().collect();
+        Self { limiter, quotas }
+    }
+}
+
+/// Returns the limits of a decision, one for each level.
+pub(super) fn listed_limits(decision: &DecisionView) -> Vec<ListedLimit<'_>> {
+    let levels = decision.levels();
+    levels
+        .map(|level| ListedLimit::new(level.limiter(), level.quota_list()))
+        .collect()
+}
+
+/// Returns the names of all quotas, in their order. No two names are equal, even without regard to case.
 ///
-/// A name is that of the quota, or else that of the limiter. With several quotas, the limiter's name is
+/// A name is that of the quota, or else that of its limiter. If the limiter has several quotas, its name is
 /// followed by the window.
-pub(in crate::middleware) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
-    let is_only = quotas.len() == 1;
-    let mut names = Vec::with_capacity(quotas.len());
-    for quota in quotas {
-        let name = match quota.name().filter(|name| !name.is_empty()) {
-            Some(name) => encoded(name),
-            None if is_only && !limiter.is_empty() => encoded(limiter),
-            None if limiter.is_empty() => quota.short_window(),
-            None => format!("{}-{}", encoded(limiter), quota.short_window()),
-        };
-        let name = made_unique(name, &names);
-        names.push(name);
+pub(in crate::middleware) fn policy_names(limits: &[ListedLimit<'_>]) -> Vec<String> {
+    let mut names = Vec::new();
+    for ListedLimit { limiter, quotas } in limits {
+        let is_only = quotas.len() == 1;
+        for quota in quotas {
+            let name = match quota.name().filter(|name| !name.is_empty()) {
+                Some(name) => encoded(name),
+                None if is_only && !limiter.is_empty() => encoded(limiter),
+                None if limiter.is_empty() => quota.short_window(),
+                None => format!("{}-{}", encoded(limiter), quota.short_window()),
+            };
+            let name = made_unique(name, &names);
+            names.push(name);
+        }
     }
     names
 }
 
 /// Returns the names of the quotas that refuse.
 pub(in crate::middleware) fn violated_policies(
-    limiter: &str,
     decision: &DecisionView,
 ) -> impl Iterator<Item = String> {
-    let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
-    let names = policy_names(limiter, &quotas);
-    let named = decision.quotas().zip(names);
-    named.filter_map(|(quota, name)| (!quota.is_allowed()).then_some(name))
+    let limits = listed_limits(decision);
+    let mut names = policy_names(&limits).into_iter();
+    let levels = decision.levels().zip(limits);
+    let violated = levels.flat_map(move |(level, limit)| {
+        let own: Vec<_> = names.by_ref().take(limit.quotas.len()).collect();
+        let named = level.quotas().zip(own);
+        named.filter_map(|(quota, name)| (!quota.is_allowed()).then_some(name))
+    });
+    violated.collect::<Vec<_>>().into_iter()
 }
 
 /// Percent-encodes all characters of a name other than printable ASCII.
@@ -62,8 +91,24 @@ mod tests {
     use super::*;
 
     fn names(limiter: &str, quotas: &[Quota]) -> Vec<String> {
-        let quotas: Vec<_> = quotas.iter().collect();
-        policy_names(limiter, &quotas)
+        policy_names(&[ListedLimit::new(limiter, quotas)])
+    }
+
+    #[test]
+    fn the_policies_of_several_limiters_have_different_names() {
+        let minute = [Quota::per_minute(60)];
+        let both = [Quota::per_second(5), Quota::per_day(1_000).named("User")];
+        let limits = [
+            ListedLimit::new("user", &minute),
+            ListedLimit::new("tenant", &both),
+            ListedLimit::new("tenant", &minute),
+            ListedLimit::new("tenant", &[]),
+            ListedLimit::new("Tenant-1s", &minute),
+        ];
+        assert_eq!(
+            policy_names(&limits),
+            ["user", "tenant-1s", "User-2", "tenant", "Tenant-1s-2"]
+        );
     }
 
     #[test]

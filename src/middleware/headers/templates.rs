@@ -4,13 +4,15 @@ use std::sync::{Arc, OnceLock};
 
 use http::HeaderMap;
 use quick_cache::sync::Cache;
-use smallvec::SmallVec;
 
 use super::dialect::{Headers, IetfDraft};
 use super::draft_11::Draft11Template;
 use super::drafts_03_to_07::{EarlyDraft, EarlyDraftTemplate};
+use super::policy_list::{PolicyList, PolicyListOf};
+use super::policy_names::{ListedLimit, listed_limits};
 use super::{draft_11, drafts_03_to_07, x_ratelimit};
 use crate::decision::{DecisionView, QuotaDecision, Source};
+use crate::limiter::RateLimiter;
 use crate::quota::{Quota, Quotas};
 
 /// The prepared headers of one layer.
@@ -19,19 +21,19 @@ pub(crate) struct Templates {
     headers: Headers,
     /// The maximum number of fields that a response gets.
     max_fields: usize,
-    limiter: Arc<str>,
-    quotas: Quotas,
+    /// The limiters of all levels, with their own quotas.
+    quotas: Box<[Quotas]>,
     /// The template for `quotas`.
     template: Option<DraftTemplate>,
-    plan_templates: OnceLock<PlanTemplates>,
+    other_templates: OnceLock<OtherTemplates>,
 }
 
-/// The templates for the quotas of plans.
-type PlanTemplates = Cache<SmallVec<[Quota; 2]>, Option<Arc<DraftTemplate>>>;
+/// The templates for the quotas of plans, and for requests that some levels left out.
+type OtherTemplates = Cache<PolicyList, Option<Arc<DraftTemplate>>>;
 
-/// The maximum number of cached templates for plans. Services have few plans. If there are more, the templates
-/// in use stay cached.
-const MAX_PLANS: usize = 64;
+/// The maximum number of templates in this cache. Services have few plans. If there are more, the templates in
+/// use stay cached.
+const MAX_OTHERS: usize = 64;
 
 /// Whether a layer is tighter than the inner layers that have written to the same response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,34 +52,60 @@ enum DraftTemplate {
 }
 
 impl Templates {
-    pub(in crate::middleware) fn new(
+    /// Prepares the headers of a layer with these limiters.
+    pub(in crate::middleware) fn new<'a>(
         headers: &Headers,
-        limiter: &Arc<str>,
-        quotas: &Quotas,
+        limiters: impl Iterator<Item = &'a RateLimiter> + Clone,
     ) -> Self {
+        let limits = limiters.map(|limiter| (&*limiter.name, limiter.quotas()));
+        Self::of_limits(headers, limits)
+    }
+
+    /// Prepares the headers of limits: the name of each limiter, and its quotas.
+    pub(super) fn of_limits<'a>(
+        headers: &Headers,
+        limits: impl Iterator<Item = (&'a str, &'a Quotas)> + Clone,
+    ) -> Self {
+        let listed = || {
+            let limits = limits.clone();
+            limits.map(|(limiter, quotas)| ListedLimit::new(limiter, quotas.iter()))
+        };
         Self {
             headers: headers.clone(),
             max_fields: max_fields(headers),
-            limiter: Arc::clone(limiter),
-            quotas: quotas.clone(),
             template: headers.ietf.and_then(|draft| {
-                let quotas: Vec<_> = quotas.iter().collect();
-                DraftTemplate::new(draft, limiter, &quotas)
+                let limits: Vec<_> = listed().collect();
+                DraftTemplate::new(draft, &limits)
             }),
-            plan_templates: OnceLock::new(),
+            quotas: limits.clone().map(|(_, quotas)| quotas.clone()).collect(),
+            other_templates: OnceLock::new(),
         }
     }
 
-    /// Returns the template for quotas that are not the layer's own.
-    fn plan_template(&self, draft: IetfDraft, quotas: &[Quota]) -> Option<Arc<DraftTemplate>> {
-        let templates = self.plan_templates.get_or_init(|| Cache::new(MAX_PLANS));
-        if let Some(template) = templates.get(quotas) {
+    /// Returns the template for a decision by other levels or quotas than the layer's own.
+    #[cold]
+    fn other_template(
+        &self,
+        draft: IetfDraft,
+        decision: &DecisionView,
+    ) -> Option<Arc<DraftTemplate>> {
+        let templates = self.other_templates.get_or_init(|| Cache::new(MAX_OTHERS));
+        let list = PolicyListOf(decision);
+        if let Some(template) = templates.get(&list) {
             return template;
         }
-        let listed: Vec<_> = quotas.iter().collect();
-        let template = DraftTemplate::new(draft, &self.limiter, &listed).map(Arc::new);
-        templates.insert(quotas.into(), template.clone());
+        let template = DraftTemplate::new(draft, &listed_limits(decision)).map(Arc::new);
+        templates.insert(list.to_owned(), template.clone());
         template
+    }
+
+    /// Returns whether a decision was made by all levels, each with its own quotas.
+    fn lists(&self, decision: &DecisionView) -> bool {
+        let levels = decision.levels();
+        levels.len() == self.quotas.len()
+            && levels
+                .zip(&self.quotas)
+                .all(|(level, quotas)| quotas.equals(level.quota_list()))
     }
 
     /// Returns whether a decision gets headers. If nothing counted it, there is nothing to report.
@@ -115,13 +143,12 @@ impl Templates {
         let Some(draft) = self.headers.ietf else {
             return;
         };
-        let quotas = decision.quota_list();
-        let plan_template;
-        let template = if self.quotas.equals(quotas) {
+        let other_template;
+        let template = if self.lists(decision) {
             self.template.as_ref()
         } else {
-            plan_template = self.plan_template(draft, quotas);
-            plan_template.as_deref()
+            other_template = self.other_template(draft, decision);
+            other_template.as_deref()
         };
         if let Some(template) = template {
             template.write(decision, reported, place, headers);
@@ -140,13 +167,16 @@ fn max_fields(headers: &Headers) -> usize {
 }
 
 impl DraftTemplate {
-    fn new(draft: IetfDraft, limiter: &str, quotas: &[&Quota]) -> Option<Self> {
-        let early = |draft| EarlyDraftTemplate::new(draft, quotas).map(Self::Early);
+    fn new(draft: IetfDraft, limits: &[ListedLimit<'_>]) -> Option<Self> {
+        let early = |draft| {
+            let quotas: Vec<&Quota> = limits.iter().flat_map(|limit| limit.quotas.clone()).collect();
+            EarlyDraftTemplate::new(draft, &quotas).map(Self::Early)
+        };
         match draft {
             IetfDraft::Draft03 => early(EarlyDraft::Draft03),
             IetfDraft::Draft06 => early(EarlyDraft::Draft06),
             IetfDraft::Draft07 => early(EarlyDraft::Draft07),
-            IetfDraft::Draft11 => Draft11Template::new(limiter, quotas).map(Self::Draft11),
+            IetfDraft::Draft11 => Draft11Template::new(limits).map(Self::Draft11),
         }
     }
 

@@ -120,7 +120,7 @@ fn document(rejection: &Rejection, problem_type: &str) -> Bytes {
     push_string(&detail(rejection), &mut json);
     if let RejectionReason::Refused(decision) = rejection.reason() {
         json.push_str(r#","violated-policies":["#);
-        for (index, name) in violated_policies(rejection.limiter(), decision).enumerate() {
+        for (index, name) in violated_policies(decision).enumerate() {
             if index > 0 {
                 json.push(',');
             }

@@ -9,7 +9,7 @@ use sfv::{BareItem, Dictionary, FieldType, Item, List, ListEntry, Parser};
 use super::fixtures::decided;
 use crate::decision::{DecisionView, QuotaAnswer, QuotaDecision};
 use crate::middleware::headers::{
-    Headers, IetfDraft, Place, Templates, policy_names, whole_seconds,
+    Headers, IetfDraft, ListedLimit, Place, Templates, policy_names, whole_seconds,
 };
 use crate::quota::{Algorithm, Quota};
 
@@ -127,7 +127,7 @@ proptest! {
     ) {
         let fields = fields(IetfDraft::Draft11, &limiter, &decision);
         let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
-        let names = policy_names(&limiter, &quotas);
+        let names = policy_names(&[ListedLimit::new(&limiter, quotas.iter().copied())]);
 
         let policies = items(&fields, "ratelimit-policy");
         prop_assert_eq!(policies.len(), quotas.len());
@@ -164,7 +164,7 @@ proptest! {
     #[test]
     fn names_are_printable_and_unique(limiter in ANY_TEXT, decision in any_decision()) {
         let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
-        let mut names = policy_names(&limiter, &quotas);
+        let mut names = policy_names(&[ListedLimit::new(&limiter, quotas.iter().copied())]);
         for name in &mut names {
             prop_assert!(name.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
             prop_assert!(!name.is_empty());

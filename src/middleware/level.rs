@@ -1,0 +1,211 @@
+//! One level of a layer: a limiter, and how it reads the key, the cost and the quotas from a request.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::response;
+use http_body::SizeHint;
+
+use super::diagnostics::LevelDiagnostics;
+use super::plan_lookup::{PlanFuture, PlanLookup, plan_future};
+use crate::decision::DecisionView;
+use crate::key::{Key, KeyError, KeyExtractor};
+use crate::limiter::RateLimiter;
+use crate::quota::IntoPlan;
+
+/// A limit of a layer with several limits: a limiter, a key, and optionally a cost, plans and a settlement.
+///
+/// [`RateLimitLayer::and_level`](crate::RateLimitLayer::and_level) adds it to a layer. All levels of a layer
+/// are checked together: a request is charged to all of them, or to none.
+///
+/// For a level with only a limiter and a key, [`RateLimitLayer::and`](crate::RateLimitLayer::and) is shorter.
+/// [Users, tenants and the whole service](crate::guide::levels) in the guide has three whole trees.
+///
+/// # Examples
+///
+/// Each user may send 60 requests per minute, and each tenant may use 100 000 tokens per minute. The tenant
+/// is charged the tokens that the client asks for:
+///
+/// ```
+/// use tollgate::{Algorithm, Level, MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
+///
+/// let store = MemoryStore::new();
+/// let per_minute = Quota::per_minute(100_000).algorithm(Algorithm::SlidingBuckets(60));
+/// let tokens = RateLimiter::new(store.clone(), per_minute).name("tokens");
+///
+/// let layer = RateLimitLayer::new(store, Quota::per_minute(60))
+///     .name("user")
+///     .key(key::header("x-api-key"))
+///     .and_level(Level::new(tokens, key::header("x-tenant-id")).cost(|parts| {
+///         let asked = parts.headers.get("x-max-tokens");
+///         asked.and_then(|asked| asked.to_str().ok()?.parse().ok()).unwrap_or(1_000)
+///     }));
+/// ```
+#[derive(Clone)]
+#[must_use = "a level limits nothing until it is added to a layer"]
+pub struct Level {
+    pub(super) limiter: RateLimiter,
+    /// Whether the limiter has the failure policy of the layer.
+    pub(super) inherits_policy: bool,
+    pub(super) key: Arc<dyn KeyExtractor>,
+    pub(super) on_missing_key: MissingKey,
+    /// `None` for the cost of the layer.
+    pub(super) cost: Option<Arc<CostFn>>,
+    pub(super) plan_lookup: Option<Arc<PlanLookup>>,
+    pub(super) settle: Option<Arc<SettleFn>>,
+    pub(super) diagnostics: Arc<LevelDiagnostics>,
+}
+
+pub(super) type CostFn = dyn Fn(&Parts) -> u32 + Send + Sync;
+pub(super) type SettleFn = dyn Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync;
+
+/// The treatment of a request without a key; see
+/// [`RateLimitLayer::on_missing_key`](crate::RateLimitLayer::on_missing_key).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MissingKey {
+    /// Rejects the request with 400, and names the missing part. It is the default, because otherwise a
+    /// client could omit the key to avoid the limit.
+    #[default]
+    Reject,
+    /// Leaves the limit out for this request. If a layer has no other limit, the request passes uncounted, and
+    /// its extensions have no [`DecisionView`](crate::DecisionView). Use it only if another limit counts such
+    /// requests.
+    Exempt,
+}
+
+impl Level {
+    /// Creates a level of a limiter and the extractor of its key.
+    ///
+    /// The limiter needs the same store as the layer. If it has no failure policy, it has that of the layer.
+    /// Without [`cost`](Self::cost), the level costs what the layer costs.
+    pub fn new(limiter: RateLimiter, key: impl KeyExtractor) -> Self {
+        Self {
+            limiter,
+            inherits_policy: false,
+            key: Arc::new(key),
+            on_missing_key: MissingKey::default(),
+            cost: None,
+            plan_lookup: None,
+            settle: None,
+            diagnostics: Arc::default(),
+        }
+    }
+
+    /// Sets the function that computes the cost at this level, as
+    /// [`RateLimitLayer::cost`](crate::RateLimitLayer::cost) does for the layer.
+    ///
+    /// Such a level is settled on its own: by its [`settle`](Self::settle), or by
+    /// [`Reservation::settle_level`](crate::Reservation::settle_level). The layer's
+    /// [`settle`](crate::RateLimitLayer::settle) does not apply to it.
+    pub fn cost<F>(self, cost: F) -> Self
+    where
+        F: Fn(&Parts) -> u32 + Send + Sync + 'static,
+    {
+        let cost = Some(Arc::new(cost) as Arc<CostFn>);
+        Self { cost, ..self }
+    }
+
+    /// Sets the function that looks up the quotas of each key of this level, as
+    /// [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for) does for the layer.
+    ///
+    /// The lookups of all levels run at the same time. [`Plan::Exempt`](crate::Plan::Exempt) leaves only this
+    /// level out. If the lookup fails, this level follows the failure policy of its limiter, with the quotas of
+    /// the limiter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Level, MemoryStore, Quota, RateLimiter, key};
+    ///
+    /// let tenant = RateLimiter::new(MemoryStore::new(), Quota::per_minute(1_000)).name("tenant");
+    /// let level = Level::new(tenant, key::header("x-tenant-id")).quotas_for(|key, _parts| {
+    ///     let is_acme = *key == key::header("x-tenant-id").of("acme");
+    ///     async move { is_acme.then(|| Quota::per_minute(50_000)) }
+    /// });
+    /// ```
+    pub fn quotas_for<F, R>(self, quotas: F) -> Self
+    where
+        F: Fn(&Key, &Parts) -> R + Send + Sync + 'static,
+        R: Future<Output: IntoPlan> + Send + 'static,
+    {
+        let lookup = move |key: &Key, parts: &Parts| plan_future(quotas(key, parts));
+        let plan_lookup = Some(Arc::new(lookup) as Arc<PlanLookup>);
+        Self {
+            plan_lookup,
+            ..self
+        }
+    }
+
+    /// Sets how this level treats requests without its key. By default, they are rejected with 400.
+    ///
+    /// [`MissingKey::Exempt`] leaves this level out. The other levels still limit the request.
+    pub fn on_missing_key(self, then: MissingKey) -> Self {
+        Self {
+            on_missing_key: then,
+            ..self
+        }
+    }
+
+    /// Adjusts the charge of this level to the actual cost, which `settle` computes from the response, as
+    /// [`RateLimitLayer::settle`](crate::RateLimitLayer::settle) does for the layer.
+    ///
+    /// The decision that `settle` gets has the [`cost`](DecisionView::cost) and the numbers of this level.
+    pub fn settle<F>(self, settle: F) -> Self
+    where
+        F: Fn(&DecisionView, &response::Parts, SizeHint) -> u32 + Send + Sync + 'static,
+    {
+        let settle = Some(Arc::new(settle) as Arc<SettleFn>);
+        Self { settle, ..self }
+    }
+
+    /// Reads the key, the cost and the plan from the head of a request.
+    ///
+    /// `cost` returns the cost for a level without its own.
+    #[inline]
+    pub(super) fn read(
+        &self,
+        parts: &Parts,
+        cost: impl FnOnce() -> u32,
+    ) -> Result<LevelRequest, KeyError> {
+        let extracted = self.key.extract(parts);
+        self.diagnostics
+            .observe_request(&self.limiter.name, &*self.key, parts, &extracted);
+        let key = extracted?;
+        let cost = self
+            .cost
+            .as_ref()
+            .map_or_else(cost, |own_cost| own_cost(parts));
+        let plan = self.plan_lookup.as_ref();
+        let plan = plan.map(|look_up_plan| look_up_plan(&key, parts));
+        Ok(LevelRequest { key, cost, plan })
+    }
+}
+
+/// A request as one level reads it.
+pub(super) struct LevelRequest {
+    pub(super) key: Key,
+    pub(super) cost: u32,
+    /// `None` for the limiter's own quotas.
+    pub(super) plan: Option<PlanFuture>,
+}
+
+impl fmt::Debug for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limiter,
+            inherits_policy: _,
+            key: _,
+            on_missing_key,
+            cost: _,
+            plan_lookup: _,
+            settle: _,
+            diagnostics: _,
+        } = self;
+        f.debug_struct("Level")
+            .field("limiter", limiter)
+            .field("on_missing_key", on_missing_key)
+            .finish_non_exhaustive()
+    }
+}

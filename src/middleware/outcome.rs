@@ -1,0 +1,146 @@
+//! The outcome of a check: the request passes or is rejected. Recorded by telemetry.
+
+use super::config::LayerConfig;
+use super::level::{Level, MissingKey};
+use super::rejection::{Rejection, RejectionReason};
+use super::settlement::LeftOut;
+use crate::decision::{Decision, DecisionView, Source};
+use crate::error::{Error, ErrorKind};
+use crate::key::{KeyError, KeyErrorKind};
+use crate::limiter::LevelsError;
+use crate::telemetry::OutcomeLabel;
+
+/// The outcome of a check, which telemetry has already recorded.
+pub(super) enum Outcome {
+    /// Passes without being counted: it is skipped, or exempt because of its plans or missing keys.
+    Exempt,
+    Admitted(Admission),
+    /// Passes only because the layer is a dry run.
+    DryRun(Rejection),
+    Rejected(Rejection),
+}
+
+/// The decision on an admitted request, and the levels that did not take part in it.
+pub(super) struct Admission {
+    pub(super) decision: Decision,
+    pub(super) left_out: LeftOut,
+}
+
+impl Outcome {
+    /// Returns the outcome of a skipped request.
+    pub(super) fn skipped(config: &LayerConfig) -> Self {
+        for level in config.levels() {
+            leave_out(level);
+        }
+        Self::Exempt
+    }
+
+    /// Returns the outcome of a request whose key cannot be extracted at one level. `None` if the level is
+    /// left out.
+    pub(super) fn without_key(
+        config: &LayerConfig,
+        level: &Level,
+        error: KeyError,
+    ) -> Option<Self> {
+        match (error.kind(), level.on_missing_key) {
+            (KeyErrorKind::Missing, MissingKey::Exempt) => {
+                leave_out(level);
+                return None;
+            }
+            (KeyErrorKind::Misconfigured, _) => {
+                let (limiter, is_dry_run) = (&level.limiter.name, config.dry_run.is_some());
+                level
+                    .diagnostics
+                    .key_misconfigured(limiter, is_dry_run, &error);
+            }
+            (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
+        }
+        Some(Self::reject(config, level, RejectionReason::NoKey(error)))
+    }
+
+    /// Returns the outcome of a request that the only level of the layer has checked.
+    pub(super) fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
+        let level = &config.first;
+        match result {
+            // Cost 0 passes even a limit that was lowered below the used units.
+            Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
+                level
+                    .limiter
+                    .telemetry
+                    .record_decision(OutcomeLabel::Admitted, decision.view());
+                Self::admitted(decision, LeftOut::default())
+            }
+            Ok(decision) => {
+                let reason = RejectionReason::Refused(decision.into_view());
+                Self::reject(config, level, reason)
+            }
+            Err(error) => Self::fail(config, [level], error),
+        }
+    }
+
+    fn admitted(decision: Decision, left_out: LeftOut) -> Self {
+        Self::Admitted(Admission { decision, left_out })
+    }
+
+    /// Rejects a request whose check failed at these levels.
+    #[cold]
+    fn fail<'a>(
+        config: &LayerConfig,
+        levels: impl IntoIterator<Item = &'a Level>,
+        error: Error,
+    ) -> Self {
+        let is_dry_run = config.dry_run.is_some();
+        let mut levels = levels.into_iter();
+        let first = levels.next().unwrap_or(&config.first);
+        let limiter = &first.limiter.name;
+        if error.kind() == ErrorKind::CostTooLarge {
+            let diagnostics = &first.diagnostics;
+            diagnostics.cost_too_large(limiter, is_dry_run, &error);
+        }
+        let reason = RejectionReason::Failed(error);
+        for other in levels {
+            record_rejection(config, other, &reason);
+        }
+        Self::reject(config, first, reason)
+    }
+
+    fn reject(config: &LayerConfig, level: &Level, reason: RejectionReason) -> Self {
+        record_rejection(config, level, &reason);
+        let rejection = Rejection::new(&level.limiter.name, reason).with_status(config.status);
+        if config.dry_run.is_some() {
+            config.diagnostics.would_reject(&rejection);
+            Self::DryRun(rejection)
+        } else {
+            Self::Rejected(rejection)
+        }
+    }
+}
+
+/// Records that a level does not count a request.
+pub(super) fn leave_out(level: &Level) {
+    level.limiter.telemetry.record_exempt();
+}
+
+/// Returns whether a request costs nothing and its key is not blocked.
+fn is_free(decision: &DecisionView) -> bool {
+    decision.cost() == 0 && decision.source() != Source::Block
+}
+
+fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {
+    let telemetry = &level.limiter.telemetry;
+    let label = |rejected| match config.dry_run {
+        None => rejected,
+        Some(_) => OutcomeLabel::WouldReject,
+    };
+    match reason {
+        RejectionReason::Refused(decision) => {
+            telemetry.record_decision(label(OutcomeLabel::Refused), decision);
+        }
+        RejectionReason::NoKey(error) => {
+            telemetry.record_failure(label(OutcomeLabel::NoKey), error, error.kind().text());
+        }
+        RejectionReason::Failed(error) => {
+            telemetry.record_failure(label(OutcomeLabel::Failed), error, error.kind().text());
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The charge of an admitted request, and its settlements in the background.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use http::response;
+use http_body::SizeHint;
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+
+use super::config::LayerConfig;
+use super::level::Level;
+use crate::decision::{Decision, DecisionView};
+use crate::error::{Error, ErrorKind};
+
+/// The levels of a layer that were left out of one check, by their indices in ascending order.
+///
+/// A level is left out if the request has no key or its plan exempts it. Mostly, none is.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut(Box<[usize]>);
+
+impl LeftOut {
+    pub(super) fn new(indices: impl IntoIterator<Item = usize>) -> Self {
+        Self(indices.into_iter().collect())
+    }
+
+    /// Returns the checked levels of the layer, in the order of the decision.
+    fn checked<'a>(&'a self, config: &'a LayerConfig) -> impl Iterator<Item = (usize, &'a Level)> {
+        let levels = config.levels().enumerate();
+        levels.filter(|(index, _)| !self.0.contains(index))
+    }
+}
+
+/// The charge of an admitted request. Each of its levels is settled at most once.
+pub(super) struct Charge {
+    decision: Decision,
+    /// Whether each level was settled. Empty until one is.
+    settled: SmallVec<[bool; 8]>,
+}
+
+/// The actual cost of each checked level; `None` for a level that is not settled now.
+pub(super) type ActualCosts = SmallVec<[Option<u32>; 4]>;
+
+/// The settlement of one level.
+struct Settlement {
+    /// The index of the level in the layer.
+    level: usize,
+    /// Its index in the decision.
+    checked: usize,
+    held: u32,
+    used: u32,
+}
+
+impl Charge {
+    pub(super) fn new(decision: Decision) -> Self {
+        Self {
+            decision,
+            settled: SmallVec::new(),
+        }
+    }
+
+    pub(super) fn view(&self) -> &DecisionView {
+        self.decision.view()
+    }
+
+    /// Settles levels in the background, except for those that were settled before.
+    pub(super) fn settle(
+        &mut self,
+        config: &Arc<LayerConfig>,
+        left_out: &LeftOut,
+        costs: &[Option<u32>],
+    ) {
+        let mut settlements = SmallVec::new();
+        self.settled.resize(costs.len(), false);
+        let levels = left_out.checked(config).zip(costs).enumerate();
+        for (checked, ((level, Level { limiter, diagnostics, .. }), cost)) in levels {
+            let (Some(used), Some(settled)) = (*cost, self.settled.get_mut(checked)) else {
+                continue;
+            };
+            if std::mem::replace(settled, true) {
+                continue;
+            }
+            let (held, cost) = self.decision.held_and_cost(checked);
+            if used == held {
+                continue;
+            }
+            if cost == 0 {
+                diagnostics.nothing_to_settle(&limiter.name);
+                continue;
+            }
+            settlements.push(Settlement {
+                level,
+                checked,
+                held: self.decision.take_held(checked),
+                used,
+            });
+        }
+        if !settlements.is_empty() {
+            settle_in_background(config, self.view().clone(), settlements);
+        }
+    }
+}
+
+/// Returns the costs for a settlement of the levels that share the cost of the layer.
+pub(super) fn shared_costs(config: &LayerConfig, left_out: &LeftOut, used: u32) -> ActualCosts {
+    let levels = left_out.checked(config);
+    levels
+        .map(|(index, level)| shares_cost(index, level).then_some(used))
+        .collect()
+}
+
+/// Returns the costs for a settlement of the levels with a limiter of this name.
+pub(super) fn named_costs(
+    config: &LayerConfig,
+    left_out: &LeftOut,
+    limiter: &str,
+    used: u32,
+) -> ActualCosts {
+    let levels = left_out.checked(config);
+    levels
+        .map(|(_, level)| (*level.limiter.name == *limiter).then_some(used))
+        .collect()
+}
+
+/// Returns the costs that the closures of the layer compute from a response.
+pub(super) fn response_costs(
+    config: &LayerConfig,
+    left_out: &LeftOut,
+    decision: &DecisionView,
+    parts: &response::Parts,
+    size: &SizeHint,
+) -> ActualCosts {
+    let mut shared = None;
+    let levels = left_out.checked(config).enumerate();
+    let costs = levels.map(|(checked, (index, level))| {
+        let own_settle = level.settle.as_deref().filter(|_| index > 0);
+        match (own_settle, &config.first.settle) {
+            (Some(settle), _) => Some(settle(&decision.of_level(checked), parts, size.clone())),
+            (None, Some(settle)) if shares_cost(index, level) => {
+                let cost = || settle(&decision.of_level(checked), parts, size.clone());
+                Some(*shared.get_or_insert_with(cost))
+            }
+            (None, _) => None,
+        }
+    });
+    costs.collect()
+}
+
+/// Returns whether a level costs what the layer costs.
+fn shares_cost(index: usize, level: &Level) -> bool {
+    index == 0 || level.cost.is_none()
+}
+
+fn settle_in_background(
+    config: &Arc<LayerConfig>,
+    decision: DecisionView,
+    settlements: SmallVec<[Settlement; 2]>,
+) {
+    let levels: SmallVec<[usize; 4]> = settlements.iter().map(|one| one.level).collect();
+    let task_config = Arc::clone(config);
+    let mut task = Box::pin(async move {
+        for settlement in settlements {
+            let Some(level) = task_config.level(settlement.level) else {
+                continue;
+            };
+            let Settlement {
+                checked,
+                held,
+                used,
+                ..
+            } = settlement;
+            let result = level
+                .limiter
+                .settle_charge(&decision, checked, held, used)
+                .await;
+            level.diagnostics.settled(&level.limiter.name, &result);
+        }
+    });
+    // A store in memory is done after one poll, so it needs no task.
+    let mut cx = Context::from_waker(Waker::noop());
+    if task.as_mut().poll(&mut cx).is_ready() {
+        return;
+    }
+    match Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn(task)),
+        Err(_) => {
+            for level in levels.into_iter().filter_map(|level| config.level(level)) {
+                let result = Err(no_runtime());
+                level.diagnostics.settled(&level.limiter.name, &result);
+            }
+        }
+    }
+}
+
+fn no_runtime() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "cannot settle in the background: not called in a tokio runtime",
+    )
+}
