@@ -4,9 +4,9 @@
 //! export costs its tenant 4 requests. A request is charged at all three levels, or at none: a user who is
 //! refused uses up nothing of the tenant's limit.
 
-mod support;
 #[path = "support/store.rs"]
 mod store;
+mod support;
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -4,12 +4,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::request::Parts;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::check_levels::{LevelsCheck, StartedLevels, start_levels};
+use super::check_levels::{self, LevelsCheck, StartedLevels};
 use super::config::LayerConfig;
 use super::level::LevelRequest;
 use super::outcome::{Outcome, leave_out};
@@ -38,7 +37,7 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         return StartedCheck::Done(Outcome::skipped(config));
     }
     if !config.others.is_empty() {
-        return match start_levels(config, parts) {
+        return match check_levels::start(config, parts) {
             StartedLevels::Done(outcome) => StartedCheck::Done(outcome),
             StartedLevels::Pending(check) => {
                 StartedCheck::Pending(CheckFuture::new(config, Stage::Levels(check)))

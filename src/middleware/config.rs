@@ -105,6 +105,11 @@ impl LayerConfig {
         std::iter::once(&self.first).chain(&self.others)
     }
 
+    /// Returns the cost of a request at the levels without their own.
+    pub(super) fn layer_cost(&self, parts: &Parts) -> u32 {
+        self.first.cost.as_ref().map_or(1, |cost| cost(parts))
+    }
+
     /// Returns whether a closure settles charges by the response.
     pub(super) fn settles(&self) -> bool {
         self.levels().any(|level| level.settle.is_some())

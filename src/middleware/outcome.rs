@@ -1,5 +1,7 @@
 //! The outcome of a check: the request passes or is rejected. Recorded by telemetry.
 
+use smallvec::SmallVec;
+
 use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::rejection::{Rejection, RejectionReason};
@@ -7,7 +9,7 @@ use super::settlement::LeftOut;
 use crate::decision::{Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::LevelsError;
+use crate::limiter::{LevelsError, RateLimiter, record_levels};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded.
@@ -78,6 +80,37 @@ impl Outcome {
         }
     }
 
+    /// Returns the outcome of a request that several levels have checked. `indices` are those of the levels.
+    pub(super) fn levels_checked(
+        config: &LayerConfig,
+        indices: impl Iterator<Item = usize> + Clone,
+        result: Result<Decision, LevelsError>,
+    ) -> Self {
+        let levels: SmallVec<[&Level; 4]> = indices
+            .clone()
+            .filter_map(|index| config.level(index))
+            .collect();
+        match result {
+            Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
+                let limiters: SmallVec<[&RateLimiter; 4]> =
+                    levels.iter().map(|level| &level.limiter).collect();
+                record_levels(&limiters, OutcomeLabel::Admitted, decision.view());
+                let all = config.levels().enumerate().map(|(index, _)| index);
+                let left_out = all.filter(|index| !indices.clone().any(|asked| asked == *index));
+                Self::admitted(decision, LeftOut::new(left_out))
+            }
+            Ok(decision) => {
+                let refusing = levels.get(decision.view().reported_level());
+                let reason = RejectionReason::Refused(decision.into_view());
+                Self::reject(config, refusing.unwrap_or(&&config.first), reason)
+            }
+            Err(LevelsError { error, failed }) => {
+                let failed = failed.iter().filter_map(|index| levels.get(*index).copied());
+                Self::fail(config, failed, error)
+            }
+        }
+    }
+
     fn admitted(decision: Decision, left_out: LeftOut) -> Self {
         Self::Admitted(Admission { decision, left_out })
     }
@@ -96,6 +129,10 @@ impl Outcome {
         if error.kind() == ErrorKind::CostTooLarge {
             let diagnostics = &first.diagnostics;
             diagnostics.cost_too_large(limiter, is_dry_run, &error);
+        }
+        if error.is_levels_error() {
+            let diagnostics = &config.diagnostics;
+            diagnostics.levels_misconfigured(limiter, is_dry_run, &error);
         }
         let reason = RejectionReason::Failed(error);
         for other in levels {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::config::LayerConfig;
-use super::settlement::{ActualCosts, Charge, LeftOut, named_costs, shared_costs};
+use super::settlement::{ActualCosts, LeftOut, named_costs, settle, shared_costs};
 use crate::decision::{Decision, DecisionView};
 
 /// The charge of a request, which its handler adjusts when the actual cost is known.
@@ -50,7 +50,7 @@ struct Inner {
     view: DecisionView,
     left_out: LeftOut,
     /// `None` if nothing was charged.
-    charge: Option<Mutex<Charge>>,
+    charge: Option<Mutex<Decision>>,
 }
 
 impl Reservation {
@@ -59,7 +59,7 @@ impl Reservation {
             config,
             view: decision.view().clone(),
             left_out,
-            charge: Some(Mutex::new(Charge::new(decision))),
+            charge: Some(Mutex::new(decision)),
         }))
     }
 
@@ -143,7 +143,7 @@ impl Reservation {
         } = &*self.0;
         if let Some(charge) = charge {
             let mut charge = charge.lock().unwrap_or_else(PoisonError::into_inner);
-            charge.settle(config, left_out, costs);
+            settle(config, &mut charge, left_out, costs);
         }
     }
 }

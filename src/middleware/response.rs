@@ -18,7 +18,7 @@ use super::headers::{Place, encoded, inner_remaining, refill_time};
 use super::outcome::{Admission, Outcome};
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::Reservation;
-use super::settlement::{ActualCosts, Charge, LeftOut, response_costs};
+use super::settlement::{ActualCosts, LeftOut, response_costs, settle};
 use crate::decision::{DecisionView, QuotaDecision};
 
 /// Inserts the decision and the reservation into the extensions of a request.
@@ -124,13 +124,16 @@ impl ResponseFinisher {
             is_head,
         } = self;
         match passed {
-            Passed::Admitted(Admission { decision, left_out }) => {
+            Passed::Admitted(Admission {
+                mut decision,
+                left_out,
+            }) => {
                 add_headers(&config, decision.view(), &mut response);
                 if config.settles() {
                     let view = decision.view();
                     let (response, costs) =
                         actual_costs(&config, &left_out, view, is_head, response);
-                    Charge::new(decision).settle(&config, &left_out, &costs);
+                    settle(&config, &mut decision, &left_out, &costs);
                     return response;
                 }
             }

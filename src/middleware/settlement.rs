@@ -32,13 +32,6 @@ impl LeftOut {
     }
 }
 
-/// The charge of an admitted request. Each of its levels is settled at most once.
-pub(super) struct Charge {
-    decision: Decision,
-    /// Whether each level was settled. Empty until one is.
-    settled: SmallVec<[bool; 8]>,
-}
-
 /// The actual cost of each checked level; `None` for a level that is not settled now.
 pub(super) type ActualCosts = SmallVec<[Option<u32>; 4]>;
 
@@ -52,53 +45,39 @@ struct Settlement {
     used: u32,
 }
 
-impl Charge {
-    pub(super) fn new(decision: Decision) -> Self {
-        Self {
-            decision,
-            settled: SmallVec::new(),
+/// Settles levels of a decision in the background, except for those that were settled before.
+pub(super) fn settle(
+    config: &Arc<LayerConfig>,
+    decision: &mut Decision,
+    left_out: &LeftOut,
+    costs: &[Option<u32>],
+) {
+    let mut settlements = SmallVec::new();
+    let levels = left_out.checked(config).zip(costs).enumerate();
+    for (checked, ((index, level), used)) in levels {
+        let Some(used) = *used else {
+            continue;
+        };
+        let charged = decision.levels().nth(checked).map(|level| level.cost());
+        let (Some(cost), Some(held)) = (charged, decision.take_all(checked)) else {
+            continue;
+        };
+        if used == held {
+            continue;
         }
+        if cost == 0 {
+            level.diagnostics.nothing_to_settle(&level.limiter.name);
+            continue;
+        }
+        settlements.push(Settlement {
+            level: index,
+            checked,
+            held,
+            used,
+        });
     }
-
-    pub(super) fn view(&self) -> &DecisionView {
-        self.decision.view()
-    }
-
-    /// Settles levels in the background, except for those that were settled before.
-    pub(super) fn settle(
-        &mut self,
-        config: &Arc<LayerConfig>,
-        left_out: &LeftOut,
-        costs: &[Option<u32>],
-    ) {
-        let mut settlements = SmallVec::new();
-        self.settled.resize(costs.len(), false);
-        let levels = left_out.checked(config).zip(costs).enumerate();
-        for (checked, ((level, Level { limiter, diagnostics, .. }), cost)) in levels {
-            let (Some(used), Some(settled)) = (*cost, self.settled.get_mut(checked)) else {
-                continue;
-            };
-            if std::mem::replace(settled, true) {
-                continue;
-            }
-            let (held, cost) = self.decision.held_and_cost(checked);
-            if used == held {
-                continue;
-            }
-            if cost == 0 {
-                diagnostics.nothing_to_settle(&limiter.name);
-                continue;
-            }
-            settlements.push(Settlement {
-                level,
-                checked,
-                held: self.decision.take_held(checked),
-                used,
-            });
-        }
-        if !settlements.is_empty() {
-            settle_in_background(config, self.view().clone(), settlements);
-        }
+    if !settlements.is_empty() {
+        settle_in_background(config, decision.view().clone(), settlements);
     }
 }
 
@@ -172,7 +151,7 @@ fn settle_in_background(
             } = settlement;
             let result = level
                 .limiter
-                .settle_charge(&decision, checked, held, used)
+                .settle_taken(&decision, checked, held, used)
                 .await;
             level.diagnostics.settled(&level.limiter.name, &result);
         }
