@@ -170,6 +170,13 @@ impl Error {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Returns the error of two limiters that cannot be checked together.
+    pub(crate) fn levels(one: &str, other: &str, problem: &str, remedy: &str) -> Self {
+        let text = format!("cannot check limiters {one:?} and {other:?} together: {remedy}");
+        Self::new(ErrorKind::Misconfigured, text)
+            .with_source(ConfigError::levels(one, other, problem))
+    }
+
     pub(crate) fn cost_exceeds_limit(cost: u32, limit: u32) -> Self {
         Self::new(
             ErrorKind::CostExceedsLimit,
@@ -209,7 +216,8 @@ impl StdError for Error {
     }
 }
 
-/// The error of an invalid configuration value: a quota, a window, a store URL or a key extractor.
+/// The error of an invalid configuration value: a quota, a window, a store URL, a key extractor or the levels of
+/// a check.
 ///
 /// The text names the value and the rule that it breaks, never a password.
 ///
@@ -241,6 +249,9 @@ pub enum ConfigErrorKind {
     Url,
     /// A key extractor is misconfigured: a network or a name is invalid, or there are no trusted proxies.
     Key,
+    /// Limiters cannot be [checked together](crate::RateLimiter::check_all): they have different stores, or
+    /// count the same key.
+    Levels,
 }
 
 impl ConfigError {
@@ -274,6 +285,13 @@ impl ConfigError {
         Self {
             kind: ConfigErrorKind::Key,
             text,
+        }
+    }
+
+    fn levels(one: &str, other: &str, problem: &str) -> Self {
+        Self {
+            kind: ConfigErrorKind::Levels,
+            text: format!("invalid levels {one:?} and {other:?}: {problem}"),
         }
     }
 

@@ -46,11 +46,11 @@
 //! | item | what it is for |
 //! |---|---|
 //! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
-//! | [`RateLimiter`] | checks without HTTP; [`Admin`] for operators |
+//! | [`RateLimiter`], [`LevelCheck`] | checks without HTTP, of one key or several; [`Admin`] for operators |
 //! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
 //! | [`key`](mod@key) | who is counted: extractors, and [`Key`] |
 //! | [`store`](mod@store), [`RedisStore`], [`MemoryStore`] | where counts are kept, and the [`Store`] trait |
-//! | [`Decision`], [`DecisionView`], [`Source`] | the result of a check, and what decided it |
+//! | [`Decision`], [`DecisionView`], [`LevelDecision`], [`Source`] | the result of a check, and what decided it |
 //! | [`FailurePolicy`] | what happens while the store fails |
 //! | [`Headers`], [`Rejection`], [`problem_json`](problem_json()), [`cors`] | what clients see |
 //! | [`Reservation`], [`WouldReject`] | what handlers see: a charge to settle, a dry run |
@@ -72,7 +72,6 @@
 //! | bill | Counts are forgotten after the window, and a lost answer may leave a charge. Bill from a database. |
 //! | stay exact across regions | Each Redis counts on its own: see [several regions](guide::deployment#several-regions) |
 //! | calendar months and time zones | Windows are durations of 1 ms to 366 days. [`Algorithm::FixedWindow`] aligns a day to midnight UTC in Redis. |
-//! | check several keys in one step | Two layers are two checks. The outer charge stays when the inner layer refuses, unless it is [settled](RateLimitLayer::settle). |
 //! | priorities and fair shares | Give each group a limiter with its own limit |
 //! | read rules from a file at run time | Quotas are text or serde values; [`RateLimitLayer::quotas_for`] looks them up per key. For a standalone service, see Envoy's ratelimit or Limitador. |
 //!
@@ -118,10 +117,10 @@ mod quota;
 pub mod store;
 mod telemetry;
 
-pub use decision::{Decision, DecisionView, QuotaDecision, Source};
+pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
-pub use limiter::{Admin, FailurePolicy, KeyStatus, RateLimiter};
+pub use limiter::{Admin, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
     Headers, IetfDraft, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
     Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,

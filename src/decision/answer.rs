@@ -112,6 +112,14 @@ impl Answer {
         Self { source, ..self }
     }
 
+    /// Removes the units of a charge that was refunded.
+    pub(crate) fn remove_charge(&mut self, cost: u32) {
+        for quota in &mut self.quotas {
+            quota.used = quota.used.saturating_sub(cost);
+            quota.receipt = Receipt::default();
+        }
+    }
+
     /// Returns this refusal as the refusal cache repeats it `micros` microseconds later: with shorter waits
     /// and the same used units.
     pub(crate) fn repeated_after(&self, micros: u64) -> Self {

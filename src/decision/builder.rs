@@ -3,13 +3,17 @@
 use std::cmp::Reverse;
 
 use super::answer::{Answer, QuotaAnswer, Source};
-use super::decision::{ChargedKey, Decision, DecisionData, DecisionView, LimiterId, QuotaDecision};
+use super::decision::{Decision, DecisionData, DecisionView};
+use super::levels::{LevelData, LevelName, Levels};
 use super::pool::Pooled;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 
 /// Builds one decision. Call [`start`](Self::start), let the store write its answer or
 /// [set](Self::set_answer) it, then [`decide`](Self::decide) and [`finish`](Self::finish).
+///
+/// For a check of several keys, call [`start`](Self::start) for the first and
+/// [`add_level`](Self::add_level) for the others, then [`decide_levels`](Self::decide_levels).
 #[derive(Default)]
 pub(crate) struct DecisionBuilder(Pooled<DecisionData>);
 
@@ -29,18 +33,35 @@ impl DecisionBuilder {
         &mut self,
         quotas: &Quotas,
         cost: u32,
-        limiter: LimiterId,
+        limiter: LevelName<'_>,
         key: impl Into<Key>,
     ) -> (&Key, &mut Answer) {
-        let data = start_without_key(&mut self.0, quotas, cost);
-        let key = key.into();
-        let charged = data.charged_key.insert(ChargedKey { limiter, key });
-        (&charged.key, &mut data.answer)
+        let data = self.0.make_mut();
+        if !data.others.is_empty() {
+            data.others.clear();
+        }
+        data.reported_level = 0;
+        data.first.start(quotas, cost, limiter, key)
+    }
+
+    /// Adds another level to the decision, with its answer.
+    pub(crate) fn add_level(
+        &mut self,
+        quotas: &Quotas,
+        cost: u32,
+        limiter: LevelName<'_>,
+        key: Key,
+        answer: Answer,
+    ) {
+        let mut level = LevelData::default();
+        level.start(quotas, cost, limiter, key);
+        level.answer = answer;
+        self.0.make_mut().others.push(level);
     }
 
     /// Sets an answer that the store did not write in place.
     pub(crate) fn set_answer(&mut self, answer: Answer) {
-        self.0.make_mut().answer = answer;
+        self.0.make_mut().first.answer = answer;
     }
 
     /// Decides by the answer.
@@ -51,8 +72,8 @@ impl DecisionBuilder {
     #[inline]
     pub(crate) fn decide(&mut self) -> Result<(), usize> {
         let data = self.0.make_mut();
-        let answers = data.answer.quotas();
-        if answers.len() != data.quotas.len() {
+        let answers = data.first.answer.quotas();
+        if answers.len() != data.first.quotas.len() {
             return Err(answers.len());
         }
         // Most limiters have one quota.
@@ -60,21 +81,31 @@ impl DecisionBuilder {
             [answer] => (answer.is_admitted(), 0),
             answers => {
                 let allowed = answers.iter().all(QuotaAnswer::is_admitted);
-                (allowed, reported_index(&data.quotas, answers))
+                let (_, reported) = reported_index(Levels::new(&data.first, &[]));
+                (allowed, reported)
             }
         };
         Ok(())
     }
 
+    /// Decides by the answers to all levels. An empty answer is that of a level that was not asked.
+    ///
+    /// The caller has compared the number of answers with the number of quotas.
+    pub(crate) fn decide_levels(&mut self) {
+        let data = self.0.make_mut();
+        data.allowed = data.levels().all(|level| level.answer.is_admitted());
+        (data.reported_level, data.reported) = reported_index(data.levels());
+    }
+
     /// Returns the key and the cost of the check, if the decision was started.
     pub(crate) fn key_and_cost(&self) -> Option<(&Key, u32)> {
-        let charged = self.0.charged_key.as_ref()?;
-        Some((&charged.key, self.0.cost))
+        let charged = self.0.first.charged.as_ref()?;
+        Some((&charged.key, self.0.first.cost))
     }
 
     /// Returns the quotas of the check.
     pub(crate) fn quota_list(&self) -> &[Quota] {
-        &self.0.quotas
+        &self.0.first.quotas
     }
 
     /// Returns the decision.
@@ -84,35 +115,24 @@ impl DecisionBuilder {
     }
 }
 
-/// Overwrites an earlier decision, with an empty answer and without a key.
-#[inline]
-fn start_without_key<'a>(
-    pooled: &'a mut Pooled<DecisionData>,
-    quotas: &Quotas,
-    cost: u32,
-) -> &'a mut DecisionData {
-    let data = pooled.make_mut();
-    // Most likely, the earlier decision was made by the same limiter and has the same quotas.
-    if !quotas.equals(&data.quotas) {
-        data.quotas = quotas.iter().cloned().collect();
-    }
-    data.cost = cost;
-    data.charged_key = None;
-    data.answer.clear(0, Source::None);
-    data
-}
-
-/// Returns the index of the reported quota: see [`DecisionView`].
-fn reported_index(quotas: &[Quota], answers: &[QuotaAnswer]) -> usize {
-    let answers = quotas.iter().zip(answers);
-    answers
-        .map(|(quota, answer)| QuotaDecision { quota, answer })
-        .enumerate()
+/// Returns the indices of the reported level and of its reported quota: see [`DecisionView`].
+fn reported_index(levels: Levels<'_>) -> (usize, usize) {
+    let quotas = levels.enumerate().flat_map(|(index, level)| {
+        let quotas = level.asked_quotas().enumerate();
+        quotas.map(move |(quota_index, quota)| ((index, quota_index), quota))
+    });
+    quotas
         .min_by_key(|(_, quota)| {
             let wait = Reverse(quota.answer.wait());
-            (wait, quota.remaining(), Reverse(quota.reset_after()))
+            let is_uncounted = quota.level.answer.source() == Source::None;
+            (
+                wait,
+                is_uncounted,
+                quota.remaining(),
+                Reverse(quota.reset_after()),
+            )
         })
-        .map_or(0, |(index, _)| index)
+        .map_or((0, 0), |(index, _)| index)
 }
 
 #[cfg(test)]
@@ -120,7 +140,10 @@ impl Decision {
     /// Decides by an answer, without a key. Fails as [`DecisionBuilder::decide`] does.
     pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
         let mut builder = DecisionBuilder::new();
-        start_without_key(&mut builder.0, quotas, cost);
+        let data = builder.0.make_mut();
+        data.others.clear();
+        data.reported_level = 0;
+        data.first.start_without_key(quotas, cost);
         builder.set_answer(answer);
         builder.decide()?;
         Ok(builder.finish())
@@ -132,7 +155,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::decision::answer::Source;
+    use crate::decision::QuotaDecision;
 
     const SECOND: Duration = Duration::from_secs(1);
 

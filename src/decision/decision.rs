@@ -7,11 +7,12 @@ use std::thread::LocalKey;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use smallvec::SmallVec;
 
-use super::answer::{Answer, QuotaAnswer, Source, StoreId};
+#[cfg(test)]
+use super::answer::Answer;
+use super::answer::Source;
+use super::levels::{ChargedKey, LevelData, LevelDecision, Levels, QuotaDecision, QuotaDecisions};
 use super::pool::{Pooled, Reuse, Spares};
-use crate::key::{Fingerprint, Key};
 use crate::quota::Quota;
 
 /// The result of a check: admitted and charged, or refused and not charged.
@@ -23,7 +24,8 @@ use crate::quota::Quota;
 /// A decision holds the units that it charged, so it is not `Clone`: no two values can refund the same units.
 /// To pass on the numbers, clone its [view](Self::view), which has the same methods.
 ///
-/// With several quotas, the numbers are those of one of them: see [`DecisionView`].
+/// With several quotas, the numbers are those of one of them: see [`DecisionView`]. A decision on several keys
+/// has one [level](Self::levels) for each of them.
 ///
 /// # Examples
 ///
@@ -47,22 +49,59 @@ use crate::quota::Quota;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The charged units that have not been refunded.
-    held: u32,
+    /// The charged units of the first level that have not been refunded. `None` after a settlement.
+    held: Option<u32>,
+    /// Those of the other levels. `None` if there is one level.
+    held_by_others: Option<Box<[Option<u32>]>>,
 }
 
 impl Decision {
     /// Creates the decision of a finished view, which holds the units that were charged.
     #[inline]
     pub(super) fn holding(view: DecisionView) -> Self {
-        let held = if view.is_charged() { view.cost() } else { 0 };
-        Self { view, held }
+        let data = &*view.0;
+        let held = |level: &LevelData| match data.allowed && level.is_counted() {
+            true => Some(level.cost),
+            false => Some(0),
+        };
+        let others = &data.others[..];
+        Self {
+            held: held(&data.first),
+            held_by_others: (!others.is_empty()).then(|| others.iter().map(held).collect()),
+            view,
+        }
     }
 
-    /// Returns the units that this decision charged and that have not been refunded. 0 for a refused check.
+    /// Returns the decision on a check of no key, which no quota limits.
+    pub(crate) fn unlimited() -> Self {
+        Self::holding(DecisionView::unlimited())
+    }
+
+    /// Returns the units that the first level charged and that have not been refunded. 0 for a refused check.
+    ///
+    /// A decision on several keys has [several levels](Self::levels), and each holds its own units.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.held
+        self.held.unwrap_or(0)
+    }
+
+    /// Returns the units that a level holds. 0 if there is no such level.
+    pub(crate) fn held_at(&self, level: usize) -> u32 {
+        let held = match level.checked_sub(1) {
+            None => self.held,
+            Some(other) => {
+                let others = self.held_by_others.as_deref().unwrap_or_default();
+                others.get(other).copied().flatten()
+            }
+        };
+        held.unwrap_or(0)
+    }
+
+    fn held_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {
+        match level.checked_sub(1) {
+            None => Some(&mut self.held),
+            Some(other) => self.held_by_others.as_deref_mut()?.get_mut(other),
+        }
     }
 
     /// Returns whether the check was admitted.
@@ -74,7 +113,7 @@ impl Decision {
         self.view.is_allowed()
     }
 
-    /// Returns the cost of the check, in units.
+    /// Returns the cost of the check, in units. With several levels, it is that of the reported level.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.view.cost()
@@ -131,17 +170,31 @@ impl Decision {
         self.view.outer()
     }
 
-    /// Returns the decision of each quota, in the order in which the quotas were listed.
+    /// Returns the decision of each quota: see [`DecisionView::quotas`].
     #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
         self.view.quotas()
     }
 
-    /// Takes up to `units` of the held units, for a refund. No later refund can take them.
-    pub(crate) fn take(&mut self, units: u32) -> u32 {
-        let taken = units.min(self.held);
-        self.held -= taken;
-        taken
+    /// Returns the part of each level, in the order of the check: see [`DecisionView::levels`].
+    #[must_use]
+    pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
+        self.view.levels()
+    }
+
+    /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
+    pub(crate) fn take(&mut self, level: usize, units: u32) -> u32 {
+        let held = self.held_mut(level).and_then(Option::as_mut);
+        held.map_or(0, |held| {
+            let taken = units.min(*held);
+            *held -= taken;
+            taken
+        })
+    }
+
+    /// Takes all units that a level holds, for its settlement. `None` if it was settled before.
+    pub(crate) fn take_all(&mut self, level: usize) -> Option<u32> {
+        self.held_mut(level)?.take()
     }
 
     /// Returns the readable view of this decision, which can be cloned and passed on.
@@ -172,6 +225,11 @@ impl Decision {
 /// wait. If every quota admits the check, it is the quota with the fewest units left; among equals, the one
 /// with the longer reset, then the first. [`quotas`](Self::quotas) returns the numbers of each quota.
 ///
+/// With several [levels](Self::levels), the reported quota is that of all levels by the same rule.
+/// [`cost`](Self::cost) and [`source`](Self::source) are then those of its level. A level that was admitted
+/// without being counted, because of [`FailurePolicy::open`](crate::FailurePolicy::open), is reported only if
+/// no other level has quotas.
+///
 /// Without quotas there is no limit: `limit` and [`remaining`](Self::remaining) are `u32::MAX`.
 ///
 /// # Examples
@@ -195,16 +253,32 @@ pub struct DecisionView(Pooled<DecisionData>);
 /// The data of a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DecisionData {
-    /// Copies of the limiter's quotas: all threads would contend for the reference count of a shared list.
-    pub(super) quotas: SmallVec<[Quota; 2]>,
-    pub(super) answer: Answer,
-    pub(super) cost: u32,
+    pub(super) first: LevelData,
+    /// The other levels of a check with several keys.
+    pub(super) others: Vec<LevelData>,
     pub(super) allowed: bool,
-    /// The index of the reported quota.
+    /// The index of the reported level: 0 is the first.
+    pub(super) reported_level: usize,
+    /// The index of the reported quota in its level.
     pub(super) reported: usize,
-    pub(super) charged_key: Option<ChargedKey>,
     /// The decision of the next outer layer.
     outer: Option<DecisionView>,
+}
+
+impl DecisionData {
+    /// Returns the level with the reported quota.
+    #[inline]
+    pub(super) fn reported_level(&self) -> &LevelData {
+        match self.reported_level.checked_sub(1) {
+            None => &self.first,
+            Some(other) => self.others.get(other).unwrap_or(&self.first),
+        }
+    }
+
+    /// Returns the levels, in the order of the check.
+    pub(super) fn levels(&self) -> Levels<'_> {
+        Levels::new(&self.first, &self.others)
+    }
 }
 
 thread_local! {
@@ -229,21 +303,6 @@ impl Reuse for DecisionData {
     }
 }
 
-/// The key that a decision charged, and the limiter that charged it.
-#[derive(Clone, Debug)]
-pub(crate) struct ChargedKey {
-    pub(crate) limiter: LimiterId,
-    pub(crate) key: Key,
-}
-
-/// Identifies a limiter by its name and its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LimiterId {
-    /// A fingerprint, because all threads would contend for the reference count of the name.
-    pub(crate) name: Fingerprint,
-    pub(crate) store: StoreId,
-}
-
 impl DecisionView {
     #[inline]
     pub(super) fn new(data: Pooled<DecisionData>) -> Self {
@@ -263,10 +322,7 @@ impl DecisionView {
     /// Returns the reported quota, if there is any quota.
     #[inline]
     pub(crate) fn reported(&self) -> Option<QuotaDecision<'_>> {
-        let data: &DecisionData = &self.0;
-        let quota = data.quotas.get(data.reported)?;
-        let answer = data.answer.quotas().get(data.reported)?;
-        Some(QuotaDecision { quota, answer })
+        self.0.reported_level().quota_at(self.0.reported)
     }
 
     /// Returns whether the check was admitted.
@@ -278,10 +334,11 @@ impl DecisionView {
         self.0.allowed
     }
 
-    /// Returns the cost of the check, in units.
+    /// Returns the cost of the check, in units. With several [levels](Self::levels), it is that of the level
+    /// with the reported quota.
     #[must_use]
     pub fn cost(&self) -> u32 {
-        self.0.cost
+        self.0.reported_level().cost
     }
 
     /// Returns the limit of the reported quota.
@@ -303,7 +360,8 @@ impl DecisionView {
     /// Returns the units that would be admitted now. With several quotas, this is the least of them.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        let remaining = self.quotas().map(|quota| quota.remaining()).min();
+        let levels = self.0.levels();
+        let remaining = levels.filter_map(LevelData::remaining).min();
         remaining.unwrap_or(u32::MAX)
     }
 
@@ -325,10 +383,11 @@ impl DecisionView {
         self.reported().and_then(|quota| quota.retry_after())
     }
 
-    /// Returns the source of the decision: the store, the fallback, or a cache of this process.
+    /// Returns the source of the decision: the store, the fallback, or a cache of this process. With several
+    /// [levels](Self::levels), it is that of the level with the reported quota.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.0.answer.source()
+        self.0.reported_level().answer.source()
     }
 
     /// Returns the decision of the next outer layer, if layers are nested.
@@ -344,135 +403,62 @@ impl DecisionView {
         self.0.make_mut().outer = Some(outer);
     }
 
+    /// Returns the answer of the store to the first level.
+    #[cfg(test)]
     pub(crate) fn answer(&self) -> &Answer {
-        &self.0.answer
+        &self.0.first.answer
     }
 
-    /// Returns whether units were charged, even if they have been refunded since.
-    pub(crate) fn is_charged(&self) -> bool {
-        self.is_allowed() && self.cost() > 0 && self.source() != Source::None
+    /// Returns the index of the level with the reported quota.
+    pub(crate) fn reported_level(&self) -> usize {
+        self.0.reported_level
     }
 
     /// Returns whether both decisions charged the same stored count.
     pub(crate) fn charges_same_count(&self, other: &Self) -> bool {
-        let (Some(one), Some(two)) = (self.charged_key(), other.charged_key()) else {
-            return false;
-        };
-        let is_shared =
-            |quota: &Quota| (other.quota_list().iter()).any(|other| quota.counts_as(other));
-        self.is_charged()
-            && other.is_charged()
-            && (one.limiter, &one.key) == (two.limiter, &two.key)
-            && self.quota_list().iter().any(is_shared)
+        self.levels().any(|level| {
+            let mut others = other.levels();
+            others.any(|other| level.charges_same_count(other))
+        })
     }
 
-    /// Returns the limiter and the key of the check.
+    /// Returns the limiter and the key of the reported level.
     pub(crate) fn charged_key(&self) -> Option<&ChargedKey> {
-        self.0.charged_key.as_ref()
+        self.0.reported_level().charged.as_ref()
     }
 
-    /// Returns the quotas of the check.
+    /// Returns the quotas of the first level.
     pub(crate) fn quota_list(&self) -> &[Quota] {
-        &self.0.quotas
+        &self.0.first.quotas
     }
 
-    /// Returns the decision of each quota, in the order in which the quotas were listed.
+    /// Returns the decision of each quota, level by level, in the order in which the quotas were listed.
+    ///
+    /// The quotas of a level that was [not asked](LevelDecision::is_asked) are left out.
     #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        let data: &DecisionData = &self.0;
-        data.quotas
-            .iter()
-            .zip(data.answer.quotas())
-            .map(|(quota, answer)| QuotaDecision { quota, answer })
+        QuotaDecisions::new(self.0.levels())
+    }
+
+    /// Returns the part of each level, in the order of the check.
+    ///
+    /// A check of one key has one level. A check of [several keys](crate::RateLimiter::check_all) has one for
+    /// each of them.
+    #[must_use]
+    pub fn levels(&self) -> impl ExactSizeIterator<Item = LevelDecision<'_>> + Clone {
+        let allowed = self.0.allowed;
+        let levels = self.0.levels();
+        levels.map(move |level| LevelDecision { level, allowed })
     }
 }
 
 impl fmt::Debug for DecisionView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DecisionData {
-            quotas,
-            answer,
-            cost,
-            allowed,
-            reported,
-            charged_key: _,
-            outer: _,
-        } = &*self.0;
+        let levels: Vec<_> = self.levels().collect();
         f.debug_struct("DecisionView")
-            .field("quotas", quotas)
-            .field("answer", answer)
-            .field("cost", cost)
-            .field("allowed", allowed)
-            .field("reported", reported)
+            .field("levels", &levels)
+            .field("allowed", &self.0.allowed)
+            .field("reported", &self.reported())
             .finish()
-    }
-}
-
-/// The part of a [`Decision`] that concerns one quota.
-///
-/// [`Decision::quotas`] and [`DecisionView::quotas`] return one for each quota of the check.
-///
-/// # Examples
-///
-/// ```
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use tollgate::{MemoryStore, Quota, RateLimiter};
-///
-/// let quotas = [Quota::per_second(2).named("burst"), Quota::per_day(1_000).named("daily")];
-/// let limiter = RateLimiter::new(MemoryStore::new(), quotas);
-/// let decision = limiter.check("ada").await?;
-///
-/// let left = decision.quotas().map(|quota| (quota.quota().name(), quota.remaining()));
-/// assert!(left.eq([(Some("burst"), 1), (Some("daily"), 999)]));
-/// # Ok::<(), tollgate::Error>(())
-/// # }).unwrap();
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct QuotaDecision<'a> {
-    pub(super) quota: &'a Quota,
-    pub(super) answer: &'a QuotaAnswer,
-}
-
-impl<'a> QuotaDecision<'a> {
-    /// Returns the quota.
-    #[must_use]
-    pub fn quota(&self) -> &'a Quota {
-        self.quota
-    }
-
-    /// Returns whether this quota admits the check. A check is charged only if all quotas admit it.
-    #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        self.answer.is_admitted()
-    }
-
-    /// Returns the limit of this quota.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        self.quota.limit()
-    }
-
-    /// Returns the units that count against this quota now: see [`DecisionView::used`].
-    #[must_use]
-    pub fn used(&self) -> u32 {
-        self.answer.used()
-    }
-
-    /// Returns the units that this quota would admit now.
-    #[must_use]
-    pub fn remaining(&self) -> u32 {
-        self.limit().saturating_sub(self.used())
-    }
-
-    /// Returns the time until this quota has more units left: see [`DecisionView::reset_after`].
-    #[must_use]
-    pub fn reset_after(&self) -> Duration {
-        self.answer.reset_after()
-    }
-
-    /// Returns the wait until this quota admits the check: see [`DecisionView::retry_after`].
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.answer.retry_after()
     }
 }

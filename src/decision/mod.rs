@@ -5,10 +5,12 @@
 mod answer;
 mod builder;
 mod decision;
+mod levels;
 mod pool;
 
 pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, Wait};
 pub(crate) use builder::DecisionBuilder;
-pub(crate) use decision::{ChargedKey, LimiterId};
-pub use decision::{Decision, DecisionView, QuotaDecision};
+pub use decision::{Decision, DecisionView};
+pub use levels::{LevelDecision, QuotaDecision};
+pub(crate) use levels::{LevelName, LimiterId};

@@ -194,7 +194,7 @@ impl RateLimiter {
         blocked_for: impl FnOnce(Subject<'_>) -> Option<Duration>,
     ) -> CheckProgress {
         let mut builder = DecisionBuilder::new();
-        let (key, answer) = builder.start(quotas, cost, self.id, key);
+        let (key, answer) = builder.start(quotas, cost, self.level_name(), key);
         let pending: Option<PendingAnswer> = match answer_without_store(quotas, cost) {
             Some(answer) => Some(StoreFuture::ready(answer).into()),
             None => {
@@ -288,7 +288,7 @@ pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Opt
 
 /// Answers a check that needs no store: one without quotas, or one with a cost that a log cannot charge.
 #[inline]
-fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
+pub(super) fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
     if quotas.is_empty() {
         return Some(Ok(Answer::new(Source::None, [])));
     }

@@ -21,7 +21,7 @@ impl RateLimiter {
         error: Error,
     ) -> Result<Decision, Error> {
         let mut builder = DecisionBuilder::new();
-        let (key, answer) = builder.start(&self.quotas, cost, self.id, key);
+        let (key, answer) = builder.start(&self.quotas, cost, self.level_name(), key);
         match self.block_list.lookup(self.subject(&self.quotas, key)) {
             None => self.apply_failure_policy(builder, error),
             Some(left) => {
@@ -68,7 +68,7 @@ impl RateLimiter {
         let Some((quotas, answer)) = answered else {
             return Err(error);
         };
-        builder.start(&quotas, cost, self.id, key);
+        builder.start(&quotas, cost, self.level_name(), key);
         builder.set_answer(answer);
         builder
             .decide()
@@ -104,14 +104,14 @@ impl RateLimiter {
 }
 
 /// Admits a check without counting it.
-fn admit_uncounted(quotas: Quotas) -> (Quotas, Answer) {
+pub(super) fn admit_uncounted(quotas: Quotas) -> (Quotas, Answer) {
     let unused = QuotaAnswer::admitted(0, Duration::ZERO);
     let answer = Answer::new(Source::None, quotas.iter().map(|_| unused));
     (quotas, answer)
 }
 
 /// Returns whether an error means that the store failed. Otherwise no store could decide the check.
-fn is_store_failure(error: &Error) -> bool {
+pub(super) fn is_store_failure(error: &Error) -> bool {
     !matches!(
         error.kind(),
         ErrorKind::CostExceedsLimit | ErrorKind::CostTooLarge | ErrorKind::Unsupported

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use crate::decision::LimiterId;
+use crate::decision::{LevelName, LimiterId};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
@@ -160,6 +160,15 @@ impl RateLimiter {
             self.quotas.clone()
         } else {
             quotas.iter().cloned().collect()
+        }
+    }
+
+    /// Returns the name and the identity of this limiter, for a decision.
+    #[inline]
+    pub(super) fn level_name(&self) -> LevelName<'_> {
+        LevelName {
+            name: &self.name,
+            id: self.id,
         }
     }
 

@@ -6,10 +6,12 @@ mod admin;
 mod check;
 mod failure;
 mod failure_policy;
+mod levels;
 mod limiter;
 mod settle;
 
 pub use admin::{Admin, KeyStatus};
 pub(crate) use check::{CheckProgress, PendingCheck, backoff_after};
 pub use failure_policy::FailurePolicy;
+pub use levels::LevelCheck;
 pub use limiter::RateLimiter;

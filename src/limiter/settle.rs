@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::limiter::RateLimiter;
-use crate::decision::{ChargedKey, Decision, DecisionView, Source};
+use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::store::Refund;
 
@@ -17,6 +17,9 @@ impl RateLimiter {
     /// that it charged, and a refund takes units from it. So no unit is refunded twice, and none of another
     /// decision. Units that are available again are not refunded: because their window has passed, because
     /// the key was reset, or because they have drained from [`Gcra`](crate::Algorithm::Gcra).
+    ///
+    /// Of a decision on [several keys](Self::check_all), it refunds the level of this limiter: the first one of
+    /// this name that holds units. The other levels stay charged.
     ///
     /// # Errors
     ///
@@ -44,30 +47,35 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn refund(&self, decision: &mut Decision, units: u32) -> Result<(), Error> {
-        if self.charged_key(decision.view())?.is_none() {
-            return Ok(());
-        }
-        // Before the request is sent: the store may refund the units and its reply may be lost.
-        let units = decision.take(units);
-        self.give_back(decision.view(), units, decision.held())
-            .await
-    }
-
-    /// Refunds units of a decision, which still holds `held` units for later refunds.
-    async fn give_back(&self, decision: &DecisionView, units: u32, held: u32) -> Result<(), Error> {
-        let Some(ChargedKey { key, .. }) = self.charged_key(decision)? else {
+        let Some(index) = self.level_of(decision)? else {
             return Ok(());
         };
-        let quotas = self.intern_quotas(decision.quota_list());
+        // Before the request is sent: the store may refund the units and its reply may be lost.
+        let units = decision.take(index, units);
+        let held = decision.held_at(index);
+        self.give_back(level_at(decision, index), units, held).await
+    }
+
+    /// Refunds units of a level, which still holds `held` units for later refunds.
+    async fn give_back(
+        &self,
+        level: Option<LevelDecision<'_>>,
+        units: u32,
+        held: u32,
+    ) -> Result<(), Error> {
+        let Some((level, key)) = level.and_then(|level| Some((level, level.key()?))) else {
+            return Ok(());
+        };
+        let quotas = self.intern_quotas(level.quota_list());
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
         let refund = Refund {
-            subject: self.subject(&quotas, &key),
+            subject: self.subject(&quotas, key),
             units,
-            cost: decision.cost(),
+            cost: level.cost(),
             held,
-            answer: decision.answer(),
+            answer: level.answer(),
         };
         self.store.refund(refund).await
     }
@@ -86,6 +94,9 @@ impl RateLimiter {
     /// - if the decision was made by the [fallback](crate::FailurePolicy::fall_back);
     /// - if the longest window has passed since the decision, by the clock of the store;
     /// - if other callers take the room first in eight attempts.
+    ///
+    /// Of a decision on [several keys](Self::check_all), it settles the level of this limiter, as
+    /// [`settle_level`](Self::settle_level) does. **The other levels stay charged**: settle them first.
     ///
     /// # Errors
     ///
@@ -109,23 +120,77 @@ impl RateLimiter {
     /// # }).unwrap();
     /// ```
     pub async fn settle(&self, decision: Decision, used: u32) -> Result<(), Error> {
-        let held = decision.held();
+        let mut decision = decision;
+        match self.level_of(&decision)? {
+            None => Ok(()),
+            Some(index) => self.settle_at(&mut decision, index, used).await,
+        }
+    }
+
+    /// Adjusts the charge of one level to its actual cost, as [`settle`](Self::settle) does.
+    ///
+    /// For decisions on [several keys](Self::check_all): each limiter settles its own level. It settles the
+    /// first level of this limiter's name that holds units. That level then holds nothing more, and another
+    /// settlement of it does nothing. The other levels keep what they hold.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same cases as [`settle`](Self::settle), and if the decision has no level of
+    /// this limiter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let store = MemoryStore::new();
+    /// let requests = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("requests");
+    /// let tokens = RateLimiter::new(store, Quota::per_minute(10_000)).name("tokens");
+    ///
+    /// // One request, and 1 000 tokens reserved for it. It used 640.
+    /// let levels = [requests.on("ada"), tokens.on("ada").cost(1_000)];
+    /// let mut decision = RateLimiter::check_all(levels).await?;
+    /// tokens.settle_level(&mut decision, 640).await?;
+    /// assert_eq!(tokens.peek("ada").await?.used(), 640);
+    /// assert_eq!(requests.peek("ada").await?.used(), 1);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub async fn settle_level(&self, decision: &mut Decision, used: u32) -> Result<(), Error> {
+        match self.level_of(decision)? {
+            None => Ok(()),
+            Some(index) => self.settle_at(decision, index, used).await,
+        }
+    }
+
+    /// Settles one level, which then holds nothing more.
+    async fn settle_at(
+        &self,
+        decision: &mut Decision,
+        index: usize,
+        used: u32,
+    ) -> Result<(), Error> {
+        let held = decision.take_all(index);
+        let Some((held, level)) = held.zip(level_at(decision, index)) else {
+            return Ok(());
+        };
         if used <= held {
-            self.give_back(decision.view(), held - used, 0).await
-        } else if decision.view().is_charged() && decision.source() != Source::Fallback {
-            self.charge_more(decision.view(), used - held).await
+            self.give_back(Some(level), held - used, 0).await
+        } else if level.is_charged() && level.source() != Source::Fallback {
+            self.charge_more(level, used - held).await
         } else {
             Ok(())
         }
     }
 
-    /// Charges as many of `more` units to the key of a decision as the quotas have room for. If another
-    /// caller takes the room first, the next attempt charges half as many.
-    async fn charge_more(&self, decision: &DecisionView, more: u32) -> Result<(), Error> {
-        let Some(ChargedKey { key, .. }) = self.charged_key(decision)? else {
+    /// Charges as many of `more` units to the key of a level as the quotas have room for. If another caller
+    /// takes the room first, the next attempt charges half as many.
+    async fn charge_more(&self, level: LevelDecision<'_>, more: u32) -> Result<(), Error> {
+        let Some(key) = level.key() else {
             return Ok(());
         };
-        let quotas = self.intern_quotas(decision.quota_list());
+        let quotas = self.intern_quotas(level.quota_list());
         // Without a fallback: the reservation was not charged there.
         let without_policy = Self {
             on_failure: None,
@@ -133,8 +198,8 @@ impl RateLimiter {
         };
         let (mut more, mut lost_races) = (more, 0);
         while lost_races < MAX_LOST_RACES {
-            let current = without_policy.check_despite_block(&quotas, &key, 0).await?;
-            if !still_counts(decision, current.view()) {
+            let current = without_policy.check_despite_block(&quotas, key, 0).await?;
+            if !still_counts(level, current.view()) {
                 return Ok(());
             }
             let units = more.min(current.remaining()) >> lost_races;
@@ -143,7 +208,7 @@ impl RateLimiter {
                 return Ok(());
             }
             let charged = without_policy
-                .check_despite_block(&quotas, &key, units)
+                .check_despite_block(&quotas, key, units)
                 .await?;
             if charged.is_allowed() {
                 more -= units;
@@ -157,32 +222,52 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Returns the key that a decision charged.
+    /// Returns the index of the level of this limiter: of several, the first that holds units. `None` if the
+    /// decision charged no key at all.
     ///
     /// # Errors
     ///
-    /// Returns an error if a limiter of another name made the decision.
-    fn charged_key(&self, decision: &DecisionView) -> Result<Option<ChargedKey>, Error> {
-        match decision.charged_key() {
-            Some(charged) if charged.limiter.name != self.scope.fingerprint() => Err(Error::new(
+    /// Returns an error if only limiters of other names made the decision.
+    fn level_of(&self, decision: &Decision) -> Result<Option<usize>, Error> {
+        let mut levels = decision.levels();
+        let name = self.scope.fingerprint();
+        let is_own = |level: &LevelDecision<'_>| {
+            let charged = level.charged_key();
+            charged.is_some_and(|charged| charged.limiter.name == name)
+        };
+        let own = levels
+            .clone()
+            .enumerate()
+            .filter(|(_, level)| is_own(level));
+        let mut own = own.map(|(index, _)| index);
+        let first = own.clone().next();
+        let holding = own.find(|index| decision.held_at(*index) > 0);
+        match holding.or(first) {
+            Some(index) => Ok(Some(index)),
+            None if levels.all(|level| level.charged_key().is_none()) => Ok(None),
+            None => Err(Error::new(
                 ErrorKind::Misconfigured,
                 format!(
                     "cannot settle or refund a decision of another limiter at {:?}",
                     self.name
                 ),
             )),
-            charged => Ok(charged.cloned()),
         }
     }
 }
 
+fn level_at(decision: &Decision, index: usize) -> Option<LevelDecision<'_>> {
+    decision.levels().nth(index)
+}
+
 /// Returns whether an earlier charge still counts: it has the same clock, and the longest window has not
 /// passed.
-fn still_counts(charged: &DecisionView, current: &DecisionView) -> bool {
-    let elapsed = current
-        .answer()
-        .time()
-        .saturating_sub(charged.answer().time());
+fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
+    let now = current
+        .levels()
+        .next()
+        .map_or(0, |level| level.answer().time());
+    let elapsed = now.saturating_sub(charged.answer().time());
     let longest = charged.quotas().map(|quota| quota.quota().window()).max();
     current.source() == charged.source()
         && longest.is_some_and(|longest| Duration::from_micros(elapsed) < longest)

@@ -50,7 +50,7 @@ pub use counters::Counters;
 pub use from_url::from_url;
 pub use future::StoreFuture;
 pub use memory::MemoryStore;
-pub(crate) use protected_store::{PendingAnswer, ProtectedStore};
+pub(crate) use protected_store::{PendingAnswer, PendingAnswers, ProtectedStore};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::RedisStore;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::circuit_breaker::{CircuitBreaker, Operation, Permit};
@@ -32,9 +33,26 @@ pub(crate) struct PendingAnswer {
     pub(crate) sent: Option<SendMark>,
 }
 
+/// The answers to checks that are decided together.
+pub(crate) struct PendingAnswers {
+    pub(crate) future: StoreFuture<Vec<Answer>>,
+    /// The mark of each check for [`ProtectedStore::remember_all`]. Empty if the store has no refusal cache.
+    pub(crate) sent: SendMarks,
+}
+
+/// The marks of checks that are decided together.
+pub(crate) type SendMarks = SmallVec<[SendMark; 4]>;
+
 impl From<StoreFuture> for PendingAnswer {
     fn from(future: StoreFuture) -> Self {
         Self { future, sent: None }
+    }
+}
+
+impl From<StoreFuture<Vec<Answer>>> for PendingAnswers {
+    fn from(future: StoreFuture<Vec<Answer>>) -> Self {
+        let sent = SendMarks::new();
+        Self { future, sent }
     }
 }
 
@@ -98,6 +116,79 @@ impl ProtectedStore {
         Some(PendingAnswer { future, sent })
     }
 
+    /// Returns the group of a check: see [`Store::atomic_group`].
+    pub(crate) fn atomic_group(&self, check: Check<'_>) -> u64 {
+        self.store.atomic_group(check)
+    }
+
+    /// Returns the remembered refusal of a check, unless the circuit breaker is open.
+    pub(crate) fn remembered(&self, check: Check<'_>) -> Option<Answer> {
+        let cache = self.refusal_cache.as_ref()?;
+        let partition = self.circuit_breaker.partition_of(check.subject);
+        if self.circuit_breaker.is_open_at(partition) {
+            return None;
+        }
+        cache.get(check)
+    }
+
+    /// Asks the store to decide checks of one group together. Fails if the circuit breaker is open for one of
+    /// them.
+    pub(crate) fn check_all(&self, checks: &[Check<'_>]) -> PendingAnswers {
+        let mut operation = Operation::Check;
+        let mut asked = None;
+        for check in checks {
+            // The keys of a group are nearly always in one partition.
+            if asked == Some(self.circuit_breaker.partition_of(check.subject)) {
+                continue;
+            }
+            let (partition, permit) = self.circuit_breaker.permit(check.subject);
+            match permit {
+                Permit::Ask => {}
+                Permit::Probe if Handle::try_current().is_err() => operation = Operation::Probe,
+                Permit::Probe => {
+                    drop(self.probe(*check, partition));
+                    return self.refuse(partition).into();
+                }
+                Permit::Refuse => return self.refuse(partition).into(),
+            }
+            asked.get_or_insert(partition);
+        }
+        let sent = match &self.refusal_cache {
+            None => SendMarks::new(),
+            Some(cache) => {
+                let marks = checks.iter().map(|check| cache.before_send(*check));
+                marks.collect()
+            }
+        };
+        let future = self.store.check_all(checks);
+        PendingAnswers {
+            future: self.protect_check(future, asked.unwrap_or(0), operation),
+            sent,
+        }
+    }
+
+    /// Remembers the answers to checks that were decided together.
+    ///
+    /// If one was refused, the others were not charged, so that the refusals of their keys stay. A refusal is
+    /// remembered for at most `max_age`.
+    pub(crate) fn remember_all(
+        &self,
+        checks: &[Check<'_>],
+        sent: &[SendMark],
+        answers: &[Answer],
+        max_age: Duration,
+    ) {
+        let Some(cache) = &self.refusal_cache else {
+            return;
+        };
+        let all_admitted = answers.iter().all(Answer::is_admitted);
+        for ((check, mark), answer) in checks.iter().zip(sent).zip(answers) {
+            if all_admitted || !answer.is_admitted() {
+                cache.record_for(*check, *mark, answer, max_age);
+            }
+        }
+    }
+
     /// Remembers the answer to a check if it is a refusal. An admission removes the refusals of its key.
     pub(crate) fn remember(&self, check: Check<'_>, sent: SendMark, answer: &Answer) {
         if let Some(cache) = &self.refusal_cache {
@@ -124,12 +215,12 @@ impl ProtectedStore {
     }
 
     /// Applies the deadline to a check, and records its outcome in the circuit breaker.
-    fn protect_check(
+    fn protect_check<T: Send + 'static>(
         &self,
-        future: StoreFuture,
+        future: StoreFuture<T>,
         partition: usize,
         operation: Operation,
-    ) -> StoreFuture {
+    ) -> StoreFuture<T> {
         match future.try_ready() {
             Ok(answer) => {
                 let outcome = answer.as_ref().map(drop);
@@ -222,6 +313,17 @@ impl ProtectedStore {
             .check(check, &mut answer)
             .ok()?;
         Some(answer.into_fallback())
+    }
+
+    /// Decides checks together by the fallback counts. `None` in the same cases as for one check.
+    pub(crate) fn check_all_fallback(&self, checks: &[Check<'_>]) -> Option<Vec<Answer>> {
+        let answers = self.circuit_breaker.fallback()?.check_all(checks).ok()?;
+        Some(answers.into_iter().map(Answer::into_fallback).collect())
+    }
+
+    /// Returns whether both have the same fallback counts.
+    pub(crate) fn has_same_fallback(&self, other: &Self) -> bool {
+        self.circuit_breaker.is_same(&other.circuit_breaker)
     }
 
     /// Returns the fallback counts, if a limiter of the store has ever fallen back.

@@ -233,6 +233,17 @@ impl RefusalCache {
     /// Remembers a refusal. An admission removes the refusals of its key, because the waits of other costs are
     /// now longer than remembered.
     pub(super) fn record(&self, check: Check<'_>, mark: SendMark, answer: &Answer) {
+        self.record_for(check, mark, answer, Duration::MAX);
+    }
+
+    /// Does the same, but remembers a refusal for at most `max_age`.
+    pub(super) fn record_for(
+        &self,
+        check: Check<'_>,
+        mark: SendMark,
+        answer: &Answer,
+        max_age: Duration,
+    ) {
         if !self.remembers(check) {
             return;
         }
@@ -260,7 +271,7 @@ impl RefusalCache {
         if stripe.generation() != mark.generation {
             return;
         }
-        let age = validity(wait).min(micros(settings.max_age));
+        let age = validity(wait).min(micros(settings.max_age.min(max_age)));
         let refusal = CachedRefusal {
             quotas: check.quotas().clone(),
             cost: check.cost(),

@@ -93,6 +93,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns an answer to each check, in their order. If one check is refused, the answers to the others
     /// still say whether each would be admitted, with the units used before.
     ///
+    /// If [`atomic_group`](Self::atomic_group) divides the keys of the store, limiters pass checks of one group.
+    ///
     /// Each check must have another limiter or another key. Otherwise a store may fail with an [`Error`] of
     /// kind [`ErrorKind::Misconfigured`].
     ///
@@ -107,6 +109,19 @@ pub trait Store: Send + Sync + 'static {
             }
             _ => unsupported("this store cannot decide several checks together"),
         }
+    }
+
+    /// Returns the group of a check: [`check_all`](Self::check_all) decides checks of the same group in one atomic
+    /// step.
+    ///
+    /// For a store whose keys are divided among servers, such as a cluster. Limiters call `check_all` once for
+    /// each group of a check of several keys, in turn. If a later group refuses, they refund what the earlier
+    /// groups charged.
+    ///
+    /// The default implementation returns 0 for each check: all of them are in one group.
+    fn atomic_group(&self, check: Check<'_>) -> u64 {
+        let _ = check;
+        0
     }
 
     /// Removes all units that count against a key, under the quotas of the request.
@@ -191,6 +206,10 @@ macro_rules! impl_store_for_pointer {
 
             fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
                 (**self).check_all(checks)
+            }
+
+            fn atomic_group(&self, check: Check<'_>) -> u64 {
+                (**self).atomic_group(check)
             }
 
             fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {

@@ -9,7 +9,7 @@ use super::events::Events;
 use super::metrics::CheckCounts;
 use super::outcome_label::OutcomeLabel;
 
-use crate::decision::{Decision, DecisionView, Source};
+use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 
 /// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
@@ -51,6 +51,12 @@ impl Telemetry {
         } else {
             self.record_refusal(outcome, decision);
         }
+    }
+
+    /// Records an admission at one level of a check with several.
+    pub(crate) fn record_admitted_level(&self, level: LevelDecision<'_>) {
+        self.counts.count(OutcomeLabel::Admitted, level.source());
+        self.events.log_admitted_level(&self.limiter, level);
     }
 
     fn record_refusal(&self, outcome: OutcomeLabel, decision: &DecisionView) {

@@ -8,11 +8,13 @@ use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tracing::field::{DisplayValue, display};
 use tracing::{Level, debug, enabled, info};
 
 use super::outcome_label::OutcomeLabel;
 use crate::clock::Clock;
-use crate::decision::DecisionView;
+use crate::decision::{DecisionView, LevelDecision};
+use crate::key::Key;
 
 /// The most refusals per second and limiter that are logged at level info; the others are logged at debug.
 /// This shows which keys are refused and why, and a client cannot fill a disk.
@@ -68,6 +70,22 @@ impl Events {
             limit = decision.limit(),
             remaining = decision.remaining(),
             key_alias = alias(decision),
+            "check admitted"
+        );
+    }
+
+    /// Logs an admission at one level of a check with several.
+    pub(super) fn log_admitted_level(&self, limiter: &str, level: LevelDecision<'_>) {
+        let limits = level.quotas().map(|quota| quota.limit());
+        debug!(
+            target: "tollgate::check",
+            limiter,
+            outcome = OutcomeLabel::Admitted.text(),
+            source = level.source().text(),
+            cost = level.cost(),
+            limit = limits.min().unwrap_or(u32::MAX),
+            remaining = level.remaining(),
+            key_alias = level.key().map(key_alias),
             "check admitted"
         );
     }
@@ -158,10 +176,15 @@ fn seconds(wait: Option<Duration>) -> Option<f64> {
     wait.map(|wait| wait.as_secs_f64())
 }
 
-fn alias(decision: &DecisionView) -> Option<tracing::field::DisplayValue<String>> {
-    let charged = decision.charged_key()?;
-    let alias = charged.key.fingerprint().alias();
-    Some(tracing::field::display(format!("{alias:016x}")))
+fn alias(decision: &DecisionView) -> Option<DisplayValue<String>> {
+    decision
+        .charged_key()
+        .map(|charged| key_alias(&charged.key))
+}
+
+fn key_alias(key: &Key) -> DisplayValue<String> {
+    let alias = key.fingerprint().alias();
+    display(format!("{alias:016x}"))
 }
 
 #[cfg(test)]

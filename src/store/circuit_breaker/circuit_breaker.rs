@@ -219,6 +219,11 @@ impl CircuitBreaker {
         })
     }
 
+    /// Returns whether both are clones of one circuit breaker.
+    pub(in crate::store) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Returns the fallback counts, and creates them on first use.
     pub(in crate::store) fn fallback(&self) -> Option<&MemoryCounts> {
         let Settings {

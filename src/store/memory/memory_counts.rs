@@ -84,7 +84,7 @@ impl MemoryCounts {
     /// # Errors
     ///
     /// An error of kind [`ErrorKind::Full`] if there is no room for a new key.
-    pub(super) fn check_all(&self, checks: &[Check<'_>]) -> Result<Vec<Answer>, Error> {
+    pub(in crate::store) fn check_all(&self, checks: &[Check<'_>]) -> Result<Vec<Answer>, Error> {
         let names = checks.iter().map(|check| check.subject.fingerprint());
         let (mut shards, now) = self.keys.lock_all(names, &self.clock);
         let answers: Vec<_> = checks

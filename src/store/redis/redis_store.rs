@@ -440,6 +440,18 @@ impl Store for RedisStore {
         self.send(self.shared.client.decide_all(checks))
     }
 
+    /// Returns the slot in a cluster, and 0 on a single server.
+    fn atomic_group(&self, check: Check<'_>) -> u64 {
+        let Shared {
+            client, topology, ..
+        } = &*self.shared;
+        if topology.is_cluster() {
+            client.names.slot(check.subject).into()
+        } else {
+            0
+        }
+    }
+
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         self.send(self.shared.client.reset(reset))
     }

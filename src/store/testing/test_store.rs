@@ -30,6 +30,8 @@ use crate::store::store::Store;
 /// | never answer | [`hang_next`](Self::hang_next) | [`hang_all`](Self::hang_all) |
 /// | count | | [`recover`](Self::recover) |
 ///
+/// Several checks that are [decided together](Store::check_all) get one behaviour, as one check does.
+///
 /// [`take_checks`](Self::take_checks) returns the checks that the store has received. Deadline, circuit
 /// breaker and fallback work as with a remote store, so the service behaves as it does while Redis is
 /// unreachable. Clones are the same store.
@@ -229,14 +231,14 @@ impl TestStore {
 }
 
 impl Script {
-    /// Records a check, and returns the behaviour for it.
-    fn next_behaviour(&mut self, check: Check<'_>) -> Behaviour {
-        self.checks.push(Checked {
+    /// Records checks that are decided together, and returns the behaviour for them.
+    fn next_behaviour(&mut self, checks: &[Check<'_>]) -> Behaviour {
+        self.checks.extend(checks.iter().map(|check| Checked {
             limiter: check.limiter().clone(),
             key: check.key().clone(),
             cost: check.cost(),
             quotas: check.quotas().clone(),
-        });
+        }));
         while self.next.front().is_some_and(|(left, _)| *left == 0) {
             self.next.pop_front();
         }
@@ -244,7 +246,8 @@ impl Script {
             return self.lasting;
         };
         // A check of cost 0 is not refused, so it does not use up a refusal.
-        if check.cost() > 0 || !matches!(behaviour, Behaviour::Refuse(_)) {
+        if checks.iter().any(|check| check.cost() > 0) || !matches!(behaviour, Behaviour::Refuse(_))
+        {
             *left -= 1;
         }
         *behaviour
@@ -283,10 +286,26 @@ impl Store for TestStore {
     }
 
     fn check(&self, check: Check<'_>) -> StoreFuture {
-        let behaviour = self.script().next_behaviour(check);
+        let behaviour = self.script().next_behaviour(&[check]);
         match behaviour {
             Behaviour::Count => self.counts.check(check),
             Behaviour::Refuse(retry_after) => StoreFuture::ready(Ok(refusal(check, retry_after))),
+            Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
+            Behaviour::Hang => StoreFuture::boxed(pending()),
+        }
+    }
+
+    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        if checks.is_empty() {
+            return StoreFuture::ready(Ok(Vec::new()));
+        }
+        let behaviour = self.script().next_behaviour(checks);
+        match behaviour {
+            Behaviour::Count => self.counts.check_all(checks),
+            Behaviour::Refuse(retry_after) => {
+                let refusals = checks.iter().map(|check| refusal(*check, retry_after));
+                StoreFuture::ready(Ok(refusals.collect()))
+            }
             Behaviour::Fail(kind) => StoreFuture::ready(Err(failure(kind))),
             Behaviour::Hang => StoreFuture::boxed(pending()),
         }

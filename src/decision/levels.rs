@@ -1,0 +1,436 @@
+//! The levels of a decision: one for each key of the check.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::answer::{Answer, QuotaAnswer, Source, StoreId};
+use crate::key::{Fingerprint, Key};
+use crate::quota::{Quota, Quotas};
+
+/// The data of one level.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LevelData {
+    /// The name of the limiter. Replaced only if it differs: all threads would contend for its reference count.
+    pub(super) name: Arc<str>,
+    pub(super) charged: Option<ChargedKey>,
+    /// Copies of the quotas: all threads would contend for the reference count of a shared list.
+    pub(super) quotas: SmallVec<[Quota; 2]>,
+    /// Empty if the level has quotas and was not asked.
+    pub(super) answer: Answer,
+    pub(super) cost: u32,
+}
+
+/// The key that a decision charged, and the limiter that charged it.
+#[derive(Clone, Debug)]
+pub(crate) struct ChargedKey {
+    pub(crate) limiter: LimiterId,
+    pub(crate) key: Key,
+}
+
+/// Identifies a limiter by its name and its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimiterId {
+    /// A fingerprint, because all threads would contend for the reference count of the name.
+    pub(crate) name: Fingerprint,
+    pub(crate) store: StoreId,
+}
+
+/// The name and the identity of a limiter, for the level of a decision.
+#[derive(Clone, Copy)]
+pub(crate) struct LevelName<'a> {
+    pub(crate) name: &'a Arc<str>,
+    pub(crate) id: LimiterId,
+}
+
+impl LevelData {
+    /// Overwrites an earlier level, with an empty answer. Returns the stored key, and the answer for the store
+    /// to write to.
+    #[inline]
+    pub(super) fn start(
+        &mut self,
+        quotas: &Quotas,
+        cost: u32,
+        limiter: LevelName<'_>,
+        key: impl Into<Key>,
+    ) -> (&Key, &mut Answer) {
+        self.start_without_key(quotas, cost);
+        if !Arc::ptr_eq(&self.name, limiter.name) {
+            self.name = Arc::clone(limiter.name);
+        }
+        let key = key.into();
+        let limiter = limiter.id;
+        let charged = self.charged.insert(ChargedKey { limiter, key });
+        (&charged.key, &mut self.answer)
+    }
+
+    /// Overwrites an earlier level, with an empty answer and without a key.
+    #[inline]
+    pub(super) fn start_without_key(&mut self, quotas: &Quotas, cost: u32) {
+        // Most likely, the earlier decision was made by the same limiter and has the same quotas.
+        if !quotas.equals(&self.quotas) {
+            self.quotas = quotas.iter().cloned().collect();
+        }
+        self.cost = cost;
+        self.charged = None;
+        self.answer.clear(0, Source::None);
+    }
+
+    /// Returns a quota with its answer.
+    #[inline]
+    pub(super) fn quota_at(&self, index: usize) -> Option<QuotaDecision<'_>> {
+        Some(QuotaDecision {
+            quota: self.quotas.get(index)?,
+            answer: self.answer.quotas().get(index)?,
+            level: self,
+        })
+    }
+
+    /// Returns the quotas with their answers: none if the level was not asked.
+    #[inline]
+    pub(super) fn asked_quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
+        let quotas = self.quotas.iter().zip(self.answer.quotas());
+        quotas.map(|(quota, answer)| QuotaDecision {
+            quota,
+            answer,
+            level: self,
+        })
+    }
+
+    /// Returns the units that every quota would admit now. `None` if there are no quotas, or if the level was
+    /// not asked.
+    #[inline]
+    pub(super) fn remaining(&self) -> Option<u32> {
+        self.asked_quotas().map(|quota| quota.remaining()).min()
+    }
+
+    /// Returns whether an admission is charged somewhere.
+    #[inline]
+    pub(super) fn is_counted(&self) -> bool {
+        self.answer.source() != Source::None
+    }
+
+    pub(super) fn key(&self) -> Option<&Key> {
+        self.charged.as_ref().map(|charged| &charged.key)
+    }
+}
+
+/// Iterates over the levels of a decision.
+#[derive(Clone)]
+pub(super) struct Levels<'a> {
+    first: Option<&'a LevelData>,
+    others: std::slice::Iter<'a, LevelData>,
+}
+
+impl<'a> Levels<'a> {
+    #[inline]
+    pub(super) fn new(first: &'a LevelData, others: &'a [LevelData]) -> Self {
+        Self {
+            first: Some(first),
+            others: others.iter(),
+        }
+    }
+}
+
+impl<'a> Iterator for Levels<'a> {
+    type Item = &'a LevelData;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a LevelData> {
+        self.first.take().or_else(|| self.others.next())
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let len = usize::from(self.first.is_some()) + self.others.len();
+        (len, Some(len))
+    }
+}
+
+impl ExactSizeIterator for Levels<'_> {}
+
+/// Iterates over the quotas of all levels that were asked.
+pub(super) struct QuotaDecisions<'a> {
+    level: Option<&'a LevelData>,
+    /// The index of the next quota in its level.
+    next: usize,
+    others: Levels<'a>,
+}
+
+impl<'a> QuotaDecisions<'a> {
+    #[inline]
+    pub(super) fn new(mut levels: Levels<'a>) -> Self {
+        Self {
+            level: levels.next(),
+            next: 0,
+            others: levels,
+        }
+    }
+}
+
+impl<'a> Iterator for QuotaDecisions<'a> {
+    type Item = QuotaDecision<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<QuotaDecision<'a>> {
+        loop {
+            if let Some(quota) = self.level?.quota_at(self.next) {
+                self.next += 1;
+                return Some(quota);
+            }
+            self.level = self.others.next();
+            self.next = 0;
+        }
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let current = self.level.map_or(0, |level| level.asked_quotas().len());
+        let others = self.others.clone().map(|level| level.asked_quotas().len());
+        let len = current.saturating_sub(self.next) + others.sum::<usize>();
+        (len, Some(len))
+    }
+}
+
+impl ExactSizeIterator for QuotaDecisions<'_> {}
+
+/// The part of a [`Decision`](crate::Decision) that concerns one of its keys.
+///
+/// A check of [several keys](crate::RateLimiter::check_all) has one level for each: a limiter, a key, a cost
+/// and quotas. [`DecisionView::levels`](crate::DecisionView::levels) returns them in the order of the check.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{MemoryStore, Quota, RateLimiter};
+///
+/// let store = MemoryStore::new();
+/// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
+/// let tenant = RateLimiter::new(store, Quota::per_minute(1)).name("tenant");
+///
+/// let first = RateLimiter::check_all([user.on("ada"), tenant.on("acme")]).await?;
+/// assert!(first.is_allowed());
+///
+/// // The tenant refuses. The user is not charged.
+/// let second = RateLimiter::check_all([user.on("bob"), tenant.on("acme")]).await?;
+/// let refusing: Vec<_> = second.levels().filter(|level| !level.is_allowed()).collect();
+/// assert_eq!(refusing.len(), 1);
+/// assert_eq!(refusing[0].limiter(), "tenant");
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Copy)]
+pub struct LevelDecision<'a> {
+    pub(super) level: &'a LevelData,
+    /// Whether all levels admit the check.
+    pub(super) allowed: bool,
+}
+
+impl<'a> LevelDecision<'a> {
+    /// Returns the name of the limiter.
+    #[must_use]
+    pub fn limiter(&self) -> &'a str {
+        &self.level.name
+    }
+
+    /// Returns the key, as it is stored.
+    #[must_use]
+    pub fn key(&self) -> Option<&'a Key> {
+        self.level.key()
+    }
+
+    /// Returns the cost that was checked at this level, in units.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.level.cost
+    }
+
+    /// Returns whether this level was asked.
+    ///
+    /// If not, another level refused first. Then [`quotas`](Self::quotas) is empty, because the waits and the
+    /// counts of this level are unknown.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.level.quotas.is_empty() || !self.level.answer.quotas().is_empty()
+    }
+
+    /// Returns whether this level admits its cost. A check is charged only if all levels admit it.
+    ///
+    /// False for a level that was [not asked](Self::is_asked).
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.is_asked() && self.level.answer.is_admitted()
+    }
+
+    /// Returns the source of the answer: the store, the fallback, or a cache of this process.
+    /// [`Source::None`] if the level was not asked, not counted, or has no quotas.
+    #[must_use]
+    pub fn source(&self) -> Source {
+        self.level.answer.source()
+    }
+
+    /// Returns the units that this level would admit now. `u32::MAX` without quotas, and for a level that was
+    /// [not asked](Self::is_asked).
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.level.remaining().unwrap_or(u32::MAX)
+    }
+
+    /// Returns the decision of each quota of this level, in the order in which the quotas were listed. Empty
+    /// for a level that was [not asked](Self::is_asked).
+    #[must_use]
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> {
+        self.level.asked_quotas()
+    }
+
+    /// Returns the quotas of this level, even if it was not asked.
+    pub(crate) fn quota_list(&self) -> &'a [Quota] {
+        &self.level.quotas
+    }
+
+    pub(crate) fn answer(&self) -> &'a Answer {
+        &self.level.answer
+    }
+
+    /// Returns the limiter and the key.
+    pub(crate) fn charged_key(&self) -> Option<&'a ChargedKey> {
+        self.level.charged.as_ref()
+    }
+
+    /// Returns whether units were charged, even if they have been refunded since.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.allowed && self.cost() > 0 && self.level.is_counted()
+    }
+
+    /// Returns whether both levels charged the same stored count.
+    pub(crate) fn charges_same_count(&self, other: LevelDecision<'_>) -> bool {
+        let (Some(one), Some(two)) = (self.charged_key(), other.charged_key()) else {
+            return false;
+        };
+        let is_shared =
+            |quota: &Quota| (other.quota_list().iter()).any(|other| quota.counts_as(other));
+        self.is_charged()
+            && other.is_charged()
+            && (one.limiter, &one.key) == (two.limiter, &two.key)
+            && self.quota_list().iter().any(is_shared)
+    }
+}
+
+/// Leaves out the key, which may identify a person.
+impl fmt::Debug for LevelDecision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LevelDecision")
+            .field("limiter", &self.level.name)
+            .field("quotas", &self.level.quotas)
+            .field("answer", &self.level.answer)
+            .field("cost", &self.level.cost)
+            .finish()
+    }
+}
+
+/// The part of a [`Decision`](crate::Decision) that concerns one quota.
+///
+/// [`Decision::quotas`](crate::Decision::quotas) and [`DecisionView::quotas`](crate::DecisionView::quotas) return one for each quota of the check.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{MemoryStore, Quota, RateLimiter};
+///
+/// let quotas = [Quota::per_second(2).named("burst"), Quota::per_day(1_000).named("daily")];
+/// let limiter = RateLimiter::new(MemoryStore::new(), quotas);
+/// let decision = limiter.check("ada").await?;
+///
+/// let left = decision.quotas().map(|quota| (quota.quota().name(), quota.remaining()));
+/// assert!(left.eq([(Some("burst"), 1), (Some("daily"), 999)]));
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Copy)]
+pub struct QuotaDecision<'a> {
+    pub(super) quota: &'a Quota,
+    pub(super) answer: &'a QuotaAnswer,
+    pub(super) level: &'a LevelData,
+}
+
+impl<'a> QuotaDecision<'a> {
+    /// Returns the quota.
+    #[must_use]
+    pub fn quota(&self) -> &'a Quota {
+        self.quota
+    }
+
+    /// Returns the name of the limiter that the quota belongs to.
+    #[must_use]
+    pub fn limiter(&self) -> &'a str {
+        &self.level.name
+    }
+
+    /// Returns the key that the quota counts, as it is stored.
+    #[must_use]
+    pub fn key(&self) -> Option<&'a Key> {
+        self.level.key()
+    }
+
+    /// Returns the cost that was checked against this quota, in units.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        self.level.cost
+    }
+
+    /// Returns whether this quota admits the check. A check is charged only if all quotas admit it.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.answer.is_admitted()
+    }
+
+    /// Returns the limit of this quota.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.quota.limit()
+    }
+
+    /// Returns the units that count against this quota now: see [`DecisionView::used`](crate::DecisionView::used).
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.answer.used()
+    }
+
+    /// Returns the units that this quota would admit now.
+    #[must_use]
+    pub fn remaining(&self) -> u32 {
+        self.limit().saturating_sub(self.used())
+    }
+
+    /// Returns the time until this quota has more units left: see [`DecisionView::reset_after`](crate::DecisionView::reset_after).
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        self.answer.reset_after()
+    }
+
+    /// Returns the wait until this quota admits the check: see [`DecisionView::retry_after`](crate::DecisionView::retry_after).
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.answer.retry_after()
+    }
+}
+
+/// Leaves out the key, which may identify a person.
+impl fmt::Debug for QuotaDecision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            quota,
+            answer,
+            level,
+        } = self;
+        f.debug_struct("QuotaDecision")
+            .field("limiter", &level.name)
+            .field("quota", quota)
+            .field("answer", answer)
+            .finish()
+    }
+}
