@@ -177,6 +177,14 @@ impl Error {
             .with_source(ConfigError::levels(one, other, problem))
     }
 
+    /// Returns whether the limits of a check cannot be checked together, whatever the store does.
+    pub(crate) fn is_levels_error(&self) -> bool {
+        let source = self.source();
+        let config = source.and_then(|source| source.downcast_ref::<ConfigError>());
+        self.kind() == ErrorKind::Misconfigured
+            && config.is_some_and(|config| config.kind() == ConfigErrorKind::Levels)
+    }
+
     pub(crate) fn cost_exceeds_limit(cost: u32, limit: u32) -> Self {
         Self::new(
             ErrorKind::CostExceedsLimit,

@@ -122,7 +122,7 @@ pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
 pub use limiter::{Admin, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
-    Headers, IetfDraft, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
+    Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
     Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, Plan, Promise, Quota, Quotas};

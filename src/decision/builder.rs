@@ -1,10 +1,8 @@
 //! Builds a decision from the store's answer, in pooled memory.
 
-use std::cmp::Reverse;
-
-use super::answer::{Answer, QuotaAnswer, Source};
+use super::answer::{Answer, QuotaAnswer};
 use super::decision::{Decision, DecisionData, DecisionView};
-use super::levels::{LevelData, LevelName, Levels};
+use super::levels::{LevelData, LevelName, Levels, reported_index};
 use super::pool::Pooled;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
@@ -113,26 +111,6 @@ impl DecisionBuilder {
     pub(crate) fn finish(self) -> Decision {
         Decision::holding(DecisionView::new(self.0))
     }
-}
-
-/// Returns the indices of the reported level and of its reported quota: see [`DecisionView`].
-fn reported_index(levels: Levels<'_>) -> (usize, usize) {
-    let quotas = levels.enumerate().flat_map(|(index, level)| {
-        let quotas = level.asked_quotas().enumerate();
-        quotas.map(move |(quota_index, quota)| ((index, quota_index), quota))
-    });
-    quotas
-        .min_by_key(|(_, quota)| {
-            let wait = Reverse(quota.answer.wait());
-            let is_uncounted = quota.level.answer.source() == Source::None;
-            (
-                wait,
-                is_uncounted,
-                quota.remaining(),
-                Reverse(quota.reset_after()),
-            )
-        })
-        .map_or((0, 0), |(index, _)| index)
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ use arrayvec::ArrayVec;
 #[cfg(test)]
 use super::answer::Answer;
 use super::answer::Source;
-use super::levels::{ChargedKey, LevelData, LevelDecision, Levels, QuotaDecision, QuotaDecisions};
+use super::levels::{
+    ChargedKey, LevelData, LevelDecision, Levels, QuotaDecision, QuotaDecisions, reported_index,
+};
 use super::pool::{Pooled, Reuse, Spares};
 use crate::quota::Quota;
 
@@ -422,12 +424,24 @@ impl DecisionView {
         })
     }
 
+    /// Returns a view that reports the quotas of one level: its numbers and its cost are those of that level.
+    pub(crate) fn of_level(&self, index: usize) -> Self {
+        let mut view = self.clone();
+        if !self.0.others.is_empty() {
+            let data = view.0.make_mut();
+            (_, data.reported) = reported_index(data.levels().skip(index).take(1));
+            data.reported_level = index;
+        }
+        view
+    }
+
     /// Returns the limiter and the key of the reported level.
     pub(crate) fn charged_key(&self) -> Option<&ChargedKey> {
         self.0.reported_level().charged.as_ref()
     }
 
     /// Returns the quotas of the first level.
+    #[cfg(test)]
     pub(crate) fn quota_list(&self) -> &[Quota] {
         &self.0.first.quotas
     }

@@ -1,5 +1,6 @@
 //! The levels of a decision: one for each key of the check.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,6 +197,26 @@ impl<'a> Iterator for QuotaDecisions<'a> {
 
 impl ExactSizeIterator for QuotaDecisions<'_> {}
 
+/// Returns the indices of the reported level and of its reported quota: see [`DecisionView`](crate::DecisionView).
+pub(super) fn reported_index<'a>(levels: impl Iterator<Item = &'a LevelData>) -> (usize, usize) {
+    let quotas = levels.enumerate().flat_map(|(index, level)| {
+        let quotas = level.asked_quotas().enumerate();
+        quotas.map(move |(quota_index, quota)| ((index, quota_index), quota))
+    });
+    quotas
+        .min_by_key(|(_, quota)| {
+            let wait = Reverse(quota.answer.wait());
+            let is_uncounted = quota.level.answer.source() == Source::None;
+            (
+                wait,
+                is_uncounted,
+                quota.remaining(),
+                Reverse(quota.reset_after()),
+            )
+        })
+        .map_or((0, 0), |(index, _)| index)
+}
+
 /// The part of a [`Decision`](crate::Decision) that concerns one of its keys.
 ///
 /// A check of [several keys](crate::RateLimiter::check_all) has one level for each: a limiter, a key, a cost
@@ -282,7 +303,7 @@ impl<'a> LevelDecision<'a> {
     /// Returns the decision of each quota of this level, in the order in which the quotas were listed. Empty
     /// for a level that was [not asked](Self::is_asked).
     #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> {
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> + use<'a> {
         self.level.asked_quotas()
     }
 

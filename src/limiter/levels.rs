@@ -90,7 +90,6 @@ impl<'a> LevelCheck<'a> {
 
     /// Marks the level as one whose quotas were not found. It follows its failure policy with the limiter's own
     /// quotas.
-    #[expect(dead_code, reason = "for layers of several levels")]
     pub(crate) fn without_quotas(self, error: Error) -> Self {
         Self {
             quotas: None,
@@ -358,7 +357,6 @@ fn start_within_limits(levels: LevelChecks<'_>) -> LevelsProgress {
 /// Starts a check of several keys. Answers at once if the store does.
 ///
 /// It sends a cost above a limit to the store, so that the refusal has the current numbers.
-#[expect(dead_code, reason = "for layers of several levels")]
 pub(crate) fn start_levels<'a>(levels: impl IntoIterator<Item = LevelCheck<'a>>) -> LevelsProgress {
     let levels: LevelChecks<'a> = levels.into_iter().collect();
     match verify(&levels) {
@@ -478,7 +476,10 @@ impl<L: Borrow<RateLimiter>> Level<L> {
     }
 
     fn quotas(&self) -> &Quotas {
-        self.quotas.as_ref().unwrap_or(&self.limiter().quotas)
+        match &self.quotas {
+            Some(quotas) => quotas,
+            None => &self.limiter().quotas,
+        }
     }
 
     fn subject(&self) -> Subject<'_> {

@@ -149,6 +149,11 @@ impl RateLimiter {
         &self.quotas
     }
 
+    /// Returns the failure policy. `None` if the caller gets the error.
+    pub(crate) fn policy(&self) -> Option<FailurePolicy> {
+        self.on_failure.as_ref().map(|handler| handler.policy)
+    }
+
     pub(crate) fn has_policy(&self) -> bool {
         self.on_failure.is_some()
     }

@@ -14,4 +14,5 @@ pub use admin::{Admin, KeyStatus};
 pub(crate) use check::{CheckProgress, PendingCheck, backoff_after};
 pub use failure_policy::FailurePolicy;
 pub use levels::LevelCheck;
+pub(crate) use levels::{LevelsError, LevelsProgress, PendingLevels, record_levels, start_levels};
 pub use limiter::RateLimiter;

@@ -171,8 +171,24 @@ impl RateLimiter {
         index: usize,
         used: u32,
     ) -> Result<(), Error> {
-        let held = decision.take_all(index);
-        let Some((held, level)) = held.zip(level_at(decision, index)) else {
+        match decision.take_all(index) {
+            None => Ok(()),
+            Some(held) => {
+                let decision = decision.view();
+                self.settle_taken(decision, index, held, used).await
+            }
+        }
+    }
+
+    /// Settles one level, of which `held` units were taken from the decision.
+    pub(crate) async fn settle_taken(
+        &self,
+        decision: &DecisionView,
+        index: usize,
+        held: u32,
+        used: u32,
+    ) -> Result<(), Error> {
+        let Some(level) = decision.levels().nth(index) else {
             return Ok(());
         };
         if used <= held {

@@ -9,10 +9,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::config::LayerConfig;
 use super::level::{Level, LevelRequest};
-use super::outcome::{Outcome, leave_out};
+use super::outcome::{Outcome, is_refused_for_free, leave_out};
 use super::plan_lookup::PlanFuture;
 use super::wait::backoff;
-use crate::decision::{Decision, DecisionView, Source};
+use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, polled_after_completion};
 use crate::key::Key;
 use crate::limiter::{LevelsError, LevelsProgress, PendingLevels, start_levels};
@@ -207,28 +207,21 @@ impl LevelsCheck {
             return None;
         }
         let indices = self.levels.iter().map(|level| level.index);
-        Some(Outcome::levels_checked(config, indices, result))
+        let indices: SmallVec<[usize; 8]> = indices.collect();
+        Some(Outcome::levels_checked(config, &indices, result))
     }
 
-    /// Removes the levels that refuse a cost of 0, if no other level refuses. Returns whether levels are left
-    /// to check.
+    /// Removes the levels that refuse a cost of 0. Returns whether the other levels have to be checked again.
     ///
-    /// A cost of 0 passes even a limit that was lowered below the used units. But the store has refused, so it
+    /// A cost of 0 passes even a limit that was lowered below the used units. But as the store has refused, it
     /// has not charged the other levels.
     fn leave_out_free(&mut self, config: &LayerConfig, decision: &DecisionView) -> bool {
         if decision.is_allowed() {
             return false;
         }
-        let refusing = decision.levels().enumerate().filter(|(_, level)| {
-            level.is_asked() && !level.is_allowed()
-        });
-        let mut free: SmallVec<[usize; 4]> = SmallVec::new();
-        for (checked, level) in refusing {
-            if level.cost() > 0 || level.source() == Source::Block {
-                return false;
-            }
-            free.push(checked);
-        }
+        let levels = decision.levels().enumerate();
+        let free = levels.filter(|(_, level)| is_refused_for_free(*level));
+        let free: SmallVec<[usize; 4]> = free.map(|(checked, _)| checked).collect();
         if free.is_empty() || free.len() == self.levels.len() {
             return false;
         }

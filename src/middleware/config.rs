@@ -55,7 +55,7 @@ impl LayerConfig {
         let headers = Headers::default();
         let first = Level::new(limiter, peer_ip());
         Self {
-            templates: Arc::new(Templates::new(&headers, std::iter::once(&first.limiter))),
+            templates: Arc::new(Templates::new(&headers, [&first.limiter])),
             first,
             others: Vec::new(),
             skip: None,

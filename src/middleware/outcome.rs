@@ -6,7 +6,7 @@ use super::config::LayerConfig;
 use super::level::{Level, MissingKey};
 use super::rejection::{Rejection, RejectionReason};
 use super::settlement::LeftOut;
-use crate::decision::{Decision, DecisionView, Source};
+use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
 use crate::limiter::{LevelsError, RateLimiter, record_levels};
@@ -83,20 +83,18 @@ impl Outcome {
     /// Returns the outcome of a request that several levels have checked. `indices` are those of the levels.
     pub(super) fn levels_checked(
         config: &LayerConfig,
-        indices: impl Iterator<Item = usize> + Clone,
+        indices: &[usize],
         result: Result<Decision, LevelsError>,
     ) -> Self {
-        let levels: SmallVec<[&Level; 4]> = indices
-            .clone()
-            .filter_map(|index| config.level(index))
-            .collect();
+        let levels = indices.iter().filter_map(|index| config.level(*index));
+        let levels: SmallVec<[&Level; 4]> = levels.collect();
         match result {
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 let limiters: SmallVec<[&RateLimiter; 4]> =
                     levels.iter().map(|level| &level.limiter).collect();
                 record_levels(&limiters, OutcomeLabel::Admitted, decision.view());
                 let all = config.levels().enumerate().map(|(index, _)| index);
-                let left_out = all.filter(|index| !indices.clone().any(|asked| asked == *index));
+                let left_out = all.filter(|index| !indices.contains(index));
                 Self::admitted(decision, LeftOut::new(left_out))
             }
             Ok(decision) => {
@@ -105,7 +103,9 @@ impl Outcome {
                 Self::reject(config, refusing.unwrap_or(&&config.first), reason)
             }
             Err(LevelsError { error, failed }) => {
-                let failed = failed.iter().filter_map(|index| levels.get(*index).copied());
+                let failed = failed
+                    .iter()
+                    .filter_map(|index| levels.get(*index).copied());
                 Self::fail(config, failed, error)
             }
         }
@@ -158,9 +158,16 @@ pub(super) fn leave_out(level: &Level) {
     level.limiter.telemetry.record_exempt();
 }
 
-/// Returns whether a request costs nothing and its key is not blocked.
+/// Returns whether a request costs nothing at any level, and no key of it is blocked.
 fn is_free(decision: &DecisionView) -> bool {
-    decision.cost() == 0 && decision.source() != Source::Block
+    let mut levels = decision.levels();
+    levels.all(is_refused_for_free)
+}
+
+/// Returns whether a level refuses a cost of 0, and its key is not blocked.
+pub(super) fn is_refused_for_free(level: LevelDecision<'_>) -> bool {
+    let is_refused = level.is_asked() && !level.is_allowed();
+    is_refused && level.cost() == 0 && level.source() != Source::Block
 }
 
 fn record_rejection(config: &LayerConfig, level: &Level, reason: &RejectionReason) {

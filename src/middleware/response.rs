@@ -168,7 +168,7 @@ fn actual_costs<B: Body>(
     } else {
         body.size_hint()
     };
-    let costs = response_costs(config, left_out, decision, &parts, &size);
+    let costs = response_costs(config, left_out, decision, &parts, size);
     (Response::from_parts(parts, body), costs)
 }
 

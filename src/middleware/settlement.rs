@@ -108,16 +108,16 @@ pub(super) fn response_costs(
     left_out: &LeftOut,
     decision: &DecisionView,
     parts: &response::Parts,
-    size: &SizeHint,
+    size: SizeHint,
 ) -> ActualCosts {
     let mut shared = None;
     let levels = left_out.checked(config).enumerate();
     let costs = levels.map(|(checked, (index, level))| {
         let own_settle = level.settle.as_deref().filter(|_| index > 0);
         match (own_settle, &config.first.settle) {
-            (Some(settle), _) => Some(settle(&decision.of_level(checked), parts, size.clone())),
+            (Some(settle), _) => Some(settle(&decision.of_level(checked), parts, size)),
             (None, Some(settle)) if shares_cost(index, level) => {
-                let cost = || settle(&decision.of_level(checked), parts, size.clone());
+                let cost = || settle(&decision.of_level(checked), parts, size);
                 Some(*shared.get_or_insert_with(cost))
             }
             (None, _) => None,

@@ -42,24 +42,24 @@ impl Hash for PolicyList {
 impl Hash for PolicyListOf<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let levels = self.0.levels();
-        hash_levels(levels.map(|level| (level.limiter(), level.quota_list())), state);
+        hash_levels(
+            levels.map(|level| (level.limiter(), level.quota_list())),
+            state,
+        );
     }
 }
 
-fn hash_levels<'a>(
-    levels: impl Iterator<Item = (&'a str, &'a [Quota])>,
-    state: &mut impl Hasher,
-) {
+fn hash_levels<'a>(levels: impl Iterator<Item = (&'a str, &'a [Quota])>, state: &mut impl Hasher) {
     for level in levels {
         level.hash(state);
     }
 }
 
 impl Equivalent<PolicyList> for PolicyListOf<'_> {
-    fn equivalent(&self, list: &PolicyList) -> bool {
+    fn equivalent(&self, key: &PolicyList) -> bool {
         let levels = self.0.levels();
-        levels.len() == list.0.len()
-            && levels.zip(&list.0).all(|(level, listed)| {
+        levels.len() == key.0.len()
+            && levels.zip(&key.0).all(|(level, listed)| {
                 *level.limiter() == *listed.limiter && *level.quota_list() == *listed.quotas
             })
     }

@@ -18,7 +18,10 @@ pub(in crate::middleware) struct ListedLimit<'a> {
 }
 
 impl<'a> ListedLimit<'a> {
-    pub(super) fn new(limiter: &'a str, quotas: impl IntoIterator<Item = &'a Quota>) -> Self {
+    pub(in crate::middleware) fn new(
+        limiter: &'a str,
+        quotas: impl IntoIterator<Item = &'a Quota>,
+    ) -> Self {
         let quotas = quotas.into_iter().collect();
         Self { limiter, quotas }
     }

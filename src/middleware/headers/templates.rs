@@ -55,29 +55,33 @@ impl Templates {
     /// Prepares the headers of a layer with these limiters.
     pub(in crate::middleware) fn new<'a>(
         headers: &Headers,
-        limiters: impl Iterator<Item = &'a RateLimiter> + Clone,
+        limiters: impl IntoIterator<Item = &'a RateLimiter>,
     ) -> Self {
-        let limits = limiters.map(|limiter| (&*limiter.name, limiter.quotas()));
+        let limits = limiters
+            .into_iter()
+            .map(|limiter| (&*limiter.name, limiter.quotas()));
         Self::of_limits(headers, limits)
     }
 
     /// Prepares the headers of limits: the name of each limiter, and its quotas.
     pub(super) fn of_limits<'a>(
         headers: &Headers,
-        limits: impl Iterator<Item = (&'a str, &'a Quotas)> + Clone,
+        limits: impl IntoIterator<Item = (&'a str, &'a Quotas)>,
     ) -> Self {
-        let listed = || {
-            let limits = limits.clone();
-            limits.map(|(limiter, quotas)| ListedLimit::new(limiter, quotas.iter()))
-        };
+        let limits: Vec<_> = limits.into_iter().collect();
         Self {
             headers: headers.clone(),
             max_fields: max_fields(headers),
             template: headers.ietf.and_then(|draft| {
-                let limits: Vec<_> = listed().collect();
-                DraftTemplate::new(draft, &limits)
+                let listed = limits
+                    .iter()
+                    .map(|(limiter, quotas)| ListedLimit::new(limiter, quotas.iter()));
+                DraftTemplate::new(draft, &listed.collect::<Vec<_>>())
             }),
-            quotas: limits.clone().map(|(_, quotas)| quotas.clone()).collect(),
+            quotas: limits
+                .into_iter()
+                .map(|(_, quotas)| quotas.clone())
+                .collect(),
             other_templates: OnceLock::new(),
         }
     }
@@ -169,7 +173,10 @@ fn max_fields(headers: &Headers) -> usize {
 impl DraftTemplate {
     fn new(draft: IetfDraft, limits: &[ListedLimit<'_>]) -> Option<Self> {
         let early = |draft| {
-            let quotas: Vec<&Quota> = limits.iter().flat_map(|limit| limit.quotas.clone()).collect();
+            let quotas: Vec<&Quota> = limits
+                .iter()
+                .flat_map(|limit| limit.quotas.clone())
+                .collect();
             EarlyDraftTemplate::new(draft, &quotas).map(Self::Early)
         };
         match draft {

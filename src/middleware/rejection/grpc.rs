@@ -126,6 +126,7 @@ fn code(rejection: &Rejection) -> Code {
         },
         RejectionReason::Failed(error) => match error.kind() {
             ErrorKind::CostTooLarge | ErrorKind::CostExceedsLimit => INTERNAL,
+            _ if error.is_levels_error() => INTERNAL,
             _ => UNAVAILABLE,
         },
     }

@@ -188,11 +188,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::decision::{Answer, QuotaAnswer};
-    use crate::decision::{Decision, Source};
+    use crate::decision::{
+        Answer, Decision, DecisionBuilder, LevelName, LimiterId, QuotaAnswer, Source, StoreId,
+    };
     use crate::error::{Error, ErrorKind};
-    use crate::key::{KeyError, KeyErrorKind};
-    use crate::quota::Quota;
+    use crate::key::{Key, KeyError, KeyErrorKind};
+    use crate::middleware::headers::{ListedLimit, policy_names};
+    use crate::quota::{Quota, Quotas};
 
     fn refused(wait: Option<Duration>) -> Rejection {
         let quotas = [
@@ -298,6 +300,20 @@ mod tests {
         assert_eq!(document["title"], "Service Unavailable");
     }
 
+    /// Decides by an answer, as a limiter of this name.
+    fn decided_by(limiter: &str, quotas: &Quotas, answer: Answer) -> Decision {
+        let id = LimiterId {
+            name: Key::from(limiter).fingerprint(),
+            store: StoreId::unique(),
+        };
+        let name = &limiter.into();
+        let mut builder = DecisionBuilder::new();
+        builder.start(quotas, 1, LevelName { name, id }, "ada");
+        builder.set_answer(answer);
+        builder.decide().unwrap();
+        builder.finish()
+    }
+
     /// A text of any characters, including control characters.
     const ANY_TEXT: &str = "(?s).*";
 
@@ -316,10 +332,11 @@ mod tests {
             let quotas = [Quota::per_second(1).named(name), Quota::per_day(1)];
             let refused = QuotaAnswer::refused(1, None, Duration::ZERO);
             let answer = Answer::new(Source::Memory, [refused; 2]);
-            let decision = Decision::new(&quotas.clone().into(), 1, answer).unwrap();
+            let limit = ListedLimit::new(&limiter, &quotas);
+            let names = policy_names(&[limit]);
+            let decision = decided_by(&limiter, &quotas.into(), answer);
             let reason = RejectionReason::Refused(decision.into_view());
             let document = read(&typed(&Rejection::new(&(&*limiter).into(), reason)));
-            let names = crate::middleware::headers::policy_names(&limiter, &quotas.each_ref());
             prop_assert_eq!(&document["violated-policies"], &json!(names));
         }
     }

@@ -57,7 +57,8 @@ pub enum RejectionReason {
     /// The request has no key, or an ambiguous one: 400. If the server is misconfigured: 500.
     NoKey(KeyError),
     /// The check failed, and the [failure policy](crate::RateLimitLayer::on_failure) does not admit the
-    /// request: 503. If the [cost](crate::RateLimitLayer::cost) is too large for any store: 500.
+    /// request: 503. If the [cost](crate::RateLimitLayer::cost) is too large for any store, or the
+    /// [levels](crate::RateLimitLayer::and) of the layer cannot be checked together: 500.
     Failed(Error),
 }
 
@@ -78,7 +79,8 @@ impl Rejection {
         }
     }
 
-    /// Returns the name of the limiter that rejected the request.
+    /// Returns the name of the limiter that rejected the request. In a layer with several
+    /// [levels](crate::RateLimitLayer::and), it is that of the level that refused.
     #[must_use]
     pub fn limiter(&self) -> &str {
         &self.limiter
@@ -107,6 +109,8 @@ impl Rejection {
                 ErrorKind::CostTooLarge | ErrorKind::CostExceedsLimit => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
+                // The limits of the layer cannot be checked together.
+                _ if error.is_levels_error() => StatusCode::INTERNAL_SERVER_ERROR,
                 _ => StatusCode::SERVICE_UNAVAILABLE,
             },
         }

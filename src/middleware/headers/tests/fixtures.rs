@@ -73,8 +73,7 @@ pub(super) fn both(draft: IetfDraft) -> Headers {
 
 pub(super) fn write(headers: &Headers, decision: &DecisionView, place: Place, map: &mut HeaderMap) {
     let quotas = decision.quota_list().iter().cloned().collect();
-    let limits = std::iter::once(("search", &quotas));
-    Templates::of_limits(headers, limits).write(decision, place, map);
+    Templates::of_limits(headers, [("search", &quotas)]).write(decision, place, map);
 }
 
 pub(super) fn lines(map: &HeaderMap) -> Vec<String> {

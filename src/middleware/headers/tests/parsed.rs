@@ -55,7 +55,7 @@ fn any_decision() -> impl Strategy<Value = DecisionView> {
 fn fields(draft: IetfDraft, limiter: &str, decision: &DecisionView) -> HeaderMap {
     let mut map = HeaderMap::new();
     let quotas = decision.quota_list().iter().cloned().collect();
-    let templates = Templates::new(&Headers::ietf(draft), &limiter.into(), &quotas);
+    let templates = Templates::of_limits(&Headers::ietf(draft), [(limiter, &quotas)]);
     templates.write(decision, Place::Tightest, &mut map);
     map
 }
