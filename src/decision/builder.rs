@@ -126,6 +126,20 @@ impl Decision {
         builder.decide()?;
         Ok(builder.finish())
     }
+
+    /// Decides by an answer, as a limiter of this name.
+    pub(crate) fn by(limiter: &str, quotas: &Quotas, answer: Answer) -> Self {
+        let id = super::LimiterId {
+            name: Key::from(limiter).fingerprint(),
+            store: super::StoreId::unique(),
+        };
+        let name = &limiter.into();
+        let mut builder = DecisionBuilder::new();
+        builder.start(quotas, 1, LevelName { name, id }, "ada");
+        builder.set_answer(answer);
+        builder.decide().unwrap();
+        builder.finish()
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +147,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::decision::QuotaDecision;
+    use crate::decision::{QuotaDecision, Source};
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -15,6 +15,7 @@ use super::levels::{
     ChargedKey, LevelData, LevelDecision, Levels, QuotaDecision, QuotaDecisions, reported_index,
 };
 use super::pool::{Pooled, Reuse, Spares};
+#[cfg(test)]
 use crate::quota::Quota;
 
 /// The result of a check: admitted and charged, or refused and not charged.

@@ -125,7 +125,7 @@ mod tests {
         ] {
             let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
             let templates =
-                Templates::new(&headers, &"search".into(), &Quota::per_minute(9).into());
+                Templates::of_limits(&headers, [("search", &Quota::per_minute(9).into())]);
             let mut response = plain_text(&rejection());
             rejection().complete(&templates, &mut response);
             written.extend(response.headers().keys().cloned());

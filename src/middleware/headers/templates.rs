@@ -64,7 +64,7 @@ impl Templates {
     }
 
     /// Prepares the headers of limits: the name of each limiter, and its quotas.
-    pub(super) fn of_limits<'a>(
+    pub(in crate::middleware) fn of_limits<'a>(
         headers: &Headers,
         limits: impl IntoIterator<Item = (&'a str, &'a Quotas)>,
     ) -> Self {

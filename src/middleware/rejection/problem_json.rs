@@ -188,13 +188,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::decision::{
-        Answer, Decision, DecisionBuilder, LevelName, LimiterId, QuotaAnswer, Source, StoreId,
-    };
+    use crate::decision::{Answer, Decision, QuotaAnswer, Source};
     use crate::error::{Error, ErrorKind};
-    use crate::key::{Key, KeyError, KeyErrorKind};
+    use crate::key::{KeyError, KeyErrorKind};
     use crate::middleware::headers::{ListedLimit, policy_names};
-    use crate::quota::{Quota, Quotas};
+    use crate::quota::Quota;
 
     fn refused(wait: Option<Duration>) -> Rejection {
         let quotas = [
@@ -300,20 +298,6 @@ mod tests {
         assert_eq!(document["title"], "Service Unavailable");
     }
 
-    /// Decides by an answer, as a limiter of this name.
-    fn decided_by(limiter: &str, quotas: &Quotas, answer: Answer) -> Decision {
-        let id = LimiterId {
-            name: Key::from(limiter).fingerprint(),
-            store: StoreId::unique(),
-        };
-        let name = &limiter.into();
-        let mut builder = DecisionBuilder::new();
-        builder.start(quotas, 1, LevelName { name, id }, "ada");
-        builder.set_answer(answer);
-        builder.decide().unwrap();
-        builder.finish()
-    }
-
     /// A text of any characters, including control characters.
     const ANY_TEXT: &str = "(?s).*";
 
@@ -334,7 +318,7 @@ mod tests {
             let answer = Answer::new(Source::Memory, [refused; 2]);
             let limit = ListedLimit::new(&limiter, &quotas);
             let names = policy_names(&[limit]);
-            let decision = decided_by(&limiter, &quotas.into(), answer);
+            let decision = Decision::by(&limiter, &quotas.into(), answer);
             let reason = RejectionReason::Refused(decision.into_view());
             let document = read(&typed(&Rejection::new(&(&*limiter).into(), reason)));
             prop_assert_eq!(&document["violated-policies"], &json!(names));

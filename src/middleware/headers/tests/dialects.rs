@@ -114,7 +114,7 @@ fn quotas_of_a_plan_are_reported() {
     for draft in DRAFTS {
         let headers = Headers::ietf(draft);
         let mut map = HeaderMap::new();
-        let templates = Templates::new(&headers, &"search".into(), &prepared);
+        let templates = Templates::of_limits(&headers, [("search", &prepared)]);
         templates.write(&decision, Place::Tightest, &mut map);
         assert_eq!(lines(&map), written(&headers, &decision), "{draft:?}");
     }

@@ -25,7 +25,7 @@ pub(super) fn decide<const N: usize>(answers: [(Quota, QuotaAnswer); N]) -> Deci
 
 pub(super) fn decided(quotas: &Quotas, answers: Vec<QuotaAnswer>) -> DecisionView {
     let answer = Answer::new(Source::Memory, answers);
-    Decision::new(quotas, 1, answer).unwrap().into_view()
+    Decision::by("search", quotas, answer).into_view()
 }
 
 /// Returns a quota that admits, with its remaining units and the time until more are left.
