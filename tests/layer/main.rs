@@ -7,6 +7,7 @@ mod contract;
 mod diagnostics;
 mod dry_run;
 mod law_of_settling;
+mod levels;
 mod plans;
 mod settling;
 mod skipping;
