@@ -552,7 +552,7 @@ async fn a_level_without_a_policy_has_that_of_the_layer() {
     let open = tree.service.clone().on_failure(FailurePolicy::open());
     let layer = tree.user_layer().and(open, key::global());
     let layer = layer.on_failure(FailurePolicy::fall_back());
-    let sources = handled(&layer, by_ada(), |request| {
+    let sources = handled(&layer, with(&[("x-user", "bob")]), |request| {
         let decision = request.extensions().get::<DecisionView>().unwrap();
         let sources = decision.levels().map(|level| level.source());
         sources.collect::<Vec<_>>()
