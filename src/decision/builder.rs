@@ -10,8 +10,8 @@ use crate::quota::{Quota, Quotas};
 /// Builds one decision. Call [`start`](Self::start), let the store write its answer or
 /// [set](Self::set_answer) it, then [`decide`](Self::decide) and [`finish`](Self::finish).
 ///
-/// For a check of several keys, call [`start`](Self::start) for the first and
-/// [`add_level`](Self::add_level) for the others, then [`decide_levels`](Self::decide_levels).
+/// For a check of several keys, call [`set_level`](Self::set_level) for each, then
+/// [`decide_levels`](Self::decide_levels).
 #[derive(Default)]
 pub(crate) struct DecisionBuilder(Pooled<DecisionData>);
 
@@ -35,26 +35,37 @@ impl DecisionBuilder {
         key: impl Into<Key>,
     ) -> (&Key, &mut Answer) {
         let data = self.0.make_mut();
-        if !data.others.is_empty() {
-            data.others.clear();
+        if !(data.others.is_empty() && data.settled.is_empty()) {
+            data.forget_levels();
         }
-        data.reported_level = 0;
         data.first.start(quotas, cost, limiter, key)
     }
 
-    /// Adds another level to the decision, with its answer.
-    pub(crate) fn add_level(
+    /// Sets a level of a check of several keys, with its answer. Overwrites that of an earlier decision.
+    pub(crate) fn set_level(
         &mut self,
+        index: usize,
         quotas: &Quotas,
         cost: u32,
         limiter: LevelName<'_>,
         key: Key,
         answer: Answer,
     ) {
-        let mut level = LevelData::default();
+        let data = self.0.make_mut();
+        let level = match index.checked_sub(1) {
+            None => &mut data.first,
+            Some(other) => {
+                if data.others.len() <= other {
+                    data.others.resize_with(other + 1, LevelData::default);
+                }
+                match data.others.get_mut(other) {
+                    Some(level) => level,
+                    None => return,
+                }
+            }
+        };
         level.start(quotas, cost, limiter, key);
         level.answer = answer;
-        self.0.make_mut().others.push(level);
     }
 
     /// Sets an answer that the store did not write in place.
@@ -86,13 +97,23 @@ impl DecisionBuilder {
         Ok(())
     }
 
-    /// Decides by the answers to all levels. An empty answer is that of a level that was not asked.
+    /// Decides by the answers to all levels, of which there are `levels`. An empty answer is that of a level that
+    /// was not asked.
     ///
     /// The caller has compared the number of answers with the number of quotas.
-    pub(crate) fn decide_levels(&mut self) {
+    pub(crate) fn decide_levels(&mut self, levels: usize) {
         let data = self.0.make_mut();
+        data.others.truncate(levels.saturating_sub(1));
+        data.settled.clear();
         data.allowed = data.levels().all(|level| level.answer.is_admitted());
         (data.reported_level, data.reported) = reported_index(data.levels());
+        let allowed = data.allowed;
+        let held = data.others.iter().map(|level| match allowed {
+            true if level.is_counted() => level.cost,
+            _ => 0,
+        });
+        data.held_by_others.clear();
+        data.held_by_others.extend(held);
     }
 
     /// Returns the key and the cost of the check, if the decision was started.
@@ -119,8 +140,7 @@ impl Decision {
     pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
         let mut builder = DecisionBuilder::new();
         let data = builder.0.make_mut();
-        data.others.clear();
-        data.reported_level = 0;
+        data.forget_levels();
         data.first.start_without_key(quotas, cost);
         builder.set_answer(answer);
         builder.decide()?;

@@ -52,10 +52,8 @@ use crate::quota::Quota;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The charged units of the first level that have not been refunded. `None` after a settlement.
-    held: Option<u32>,
-    /// Those of the other levels. `None` if there is one level.
-    held_by_others: Option<Box<[Option<u32>]>>,
+    /// The charged units of the first level that have not been refunded.
+    held: u32,
 }
 
 impl Decision {
@@ -63,16 +61,11 @@ impl Decision {
     #[inline]
     pub(super) fn holding(view: DecisionView) -> Self {
         let data = &*view.0;
-        let held = |level: &LevelData| match data.allowed && level.is_counted() {
-            true => Some(level.cost),
-            false => Some(0),
+        let held = match data.allowed && data.first.is_counted() {
+            true => data.first.cost,
+            false => 0,
         };
-        let others = &data.others[..];
-        Self {
-            held: held(&data.first),
-            held_by_others: (!others.is_empty()).then(|| others.iter().map(held).collect()),
-            view,
-        }
+        Self { view, held }
     }
 
     /// Returns the decision on a check of no key, which no quota limits.
@@ -85,25 +78,17 @@ impl Decision {
     /// A decision on several keys has [several levels](Self::levels), and each holds its own units.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.held.unwrap_or(0)
+        self.held
     }
 
     /// Returns the units that a level holds. 0 if there is no such level.
     pub(crate) fn held_at(&self, level: usize) -> u32 {
-        let held = match level.checked_sub(1) {
+        match level.checked_sub(1) {
             None => self.held,
             Some(other) => {
-                let others = self.held_by_others.as_deref().unwrap_or_default();
-                others.get(other).copied().flatten()
+                let held = self.view.0.held_by_others.get(other);
+                held.copied().unwrap_or(0)
             }
-        };
-        held.unwrap_or(0)
-    }
-
-    fn held_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {
-        match level.checked_sub(1) {
-            None => Some(&mut self.held),
-            Some(other) => self.held_by_others.as_deref_mut()?.get_mut(other),
         }
     }
 
@@ -187,7 +172,11 @@ impl Decision {
 
     /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
     pub(crate) fn take(&mut self, level: usize, units: u32) -> u32 {
-        let held = self.held_mut(level).and_then(Option::as_mut);
+        let held = match level.checked_sub(1) {
+            None => Some(&mut self.held),
+            // If views share the data, this decision gets a copy, and only that has the new number.
+            Some(other) => self.view.0.make_mut().held_by_others.get_mut(other),
+        };
         held.map_or(0, |held| {
             let taken = units.min(*held);
             *held -= taken;
@@ -197,7 +186,12 @@ impl Decision {
 
     /// Takes all units that a level holds, for its settlement. `None` if it was settled before.
     pub(crate) fn take_all(&mut self, level: usize) -> Option<u32> {
-        self.held_mut(level)?.take()
+        let data = self.view.0.make_mut();
+        if data.settled.contains(&level) {
+            return None;
+        }
+        data.settled.push(level);
+        Some(self.take(level, u32::MAX))
     }
 
     /// Returns the readable view of this decision, which can be cloned and passed on.
@@ -259,6 +253,10 @@ pub(super) struct DecisionData {
     pub(super) first: LevelData,
     /// The other levels of a check with several keys.
     pub(super) others: Vec<LevelData>,
+    /// The charged units of the other levels that have not been refunded. Only a [`Decision`] changes them.
+    pub(super) held_by_others: Vec<u32>,
+    /// The indices of the levels that were settled, while their decision goes on.
+    pub(super) settled: Vec<usize>,
     pub(super) allowed: bool,
     /// The index of the reported level: 0 is the first.
     pub(super) reported_level: usize,
@@ -276,6 +274,15 @@ impl DecisionData {
             None => &self.first,
             Some(other) => self.others.get(other).unwrap_or(&self.first),
         }
+    }
+
+    /// Overwrites an earlier decision that had several levels, or settled them.
+    #[cold]
+    pub(super) fn forget_levels(&mut self) {
+        self.others.clear();
+        self.held_by_others.clear();
+        self.settled.clear();
+        self.reported_level = 0;
     }
 
     /// Returns the levels, in the order of the check.
@@ -363,8 +370,7 @@ impl DecisionView {
     /// Returns the units that would be admitted now. With several quotas, this is the least of them.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        let levels = self.0.levels();
-        let remaining = levels.filter_map(LevelData::remaining).min();
+        let remaining = self.quotas().map(|quota| quota.remaining()).min();
         remaining.unwrap_or(u32::MAX)
     }
 
@@ -452,7 +458,8 @@ impl DecisionView {
     /// The quotas of a level that was [not asked](LevelDecision::is_asked) are left out.
     #[must_use]
     pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'_>> {
-        QuotaDecisions::new(self.0.levels())
+        let data: &DecisionData = &self.0;
+        QuotaDecisions::new(&data.first, &data.others)
     }
 
     /// Returns the part of each level, in the order of the check.

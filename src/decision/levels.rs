@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::iter::Zip;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,7 +124,7 @@ impl LevelData {
 #[derive(Clone)]
 pub(super) struct Levels<'a> {
     first: Option<&'a LevelData>,
-    others: std::slice::Iter<'a, LevelData>,
+    others: slice::Iter<'a, LevelData>,
 }
 
 impl<'a> Levels<'a> {
@@ -154,19 +156,32 @@ impl ExactSizeIterator for Levels<'_> {}
 
 /// Iterates over the quotas of all levels that were asked.
 pub(super) struct QuotaDecisions<'a> {
-    level: Option<&'a LevelData>,
-    /// The index of the next quota in its level.
-    next: usize,
-    others: Levels<'a>,
+    level: &'a LevelData,
+    quotas: Zip<slice::Iter<'a, Quota>, slice::Iter<'a, QuotaAnswer>>,
+    others: slice::Iter<'a, LevelData>,
 }
 
 impl<'a> QuotaDecisions<'a> {
     #[inline]
-    pub(super) fn new(mut levels: Levels<'a>) -> Self {
+    pub(super) fn new(first: &'a LevelData, others: &'a [LevelData]) -> Self {
         Self {
-            level: levels.next(),
-            next: 0,
-            others: levels,
+            level: first,
+            quotas: first.quotas.iter().zip(first.answer.quotas()),
+            others: others.iter(),
+        }
+    }
+
+    fn next_level(&mut self) -> Option<QuotaDecision<'a>> {
+        loop {
+            let level = self.others.next()?;
+            *self = Self::new(level, self.others.as_slice());
+            if let Some((quota, answer)) = self.quotas.next() {
+                return Some(QuotaDecision {
+                    quota,
+                    answer,
+                    level,
+                });
+            }
         }
     }
 }
@@ -176,21 +191,22 @@ impl<'a> Iterator for QuotaDecisions<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<QuotaDecision<'a>> {
-        loop {
-            if let Some(quota) = self.level?.quota_at(self.next) {
-                self.next += 1;
-                return Some(quota);
-            }
-            self.level = self.others.next();
-            self.next = 0;
+        match self.quotas.next() {
+            Some((quota, answer)) => Some(QuotaDecision {
+                quota,
+                answer,
+                level: self.level,
+            }),
+            None if self.others.as_slice().is_empty() => None,
+            None => self.next_level(),
         }
     }
 
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let current = self.level.map_or(0, |level| level.asked_quotas().len());
-        let others = self.others.clone().map(|level| level.asked_quotas().len());
-        let len = current.saturating_sub(self.next) + others.sum::<usize>();
+        let others = self.others.as_slice().iter();
+        let others: usize = others.map(|level| level.asked_quotas().len()).sum();
+        let len = self.quotas.len() + others;
         (len, Some(len))
     }
 }

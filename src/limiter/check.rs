@@ -288,7 +288,10 @@ pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Opt
 
 /// Answers a check that needs no store: one without quotas, or one with a cost that a log cannot charge.
 #[inline]
-pub(super) fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
+pub(in crate::limiter) fn answer_without_store(
+    quotas: &Quotas,
+    cost: u32,
+) -> Option<Result<Answer, Error>> {
     if quotas.is_empty() {
         return Some(Ok(Answer::new(Source::None, [])));
     }
@@ -305,7 +308,7 @@ pub(super) fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<
 
 /// Returns the lowest limit if the cost exceeds it, so that no wait helps.
 #[inline]
-pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
+pub(in crate::limiter) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
     quotas.min_limit().filter(|limit| cost > *limit)
 }
 
@@ -314,7 +317,7 @@ pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
 /// The wait is the rest of the block. A cost above a limit has no wait: it does not pass after the block
 /// either.
 #[cold]
-pub(super) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
+pub(in crate::limiter) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
     let wait = exceeded_limit(quotas, cost).is_none().then_some(left);
     let refused = |quota: &Quota| QuotaAnswer::refused(quota.limit(), wait, left);
     Answer::new(Source::Block, quotas.iter().map(refused))
@@ -322,7 +325,7 @@ pub(super) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
 
 /// Returns the error for a store whose answer has another number of quotas than the check.
 #[cold]
-pub(super) fn mismatch(answers: usize, quotas: usize) -> Error {
+pub(in crate::limiter) fn mismatch(answers: usize, quotas: usize) -> Error {
     Error::new(
         ErrorKind::InvalidReply,
         format!("the store answered for {answers} of {quotas} quotas"),

@@ -1,0 +1,85 @@
+//! One level of a check of several keys.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::check::exceeded_limit;
+use crate::limiter::limiter::RateLimiter;
+use crate::quota::Quotas;
+
+/// One level of a check of several keys: a limiter, a key and a cost.
+///
+/// [`RateLimiter::on`] creates it, and [`RateLimiter::check_all`] takes it.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{MemoryStore, Quota, RateLimiter};
+///
+/// let store = MemoryStore::new();
+/// let user = RateLimiter::new(store.clone(), Quota::per_minute(60)).name("user");
+/// let tenant = RateLimiter::new(store, Quota::per_minute(100)).name("tenant");
+///
+/// // The plan of this tenant allows more than the limiter's own quota.
+/// let gold = Quota::per_minute(10_000);
+/// let levels = [user.on("ada"), tenant.on("acme").cost(900).quotas(gold)];
+/// assert!(RateLimiter::check_all(levels).await?.is_allowed());
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Clone)]
+#[must_use = "a level does nothing unless it is checked"]
+pub struct LevelCheck<'a> {
+    pub(super) limiter: &'a RateLimiter,
+    pub(super) key: Key,
+    pub(super) cost: u32,
+    /// The quotas in place of the limiter's own.
+    pub(super) quotas: Option<Quotas>,
+    /// The error of the lookup of the quotas.
+    pub(super) error: Option<Error>,
+}
+
+impl<'a> LevelCheck<'a> {
+    /// Sets the cost at this level, in units. The default is 1.
+    pub fn cost(self, cost: u32) -> Self {
+        Self { cost, ..self }
+    }
+
+    /// Sets the quotas of the key, in place of those of the limiter.
+    pub fn quotas(self, quotas: impl Into<Quotas>) -> Self {
+        let quotas = Some(quotas.into());
+        Self { quotas, ..self }
+    }
+
+    /// Marks the level as one whose quotas were not found. It follows its failure policy with the limiter's own
+    /// quotas.
+    pub(crate) fn without_quotas(self, error: Error) -> Self {
+        Self {
+            quotas: None,
+            error: Some(error),
+            ..self
+        }
+    }
+
+    pub(super) fn exceeded_limit(&self) -> Option<u32> {
+        let quotas = self.quotas.as_ref().unwrap_or(&self.limiter.quotas);
+        exceeded_limit(quotas, self.cost)
+    }
+}
+
+/// Leaves out the key, which may identify a person.
+impl fmt::Debug for LevelCheck<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LevelCheck")
+            .field("limiter", &self.limiter)
+            .field("cost", &self.cost)
+            .field("quotas", &self.quotas)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) type LevelChecks<'a> = SmallVec<[LevelCheck<'a>; 4]>;
