@@ -287,6 +287,59 @@ async fn the_playground_is_for_its_own_page_on_this_machine_and_bounded() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("this machine only"));
 }
 
+#[tokio::test]
+async fn a_tree_charges_the_user_the_tenant_and_the_service_or_none_of_them() {
+    let server = RedisServer::start();
+    for store in ["memory:".to_owned(), server.url()] {
+        let mut example = Example::start("tree", &store);
+        let address = example.address();
+        let by = |user: &str, tenant: &str, path: &str| {
+            let request = Client::new().get(format!("http://{address}/{path}"));
+            request.header("x-user", user).header("x-tenant-id", tenant)
+        };
+        let text_of = async |request: RequestBuilder| {
+            let answer = request.send().await.expect("an answer");
+            (answer.status().as_u16(), answer.text().await.expect("text"))
+        };
+        assert_eq!(
+            text_of(by("ada", "initech", "")).await,
+            (
+                200,
+                "user: 4 left\ntenant: 7 left\nservice: 11 left\n".to_owned()
+            )
+        );
+        // Five of ada, and none of those that are refused.
+        assert_eq!(
+            statuses_of(by("ada", "initech", ""), 9).await,
+            [[200; 4].as_slice(), &[429; 5]].concat()
+        );
+        // An export takes 4 of the 3 units that the tenant has left.
+        let (status, text) = text_of(by("bob", "initech", "export")).await;
+        assert_eq!(status, 429);
+        assert!(text.contains(r#""violated-policies":["tenant"]"#), "{text}");
+        // The plan of acme has 100.
+        let (status, text) = text_of(by("bob", "acme", "export")).await;
+        let left = "user: 4 left\ntenant: 96 left\nservice: 6 left\n";
+        assert_eq!((status, &*text), (200, left));
+        // Without a tenant, and until the service is full.
+        let alone = |user: &str| {
+            let request = Client::new().get(format!("http://{address}/"));
+            request.header("x-user", user)
+        };
+        let (status, text) = text_of(alone("eve")).await;
+        assert_eq!((status, &*text), (200, "user: 4 left\nservice: 5 left\n"));
+        assert_eq!(statuses_of(alone("dan"), 5).await, [200; 5]);
+        let full = by("joe", "acme", "").send().await.expect("an answer");
+        assert_eq!(full.status(), 429);
+        assert_eq!(
+            full.headers()["ratelimit-policy"],
+            r#""user";q=5;w=60, "tenant";q=100;w=60, "service";q=12;w=60"#
+        );
+        let limit = full.headers()["ratelimit"].to_str().expect("text");
+        assert!(limit.starts_with(r#""service";r=0;t="#), "{limit}");
+    }
+}
+
 #[test]
 fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
     let mut example = Example::start("jobs", "memory:");

@@ -370,8 +370,11 @@ impl DecisionView {
     /// Returns the units that would be admitted now. With several quotas, this is the least of them.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        let remaining = self.quotas().map(|quota| quota.remaining()).min();
-        remaining.unwrap_or(u32::MAX)
+        // Not by `quotas`: most decisions have one level.
+        let data: &DecisionData = &self.0;
+        let others = data.others.iter().filter_map(LevelData::remaining);
+        let first = data.first.remaining().unwrap_or(u32::MAX);
+        others.fold(first, u32::min)
     }
 
     /// Returns the time until the reported quota has more units left than now.

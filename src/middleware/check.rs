@@ -10,7 +10,6 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::check_levels::{self, LevelsCheck, StartedLevels};
 use super::config::LayerConfig;
-use super::level::LevelRequest;
 use super::outcome::{Outcome, leave_out};
 use super::plan_lookup::PlanFuture;
 use super::wait::backoff;
@@ -45,14 +44,15 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
         };
     }
     let level = &config.first;
-    let LevelRequest { key, cost, plan } = match level.read(parts, || 1) {
-        Ok(request) => request,
+    let key = match level.extract(parts) {
+        Ok(key) => key,
         Err(error) => {
             let rejected = Outcome::without_key(config, level, error);
             return StartedCheck::Done(rejected.unwrap_or(Outcome::Exempt));
         }
     };
-    if let Some(plan) = plan {
+    let cost = level.cost_of(parts, || 1);
+    if let Some(plan) = level.look_up_plan(&key, parts) {
         let stage = Stage::LookingUpPlan { plan, key, cost };
         return StartedCheck::Pending(CheckFuture::new(config, stage));
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::config::LayerConfig;
-use super::level::{Level, LevelRequest};
+use super::level::Level;
 use super::outcome::{Outcome, is_refused_for_free, leave_out};
 use super::plan_lookup::PlanFuture;
 use super::wait::backoff;
@@ -112,12 +112,14 @@ fn read(config: &LayerConfig, parts: &Parts) -> Result<SmallVec<[CheckedLevel; 4
     let mut levels = SmallVec::new();
     for (index, level) in config.levels().enumerate() {
         let cost = || *layer_cost.get_or_insert_with(|| config.layer_cost(parts));
-        match level.read(parts, cost) {
-            Ok(LevelRequest { key, cost, plan }) => levels.push(CheckedLevel {
+        match level.extract(parts) {
+            Ok(key) => levels.push(CheckedLevel {
                 index,
+                cost: level.cost_of(parts, cost),
+                quotas: level
+                    .look_up_plan(&key, parts)
+                    .map_or(LevelQuotas::Own, LevelQuotas::LookingUp),
                 key,
-                cost,
-                quotas: plan.map_or(LevelQuotas::Own, LevelQuotas::LookingUp),
             }),
             Err(error) => {
                 if let Some(rejected) = Outcome::without_key(config, level, error) {

@@ -112,7 +112,8 @@ impl LayerConfig {
 
     /// Returns whether a closure settles charges by the response.
     pub(super) fn settles(&self) -> bool {
-        self.levels().any(|level| level.settle.is_some())
+        let mut others = self.others.iter();
+        self.first.settle.is_some() || others.any(|level| level.settle.is_some())
     }
 
     /// Returns the level with an index of [`levels`](Self::levels).

@@ -160,35 +160,27 @@ impl Level {
         Self { settle, ..self }
     }
 
-    /// Reads the key, the cost and the plan from the head of a request.
-    ///
-    /// `cost` returns the cost for a level without its own.
+    /// Extracts the key of a request. Returned as the extractor returns it: to move a key takes time.
     #[inline]
-    pub(super) fn read(
-        &self,
-        parts: &Parts,
-        cost: impl FnOnce() -> u32,
-    ) -> Result<LevelRequest, KeyError> {
+    pub(super) fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         let extracted = self.key.extract(parts);
         self.diagnostics
             .observe_request(&self.limiter.name, &*self.key, parts, &extracted);
-        let key = extracted?;
-        let cost = self
-            .cost
-            .as_ref()
-            .map_or_else(cost, |own_cost| own_cost(parts));
-        let plan = self.plan_lookup.as_ref();
-        let plan = plan.map(|look_up_plan| look_up_plan(&key, parts));
-        Ok(LevelRequest { key, cost, plan })
+        extracted
     }
-}
 
-/// A request as one level reads it.
-pub(super) struct LevelRequest {
-    pub(super) key: Key,
-    pub(super) cost: u32,
-    /// `None` for the limiter's own quotas.
-    pub(super) plan: Option<PlanFuture>,
+    /// Returns the cost of a request, or that of the layer if this level has none of its own.
+    #[inline]
+    pub(super) fn cost_of(&self, parts: &Parts, of_layer: impl FnOnce() -> u32) -> u32 {
+        self.cost.as_ref().map_or_else(of_layer, |cost| cost(parts))
+    }
+
+    /// Starts the lookup of the quotas of a key. `None` for the limiter's own quotas.
+    #[inline]
+    pub(super) fn look_up_plan(&self, key: &Key, parts: &Parts) -> Option<PlanFuture> {
+        let plan = self.plan_lookup.as_ref();
+        plan.map(|look_up_plan| look_up_plan(key, parts))
+    }
 }
 
 impl fmt::Debug for Level {
