@@ -298,7 +298,7 @@ impl<'a> LevelDecision<'a> {
     /// Returns the decision of each quota of this level, in the order in which the quotas were listed. Empty
     /// for a level that was [not asked](Self::is_asked).
     #[must_use]
-    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> {
+    pub fn quotas(&self) -> impl ExactSizeIterator<Item = QuotaDecision<'a>> + use<'a> {
         self.level.asked_quotas()
     }
 
