@@ -312,7 +312,7 @@ fn a_check_of_several_keys_can_be_spawned() {
     let user = limiter(&MemoryStore::new(), "user", 5);
     is_send(RateLimiter::check_all([
         user.on("ada"),
-        user.on(&Key::global()),
+        user.on(Key::global()),
     ]));
     is_send(RateLimiter::until_all_ready(
         [user.on("ada")],
