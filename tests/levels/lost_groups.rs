@@ -1,8 +1,11 @@
 //! Groups of a store that fail, under each failure policy.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
 
-use tollgate::{ErrorKind, FailurePolicy, Key, Quota, RateLimiter, Source};
+use tollgate::store::{Answer, Check, Store, StoreFuture, StoreId, TestStore};
+use tollgate::{Error, ErrorKind, FailurePolicy, Key, Quota, RateLimiter, Source};
 
 use crate::grouped::Grouped;
 use crate::groups::Tree;
@@ -45,7 +48,10 @@ async fn a_closed_level_fails_the_check_and_charges_nothing() {
 #[tokio::test]
 async fn an_open_level_admits_and_is_not_counted() {
     let tree = Tree::without_tenants(Some(FailurePolicy::open()));
-    let decision = RateLimiter::check_all(tree.levels(2)).await.unwrap();
+    let [user, tenant, service] = tree.levels(2);
+    // Fewer units are left in the quota of the plan than in any other.
+    let levels = [user, tenant.quotas(Quota::per_hour(2)), service];
+    let decision = RateLimiter::check_all(levels).await.unwrap();
     assert!(decision.is_allowed());
     let sources: Vec<_> = decision.levels().map(|level| level.source()).collect();
     assert_eq!(sources, [Source::Memory, Source::None, Source::Memory]);
@@ -157,4 +163,69 @@ async fn the_levels_of_one_lost_group_follow_their_own_policies() {
     let levels = [user.on("dan"), closed.on("any")];
     assert!(RateLimiter::check_all(levels).await.is_err());
     assert_eq!(crate::used(&user, "dan").await, 0);
+}
+
+#[tokio::test]
+async fn an_open_circuit_breaker_spares_the_store_until_a_probe_in_the_background_is_answered() {
+    let store = TestStore::new();
+    let limiter =
+        |name: &'static str| RateLimiter::new(store.clone(), Quota::per_hour(100)).name(name);
+    let (user, tenant) = (limiter("user"), limiter("tenant"));
+    let check = || RateLimiter::check_all([user.on("ada"), tenant.on("acme")]);
+    store.fail_all(ErrorKind::Unavailable);
+    for _ in 0..5 {
+        check().await.unwrap_err();
+    }
+    let _ = store.take_checks();
+    check().await.unwrap_err();
+    assert!(store.take_checks().is_empty());
+    store.recover();
+    store.clock().advance(Duration::from_secs(1));
+    check().await.unwrap_err();
+    tokio::task::yield_now().await;
+    let probes = store.take_checks();
+    assert_eq!(probes.len(), 1);
+    assert_eq!(probes[0].cost(), 0);
+    assert!(check().await.unwrap().is_allowed());
+    assert_eq!(crate::used(&user, "ada").await, 1);
+}
+
+/// Always fails. Each of its limiters has a circuit breaker, and so fallback counts, of its own.
+struct Failing(StoreId);
+
+impl Store for Failing {
+    fn id(&self) -> StoreId {
+        self.0
+    }
+
+    fn check(&self, _: Check<'_>) -> StoreFuture {
+        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "always")))
+    }
+
+    fn check_all(&self, _: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "always")))
+    }
+}
+
+#[tokio::test]
+async fn levels_with_fallback_counts_of_their_own_are_charged_together_too() {
+    let store = Arc::new(Failing(StoreId::unique()));
+    let limiter = |name: &'static str, limit| {
+        let limiter = RateLimiter::new(store.clone(), Quota::per_hour(limit)).name(name);
+        limiter.on_failure(FailurePolicy::fall_back())
+    };
+    let (user, tenant, other) = (
+        limiter("user", 5),
+        limiter("tenant", 1),
+        limiter("other", 5),
+    );
+    for admitted in [true, false, false] {
+        let levels = [user.on("ada"), tenant.on("acme"), other.on("any")];
+        let decision = RateLimiter::check_all(levels).await.unwrap();
+        assert_eq!(decision.is_allowed(), admitted);
+        assert_eq!(decision.source(), Source::Fallback);
+    }
+    assert_eq!(crate::used(&user, "ada").await, 1);
+    assert_eq!(crate::used(&tenant, "acme").await, 1);
+    assert_eq!(crate::used(&other, "any").await, 1);
 }

@@ -241,6 +241,22 @@ async fn a_reused_decision_has_no_level_of_an_earlier_one() {
 }
 
 #[tokio::test]
+async fn a_decision_of_fewer_levels_has_none_of_the_decision_before() {
+    let user = limiter(&MemoryStore::new(), "user", 1_000);
+    for keys in [
+        &["a", "b", "c", "d"][..],
+        &["a", "b"],
+        &["a", "b", "c"],
+        &["c", "d"],
+    ] {
+        let levels = keys.iter().map(|key| user.on(*key));
+        let decision = RateLimiter::check_all(levels).await.unwrap();
+        let found = decision.levels().map(|level| level.key().unwrap().as_str());
+        assert!(found.eq(keys.iter().copied()), "{decision:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_is_recorded_at_the_limiter_that_refused() {
     let store = MemoryStore::new();
     let keys = NonZeroUsize::new(10).unwrap();
