@@ -15,6 +15,7 @@ mod costs;
 mod credits;
 mod doctor;
 mod failures;
+mod levels;
 mod numbers;
 mod processes;
 mod recovery;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::level_check::{LevelCheck, LevelChecks};
 use super::start::start_within_limits;
-use super::tree::{LevelsError, LevelsProgress};
+use super::tree::LevelsError;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
@@ -91,7 +91,7 @@ impl RateLimiter {
         let levels: LevelChecks<'a> = levels.into_iter().collect();
         async move {
             let limiters = limiters_of(&levels);
-            let checked = complete(start_within_limits(levels)).await;
+            let checked = start_within_limits(levels).outcome().await;
             record(&limiters, &checked);
             checked.map_err(|failure| failure.error)
         }
@@ -137,7 +137,7 @@ impl RateLimiter {
             let limiters = limiters_of(&levels);
             let started_at = Instant::now();
             loop {
-                let checked = complete(start_within_limits(levels.clone())).await;
+                let checked = start_within_limits(levels.clone()).outcome().await;
                 let time_left = max_wait.saturating_sub(started_at.elapsed());
                 let decision = checked.as_ref().ok();
                 match decision.and_then(|decision| backoff_after(decision.view(), time_left)) {
@@ -197,13 +197,6 @@ pub(crate) fn record_failed_levels(
     for limiter in failed.iter().filter_map(|index| limiters.get(*index)) {
         let kind = error.kind().text();
         limiter.telemetry.record_failure(outcome, error, kind);
-    }
-}
-
-async fn complete(started: LevelsProgress) -> Result<Decision, LevelsError> {
-    match started {
-        LevelsProgress::Done(checked) => checked,
-        LevelsProgress::Pending(check) => check.await,
     }
 }
 

@@ -45,6 +45,9 @@ impl Tree<&RateLimiter> {
                 let levels = self.into_owned();
                 LevelsProgress::Pending(Box::pin(async move {
                     let answers = future.await;
+                    if let Some(groups) = levels.groups_found_by(&answers) {
+                        return detach(levels.ask_in_turn(groups)).outcome().await;
+                    }
                     levels.finish(&group, &sent, answers)
                 }))
             }
@@ -53,6 +56,19 @@ impl Tree<&RateLimiter> {
 }
 
 impl<L: Borrow<RateLimiter>> Tree<L> {
+    /// Returns the groups if the store has found out by this error that there are several. It has decided
+    /// nothing.
+    fn groups_found_by(
+        &self,
+        answers: &Result<Vec<Answer>, Error>,
+    ) -> Option<SmallVec<[Indices; 1]>> {
+        let error = answers.as_ref().err()?;
+        if error.kind() != ErrorKind::Unsupported {
+            return None;
+        }
+        Some(self.groups()).filter(|groups| groups.len() > 1)
+    }
+
     /// Decides after the only group was asked.
     fn finish(
         mut self,

@@ -24,6 +24,16 @@ pub(crate) enum LevelsProgress {
     Pending(PendingLevels),
 }
 
+impl LevelsProgress {
+    /// Waits until the check is done.
+    pub(super) async fn outcome(self) -> Result<Decision, LevelsError> {
+        match self {
+            Self::Done(checked) => checked,
+            Self::Pending(check) => check.await,
+        }
+    }
+}
+
 /// A check of several keys that waits for the store.
 pub(crate) type PendingLevels = Pin<Box<dyn Future<Output = Result<Decision, LevelsError>> + Send>>;
 /// The error of a check of several keys.

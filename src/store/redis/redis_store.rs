@@ -385,6 +385,11 @@ fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
     ))
 }
 
+/// Returns whether a call failed, before it ran, because its keys are in several slots of a cluster.
+fn is_of_several_slots(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unsupported
+}
+
 /// Builds the circuit breaker: one for a single server, or one for each range of slots of a
 /// cluster.
 fn circuit_breaker(client: &Client, topology: &Topology, settings: &Settings) -> CircuitBreaker {
@@ -437,7 +442,17 @@ impl Store for RedisStore {
         if let Err(error) = verify_distinct(checks) {
             return StoreFuture::ready(Err(error));
         }
-        self.send(self.shared.client.decide_all(checks))
+        let (decided, topology) = (
+            self.shared.client.decide_all(checks),
+            self.shared.topology.clone(),
+        );
+        self.send(async move {
+            let decided = decided.await;
+            if decided.as_ref().is_err_and(is_of_several_slots) {
+                topology.learn_cluster();
+            }
+            decided
+        })
     }
 
     /// Returns the slot in a cluster, and 0 on a single server.

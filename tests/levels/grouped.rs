@@ -1,0 +1,156 @@
+//! A store in memory whose keys are in groups, as those of a cluster are in slots. It answers later.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tollgate::store::{
+    Answer, Check, CircuitBreaker, Refund, RefusalCache, Store, StoreFuture, StoreId, TestClock,
+};
+use tollgate::{Error, ErrorKind, MemoryStore};
+
+/// The last byte of a limiter's name is its group: `tenant2` is in group 2.
+#[derive(Clone)]
+pub(crate) struct Grouped {
+    counts: MemoryStore,
+    pub(crate) clock: TestClock,
+    circuit_breaker: CircuitBreaker,
+    refusal_cache: RefusalCache,
+    /// The calls since the last look.
+    log: Arc<Mutex<Vec<String>>>,
+    lost: Arc<Mutex<BTreeSet<u64>>>,
+    /// The groups whose replies are held back.
+    held: Arc<watch::Sender<BTreeSet<u64>>>,
+}
+
+fn group(check: Check<'_>) -> u64 {
+    let last = check.limiter().as_str().bytes().last().unwrap();
+    u64::from(last - b'0')
+}
+
+impl Grouped {
+    pub(crate) fn new() -> Self {
+        let clock = TestClock::new();
+        Self {
+            counts: MemoryStore::with_clock(clock.clone()),
+            circuit_breaker: CircuitBreaker::new()
+                .deadline(Duration::from_secs(60))
+                .with_clock(clock.clone()),
+            refusal_cache: RefusalCache::new().with_clock(clock.clone()),
+            clock,
+            log: Arc::default(),
+            lost: Arc::default(),
+            held: Arc::new(watch::Sender::default()),
+        }
+    }
+
+    /// Fails all checks of a group from now on.
+    pub(crate) fn lose(&self, group: u64) {
+        self.lost.lock().unwrap().insert(group);
+    }
+
+    /// Holds back the replies of a group.
+    pub(crate) fn hold(&self, group: u64) {
+        self.held.send_modify(|held| {
+            held.insert(group);
+        });
+    }
+
+    /// Sends the replies that were held back.
+    pub(crate) fn release(&self) {
+        self.held.send_modify(BTreeSet::clear);
+    }
+
+    pub(crate) fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+
+    fn log(&self, call: String) {
+        self.log.lock().unwrap().push(call);
+    }
+
+    /// Replies later, and not while the group is held back.
+    fn reply<T: Send + 'static>(&self, group: u64, answer: Result<T, Error>) -> StoreFuture<T> {
+        let mut held = self.held.subscribe();
+        StoreFuture::boxed(async move {
+            tokio::task::yield_now().await;
+            let _ = held.wait_for(|held| !held.contains(&group)).await;
+            answer
+        })
+    }
+
+    fn is_lost(&self, group: u64) -> bool {
+        self.lost.lock().unwrap().contains(&group)
+    }
+}
+
+/// The answer of a store in memory.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match future.as_mut().poll(&mut context) {
+        std::task::Poll::Ready(answer) => answer,
+        std::task::Poll::Pending => panic!("a store in memory answers at once"),
+    }
+}
+
+impl Store for Grouped {
+    fn id(&self) -> StoreId {
+        self.counts.id()
+    }
+
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        let group = group(check);
+        if self.is_lost(group) {
+            return self.reply(group, Err(lost(group)));
+        }
+        let answer = now(self.counts.check(check));
+        self.reply(group, answer)
+    }
+
+    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        let names: Vec<_> = checks
+            .iter()
+            .map(|check| check.limiter().as_str())
+            .collect();
+        self.log(format!("check {}", names.join("+")));
+        let group = group(checks[0]);
+        assert!(
+            checks
+                .iter()
+                .all(|check| self.atomic_group(*check) == group)
+        );
+        if self.is_lost(group) {
+            return self.reply(group, Err(lost(group)));
+        }
+        let answers = now(self.counts.check_all(checks));
+        self.reply(group, answers)
+    }
+
+    fn atomic_group(&self, check: Check<'_>) -> u64 {
+        group(check)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        self.log(format!(
+            "refund {} {}",
+            refund.limiter().as_str(),
+            refund.units()
+        ));
+        StoreFuture::ready(now(self.counts.refund(refund)))
+    }
+
+    fn circuit_breaker(&self) -> CircuitBreaker {
+        self.circuit_breaker.clone()
+    }
+
+    fn refusal_cache(&self) -> Option<RefusalCache> {
+        Some(self.refusal_cache.clone())
+    }
+}
+
+fn lost(group: u64) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("group {group} is lost"))
+}

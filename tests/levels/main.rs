@@ -1,0 +1,28 @@
+//! Checks of several keys: every level is charged, or none.
+
+mod all_or_nothing;
+mod grouped;
+mod groups;
+mod lost_groups;
+mod surface;
+mod threads;
+
+use tollgate::{Decision, Key, RateLimiter};
+
+/// The units that count against a key now.
+async fn used(limiter: &RateLimiter, key: impl Into<Key>) -> u32 {
+    limiter.peek(key).await.unwrap().used()
+}
+
+/// The names of the limiters that refused.
+fn refusing(decision: &Decision) -> Vec<&str> {
+    let levels = decision.levels();
+    let refusing = levels.filter(|level| level.is_asked() && !level.is_allowed());
+    refusing.map(|level| level.limiter()).collect()
+}
+
+/// The names of the limiters that were not asked.
+fn not_asked(decision: &Decision) -> Vec<&str> {
+    let levels = decision.levels().filter(|level| !level.is_asked());
+    levels.map(|level| level.limiter()).collect()
+}
