@@ -26,7 +26,7 @@ impl DecisionBuilder {
     /// empty answer for the store to write to.
     ///
     /// Takes `impl Into<Key>` to convert the key in place: copying it takes a tenth of a check.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(
         &mut self,
         quotas: &Quotas,

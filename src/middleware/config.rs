@@ -111,6 +111,7 @@ impl LayerConfig {
     }
 
     /// Returns whether a closure settles charges by the response.
+    #[inline]
     pub(super) fn settles(&self) -> bool {
         let mut others = self.others.iter();
         self.first.settle.is_some() || others.any(|level| level.settle.is_some())
