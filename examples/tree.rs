@@ -59,8 +59,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
-    println!("Listening on {address}. Try it six times, then as another user, then with /export:");
+    println!("Listening on {address}. Try each several times, and other users and tenants:");
     println!("  curl -i -H 'x-user: ada' -H 'x-tenant-id: initech' http://{address}/");
+    println!("  curl -i -H 'x-user: bob' -H 'x-tenant-id: initech' http://{address}/export");
     axum::serve(listener, app).await?;
     Ok(())
 }
