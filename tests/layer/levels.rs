@@ -541,24 +541,35 @@ async fn a_level_without_a_policy_has_that_of_the_layer() {
     let layer = tree.layer();
     assert_eq!([status(&layer).await, status(&layer).await], [200, 429]);
     // Set after the levels, or before them.
+    let open = FailurePolicy::open();
+    let after = tree.layer().on_failure(open);
+    let before = tree.user_layer().on_failure(open);
+    let before = before
+        .and(tree.tenant.clone(), tenant())
+        .and(tree.service.clone(), key::global());
+    for layer in [after, before] {
+        assert_eq!(sources(&layer, by_ada()).await, [Source::None; 3]);
+    }
     let closed = FailurePolicy::closed();
     assert_eq!(status(&tree.layer().on_failure(closed)).await, 503);
-    let before = tree.user_layer().on_failure(closed);
-    assert_eq!(
-        status(&before.and(tree.service.clone(), key::global())).await,
-        503
-    );
     // Its own policy stays.
     let open = tree.service.clone().on_failure(FailurePolicy::open());
     let layer = tree.user_layer().and(open, key::global());
     let layer = layer.on_failure(FailurePolicy::fall_back());
-    let sources = handled(&layer, with(&[("x-user", "bob")]), |request| {
+    assert_eq!(
+        sources(&layer, with(&[("x-user", "bob")])).await,
+        [Source::Fallback, Source::None]
+    );
+}
+
+/// The source of the decision at each level.
+async fn sources(layer: &RateLimitLayer, request: Request<()>) -> Vec<Source> {
+    let sources = |request: &Request<()>| {
         let decision = request.extensions().get::<DecisionView>().unwrap();
         let sources = decision.levels().map(|level| level.source());
-        sources.collect::<Vec<_>>()
-    })
-    .await;
-    assert_eq!(sources, [Source::Fallback, Source::None]);
+        sources.collect()
+    };
+    handled(layer, request, sources).await
 }
 
 #[tokio::test]

@@ -66,14 +66,15 @@
 /// - On a 429, **reset** and **`t`** are the time until this request is admitted, like `Retry-After`. If no
 ///   wait helps, `X-RateLimit-Reset` and `t` are omitted. Drafts 3 to 7 require a reset: there it is the
 ///   window. A `t` of 0 is also omitted.
-/// - **`RateLimit-Policy`** lists all quotas. **`RateLimit`** of draft 11 lists all quotas, but on a 429 only
-///   those that refuse.
+/// - **`RateLimit-Policy`** lists all quotas, those of all [levels](crate::RateLimitLayer::and). **`RateLimit`** of
+///   draft 11 lists all quotas, but on a 429 only those that refuse. It leaves out levels that were not asked or
+///   not counted.
 /// - **`q`** is the limit, and **`w`** the window. No draft can express a window that is not whole seconds:
 ///   draft 11 omits it, and the older drafts round it up. The older drafts also forbid two policies with the
 ///   same limit: of these, only the policy with the longer window is listed.
 /// - **`"burst"`** is the name of a policy: the name of its [quota](crate::Quota::named), or else the name of
 ///   the limiter. With several quotas, the limiter's name is followed by the window: `search-1s`, `search-1d`.
-///   If names differ only in case, a number is added to the later ones. Characters other than printable
+///   If names are equal or differ only in case, a number is added to the later ones. Characters other than printable
 ///   ASCII are percent-encoded.
 ///
 /// # Nested layers
