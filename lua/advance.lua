@@ -13,14 +13,14 @@ return function(backend)
 
   -- Renews the time to live.
   local function renew(log)
-    call('PEXPIRE', log.key, log.ttl)
+    call('PEXPIRE', log.extra_key, log.ttl)
   end
 
   -- Takes the bounds of a log. Returns the units that count, the time of the oldest of them, if known,
   -- the expired units that are still before it, and what `push` needs to know of the newest. A cost of 0
   -- writes nothing.
   local function advance(log, cost, length, oldest, newest, member)
-    local key, window = log.key, log.window
+    local key, window = log.extra_key, log.window
     if length == 0 then
       return 0, nil, 0
     end

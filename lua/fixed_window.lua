@@ -1,16 +1,27 @@
 --[[
 fixed_window: one count for each window aligned to the epoch. Twin of src/algorithm/fixed_window.rs.
 
-KEYS    none; the caller passes the key
+KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, fast_path, prepare
-calls   those of counter
+reply   make_ops, attempt, prepare, code
+calls   none
 server  Redis 5.0
 
-Stored: the number of the window, its count.
+Stored: the generation, the number of the window, its count.
 ]]
 
-local make_ops, fast_path = require('counter')({
+local rule = {
+  parse = function(data)
+    if #data == 20 then
+      local generation, window, count = struct.unpack('>ddI4', data)
+      return { window, count }, generation
+    end
+  end,
+
+  format = function(numbers, generation)
+    return struct.pack('>ddI4', generation, numbers[1], numbers[2])
+  end,
+
   is_after = function(numbers, quota)
     return numbers[1] > quota.current
   end,
@@ -51,6 +62,10 @@ local make_ops, fast_path = require('counter')({
     numbers[2] = numbers[2] - units
     return numbers
   end,
-}, '^(%d+) (%d+) (%d+)$', '%s %d %d')
+}
 
-return make_ops, fast_path, require('aligned')
+local function make_ops()
+  return require('counter')(rule)
+end
+
+return make_ops, nil, require('aligned'), string.byte('f')

@@ -3,16 +3,16 @@ gcra: the generic cell rate algorithm, as a leaky bucket: charged units flow in,
 limit per window. The level may rise to the limit. Counts in whole fractions of a unit, so that nothing
 drifts where the limit does not divide the window. Twin of src/algorithm/gcra/gcra.rs.
 
-KEYS    none; the caller passes the key
+KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, fast_path, prepare
-calls   those of counter
+reply   make_ops, attempt, prepare, code
+calls   none
 server  Redis 5.0
 
-Stored: a time; the level in whole units at that time; the rest of the level, in units times microseconds,
-where a whole unit is a window; the units that flowed in since the level was last 0 or this number
-overflowed; the rate, which is the limit of the last charge. Then three numbers for each hole. A level
-above the limit of a quota drains by the rate, otherwise by that limit.
+Stored: the generation; a time; the level in whole units at that time; the rest of the level, in units times
+microseconds, where a whole unit is a window; the units that flowed in since the level was last 0 or this
+number overflowed; the rate, which is the limit of the last charge. Then three numbers for each hole. A
+level above the limit of a quota drains by the rate, otherwise by that limit.
 ]]
 
 local tick_of = require('arithmetic')
@@ -69,9 +69,28 @@ local function lower(numbers, tick, whole, taken)
   numbers[3] = (level - numbers[2] * whole) * tick
 end
 
-local make_ops, fast_path = require('counter')({
-  base = 6,
-  group = 3,
+local rule = {
+  parse = function(data)
+    if #data < 36 or (#data - 36) % 12 ~= 0 then
+      return
+    end
+    local generation, time, level, rest, poured, rate = struct.unpack('>ddI4dI4I4', data)
+    local numbers = { time, level, rest, poured, rate }
+    for at = 37, #data, 4 do
+      numbers[#numbers + 1] = (struct.unpack('>I4', data, at))
+    end
+    return numbers, generation
+  end,
+
+  format = function(numbers, generation)
+    local parts = {
+      struct.pack('>ddI4dI4I4', generation, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]),
+    }
+    for index = 6, #numbers do
+      parts[#parts + 1] = struct.pack('>I4', numbers[index])
+    end
+    return table.concat(parts)
+  end,
 
   is_after = function(numbers)
     return numbers[1] > now
@@ -143,6 +162,10 @@ local make_ops, fast_path = require('counter')({
     lower(numbers, tick, whole, units * whole)
     return numbers
   end,
-}, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d %d')
+}
 
-return make_ops, fast_path, prepare
+local function make_ops()
+  return require('counter')(rule)
+end
+
+return make_ops, nil, prepare, string.byte('g')

@@ -1,11 +1,11 @@
 --[[
-log: the operations of the algorithms that store the time of every unit. A unit charged at t counts in
-[t, t + window). Twin of src/algorithm/sliding_log/sliding_log.rs.
+log: the operations of an algorithm that stores the time of every unit in a key of its own. A unit charged at
+t counts in [t, t + window). Twin of src/algorithm/sliding_log/sliding_log.rs.
 
 KEYS    none; the caller passes the key
 ARGV    none; the caller passes the state and its quotas
 reply   ops, for a backend
-calls   those of the backend; after a refund EXISTS; where a credit leaves nothing, UNLINK
+calls   those of the backend; after a refund EXISTS; where a credit or a reset leaves nothing, UNLINK
 server  Redis 5.0
 
 A backend is a table of functions:
@@ -23,7 +23,7 @@ return function(backend)
   local advance, renew = require('advance')(backend)
 
   local function read(log, cost)
-    local used, oldest, skipped, newest = advance(log, cost, backend.bounds(log.key))
+    local used, oldest, skipped, newest = advance(log, cost, backend.bounds(log.extra_key))
     log.used, log.stored, log.oldest, log.skipped, log.newest = used, used, oldest, skipped, newest
   end
 
@@ -34,7 +34,7 @@ return function(backend)
     if index == 0 and log.oldest then
       time = log.oldest
     elseif index < log.stored then
-      time = entry_at(log.key, log.skipped + index)
+      time = entry_at(log.extra_key, log.skipped + index)
     end
     return time < now and time + log.window - now or log.window
   end
@@ -60,15 +60,15 @@ return function(backend)
   end
 
   local function write(log)
-    backend.push(log.key, log.used - log.stored, log.newest)
+    backend.push(log.extra_key, log.used - log.stored, log.newest)
     if log.stored == 0 then
-      require('set_ttl')(log)
+      require('set_ttl')(log.extra_key, log.ttl)
     end
   end
 
   -- Removes what `write` charged. A log that was empty before is gone then.
   local function undo(log)
-    backend.pop(log.key, log.used - log.stored)
+    backend.pop(log.extra_key, log.used - log.stored)
   end
 
   -- The units of a charge are those of its time: units of one microsecond are interchangeable.
@@ -76,7 +76,7 @@ return function(backend)
     if charged.time + log.window <= now then
       return
     end
-    if backend.take(log.key, charged.time, units) and call('EXISTS', log.key) == 1 then
+    if backend.take(log.extra_key, charged.time, units) and call('EXISTS', log.extra_key) == 1 then
       renew(log)
     end
   end
@@ -84,11 +84,15 @@ return function(backend)
   -- Removes the oldest units, which would expire first.
   local function credit(log, units)
     if units < log.used then
-      backend.drop(log.key, log.skipped, units)
+      backend.drop(log.extra_key, log.skipped, units)
       renew(log)
     elseif log.used > 0 then
-      call('UNLINK', log.key)
+      call('UNLINK', log.extra_key)
     end
+  end
+
+  local function clear(log)
+    call('UNLINK', log.extra_key)
   end
 
   return {
@@ -98,6 +102,7 @@ return function(backend)
     write = write,
     undo = undo,
     refund = refund,
+    clear = clear,
     credit = credit,
   }
 end

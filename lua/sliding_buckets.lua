@@ -2,19 +2,21 @@
 sliding_buckets: the sliding window in steps. Counts short aligned buckets, each in full until its last
 moment is a window ago. Twin of src/algorithm/sliding_buckets.rs.
 
-KEYS    none; the caller passes the key
+KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, fast_path, prepare
-calls   those of counter
+reply   make_ops, attempt, prepare, code
+calls   none
 server  Redis 5.0
 
-Stored: the number since the epoch and the count of each bucket that is not empty, oldest first.
+Stored: the generation; the number of a bucket since the epoch; the sum of all counts; then for each bucket
+that is not empty, oldest first, how many buckets later it is, and its count.
 ]]
 
 local function prepare(quota, buckets)
   -- Rounded up, so that `buckets` + 1 of them cover the window.
   quota.length = math.ceil(quota.window / buckets)
   quota.current = math.floor(now / quota.length)
+  quota.needs = quota.window + quota.length
 end
 
 -- Returns when the units of a bucket expire: a window after its last moment.
@@ -39,9 +41,27 @@ local function used(numbers)
   return sum
 end
 
-local make_ops, fast_path = require('counter')({
-  base = 1,
-  group = 2,
+local rule = {
+  parse = function(data)
+    if #data < 20 or (#data - 20) % 6 ~= 0 then
+      return
+    end
+    local numbers, generation, first = {}, struct.unpack('>dd', data)
+    for at = 21, #data, 6 do
+      local later, count = struct.unpack('>I2I4', data, at)
+      numbers[#numbers + 1], numbers[#numbers + 2] = first + later, count
+    end
+    return numbers, generation
+  end,
+
+  format = function(numbers, generation)
+    local first, parts = numbers[1] or 0, { '' }
+    for at = 1, #numbers, 2 do
+      parts[#parts + 1] = struct.pack('>I2I4', numbers[at] - first, numbers[at + 1])
+    end
+    parts[1] = struct.pack('>ddI4', generation, first, used(numbers))
+    return table.concat(parts)
+  end,
 
   is_after = function(numbers, quota)
     return numbers[#numbers - 1] > quota.current
@@ -113,6 +133,10 @@ local make_ops, fast_path = require('counter')({
     end
     return left
   end,
-})
+}
 
-return make_ops, fast_path, prepare
+local function make_ops()
+  return require('counter')(rule)
+end
+
+return make_ops, nil, prepare, string.byte('b')

@@ -2,13 +2,14 @@
 sliding_counter: the estimated sliding window. Counts this aligned window in full, and the previous one by
 the part that a window ending now still overlaps, rounded up. Twin of src/algorithm/sliding_counter.rs.
 
-KEYS    none; the caller passes the key
+KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, fast_path, prepare
-calls   those of counter
+reply   make_ops, attempt, prepare, code
+calls   none
 server  Redis 5.0
 
-Stored: the number of the window, the count of the previous window, the count of this window.
+Stored: the generation, the number of the window, the count of the previous window, the count of this
+window.
 ]]
 
 local tick_of = require('arithmetic')
@@ -56,7 +57,18 @@ local function used(numbers, quota)
   return counted + min(part, previous)
 end
 
-local make_ops, fast_path = require('counter')({
+local rule = {
+  parse = function(data)
+    if #data == 24 then
+      local generation, window, previous, count = struct.unpack('>ddI4I4', data)
+      return { window, previous, count }, generation
+    end
+  end,
+
+  format = function(numbers, generation)
+    return struct.pack('>ddI4I4', generation, numbers[1], numbers[2], numbers[3])
+  end,
+
   is_after = function(numbers, quota)
     return numbers[1] > quota.current
   end,
@@ -112,6 +124,16 @@ local make_ops, fast_path = require('counter')({
     end
     return numbers
   end,
-}, '^(%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d')
+}
 
-return make_ops, fast_path, require('aligned')
+local function prepare(quota)
+  require('aligned')(quota)
+  -- This window counts until the end of the next one.
+  quota.needs = quota.left + quota.window
+end
+
+local function make_ops()
+  return require('counter')(rule)
+end
+
+return make_ops, nil, prepare, string.byte('c')
