@@ -27,5 +27,5 @@ give_back(function(state)
     return state.ops.clear(state)
   end
   return state.ops.credit(state, units)
-end)
+end, units > 0)
 return 1

@@ -30,10 +30,11 @@ local function add_count(quota, extra)
   return state
 end
 
--- `change` returns whether a packed count has changed, and writes a sorted set.
-local function give_back(change)
+-- `change` returns whether a packed count has changed, and writes a sorted set, which is read before if
+-- `change` has to know it.
+local function give_back(change, reads_sets)
   local states = subject.states
-  for index = 1, #sets do
+  for index = 1, reads_sets and #sets or 0 do
     sets[index].ops.read(sets[index], 0)
   end
   if #states > 0 then

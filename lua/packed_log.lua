@@ -161,7 +161,7 @@ local function load(log, data, cost)
   log.is_wide = log.window > MAX_NARROW
   log.run_size = log.is_wide and 10 or 8
   log.text, log.length, log.listed, log.first, log.kept = nil, 0, 0, 0, 0
-  log.used, log.segments, log.list_expires, log.renews_list = 0, nil, 0, false
+  log.used, log.segments, log.list_expires, log.renews_list, log.is_trimmed = 0, nil, 0, false, false
   if data then
     if #data < 16 + log.run_size or (#data - 16) % log.run_size ~= 0 then
       local _, _, wrong_type = require('value')
@@ -184,7 +184,7 @@ local function load(log, data, cost)
     end
     if newest < now or cost > 0 then
       local first = first_later(log, log.first, now - log.window)
-      log.tidied, log.first = log.tidied or cost > 0 and first > log.first, first
+      log.is_trimmed, log.first = cost > 0 and first > log.first, first
     end
     if log.first < log.length then
       log.used = (log.position - position_before(log, log.first)) % RANGE

@@ -107,6 +107,7 @@ end
 local function tidy(subject)
   local states, is_tidied = subject.states, false
   for index = 1, #states do
+    states[index].tidied = states[index].tidied or states[index].is_trimmed
     is_tidied = is_tidied or states[index].tidied
   end
   if is_tidied and pcall(write, subject) then

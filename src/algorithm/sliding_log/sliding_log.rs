@@ -7,7 +7,7 @@
 //! that drops them.
 
 use super::super::arithmetic::saturate;
-use super::super::quota_check::{Charge, QuotaCheck, Verdict};
+use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use super::runs::{Run, Runs};
 use crate::decision::{Receipt, Wait};
 
@@ -23,34 +23,38 @@ impl SlidingLog {
     #[inline]
     pub(crate) fn check(&mut self, check: QuotaCheck) -> Verdict {
         let QuotaCheck { limit, cost, .. } = check;
-        let renewed = cost > 0 && self.advance(check);
+        let changes = self.advance(check);
         let used = u64::from(self.runs.units()) + u64::from(cost);
         if cost == 0 || used > limit.into() {
             let verdict = self.judge(check);
-            return Verdict { renewed, ..verdict };
+            return Verdict { changes, ..verdict };
         }
-        let renewed = self.charge(check) | renewed;
+        let changes = self.charge(check) | changes;
         Verdict {
             used: saturate(used),
             wait: Wait::Zero,
             // The log is within the limit: the first unit that returns makes room.
             reset: self.runs.first().map_or(0, |run| returns_in(run, check)),
-            renewed,
+            changes,
             receipt: Receipt::default(),
         }
     }
 
     /// Evaluates the check without charging it.
     pub(crate) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
-        let renewed = check.cost > 0 && self.advance(check);
+        let changes = self.advance(check);
         let verdict = self.judge(check);
-        Verdict { renewed, ..verdict }
+        Verdict { changes, ..verdict }
     }
 
-    /// Brings the log up to now. Returns whether that renews its time to live.
+    /// Brings the log up to now, unless the check only looks.
     #[inline]
-    fn advance(&mut self, check: QuotaCheck) -> bool {
-        self.rewind(check) | self.trim(check)
+    fn advance(&mut self, check: QuotaCheck) -> Changes {
+        if check.cost == 0 {
+            return Changes::NONE;
+        }
+        let rewound = Changes::REWOUND.only_if(self.rewind(check));
+        rewound | Changes::TRIMMED.only_if(self.trim(check))
     }
 
     /// Compares the log as it is with the quota.
@@ -86,17 +90,22 @@ impl SlidingLog {
             used,
             wait,
             reset,
-            renewed: false,
+            changes: Changes::NONE,
             // A refund finds the units of a log by their time.
             receipt: Receipt::default(),
         }
     }
 
-    /// Charges the cost. Renews the time to live if the log was empty.
-    pub(crate) fn charge(&mut self, check: QuotaCheck) -> bool {
+    /// Charges the cost.
+    pub(crate) fn charge(&mut self, check: QuotaCheck) -> Changes {
         let begins = self.runs.is_empty();
         self.runs.push(check.now, check.cost, check.limit);
-        begins
+        Changes::CHARGED | Changes::BEGUN.only_if(begins)
+    }
+
+    /// Returns whether no unit is stored.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.runs.is_empty()
     }
 
     pub(crate) fn is_idle(&self, check: QuotaCheck) -> bool {
@@ -138,7 +147,7 @@ impl SlidingLog {
         true
     }
 
-    /// Drops expired units. Returns whether that renews the time to live: an empty log has none.
+    /// Drops expired units. Returns whether it dropped any and others are left.
     #[inline]
     fn trim(&mut self, check: QuotaCheck) -> bool {
         self.runs

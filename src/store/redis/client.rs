@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 
 use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, decode_replies, decode_together, encode_checks,
-    encode_checks_together, encode_credit, encode_refund, errors as error,
+    BatchEntry, EntryReply, KeyNames, ListKeys, decode_replies, decode_together, encode_checks,
+    encode_checks_together, encode_credit, encode_refund, encode_reset, errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
@@ -67,20 +67,52 @@ impl Client {
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
-        let script = &self.scripts.decide;
-        let call = encode_checks(script, &self.names, entries);
         self.meter
             .record_batch(entries.iter().map(|entry| entry.count).sum());
-        let reply = run(connection, script, call).await?;
-        let entries = entries
-            .iter()
-            .map(|BatchEntry { check, count }| (check.quotas(), check.cost(), *count));
-        let replies = decode_replies(reply, entries)?;
+        let mut replies = self
+            .call_decide(connection, entries, ListKeys::OfLargeLimits)
+            .await?;
+        let lacks_list_key =
+            |reply: &Result<_, _>| reply.as_ref().is_err_and(error::lacks_list_key);
+        if replies.iter().any(lacks_list_key) {
+            // Their limits were higher before. Nothing was written for them, so asking again is safe.
+            let refused = entries.iter().zip(&replies);
+            let refused = refused.filter(|(_, reply)| lacks_list_key(reply));
+            let again: Vec<BatchEntry<'_>> = refused.map(|(entry, _)| *entry).collect();
+            let replied = self.call_decide(connection, &again, ListKeys::All).await;
+            let (replied, failure) = match replied {
+                Ok(replied) => (replied, None),
+                Err(error) => (Vec::new(), Some(error)),
+            };
+            let mut replied = replied.into_iter();
+            for reply in replies.iter_mut().filter(|reply| lacks_list_key(reply)) {
+                if let Some(failure) = &failure {
+                    *reply = Err(failure.clone());
+                } else if let Some(replied) = replied.next() {
+                    *reply = replied;
+                }
+            }
+        }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         if errors.any(error::is_from_replica) {
             connection.give_up();
         }
         Ok(replies)
+    }
+
+    async fn call_decide(
+        &self,
+        connection: &Acquired,
+        entries: &[BatchEntry<'_>],
+        lists: ListKeys,
+    ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
+        let script = &self.scripts.decide;
+        let call = encode_checks(script, &self.names, entries, lists);
+        let reply = run(connection, script, call).await?;
+        let entries = entries
+            .iter()
+            .map(|BatchEntry { check, count, .. }| (check.quotas(), check.cost(), *count));
+        decode_replies(reply, entries)
     }
 
     /// Decides one check in a call of its own: over this connection, or over that of the current
@@ -94,7 +126,7 @@ impl Client {
             Some(connection) => self.acquire_from(connection).await?,
             None => self.acquire(self.connection_index(check.subject)).await?,
         };
-        let entry = [BatchEntry { check, count: 1 }];
+        let entry = [BatchEntry::only(check)];
         let replies = self.decide(&connection, &entry).await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
@@ -131,10 +163,14 @@ impl Client {
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let mut command = redis::cmd("UNLINK");
-        self.names.write(reset.subject, &mut command);
+        let call = encode_reset(&self.scripts.credit, &self.names, &reset);
         let (client, index) = (self.clone(), self.connection_index(reset.subject));
-        async move { client.query(index, &command).await.map(drop) }
+        async move {
+            client
+                .run(index, &client.scripts.credit, call)
+                .await
+                .map(drop)
+        }
     }
 
     /// Takes back units that a check charged.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::{BatchEntry, EntryReply, KeyNames};
+use super::protocol::{BatchEntry, EntryReply, KeyNames, ListKeys};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
@@ -44,10 +44,16 @@ fn decide(
             BatchEntry {
                 check: Check { subject, cost },
                 count,
+                may_repeat: true,
             }
         })
         .collect();
-    let call = super::protocol::encode_checks(&scripts.decide, &KeyNames::default(), &batch);
+    let call = super::protocol::encode_checks(
+        &scripts.decide,
+        &KeyNames::default(),
+        &batch,
+        ListKeys::OfLargeLimits,
+    );
     let reply = connection.req_command(&scripts.decide.by_text(&call));
     let entries = entries
         .iter()

@@ -272,14 +272,14 @@ impl BatchWorker {
 
     /// Sends one call, and answers the waiters.
     async fn send(&self, connection: &Acquired, entries: Vec<QueueEntry>) {
-        let (checks, mut waiters): (Vec<OwnedCheck>, Vec<Waiters>) =
+        let (checks, mut waiters): (Vec<(OwnedCheck, bool)>, Vec<Waiters>) =
             entries.into_iter().map(QueueEntry::into_parts).unzip();
         let call: Vec<BatchEntry<'_>> = checks.iter().zip(&waiters).map(batch_entry).collect();
         let decided = self.batchers.client.decide(connection, &call);
         let Some(outcome) = self.within_deadlines(decided, &mut waiters).await else {
             return;
         };
-        let entries = checks.iter().zip(waiters);
+        let entries = checks.iter().map(|(check, _)| check).zip(waiters);
         match outcome {
             Err(error) if error::is_cross_slot(&error) && entries.len() > 1 => {
                 self.requeue_by_slot(entries);
@@ -342,10 +342,13 @@ impl BatchWorker {
     }
 }
 
-fn batch_entry<'a>((check, waiters): (&'a OwnedCheck, &Waiters)) -> BatchEntry<'a> {
+fn batch_entry<'a>(
+    ((check, may_repeat), waiters): (&'a (OwnedCheck, bool), &Waiters),
+) -> BatchEntry<'a> {
     BatchEntry {
         check: check.check(),
         count: u32::try_from(waiters.len()).unwrap_or(u32::MAX),
+        may_repeat: *may_repeat,
     }
 }
 

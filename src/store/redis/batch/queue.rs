@@ -41,6 +41,8 @@ pub(super) struct QueueEntry {
     check: OwnedCheck,
     waiters: Waiters,
     fingerprint: Fingerprint,
+    /// Whether another entry of the key was queued already, which the same call may take.
+    may_repeat: bool,
 }
 
 impl Queue {
@@ -78,6 +80,7 @@ impl Queue {
             check,
             waiters,
             fingerprint,
+            may_repeat: last.is_some(),
         });
         self.set_last_of_key(fingerprint, last, number);
     }
@@ -187,11 +190,13 @@ impl QueueEntry {
             check: self.check.clone(),
             waiters: self.waiters.split_off_first(count),
             fingerprint: self.fingerprint,
+            may_repeat: self.may_repeat,
         }
     }
 
-    pub(super) fn into_parts(self) -> (OwnedCheck, Waiters) {
-        (self.check, self.waiters)
+    /// Returns the check, whether an earlier entry of its call may be of the same key, and the waiters.
+    pub(super) fn into_parts(self) -> ((OwnedCheck, bool), Waiters) {
+        ((self.check, self.may_repeat), self.waiters)
     }
 
     fn work(&self) -> u64 {

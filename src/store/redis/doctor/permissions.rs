@@ -127,10 +127,10 @@ async fn missing(session: &Session) -> Result<Missing, Error> {
     outcome?;
     let mut eval = redis::cmd("EVAL");
     eval.arg("return 0").arg(1);
-    names.write(key.subject(), &mut eval);
+    names.write_value(key.subject(), &mut eval);
     let mut evalsha = redis::cmd("EVALSHA");
     evalsha.arg("0".repeat(40)).arg(1);
-    names.write(key.subject(), &mut evalsha);
+    names.write_value(key.subject(), &mut evalsha);
     for (name, command) in [
         ("EVAL", eval),
         ("EVALSHA", evalsha),

@@ -11,6 +11,9 @@ use crate::error::{Error, ErrorKind};
 /// The code with which a replica refuses writes.
 const READONLY: &str = "READONLY";
 
+/// The code with which the script refuses a check that it needs another key for.
+const NO_LIST_KEY: &str = "NOLISTKEY";
+
 /// The message to a client above `maxclients`.
 const TOO_MANY_CLIENTS: &str = "max number of clients reached";
 
@@ -78,6 +81,23 @@ impl fmt::Display for Replica {
 }
 
 impl StdError for Replica {}
+
+/// Whether an entry wrote nothing because its call lacks the key of a list.
+pub(crate) fn lacks_list_key(error: &Error) -> bool {
+    StdError::source(error).is_some_and(|source| source.is::<ListKeyMissing>())
+}
+
+/// The source of the error of an entry whose log is a list that is not among the keys of the call.
+#[derive(Debug)]
+struct ListKeyMissing;
+
+impl fmt::Display for ListKeyMissing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the key of the list is not among those of the call")
+    }
+}
+
+impl StdError for ListKeyMissing {}
 
 /// Whether a cluster has not run a call because its keys are in several slots.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
@@ -159,6 +179,9 @@ pub(crate) fn from_script(text: &str) -> Error {
     let code = code.unwrap_or_default();
     let kind = kind_of(code, text);
     let error = Error::new(kind, text_of(kind, text));
+    if code == NO_LIST_KEY {
+        return error.with_source(ListKeyMissing);
+    }
     if matches_code(code, text, READONLY) {
         return error.with_source(Replica);
     }
