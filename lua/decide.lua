@@ -56,7 +56,11 @@ for index = 1, args[1] do
     if last then
       last.next, first_quota.extras = quota, math.max(first_quota.extras, quota.extra)
     else
-      first_quota, quota.extras = quota, quota.extra
+      first_quota, quota.extras, quota.is_usual = quota, quota.extra, true
+    end
+    if not quota.attempt or last and last.counter >= quota.counter then
+      -- A sorted set, or two quotas of one count.
+      first_quota.is_usual = false
     end
     last = quota
     at = at + 7
@@ -67,12 +71,20 @@ end
 
 -- What is stored in each value, as the entries so far have left it.
 local values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, args[2]))
-local multi_quota
+local multi_quota, fast_path, decide_one
 while args[at] do
   local first_quota, cost, count = quota_lists[args[at + 1]], args[at + 2], args[at + 3]
   local value, extra = args[at + 4], args[at + 5]
-  multi_quota = multi_quota or require('multi_quota')
-  local decide = multi_quota
+  local decide
+  if cost > 0 and first_quota.is_usual then
+    if not fast_path then
+      fast_path, decide_one = require('fast_path')
+    end
+    decide = first_quota.next and fast_path or decide_one
+  else
+    multi_quota = multi_quota or require('multi_quota')
+    decide = multi_quota
+  end
   if count > 1 and cost * count > MAX_ENTRY_UNITS then
     decide = function()
       error('ERR an entry of more than 100000 units', 0)

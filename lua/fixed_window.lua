@@ -64,8 +64,34 @@ local rule = {
   end,
 }
 
+-- Charges a quota of which nothing unusual is stored. Returns the new data, or nothing.
+local function attempt(quota, stored, from, to, cost, count, reply, size)
+  local current, used, generation = quota.current, 0, now
+  if stored then
+    if to - from ~= 19 then
+      return
+    end
+    local began, window, counted = struct.unpack('>ddI4', stored, from)
+    if window > current then
+      return
+    elseif window == current and counted > 0 then
+      used, generation = counted, began
+    end
+  end
+  if used + cost * count > quota.limit then
+    return
+  end
+  local left = quota.left
+  for _ = 1, count do
+    used = used + cost
+    reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, left, generation, current
+    size = size + 4
+  end
+  return struct.pack('>ddI4', generation, current, used), size
+end
+
 local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, nil, require('aligned'), string.byte('f')
+return make_ops, attempt, require('aligned'), string.byte('f')

@@ -164,8 +164,43 @@ local rule = {
   end,
 }
 
+-- Charges a quota of which nothing unusual is stored: no holes, and no level above the limit. Returns the
+-- new data, or nothing.
+local function attempt(quota, stored, from, to, cost, count, reply, size)
+  local limit, tick, whole = quota.limit, quota.tick, quota.whole
+  local generation, time, units, rest, poured = now, now, 0, 0, 0
+  if stored then
+    if to - from ~= 35 then
+      return
+    end
+    local began, since, level, part, flowed = struct.unpack('>ddI4dI4', stored, from)
+    if since > now or level > limit then
+      return
+    end
+    level = level * whole + ceil(part / tick)
+    local passed = floor((now - since) / tick)
+    if level > 0 and passed < ceil(level / limit) then
+      level = level - passed * limit
+      units = floor(level / whole)
+      generation, time, rest, poured = began, since + passed * tick, (level - units * whole) * tick, flowed
+    end
+  end
+  local used, charged = rest > 0 and units + 1 or units, cost * count
+  if used + charged > limit or poured + charged > MAX_POURED then
+    return
+  end
+  -- The rest of a unit has to drain, or else a whole one.
+  local reset = ceil((rest > 0 and ceil(rest / tick) or whole) / limit) * tick - (now - time)
+  for _ = 1, count do
+    used, poured = used + cost, poured + cost
+    reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, reset, generation, poured
+    size = size + 4
+  end
+  return struct.pack('>ddI4dI4I4', generation, time, units + charged, rest, poured, limit), size
+end
+
 local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, nil, prepare, string.byte('g')
+return make_ops, attempt, prepare, string.byte('g')

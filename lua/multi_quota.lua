@@ -168,8 +168,11 @@ return function(first_quota, first_value, first_extra, cost, count, reply, size,
     local number = first_value + index - 1
     local subject, key, stored = subjects[index], KEYS[number], values[number]
     if #subject.states > 0 then
-      -- MGET does not tell a key of another type from one that is not there.
-      subject_ops.open(subject, key, stored or redis.call('GET', key), cost)
+      if not stored or stored == true then
+        -- MGET does not tell a key of another type from one that is not there.
+        stored = redis.call('GET', key)
+      end
+      subject_ops.open(subject, key, stored, cost)
     end
   end
   local admitted

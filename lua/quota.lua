@@ -7,8 +7,8 @@ reply   make_quota
 calls   none
 server  any
 
-`header` is that of the section in which the count is packed, and `needs` how long a charge may count, in
-microseconds.
+`header` is that of the section in which the count is packed, `last_header` the same with the length of the
+last section, and `needs` how long a charge may count, in microseconds.
 ]]
 
 local name, make_ops, attempt, prepare, code
@@ -30,6 +30,7 @@ return function(algorithm, buckets, limit, window, ttl)
   if code then
     local high = math.floor(window / 4294967296)
     quota.header = struct.pack('>BI2I4I2', code, high, window % 4294967296, buckets)
+    quota.last_header = quota.header .. '\0\0'
   end
   if prepare then
     prepare(quota, buckets)

@@ -12,11 +12,17 @@ Stored: the generation; the number of a bucket since the epoch; the sum of all c
 that is not empty, oldest first, how many buckets later it is, and its count.
 ]]
 
+local pack, sub = struct.pack, string.sub
+
+-- The most buckets that one may be later than the first.
+local MAX_LATER = 65535
+
 local function prepare(quota, buckets)
   -- Rounded up, so that `buckets` + 1 of them cover the window.
   quota.length = math.ceil(quota.window / buckets)
   quota.current = math.floor(now / quota.length)
   quota.needs = quota.window + quota.length
+  quota.oldest = math.floor((now - quota.window + 1) / quota.length)
 end
 
 -- Returns when the units of a bucket expire: a window after its last moment.
@@ -51,15 +57,19 @@ local rule = {
       local later, count = struct.unpack('>I2I4', data, at)
       numbers[#numbers + 1], numbers[#numbers + 2] = first + later, count
     end
+    numbers.base = first
     return numbers, generation
   end,
 
   format = function(numbers, generation)
-    local first, parts = numbers[1] or 0, { '' }
-    for at = 1, #numbers, 2 do
-      parts[#parts + 1] = struct.pack('>I2I4', numbers[at] - first, numbers[at + 1])
+    local first, parts = numbers.base or numbers[1] or 0, { '' }
+    if numbers[1] and (numbers[1] < first or numbers[#numbers - 1] - first > MAX_LATER) then
+      first = numbers[1]
     end
-    parts[1] = struct.pack('>ddI4', generation, first, used(numbers))
+    for at = 1, #numbers, 2 do
+      parts[#parts + 1] = pack('>I2I4', numbers[at] - first, numbers[at + 1])
+    end
+    parts[1] = pack('>ddI4', generation, first, used(numbers) % 4294967296)
     return table.concat(parts)
   end,
 
@@ -76,6 +86,7 @@ local rule = {
     for at = 1, count, 2 do
       if expires_at(quota, numbers[at]) > now then
         add_to(counting, math.min(numbers[at], current), numbers[at + 1])
+        counting.base = numbers.base
       end
     end
     return counting
@@ -119,7 +130,7 @@ local rule = {
   -- Takes the oldest units first: they would expire soonest, and refunds of recent charges still find the
   -- newest.
   credit = function(numbers, quota, units)
-    local left, size = {}, 0
+    local left, size = { base = numbers.base }, 0
     for at = 1, #numbers, 2 do
       local index, count = numbers[at], numbers[at + 1]
       if expires_at(quota, index) > now then
@@ -135,8 +146,48 @@ local rule = {
   end,
 }
 
+-- Charges a quota of which nothing unusual is stored. Returns the new data, or nothing.
+local function attempt(quota, stored, from, to, cost, count, reply, size)
+  local current, units = quota.current, cost * count
+  local generation, base, used, first, buckets = now, current, 0, current, ''
+  if stored and to - from > 19 then
+    local began, since, sum = struct.unpack('>ddI4', stored, from)
+    local newest, in_newest = struct.unpack('>I2I4', stored, to - 5)
+    if since + newest > current or current - since > MAX_LATER then
+      return
+    end
+    local oldest, at = quota.oldest - since, from + 20
+    local later, counted = struct.unpack('>I2I4', stored, at)
+    while later < oldest and at + 6 < to do
+      sum, at = sum - counted, at + 6
+      later, counted = struct.unpack('>I2I4', stored, at)
+    end
+    if later >= oldest then
+      used = sum < 0 and sum + 4294967296 or sum
+      generation, base, first = began, since, since + later
+      if since + newest == current then
+        buckets, counted = sub(stored, at, to - 6), in_newest
+      else
+        buckets, counted = sub(stored, at, to), 0
+      end
+      units = units + counted
+    end
+  end
+  local charged = cost * count
+  if used + charged > quota.limit then
+    return
+  end
+  local reset = expires_at(quota, first) - now
+  for _ = 1, count do
+    used = used + cost
+    reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, reset, generation, current
+    size = size + 4
+  end
+  return pack('>ddI4', generation, base, used) .. buckets .. pack('>I2I4', current - base, units), size
+end
+
 local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, nil, prepare, string.byte('b')
+return make_ops, attempt, prepare, string.byte('b')

@@ -273,7 +273,7 @@ mod tests {
     fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
         let taken = queue.take(&timeout_error);
         let taken = taken.into_iter().map(QueueEntry::into_parts);
-        let entry = |(check, waiters): (OwnedCheck, Waiters)| {
+        let entry = |((check, _), waiters): ((OwnedCheck, bool), Waiters)| {
             let check = check.check();
             (check.key().as_str().to_owned(), check.cost(), waiters.len())
         };

@@ -1,0 +1,152 @@
+--[[
+fast_path: decides the usual entry: all quotas admit, and nothing unusual is stored. Everything else is for
+multi_quota, which decides the whole entry then.
+
+KEYS    the keys of the entry
+ARGV    none; the caller passes the quotas
+reply   decide, which appends the reply that decide.lua documents; decide_one, for a single quota
+calls   SET; to add a run to a log APPEND; for a value that an earlier entry appended to GET; those of the
+calls   algorithms
+server  Redis 6.0
+
+A value that was appended to is known as `true`: it is read again if a later entry is of the same subject.
+]]
+
+local call, unpack, pack, sub, floor = redis.call, struct.unpack, struct.pack, string.sub, math.floor
+local multi_quota
+local parts = {}
+
+local function general(...)
+  multi_quota = multi_quota or require('multi_quota')
+  return multi_quota(...)
+end
+
+-- Returns the first four bytes of a value that lives as long as a charge to a quota gives it.
+local function expires_of(quota)
+  local expires = quota.expires
+  if not expires then
+    expires = pack('>I4', floor((floor(now / 1000) + quota.ttl) / 1000))
+    quota.expires = expires
+  end
+  return expires
+end
+
+-- Writes a value that is not there.
+local function create(key, text, ttl)
+  if not call('SET', key, text, 'PX', ttl, 'NX') then
+    error('WRONGTYPE this key holds no count', 0)
+  end
+end
+
+local function decide_one(quota, number, first_extra, cost, count, reply, size, values)
+  local key, stored, header = KEYS[number], values[number], quota.last_header
+  if stored == true then
+    stored = call('GET', key)
+  end
+  if stored and sub(stored, 5, 15) ~= header then
+    return general(quota, number, first_extra, cost, count, reply, size, values)
+  end
+  if quota.extra > 0 then
+    quota.extra_key = KEYS[first_extra]
+  end
+  local data, new_size, is_run =
+    quota.attempt(quota, stored, 16, stored and #stored, cost, count, reply, size)
+  if not data then
+    return general(quota, number, first_extra, cost, count, reply, size, values)
+  end
+  if not stored then
+    data = expires_of(quota) .. header .. data
+    create(key, data, quota.ttl)
+  elseif unpack('>I4', stored) * 1000000 < now + quota.needs then
+    data = expires_of(quota) .. (is_run and sub(stored, 5) or header) .. data
+    call('SET', key, data, 'PX', quota.ttl)
+  elseif is_run then
+    call('APPEND', key, data)
+    data = true
+  else
+    data = sub(stored, 1, 15) .. data
+    call('SET', key, data, 'KEEPTTL')
+  end
+  values[number] = data
+  return count, new_size
+end
+
+-- Puts the sections of all quotas into `parts`, from the second part on. Returns how many parts there are and
+-- the quota whose time to live the value needs from now on, if it needs a new one; or nothing.
+local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
+  local at, last, left, used = 5, stored and #stored, 0, 1
+  local quota, longest = first_quota, nil
+  if stored then
+    left = unpack('>I4', stored) * 1000000 - now
+  end
+  repeat
+    local from, to
+    if stored then
+      if at > last or sub(stored, at, at + 8) ~= quota.header then
+        return
+      end
+      local length = unpack('>I2', stored, at + 9)
+      from, to = at + 11, length == 0 and last or at + 10 + length
+      at = to + 1
+    end
+    if quota.extra > 0 then
+      quota.extra_key = KEYS[first_extra + quota.extra - 1]
+    end
+    local data, new_size, is_run = quota.attempt(quota, stored, from, to, cost, 1, reply, size)
+    if not data then
+      return
+    elseif is_run then
+      data = sub(stored, from, to) .. data
+    end
+    if left < quota.needs and (not longest or quota.ttl + 0 > longest.ttl + 0) then
+      longest = quota
+    end
+    local next_quota = quota.next
+    if next_quota or stored and at <= last then
+      local length = #data
+      if quota.data_length ~= length then
+        quota.data_length, quota.sized_header = length, quota.header .. pack('>I2', length)
+      end
+      parts[used + 1] = quota.sized_header
+    else
+      parts[used + 1] = quota.last_header
+    end
+    parts[used + 2] = data
+    used, size, quota = used + 2, new_size, next_quota
+  until not quota
+  if stored and at <= last then
+    used = used + 1
+    parts[used] = sub(stored, at)
+  end
+  return used, size, longest
+end
+
+local function decide(first_quota, number, first_extra, cost, count, reply, size, values)
+  local key, stored = KEYS[number], values[number]
+  if stored == true then
+    stored = call('GET', key)
+  end
+  local used, new_size, longest
+  if count == 1 then
+    used, new_size, longest = attempt_all(first_quota, stored, first_extra, cost, reply, size)
+  end
+  if not used then
+    for index = #reply, size + 1, -1 do
+      reply[index] = nil
+    end
+    return general(first_quota, number, first_extra, cost, count, reply, size, values)
+  end
+  parts[1] = longest and expires_of(longest) or sub(stored, 1, 4)
+  local text = table.concat(parts, '', 1, used)
+  if not stored then
+    create(key, text, longest.ttl)
+  elseif longest then
+    call('SET', key, text, 'PX', longest.ttl)
+  else
+    call('SET', key, text, 'KEEPTTL')
+  end
+  values[number] = text
+  return 1, new_size
+end
+
+return decide, decide_one
