@@ -10,16 +10,18 @@ server  Redis 5.0
 Stored: the generation, the number of the window, its count.
 ]]
 
+local unpack, pack = struct.unpack, struct.pack
+
 local rule = {
   parse = function(data)
     if #data == 20 then
-      local generation, window, count = struct.unpack('>ddI4', data)
+      local generation, window, count = unpack('>ddI4', data)
       return { window, count }, generation
     end
   end,
 
   format = function(numbers, generation)
-    return struct.pack('>ddI4', generation, numbers[1], numbers[2])
+    return pack('>ddI4', generation, numbers[1], numbers[2])
   end,
 
   is_after = function(numbers, quota)
@@ -71,7 +73,7 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     if to - from ~= 19 then
       return
     end
-    local began, window, counted = struct.unpack('>ddI4', stored, from)
+    local began, window, counted = unpack('>ddI4', stored, from)
     if window > current then
       return
     elseif window == current and counted > 0 then
@@ -87,7 +89,7 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, left, generation, current
     size = size + 4
   end
-  return struct.pack('>ddI4', generation, current, used), size
+  return pack('>ddI4', generation, current, used), size
 end
 
 local function make_ops()

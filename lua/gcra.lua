@@ -15,6 +15,7 @@ number overflowed; the rate, which is the limit of the last charge. Then three n
 level above the limit of a quota drains by the rate, otherwise by that limit.
 ]]
 
+local unpack, pack = struct.unpack, struct.pack
 local tick_of = require('arithmetic')
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
@@ -74,20 +75,20 @@ local rule = {
     if #data < 36 or (#data - 36) % 12 ~= 0 then
       return
     end
-    local generation, time, level, rest, poured, rate = struct.unpack('>ddI4dI4I4', data)
+    local generation, time, level, rest, poured, rate = unpack('>ddI4dI4I4', data)
     local numbers = { time, level, rest, poured, rate }
     for at = 37, #data, 4 do
-      numbers[#numbers + 1] = (struct.unpack('>I4', data, at))
+      numbers[#numbers + 1] = (unpack('>I4', data, at))
     end
     return numbers, generation
   end,
 
   format = function(numbers, generation)
     local parts = {
-      struct.pack('>ddI4dI4I4', generation, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]),
+      pack('>ddI4dI4I4', generation, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]),
     }
     for index = 6, #numbers do
-      parts[#parts + 1] = struct.pack('>I4', numbers[index])
+      parts[#parts + 1] = pack('>I4', numbers[index])
     end
     return table.concat(parts)
   end,
@@ -173,16 +174,18 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     if to - from ~= 35 then
       return
     end
-    local began, since, level, part, flowed = struct.unpack('>ddI4dI4', stored, from)
+    local began, since, level, part, flowed = unpack('>ddI4dI4', stored, from)
     if since > now or level > limit then
       return
     end
-    level = level * whole + ceil(part / tick)
-    local passed = floor((now - since) / tick)
-    if level > 0 and passed < ceil(level / limit) then
-      level = level - passed * limit
-      units = floor(level / whole)
-      generation, time, rest, poured = began, since + passed * tick, (level - units * whole) * tick, flowed
+    local passed = now - since
+    if tick > 1 then
+      part, passed = ceil(part / tick), floor(passed / tick)
+    end
+    level = level * whole + part - passed * limit
+    if level > 0 then
+      rest = level % whole
+      units, generation, time, poured = (level - rest) / whole, began, since + passed * tick, flowed
     end
   end
   local used, charged = rest > 0 and units + 1 or units, cost * count
@@ -190,13 +193,13 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     return
   end
   -- The rest of a unit has to drain, or else a whole one.
-  local reset = ceil((rest > 0 and ceil(rest / tick) or whole) / limit) * tick - (now - time)
+  local reset = ceil((rest > 0 and rest or whole) / limit) * tick - (now - time)
   for _ = 1, count do
     used, poured = used + cost, poured + cost
     reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, reset, generation, poured
     size = size + 4
   end
-  return struct.pack('>ddI4dI4I4', generation, time, units + charged, rest, poured, limit), size
+  return pack('>ddI4dI4I4', generation, time, units + charged, rest * tick, poured, limit), size
 end
 
 local function make_ops()

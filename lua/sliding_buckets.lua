@@ -12,7 +12,7 @@ Stored: the generation; the number of a bucket since the epoch; the sum of all c
 that is not empty, oldest first, how many buckets later it is, and its count.
 ]]
 
-local pack, sub = struct.pack, string.sub
+local unpack, pack, sub = struct.unpack, struct.pack, string.sub
 
 -- The most buckets that one may be later than the first.
 local MAX_LATER = 65535
@@ -52,9 +52,9 @@ local rule = {
     if #data < 20 or (#data - 20) % 6 ~= 0 then
       return
     end
-    local numbers, generation, first = {}, struct.unpack('>dd', data)
+    local numbers, generation, first = {}, unpack('>dd', data)
     for at = 21, #data, 6 do
-      local later, count = struct.unpack('>I2I4', data, at)
+      local later, count = unpack('>I2I4', data, at)
       numbers[#numbers + 1], numbers[#numbers + 2] = first + later, count
     end
     numbers.base = first
@@ -151,16 +151,16 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
   local current, units = quota.current, cost * count
   local generation, base, used, first, buckets = now, current, 0, current, ''
   if stored and to - from > 19 then
-    local began, since, sum = struct.unpack('>ddI4', stored, from)
-    local newest, in_newest = struct.unpack('>I2I4', stored, to - 5)
+    local began, since, sum = unpack('>ddI4', stored, from)
+    local newest, in_newest = unpack('>I2I4', stored, to - 5)
     if since + newest > current or current - since > MAX_LATER then
       return
     end
     local oldest, at = quota.oldest - since, from + 20
-    local later, counted = struct.unpack('>I2I4', stored, at)
+    local later, counted = unpack('>I2I4', stored, at)
     while later < oldest and at + 6 < to do
       sum, at = sum - counted, at + 6
-      later, counted = struct.unpack('>I2I4', stored, at)
+      later, counted = unpack('>I2I4', stored, at)
     end
     if later >= oldest then
       used = sum < 0 and sum + 4294967296 or sum

@@ -12,6 +12,7 @@ Stored: the generation, the number of the window, the count of the previous wind
 window.
 ]]
 
+local unpack, pack = struct.unpack, struct.pack
 local tick_of = require('arithmetic')
 local floor, ceil, min = math.floor, math.ceil, math.min
 
@@ -60,13 +61,13 @@ end
 local rule = {
   parse = function(data)
     if #data == 24 then
-      local generation, window, previous, count = struct.unpack('>ddI4I4', data)
+      local generation, window, previous, count = unpack('>ddI4I4', data)
       return { window, previous, count }, generation
     end
   end,
 
   format = function(numbers, generation)
-    return struct.pack('>ddI4I4', generation, numbers[1], numbers[2], numbers[3])
+    return pack('>ddI4I4', generation, numbers[1], numbers[2], numbers[3])
   end,
 
   is_after = function(numbers, quota)
@@ -140,7 +141,7 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     if to - from ~= 23 then
       return
     end
-    local began, of, before, last = struct.unpack('>ddI4I4', stored, from)
+    local began, of, before, last = unpack('>ddI4I4', stored, from)
     if of == current then
       previous, counted, generation = before, last, began
     elseif of == current - 1 then
@@ -171,7 +172,7 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     reply[size + 3], reply[size + 4] = generation, current
     size = size + 4
   end
-  return struct.pack('>ddI4I4', generation, current, previous, counted), size
+  return pack('>ddI4I4', generation, current, previous, counted), size
 end
 
 local function make_ops()

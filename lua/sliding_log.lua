@@ -94,15 +94,16 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
   local window, is_wide, units = quota.window, quota.is_wide, cost * count
   local base, used, reset, position, data, is_run = now, 0, window, units, nil, false
   if stored then
-    local since, list, before = unpack('>dI4I4', stored, from)
-    local elapsed, run_size, start = now - since, is_wide and 10 or 8, from + 16
-    local newest, total, oldest
+    local since, list, before, oldest, low = unpack('>dI4I4I4I4', stored, from)
+    local elapsed, run_size, start, newest, total = now - since, 8, from + 16, nil, nil
     if is_wide then
-      newest, total = wide_run(stored, to - 9)
-      oldest = wide_run(stored, start)
+      local high
+      high, newest, total = unpack('>I2I4I4', stored, to - 9)
+      newest, run_size = high * RANGE + newest, 10
+      -- Six bytes of the first run, of which eight were read as two numbers.
+      oldest = oldest * 65536 + (low - low % 65536) / 65536
     else
       newest, total = unpack('>I4I4', stored, to - 7)
-      oldest = unpack('>I4', stored, start)
     end
     local edge = elapsed - window
     if newest >= elapsed or not is_wide and elapsed >= RANGE then

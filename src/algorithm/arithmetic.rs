@@ -51,8 +51,8 @@ pub(super) fn saturate(units: u64) -> u32 {
 
 /// Returns how long a stored count lives after it was last renewed, in milliseconds.
 ///
-/// That is two windows and a second. A log without a trim may grow for one window and then counts
-/// for another. The second keeps short windows from depending on a millisecond.
+/// That is two windows and a second. A count is renewed when less is left than a charge may count, so about
+/// once a window. The second keeps short windows from depending on a millisecond.
 pub(crate) fn time_to_live_millis(window: u64) -> u64 {
     (2 * window).div_ceil(1_000) + 1_000
 }

@@ -110,14 +110,14 @@ fn each_wrong_setup_has_an_error_and_a_line_of_its_own_and_heals_when_mended() {
         }
         let () = server.ask(&[
             "SET",
-            "tollgate:v1:{default,/ada}:log:3600000000",
+            "tollgate:v2:{default,/ada}",
             "somebody else's",
         ]);
         let wrong_type = Mistake {
             fault: "wrong type of key",
             url: server.url(),
             says: "WRONGTYPE",
-            mends: &["DEL", "tollgate:v1:{default,/ada}:log:3600000000"],
+            mends: &["DEL", "tollgate:v2:{default,/ada}"],
         };
         wrong_type.is_told(&server).await;
     });

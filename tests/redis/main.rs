@@ -23,6 +23,7 @@ mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod settings;
+mod stored;
 #[cfg(feature = "tls")]
 mod tls;
 mod together;

@@ -8,6 +8,7 @@ use redis::Commands;
 use tollgate::{Algorithm, Decision, Quota, RateLimiter};
 
 use crate::store_on;
+use crate::stored::first_time;
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
 
@@ -24,7 +25,6 @@ async fn every_microsecond_is_kept() {
         let key: String = connection.keys::<_, Vec<String>>("*").unwrap().remove(0);
         let kind: String = redis::cmd("TYPE").arg(&key).query(&mut connection).unwrap();
         let stored: String = match kind.as_str() {
-            "list" => connection.lindex(&key, 0).unwrap(),
             "zset" => {
                 connection
                     .zrange_withscores::<_, Vec<(String, String)>>(&key, 0, 0)
@@ -32,14 +32,8 @@ async fn every_microsecond_is_kept() {
                     .remove(0)
                     .1
             }
-            // The text of a counter begins with its generation, a time.
-            _ => connection
-                .get::<_, String>(&key)
-                .unwrap()
-                .split(' ')
-                .next()
-                .unwrap()
-                .to_owned(),
+            // The base of a log, the generation of a counter.
+            _ => first_time(&connection.get::<_, Vec<u8>>(&key).unwrap()).to_string(),
         };
         let stored: u64 = stored
             .parse()

@@ -34,10 +34,10 @@ function redis.call(command, key, ...)
         keep(key, millis)
       end
     end
-  elseif command == 'APPEND' then
-    -- To a key that is gone it would leave one without a time to live.
+  elseif command == 'APPEND' or command == 'SETRANGE' then
+    -- A key that is gone would be left without a time to live.
     assert(server.call('EXISTS', key) == 1)
-    reply = server.call('APPEND', key, ...)
+    reply = server.call(command, key, ...)
   else
     reply = server.call(command, key, ...)
   end

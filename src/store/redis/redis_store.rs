@@ -122,7 +122,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// ```text
 /// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
-///   +exists +get +set +pexpire +llen +lindex +lrem +ltrim +rpush
+///   +exists +get +mget +set +setrange +append +pexpire +llen +lindex +lset +ltrim +rpush
 ///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
 /// ```
 ///
@@ -134,10 +134,12 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// # Keys
 ///
-/// A count is stored under `prefix:v1:{limiter,key}:log:window`, in printable ASCII, with a TTL of
-/// two windows and a second. All counts of a check are in one slot. Run Redis with
+/// All counts of a limiter and a key are packed in one value, `prefix:v2:{limiter,key}`, with a TTL of at
+/// most two windows and a second. A log of more than 128 charges continues in a list,
+/// `prefix:v2:{limiter,key}:log:window`; [`SortedSetLog`](crate::Algorithm::SortedSetLog) has a key of its
+/// own, `…:set:window`. Names are printable ASCII. All keys of a check are in one slot. Run Redis with
 /// `maxmemory-policy noeviction`: a client whose key is evicted gets a fresh quota.
-/// [Blocked](crate::Admin::block) keys are listed under `prefix:v1:{blocks}` until the last block
+/// [Blocked](crate::Admin::block) keys are listed under `prefix:v2:{blocks}` until the last block
 /// has ended.
 ///
 /// # Examples

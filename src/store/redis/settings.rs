@@ -88,7 +88,7 @@ impl RedisStore {
     /// Use this on Redis Cluster, where one call serves one slot only: keys with the same tag share
     /// a slot, so their checks share calls. Choose several times as many tags as masters, for
     /// example 16 times, so that each master has about as many. With fewer tags, more checks share
-    /// a call. Keys are then stored as `prefix:v1:{7}:limiter,key:log:window`. Every process must
+    /// a call. Keys are then stored as `prefix:v2:{7}:limiter,key`. Every process must
     /// use the same number: another number starts all counts anew.
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {
