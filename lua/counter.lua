@@ -38,6 +38,7 @@ return function(rule)
     -- Takes the stored data, if there are any. A cost rewinds what is later than now.
     load = function(state, data, cost)
       local numbers, generation = {}, 0
+      state.is_stored, state.is_cleared = data ~= nil, false
       if data then
         numbers, generation = rule.parse(data, state.quota)
         if not numbers then
@@ -74,7 +75,7 @@ return function(rule)
     -- Returns whether there was anything to forget.
     clear = function(state)
       state.is_cleared = true
-      return #state.numbers > 0
+      return state.is_stored
     end,
 
     receipt = function(state, quota)

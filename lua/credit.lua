@@ -2,7 +2,7 @@
 credit: lowers the units of each count of a subject, whichever check charged them, to 0 at the least; or
 forgets the counts. Takes the place of decide at the end of the script.
 
-KEYS    the value of the subject; then the extra keys of the counts
+KEYS    the value of the subject, if a count is packed; then the extra keys of the counts
 ARGV    call: units
 ARGV    count: algorithm, buckets, extra, limit, window, ttl
 reply   1
@@ -10,7 +10,7 @@ calls   those of give_back
 server  Redis 6.0
 
 `units` is -1 to forget the counts. `limit`, `window` and `ttl` are those of the strictest quota of the count;
-`extra` is the number of its extra key, from 1, or 0. If a count cannot be read, none is credited.
+`extra` is which key is its extra key, from 1, or 0. If a count cannot be read, none is credited.
 ]]
 
 local make_quota = require('quota')

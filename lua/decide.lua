@@ -26,7 +26,7 @@ the other, which takes half the time to unpack.
 from 1. `extra` is which extra key of the entry the count may need, from 1, or 0: a sorted set, or the list
 of a large log. A run is a number of entries in a row, each of `count` checks of one cost, by the list of
 quotas of a number, from 1. The values of its entries follow each other, the first being the key
-`first_value`; and so do their extra keys, from the key `first_extra`. `cost`, `limit` and `used` are units.
+`first_value`, which is 0 if no count is packed; and so do their extra keys, from the key `first_extra`. `cost`, `limit` and `used` are units.
 `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a count is given,
 is in milliseconds, as text.
 
@@ -70,7 +70,7 @@ for index = 1, args[1] do
 end
 
 -- What is stored in each value, as the entries so far have left it.
-local values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, args[2]))
+local values = args[2] > 0 and redis.call('MGET', (table.unpack or unpack)(KEYS, 1, args[2])) or {}
 local multi_quota, fast_path, decide_one
 while args[at] do
   local first_quota, cost, count = quota_lists[args[at + 1]], args[at + 2], args[at + 3]

@@ -21,7 +21,8 @@ local make_quota = require('quota')
 local at, checks, first_quota, last = 1, 0, nil, nil
 while ARGV[at] do
   local quotas, cost = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-  at, checks = at + 2, checks + 1
+  checks = checks + 1
+  at = at + 2
   for _ = 1, quotas do
     local quota = make_quota(ARGV[at], ARGV[at + 1], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6])
     quota.counter, quota.extra = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])

@@ -1,7 +1,7 @@
 --[[
 give_back: changes counts of a subject by which fewer units count: for refund and credit.
 
-KEYS    the value of the subject; then the extra keys of the counts
+KEYS    the value of the subject, if a count is packed; then the extra keys of the counts
 ARGV    none; the caller passes the counts, and how each changes
 reply   add_count, give_back
 calls   GET; those of subject and of the algorithms
@@ -18,7 +18,7 @@ local function add_count(quota, extra)
   local state = {
     ops = ops,
     header = quota.header,
-    extra_key = extra > 0 and KEYS[1 + extra] or nil,
+    extra_key = extra > 0 and KEYS[extra] or nil,
     window = quota.window,
     needs = quota.needs,
     ttl = quota.ttl,

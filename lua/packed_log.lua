@@ -279,7 +279,7 @@ local function save(log)
   if log.listed == 0 then
     log.dropped_segments = log.kept_segments
   end
-  if log.length - log.listed > MAX_RUNS then
+  if log.length - log.listed > MAX_RUNS and log.extra_key then
     -- The oldest runs of the value become a segment.
     local last = 16 + SEGMENT * log.run_size
     log.pushed = pack('>dI4I4', log.base, 0, log.before) .. sub(log.text, 17, last)
@@ -340,7 +340,7 @@ end
 -- Forgets all units. Returns whether there were any.
 local function clear(log)
   log.first, log.used, log.stored = log.length, 0, 0
-  return log.length > 0
+  return log.text ~= nil
 end
 
 -- Removes the oldest units, which would expire first. Returns whether there were any.

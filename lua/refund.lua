@@ -2,15 +2,15 @@
 refund: gives back units that one check charged, of each count, if they still count. Takes the
 place of decide at the end of the script.
 
-KEYS    the value of the subject; then the extra keys of the counts
+KEYS    the value of the subject, if a count is packed; then the extra keys of the counts
 ARGV    count: algorithm, buckets, extra, limit, window, ttl, units, time, generation, position, cost,
 ARGV    count: refundable
 reply   1
 calls   those of give_back
 server  Redis 6.0
 
-`limit`, `window` and `ttl` are those of the strictest quota of the count; `extra` is the number of its extra
-key, from 1, or 0. `units` is how many to give
+`limit`, `window` and `ttl` are those of the strictest quota of the count; `extra` is which key is its extra key,
+from 1, or 0. `units` is how many to give
 back of the `cost` that was charged; `refundable` is how many may be given back later. `time`,
 `generation` and `position` are what decide replied to the charge.
 ]]

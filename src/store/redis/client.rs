@@ -107,8 +107,14 @@ impl Client {
         lists: ListKeys,
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
-        let call = encode_checks(script, &self.names, entries, lists);
-        let reply = run(connection, script, call).await?;
+        let call = |lists| encode_checks(script, &self.names, entries, lists);
+        let reply = match run(connection, script, call(lists)).await {
+            // The server has only some of the keys, and has not run the call.
+            Err(error) if lists != ListKeys::None && error::is_moving(&error) => {
+                run(connection, script, call(ListKeys::None)).await?
+            }
+            reply => reply?,
+        };
         let entries = entries
             .iter()
             .map(|BatchEntry { check, count, .. }| (check.quotas(), check.cost(), *count));
@@ -163,14 +169,10 @@ impl Client {
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_reset(&self.scripts.credit, &self.names, &reset);
+        let call = |lists| encode_reset(&self.scripts.credit, &self.names, &reset, lists);
+        let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(reset.subject));
-        async move {
-            client
-                .run(index, &client.scripts.credit, call)
-                .await
-                .map(drop)
-        }
+        async move { client.change(index, &client.scripts.credit, calls).await }
     }
 
     /// Takes back units that a check charged.
@@ -178,14 +180,10 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_refund(&self.scripts.refund, &self.names, refund);
+        let call = |lists| encode_refund(&self.scripts.refund, &self.names, refund, lists);
+        let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(refund.subject));
-        async move {
-            client
-                .run(index, &client.scripts.refund, call)
-                .await
-                .map(drop)
-        }
+        async move { client.change(index, &client.scripts.refund, calls).await }
     }
 
     /// Reduces the units that count against a key.
@@ -193,14 +191,25 @@ impl Client {
         &self,
         credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_credit(&self.scripts.credit, &self.names, credit);
+        let call = |lists| encode_credit(&self.scripts.credit, &self.names, credit, lists);
+        let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(credit.subject));
-        async move {
-            client
-                .run(index, &client.scripts.credit, call)
-                .await
-                .map(drop)
-        }
+        async move { client.change(index, &client.scripts.credit, calls).await }
+    }
+
+    /// Runs a script that changes counts: with the keys of lists; without them if the server has not run
+    /// the call, because it is moving their slot and has only some of the keys. Most have no list.
+    async fn change(
+        &self,
+        index: usize,
+        script: &Script,
+        [with_lists, without]: [Cmd; 2],
+    ) -> Result<(), Error> {
+        let reply = match self.run(index, script, with_lists).await {
+            Err(error) if error::is_moving(&error) => self.run(index, script, without).await,
+            reply => reply,
+        };
+        reply.map(drop)
     }
 
     /// Runs a script over the connection of an index.

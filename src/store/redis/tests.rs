@@ -256,7 +256,10 @@ for _, key in ipairs(redis.call('KEYS', '*{l,' .. ARGV[1] .. '}*')) do
   end
   local name = string.gsub(key, '.*}', '')
   local deadline = redis.call('HGET', 'test:deadlines', key)
-  stored[#stored + 1] = name .. ' ' .. deadline .. ': ' .. table.concat(what, ' ')
+  what = string.gsub(table.concat(what, ' '), '.', function(char)
+    return string.format('%02x', string.byte(char))
+  end)
+  stored[#stored + 1] = name .. ' ' .. deadline .. ': ' .. what
 end
 table.sort(stored)
 return stored

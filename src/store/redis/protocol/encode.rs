@@ -55,6 +55,8 @@ impl<'a> BatchEntry<'a> {
 /// The logs whose list is among the keys of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListKeys {
+    /// None: while a cluster moves a slot, it runs no call for keys that are partly there.
+    None,
     /// The logs that may need one, by their limit. The script fails a check of a log that was larger under
     /// a higher limit, before it writes anything.
     OfLargeLimits,
@@ -63,7 +65,11 @@ pub(crate) enum ListKeys {
 
 impl ListKeys {
     fn include(self, quota: &Quota) -> bool {
-        self == Self::All || quota.limit() > MAX_PACKED_UNITS
+        match self {
+            Self::None => false,
+            Self::OfLargeLimits => quota.limit() > MAX_PACKED_UNITS,
+            Self::All => true,
+        }
     }
 }
 
@@ -79,6 +85,12 @@ fn needs_extra(quota: &Quota, lists: ListKeys) -> bool {
         Algorithm::SlidingLog => lists.include(quota),
         _ => false,
     }
+}
+
+/// Returns whether a count is packed in the value of a subject.
+fn needs_value(quotas: &Quotas) -> bool {
+    let mut counts = quotas.strictest();
+    counts.any(|quota| quota.counted_by() != Algorithm::SortedSetLog)
 }
 
 /// The number of each count's extra key, from `first` on; 0 for a count without one.
@@ -177,7 +189,10 @@ impl EntryRun {
     }
 
     fn continues(&self, previous: &Self) -> bool {
-        let next_value = previous.first_value + previous.entries;
+        let next_value = match previous.first_value {
+            0 => 0,
+            first => first + previous.entries,
+        };
         (self.quota_list, self.cost, self.count, self.first_value)
             == (
                 previous.quota_list,
@@ -225,7 +240,11 @@ impl<'a> QuotaLists<'a> {
             } else {
                 None
             };
-            let value = shared.map_or(places.values + 1, |(_, place)| place.value);
+            let value = match shared {
+                Some((_, place)) if place.value > 0 => place.value,
+                _ if needs_value(quotas) => places.values + 1,
+                _ => 0,
+            };
             places.values = places.values.max(value);
             places.places.push(EntryPlace {
                 quota_list: list as u64 + 1,
@@ -322,22 +341,41 @@ pub(crate) fn encode_checks_together(
 }
 
 /// Begins a call for all counts of a subject, whose arguments the caller appends.
-fn call_for_counts(script: &Script, names: &KeyNames, subject: Subject<'_>, args: usize) -> Cmd {
-    let keys = 1 + extras(subject.quotas, ListKeys::All).count();
+fn call_for_counts(
+    script: &Script,
+    names: &KeyNames,
+    subject: Subject<'_>,
+    lists: ListKeys,
+    args: usize,
+) -> Cmd {
+    let has_value = needs_value(subject.quotas);
+    let keys = usize::from(has_value) + extras(subject.quotas, lists).count();
     let mut call = script.call(keys, args, KEY_NAME_CAPACITY);
-    names.write_value(subject, &mut call);
-    for quota in extras(subject.quotas, ListKeys::All) {
+    if has_value {
+        names.write_value(subject, &mut call);
+    }
+    for quota in extras(subject.quotas, lists) {
         names.write_extra(subject, quota, &mut call);
     }
     call
 }
 
+/// The number of the first extra key of a call for all counts of a subject.
+fn first_extra(quotas: &Quotas) -> u64 {
+    1 + u64::from(needs_value(quotas))
+}
+
 /// Encodes a call that gives units of one check back.
-pub(crate) fn encode_refund(script: &Script, names: &KeyNames, refund: &Refund<'_>) -> Cmd {
+pub(crate) fn encode_refund(
+    script: &Script,
+    names: &KeyNames,
+    refund: &Refund<'_>,
+    lists: ListKeys,
+) -> Cmd {
     let quotas = refund.quotas();
     let args = quotas.strictest().count() * REFUND_FIELDS.len();
-    let mut call = call_for_counts(script, names, refund.subject, args);
-    let extras = extra_numbers(quotas, ListKeys::All, 1);
+    let mut call = call_for_counts(script, names, refund.subject, lists, args);
+    let extras = extra_numbers(quotas, lists, first_extra(quotas));
     for ((quota, answer), extra) in refund.charged().zip(extras) {
         let receipt = answer.receipt();
         write_quota(quota, extra, &mut call);
@@ -349,13 +387,23 @@ pub(crate) fn encode_refund(script: &Script, names: &KeyNames, refund: &Refund<'
 }
 
 /// Encodes a call that credits units to a subject, by the strictest quota of each count.
-pub(crate) fn encode_credit(script: &Script, names: &KeyNames, credit: &Credit<'_>) -> Cmd {
-    encode_counts(script, names, credit.subject, credit.units())
+pub(crate) fn encode_credit(
+    script: &Script,
+    names: &KeyNames,
+    credit: &Credit<'_>,
+    lists: ListKeys,
+) -> Cmd {
+    encode_counts(script, names, credit.subject, lists, credit.units())
 }
 
 /// Encodes a call that forgets the counts of a subject.
-pub(crate) fn encode_reset(script: &Script, names: &KeyNames, reset: &Reset<'_>) -> Cmd {
-    encode_counts(script, names, reset.subject, ALL_UNITS)
+pub(crate) fn encode_reset(
+    script: &Script,
+    names: &KeyNames,
+    reset: &Reset<'_>,
+    lists: ListKeys,
+) -> Cmd {
+    encode_counts(script, names, reset.subject, lists, ALL_UNITS)
 }
 
 /// The units of a credit that forgets the counts.
@@ -365,13 +413,14 @@ fn encode_counts(
     script: &Script,
     names: &KeyNames,
     subject: Subject<'_>,
+    lists: ListKeys,
     units: impl Into<i64>,
 ) -> Cmd {
     let quotas = subject.quotas;
     let args = CREDIT_FIELDS.len() + quotas.strictest().count() * CREDIT_COUNT_FIELDS.len();
-    let mut call = call_for_counts(script, names, subject, args);
+    let mut call = call_for_counts(script, names, subject, lists, args);
     call.arg(units.into());
-    let extras = extra_numbers(quotas, ListKeys::All, 1);
+    let extras = extra_numbers(quotas, lists, first_extra(quotas));
     for (quota, extra) in quotas.strictest().zip(extras) {
         write_quota(quota, extra, &mut call);
     }

@@ -99,6 +99,13 @@ impl fmt::Display for ListKeyMissing {
 
 impl StdError for ListKeyMissing {}
 
+/// Whether a cluster has not run a call because it is moving the slot and has only some of the keys.
+pub(crate) fn is_moving(error: &Error) -> bool {
+    let source = StdError::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
+    source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::TryAgain))
+}
+
 /// Whether a cluster has not run a call because its keys are in several slots.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
     let source = StdError::source(error);
