@@ -580,3 +580,88 @@ fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
     pair.refund(0, 3);
     assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 7);
 }
+
+/// A step of a large log: a check or a credit, and the time until the next step.
+#[derive(Clone, Debug)]
+enum LargeStep {
+    Check(u32, u64),
+    Credit(u32),
+    Refund(usize, u32),
+    Advance(u64),
+    SetBack(u64),
+}
+
+fn large_step() -> impl Strategy<Value = LargeStep> {
+    prop_oneof![
+        40 => (1..3_u32, 1..60_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
+        1 => (0..90_u32).prop_map(LargeStep::Credit),
+        3 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
+        1 => (0..9_000_u64).prop_map(LargeStep::Advance),
+        1 => (0..3_000_u64).prop_map(LargeStep::SetBack),
+    ]
+}
+
+#[test]
+fn a_log_that_becomes_a_list_and_returns_is_decided_alike() {
+    let server = RedisServer::start();
+    let config = Config {
+        cases: 12,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let most = Cell::new(0);
+    TestRunner::new(config)
+        .run(&prop::collection::vec(large_step(), 500..900), |steps| {
+            let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+            // Half of the checks are by a limit for which no list is declared.
+            let limits = [100_000, 90].map(|limit| Quota::new(limit, 10 * SECOND));
+            let limits = limits.map(|quota| pair.limiters_of(quota));
+            for (number, step) in steps.iter().enumerate() {
+                let [memory, redis] = &limits[usize::from(number % 7 == 0)];
+                match *step {
+                    LargeStep::Check(cost, step) => {
+                        let (in_memory, in_redis) = pair.runtime.block_on(async {
+                            (
+                                memory.check_n("ada", cost).await,
+                                redis.check_n("ada", cost).await,
+                            )
+                        });
+                        let told = fields(&in_memory).unwrap();
+                        most.set(most.get().max(told.numbers[0].1));
+                        let in_redis = in_redis.unwrap();
+                        if in_redis.source() != Source::RefusalCache {
+                            assert_eq!(Ok(told), fields(&Ok(in_redis.clone())), "step {number}");
+                        }
+                        if in_redis.held() > 0 {
+                            pair.admitted.push([in_memory.unwrap(), in_redis]);
+                        }
+                        pair.time.advance(Duration::from_millis(step));
+                    }
+                    LargeStep::Credit(units) => pair.runtime.block_on(async {
+                        memory.admin().credit("ada", units).await.unwrap();
+                        redis.admin().credit("ada", units).await.unwrap();
+                    }),
+                    LargeStep::Refund(at, units) => {
+                        let count = pair.admitted.len().max(1);
+                        if let Some([in_memory, in_redis]) = pair.admitted.get_mut(at % count) {
+                            pair.runtime.block_on(async {
+                                memory.refund(in_memory, units).await.unwrap();
+                                redis.refund(in_redis, units).await.unwrap();
+                            });
+                        }
+                    }
+                    LargeStep::Advance(millis) => pair.time.advance(Duration::from_millis(millis)),
+                    LargeStep::SetBack(millis) => {
+                        pair.time.step_back(Duration::from_millis(millis));
+                    }
+                }
+                let looked = pair.runtime.block_on(async {
+                    (memory.peek("ada").await, redis.peek("ada").await)
+                });
+                assert_eq!(fields(&looked.0), fields(&looked.1), "a look after step {number}");
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(most.get() > 300, "{}", most.get());
+}

@@ -3,6 +3,8 @@
 #[cfg(feature = "cluster")]
 #[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../../examples/script/state.rs"]
+mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -16,6 +18,7 @@ mod credits;
 mod doctor;
 mod failures;
 mod numbers;
+mod packed;
 mod processes;
 mod recovery;
 mod refusal_cache;

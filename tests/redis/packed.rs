@@ -1,0 +1,185 @@
+//! What a value that packs all counts of a key must not break.
+
+use std::time::Duration;
+
+use redis::{Commands, Connection};
+use tollgate::{Algorithm, Quota, RateLimiter};
+
+use crate::state::describe;
+use crate::store_on;
+use crate::support::costs::{algorithms, calls, forget_calls};
+use crate::support::redis_server::{RedisServer, run, times_to_live};
+
+const VALUE: &str = "tollgate:v2:{default,ada}";
+
+fn value(connection: &mut Connection) -> Vec<u8> {
+    connection.get(VALUE).unwrap()
+}
+
+/// The units of each quota that count.
+async fn used(limiter: &RateLimiter) -> Vec<u32> {
+    let looked = limiter.peek("ada").await.unwrap();
+    looked.quotas().map(|quota| quota.used()).collect()
+}
+
+#[tokio::test]
+async fn a_quota_added_beside_a_shorter_one_lives_as_long_as_it_counts() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for (name, algorithm) in algorithms() {
+        if algorithm == Algorithm::SortedSetLog {
+            continue;
+        }
+        let (second, day) = (Quota::per_second(99), Quota::per_day(99).algorithm(algorithm));
+        let short = RateLimiter::new(store_on(&server), second.clone());
+        let _ = short.check("ada").await.unwrap();
+        let millis: i64 = connection.pttl(VALUE).unwrap();
+        assert!((1..=3_000).contains(&millis), "{name}: {millis}");
+        let both = RateLimiter::new(store_on(&server), [second, day]);
+        let _ = both.check("ada").await.unwrap();
+        let at_least = 86_400_000;
+        assert!(connection.pttl::<_, i64>(VALUE).unwrap() > at_least, "{name}");
+        // Neither a charge to the short one nor a refund or a credit makes it shorter.
+        let mut decision = short.check_n("ada", 2).await.unwrap();
+        short.refund(&mut decision, 1).await.unwrap();
+        short.admin().credit("ada", 1).await.unwrap();
+        assert!(connection.pttl::<_, i64>(VALUE).unwrap() > at_least, "{name}");
+        run(&mut connection, &["DEL", VALUE]);
+    }
+}
+
+#[tokio::test]
+async fn quotas_that_a_check_does_not_ask_are_copied_unread() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let year = Duration::from_secs(366 * 86_400);
+    let quotas: Vec<_> = algorithms()
+        .map(|(_, algorithm)| Quota::new(90, year).algorithm(algorithm))
+        .filter(|quota| !format!("{quota:?}").contains("SortedSetLog"))
+        .collect();
+    let all = RateLimiter::new(store_on(&server), quotas.clone());
+    let _ = all.check_n("ada", 5).await.unwrap();
+    for (asked, quota) in quotas.iter().enumerate() {
+        let one = RateLimiter::new(store_on(&server), quota.clone());
+        let before = used(&all).await;
+        let mut decision = one.check_n("ada", 3).await.unwrap();
+        one.refund(&mut decision, 1).await.unwrap();
+        one.admin().credit("ada", 1).await.unwrap();
+        let mut expected = before.clone();
+        expected[asked] += 1;
+        assert_eq!(used(&all).await, expected, "{quota:?}");
+        // Nor does a reset of one forget the others.
+        one.reset("ada").await.unwrap();
+        expected[asked] = 0;
+        assert_eq!(used(&all).await, expected, "{quota:?}");
+    }
+    // In another order, with one more and one fewer.
+    let mut others: Vec<_> = quotas.into_iter().skip(1).rev().collect();
+    others.push(Quota::per_day(9));
+    let others = RateLimiter::new(store_on(&server), others);
+    let before = used(&others).await;
+    let _ = others.check("ada").await.unwrap();
+    let more: Vec<_> = before.iter().map(|used| used + 1).collect();
+    assert_eq!(used(&others).await, more);
+    let lives = times_to_live(&mut connection);
+    assert!(lives.len() == 1 && lives[0].1 > 0, "{lives:?}");
+}
+
+#[tokio::test]
+async fn a_log_becomes_a_list_and_returns_whatever_its_limit_is() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let window = Duration::from_secs(2);
+    let of_limit = |limit| RateLimiter::new(store_on(&server), Quota::new(limit, window));
+    let (large, small) = (of_limit(1_000), of_limit(100));
+    for units in 1..=300 {
+        assert_eq!(large.check("ada").await.unwrap().used(), units);
+    }
+    let list = format!("{VALUE}:log:2000000");
+    assert_eq!(connection.llen::<_, usize>(&list).unwrap(), 3);
+    assert!(value(&mut connection).len() < 15 + 16 + 129 * 8);
+    assert!(connection.pttl::<_, i64>(&list).unwrap() > 0);
+    // No list is declared for this limit: the check is sent again.
+    let _ = small.peek("nobody").await.unwrap();
+    forget_calls(&mut connection);
+    let refused = small.check("ada").await.unwrap();
+    assert_eq!((refused.is_allowed(), refused.used()), (false, 300));
+    assert_eq!(calls(&mut connection)["evalsha"], 2);
+    tokio::time::sleep(window + Duration::from_millis(20)).await;
+    assert_eq!(small.check("ada").await.unwrap().used(), 1);
+    assert_eq!(times_to_live(&mut connection).len(), 1);
+    assert_eq!(value(&mut connection).len(), 15 + 16 + 8);
+}
+
+#[tokio::test]
+async fn units_of_one_charge_are_one_run_and_most_charges_append_one() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(100_000));
+    let _ = limiter.check_n("ada", 10_000).await.unwrap();
+    assert_eq!(value(&mut connection).len(), 15 + 16 + 8);
+    let before = value(&mut connection);
+    let _ = limiter.check_n("ada", 10_000).await.unwrap();
+    let after = value(&mut connection);
+    assert_eq!(after[..after.len() - 8], before);
+}
+
+#[tokio::test]
+async fn expired_runs_are_removed_when_they_are_half_of_all() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let window = Duration::from_millis(500);
+    let limiter = RateLimiter::new(store_on(&server), Quota::new(90, window));
+    for _ in 0..4 {
+        let _ = limiter.check("ada").await.unwrap();
+    }
+    tokio::time::sleep(window / 2).await;
+    for _ in 0..4 {
+        let _ = limiter.check("ada").await.unwrap();
+    }
+    tokio::time::sleep(window / 2 + Duration::from_millis(5)).await;
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 5);
+    assert_eq!(value(&mut connection).len(), 15 + 16 + 5 * 8);
+}
+
+#[tokio::test]
+async fn ten_units_take_at_most_270_bytes_with_their_key() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(10));
+    for _ in 0..10 {
+        let _ = limiter.check("ada").await.unwrap();
+    }
+    let bytes = crate::support::costs::memory_of(&mut connection, VALUE);
+    assert!(bytes <= 270, "{bytes} bytes");
+}
+
+#[tokio::test]
+async fn the_example_describes_what_is_stored() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let year = Duration::from_secs(366 * 86_400);
+    let quotas: Vec<_> = Algorithm::ALL
+        .iter()
+        .map(|facts| Quota::new(90, year).algorithm(facts.algorithm))
+        .collect();
+    let limiter = RateLimiter::new(store_on(&server), quotas);
+    let mut decision = limiter.check_n("ada", 5).await.unwrap();
+    limiter.refund(&mut decision, 2).await.unwrap();
+    let text = describe(&value(&mut connection)).unwrap();
+    for part in [
+        "expires at ",
+        "window 31622400000000 us: sliding_log, 3 at ",
+        "sliding_counter, generation ",
+        ", count 3",
+        "sliding_buckets, generation ",
+        ", 3 in bucket ",
+        "gcra, generation ",
+        ", flowed in 5, rate 90, 1 holes",
+        "fixed_window, generation ",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert_eq!(text.lines().count(), 1 + 5);
+    assert_eq!(describe(b"somebody else's"), None);
+}
