@@ -21,8 +21,7 @@ fn main() -> ExitCode {
     {
         return print_state(url, key);
     }
-    let (options, names): (Vec<_>, Vec<_>) =
-        args.into_iter().partition(|arg| arg == "--numbered");
+    let (options, names): (Vec<_>, Vec<_>) = args.into_iter().partition(|arg| arg == "--numbered");
     let name = names.first().map_or("decide", String::as_str);
     let Some((_, text)) = RedisStore::scripts().find(|(script, _)| *script == name) else {
         eprintln!("script: no script is called {name}");

@@ -70,7 +70,10 @@ for index = 1, args[1] do
 end
 
 -- What is stored in each value, as the entries so far have left it.
-local values = args[2] > 0 and redis.call('MGET', (table.unpack or unpack)(KEYS, 1, args[2])) or {}
+local values, count_of_values = {}, args[2]
+if count_of_values > 0 then
+  values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))
+end
 local multi_quota, fast_path, decide_one
 while args[at] do
   local first_quota, cost, count = quota_lists[args[at + 1]], args[at + 2], args[at + 3]

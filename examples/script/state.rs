@@ -72,9 +72,16 @@ fn buckets(data: &[u8]) -> Option<String> {
 /// Describes numbers, the first of which is a generation: `d` for a double, `4` for four bytes.
 fn numbers(algorithm: &str, data: &[u8], names: &[&str], form: &str) -> Option<String> {
     let (mut rest, mut text) = (data, String::from(algorithm));
-    for (name, form) in std::iter::once(&"generation").chain(names).zip(form.chars()) {
+    for (name, form) in std::iter::once(&"generation")
+        .chain(names)
+        .zip(form.chars())
+    {
         let (field, behind) = split(rest, if form == 'd' { 8 } else { 4 })?;
-        let value = if form == 'd' { double(field)? } else { number(field) };
+        let value = if form == 'd' {
+            double(field)?
+        } else {
+            number(field)
+        };
         write!(text, ", {name} {value}").ok()?;
         rest = behind;
     }
@@ -89,11 +96,17 @@ fn split(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8])> {
 }
 
 fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// A whole number that is stored as a double.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "whole"
+)]
 fn double(bytes: &[u8]) -> Option<u64> {
     let double = f64::from_be_bytes(bytes.try_into().ok()?);
     (double >= 0.0).then_some(double as u64)

@@ -434,7 +434,6 @@ impl Counter {
             now,
         })
     }
-
 }
 
 /// The end of the time to live of the counters that share a key in Redis, which keeps it in whole seconds.

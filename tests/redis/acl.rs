@@ -165,7 +165,14 @@ async fn a_log_stays_whole_if_a_permission_is_missing_after_the_clock_stepped_ba
     let mut connection = server.connect();
     let store = store(&server);
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        for right in ["+set", "+setrange", "+append", "+unlink", "+pexpire", "+zadd"] {
+        for right in [
+            "+set",
+            "+setrange",
+            "+append",
+            "+unlink",
+            "+pexpire",
+            "+zadd",
+        ] {
             // All units are after now, or only the last two.
             for kept in [0, 3] {
                 let quota = Quota::per_hour(100).algorithm(algorithm);

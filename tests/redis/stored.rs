@@ -17,7 +17,11 @@ fn packed(times: &[u64], second: u32, before: u32) -> Vec<u8> {
     data.extend(second.to_be_bytes());
     data.extend(before.to_be_bytes());
     for (time, position) in times.iter().zip(before + 1..) {
-        data.extend(u32::try_from(time - base).expect("a narrow run").to_be_bytes());
+        data.extend(
+            u32::try_from(time - base)
+                .expect("a narrow run")
+                .to_be_bytes(),
+        );
         data.extend(position.to_be_bytes());
     }
     data
@@ -41,14 +45,22 @@ pub(crate) fn store_log(connection: &mut Connection, value: &str, window: u64, t
     bytes.push(b'l');
     bytes.extend(&window.to_be_bytes()[2..]);
     bytes.extend([0, 1, 0, 0]);
-    bytes.extend(packed(&times[listed..], expires, u32::try_from(listed).unwrap()));
+    bytes.extend(packed(
+        &times[listed..],
+        expires,
+        u32::try_from(listed).unwrap(),
+    ));
     let () = connection.set_ex(value, bytes, 3_600).unwrap();
     let () = connection.expire(&list, 3_600).unwrap();
 }
 
 /// The double at the start of the data of a value's only section: the base of a log, the generation of a
 /// counter.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time"
+)]
 pub(crate) fn first_time(value: &[u8]) -> u64 {
     let double = value[DATA..DATA + 8].try_into().expect("eight bytes");
     f64::from_be_bytes(double) as u64

@@ -7,8 +7,8 @@ use rmp::encode;
 use smallvec::SmallVec;
 
 use super::fields::{
-    CALL_FIELDS, CREDIT_COUNT_FIELDS, CREDIT_FIELDS, QUOTA_FIELDS, QUOTA_LIST_FIELDS, REFUND_FIELDS,
-    RUN_FIELDS, TOGETHER_CHECK_FIELDS,
+    CALL_FIELDS, CREDIT_COUNT_FIELDS, CREDIT_FIELDS, QUOTA_FIELDS, QUOTA_LIST_FIELDS,
+    REFUND_FIELDS, RUN_FIELDS, TOGETHER_CHECK_FIELDS,
 };
 use super::key_names::KeyNames;
 use crate::algorithm::time_to_live_millis;
@@ -540,11 +540,18 @@ mod tests {
         let extras = |key: &str, window: &str| format!("p:v2:{{l,{key}}}:{window}");
         let of_large = |key| [extras(key, "set:3600000000"), extras(key, "log:60000000")].join(" ");
         let said = written(&entries, ListKeys::OfLargeLimits);
-        let keys = format!("6 p:v2:{{l,a}} p:v2:{{l,b}} {} {} ", of_large("a"), of_large("b"));
+        let keys = format!(
+            "6 p:v2:{{l,a}} p:v2:{{l,b}} {} {} ",
+            of_large("a"),
+            of_large("b")
+        );
         assert!(said.starts_with(&keys), "{said}");
         let list = "4 sliding_log 1 1 0 128 1000000 3000 sorted_set_log 1 2 1 5 3600000000 7201000 \
             sliding_log 1 1 0 1000000 1000000 3000 sliding_log 1 3 2 129 60000000 121000";
-        assert!(said.ends_with(&format!(" 1 2 {list} 2 1 1 1 1 3")), "{said}");
+        assert!(
+            said.ends_with(&format!(" 1 2 {list} 2 1 1 1 1 3")),
+            "{said}"
+        );
         let said = written(&entries, ListKeys::All);
         assert!(said.starts_with("8 "), "{said}");
         assert!(said.contains("{l,b}:log:1000000 p:v2:{l,b}:set"), "{said}");

@@ -156,11 +156,13 @@ mod tests {
     /// The name of the value of a subject, and those of the other keys that its counts may have.
     fn names_of<'a>(names: &'a KeyNames, subject: Subject<'a>) -> impl Iterator<Item = String> {
         let extras = subject.quotas.strictest().map(Some);
-        let names = std::iter::once(None).chain(extras).map(move |extra| KeyName {
-            names,
-            subject,
-            extra,
-        });
+        let names = std::iter::once(None)
+            .chain(extras)
+            .map(move |extra| KeyName {
+                names,
+                subject,
+                extra,
+            });
         names.map(text)
     }
 
