@@ -90,8 +90,8 @@ impl BitOr for Changes {
     type Output = Self;
 
     #[inline(always)]
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    fn bitor(self, rhs: Self) -> Self {
+        Self(self.0 | rhs.0)
     }
 }
 
