@@ -596,7 +596,7 @@ fn large_step() -> impl Strategy<Value = LargeStep> {
         40 => (1..3_u32, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
         1 => (0..90_u32).prop_map(LargeStep::Credit),
         3 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
-        1 => (0..9_000_u64).prop_map(LargeStep::Advance),
+        1 => (0..900_u64).prop_map(LargeStep::Advance),
         1 => (0..3_000_u64).prop_map(LargeStep::SetBack),
     ]
 }
@@ -667,5 +667,5 @@ fn a_log_that_becomes_a_list_and_returns_is_decided_alike() {
             Ok(())
         })
         .unwrap();
-    assert!(most.get() > 400, "{}", most.get());
+    assert!(most.get() > 300, "{}", most.get());
 }
