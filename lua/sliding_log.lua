@@ -123,10 +123,11 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
         first, oldest, before = first_later(stored, start, to - run_size + 1, edge, run_size)
       end
       reset, is_run = oldest - edge, true
-      if first > start and 2 * (first - start) >= to - start + 1 then
-        -- Half of the runs have expired.
+      local length = to - start + 1
+      if first > start and (2 * (first - start) >= length or length >= MAX_RUNS * run_size) then
+        -- Half of the runs have expired, or there is no room for another.
         data, is_run = pack('>dI4I4', since, 0, before) .. sub(stored, first, to), false
-      elseif to - start + 1 >= MAX_RUNS * run_size then
+      elseif length >= MAX_RUNS * run_size then
         return
       end
     end
