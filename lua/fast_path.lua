@@ -1,6 +1,6 @@
 --[[
-fast_path: decides the usual entry: all quotas admit, and nothing unusual is stored. Everything else is for
-multi_quota, which decides the whole entry then.
+fast_path: decides the usual entry: all quotas admit, or a log that is the only one refuses, and nothing
+unusual is stored. Everything else is for multi_quota, which decides the whole entry then.
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quotas
@@ -72,6 +72,8 @@ local function decide_one(quota, number, first_extra, cost, count, reply, size, 
     quota.attempt(quota, stored, 16, stored and #stored, cost, count, reply, size)
   if not data then
     return general(quota, number, first_extra, cost, count, reply, size, values)
+  elseif data == true then
+    return 0, new_size
   end
   if not stored then
     data = expires_of(quota) .. header .. data
@@ -110,7 +112,7 @@ local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
       quota.extra_key = KEYS[first_extra + quota.extra - 1]
     end
     local data, new_size, is_run = quota.attempt(quota, stored, from, to, cost, 1, reply, size)
-    if not data then
+    if not data or data == true then
       return
     elseif is_run then
       data = sub(stored, from, to) .. data

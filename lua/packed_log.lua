@@ -31,6 +31,10 @@ local SEGMENT = 64
 -- Positions, and times of narrow runs, are below this.
 local RANGE = 4294967296
 
+-- In place of the second at which a list expires: there is no list, and each run is one unit, of which only
+-- the time is stored.
+local UNIT_RUNS = 1
+
 -- Returns the time and the position of a run of a text: of the value, or of a segment.
 local function run_in(log, text, index, base)
   local at = 17 + index * log.run_size
@@ -156,6 +160,17 @@ local function rewind(log)
   end
 end
 
+-- Adds the positions to runs of one unit each.
+local function with_positions(log, data)
+  local base, _, before = unpack('>dI4I4', data)
+  local parts, size = { pack('>dI4I4', base, 0, before) }, log.run_size - 4
+  for at = 17, #data, size do
+    before = (before + 1) % RANGE
+    parts[#parts + 1] = sub(data, at, at + size - 1) .. pack('>I4', before)
+  end
+  return table.concat(parts)
+end
+
 -- Takes the stored data, if there are any. A cost rewinds what is later than now.
 local function load(log, data, cost)
   log.is_wide = log.window > MAX_NARROW
@@ -163,10 +178,13 @@ local function load(log, data, cost)
   log.text, log.length, log.listed, log.first, log.kept = nil, 0, 0, 0, 0
   log.used, log.segments, log.list_expires, log.renews_list, log.is_trimmed = 0, nil, 0, false, false
   if data then
-    if #data < 16 + log.run_size or (#data - 16) % log.run_size ~= 0 then
+    local has_units = #data > 16 and unpack('>I4', data, 9) == UNIT_RUNS
+    local size = log.run_size - (has_units and 4 or 0)
+    if #data < 16 + size or (#data - 16) % size ~= 0 then
       local _, _, wrong_type = require('value')
       wrong_type()
     end
+    data = has_units and with_positions(log, data) or data
     log.text = data
     log.base, log.list_expires, log.before = unpack('>dI4I4', data)
     if log.list_expires > 0 then

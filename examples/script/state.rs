@@ -43,12 +43,19 @@ fn log(data: &[u8], window: u64) -> Option<String> {
     let mut before = number(&head[12..]);
     let width = if window > 3_600_000_000 { 6 } else { 4 };
     let mut text = String::from("sliding_log");
-    if list > 0 {
+    let has_positions = list != 1;
+    if list > 1 {
         write!(text, ", older runs in a list until {list} s").ok()?;
     }
     while !rest.is_empty() {
-        let (run, behind) = split(rest, width + 4)?;
-        let (time, position) = (base + number(&run[..width]), number(&run[width..]));
+        let (time, behind) = split(rest, width)?;
+        let time = base + number(time);
+        let (position, behind) = if has_positions {
+            let (position, behind) = split(behind, 4)?;
+            (number(position), behind)
+        } else {
+            ((before + 1) % (1 << 32), behind)
+        };
         let units = (position + (1 << 32) - before) % (1 << 32);
         write!(text, ", {units} at {time}").ok()?;
         (before, rest) = (position, behind);

@@ -148,7 +148,60 @@ async fn expired_runs_are_removed_when_they_are_half_of_all() {
     }
     tokio::time::sleep(window / 2 + Duration::from_millis(5)).await;
     assert_eq!(limiter.check("ada").await.unwrap().used(), 5);
-    assert_eq!(value(&mut connection).len(), 15 + 16 + 5 * 8);
+    assert_eq!(value(&mut connection).len(), 15 + 16 + 5 * 4);
+}
+
+#[tokio::test]
+async fn runs_of_one_unit_are_stored_without_positions_while_all_are() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let windows = [(Duration::from_secs(2), 4), (Duration::from_secs(86_400), 6)];
+    for (window, bytes) in windows {
+        run(&mut connection, &["FLUSHALL"]);
+        let limiter = RateLimiter::new(store_on(&server), Quota::new(90, window));
+        for units in 1..=4 {
+            assert_eq!(limiter.check("ada").await.unwrap().used(), units);
+        }
+        assert_eq!(value(&mut connection).len(), 15 + 16 + 4 * bytes);
+        let text = describe(&value(&mut connection)).unwrap();
+        assert_eq!(text.matches(", 1 at ").count(), 4, "{text}");
+        let mut decision = limiter.check_n("ada", 5).await.unwrap();
+        assert_eq!(decision.used(), 9);
+        assert_eq!(value(&mut connection).len(), 15 + 16 + 5 * (bytes + 4));
+        limiter.refund(&mut decision, 4).await.unwrap();
+        assert_eq!(used(&limiter).await, [5]);
+        if bytes == 4 {
+            // Half of the runs expire. The others are one unit each.
+            tokio::time::sleep(window / 2).await;
+            for _ in 0..3 {
+                let _ = limiter.check("ada").await.unwrap();
+            }
+            tokio::time::sleep(window / 2 + Duration::from_millis(20)).await;
+            assert_eq!(limiter.check("ada").await.unwrap().used(), 4);
+            assert_eq!(value(&mut connection).len(), 15 + 16 + 4 * bytes);
+            assert_eq!(used(&limiter).await, [4]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refund_in_an_old_segment_is_seen_by_the_segments_behind_it() {
+    let server = RedisServer::start();
+    let window = Duration::from_secs(4);
+    let limiter = RateLimiter::new(store_on(&server), Quota::new(1_000, window));
+    let mut decisions = Vec::new();
+    for _ in 0..100 {
+        decisions.push(limiter.check("ada").await.unwrap());
+    }
+    tokio::time::sleep(window / 2).await;
+    for _ in 0..200 {
+        let _ = limiter.check("ada").await.unwrap();
+    }
+    limiter.refund(&mut decisions[10], 1).await.unwrap();
+    assert_eq!(used(&limiter).await, [299]);
+    // The oldest unit that counts is in the middle of the second segment.
+    tokio::time::sleep(window / 2).await;
+    assert_eq!(used(&limiter).await, [200]);
 }
 
 #[tokio::test]
