@@ -14,7 +14,7 @@ subject.
 ]]
 
 local call, unpack, pack, sub, floor = redis.call, struct.unpack, struct.pack, string.sub, math.floor
-local multi_quota
+local multi_quota, journal, parse, join
 local parts = {}
 
 local function general(...)
@@ -91,10 +91,34 @@ local function decide_one(quota, number, first_extra, cost, count, reply, size, 
   return count, new_size
 end
 
+-- Returns whether all quotas are logs, which may have a journal.
+local function are_logs(first_quota)
+  local is_logs, quota = first_quota.is_logs, first_quota
+  if is_logs == nil then
+    is_logs = true
+    repeat
+      is_logs = is_logs and sub(quota.header, 1, 1) == 'l'
+      quota = quota.next
+    until not quota
+    first_quota.is_logs = is_logs
+  end
+  if is_logs and not journal then
+    journal = require('journal')
+    parse, join = require('value')
+  end
+  return is_logs
+end
+
+-- Returns a value whose logs have the units of its journal.
+local function without_journal(stored)
+  local sections, order, expires = parse(stored)
+  return join(sections, order, expires)
+end
+
 -- Puts the sections of all quotas into `parts`, from the second part on. Returns the last part and the quota whose time to live the value needs from now on, if it needs a new one; or nothing.
 local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
   local at, last, left, used = 5, stored and #stored, 0, 1
-  local quota, longest = first_quota, nil
+  local quota, longest, quota_last, has_no_lists = first_quota, nil, nil, true
   if stored then
     left = unpack('>I4', stored) * 1000000 - now
   end
@@ -131,11 +155,16 @@ local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
       parts[used + 1] = quota.last_header
     end
     parts[used + 2] = data
-    used, size, quota = used + 2, new_size, next_quota
+    has_no_lists = has_no_lists and first_quota.is_logs and unpack('>I4', data, 9) < 2
+    used, size, quota_last, quota = used + 2, new_size, quota, next_quota
   until not quota
   if stored and at <= last then
     used = used + 1
     parts[used] = sub(stored, at)
+  elseif first_quota.is_logs and has_no_lists then
+    parts[used - 1] = quota_last.header .. pack('>I2', #parts[used])
+    used = used + 1
+    parts[used] = journal.empty()
   end
   return used, size, longest
 end
@@ -147,7 +176,22 @@ local function decide(first_quota, number, first_extra, cost, count, reply, size
   end
   local used, new_size, longest
   if count == 1 then
-    used, new_size, longest = attempt_all(first_quota, stored, first_extra, cost, reply, size)
+    local current = stored
+    if are_logs(first_quota) and stored then
+      local unit
+      if cost == 1 then
+        unit, new_size = journal.charge(first_quota, stored, reply, size)
+      end
+      if unit == true then
+        return 0, new_size
+      elseif unit then
+        call('APPEND', key, unit)
+        values[number] = true
+        return 1, new_size
+      end
+      current = without_journal(stored)
+    end
+    used, new_size, longest = attempt_all(first_quota, current, first_extra, cost, reply, size)
   end
   if not used then
     for index = #reply, size + 1, -1 do

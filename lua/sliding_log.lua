@@ -4,7 +4,7 @@ stored; packed_log, which says what is stored, does the rest.
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, attempt, prepare, code
+reply   make_ops, attempt, prepare, code, first_later, time_at
 calls   for the oldest segment of a large log LINDEX
 server  Redis 5.0
 ]]
@@ -206,4 +206,4 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
   return pack('>dI4I4', base, list, before) .. kept .. run, size
 end
 
-return make_ops, attempt, prepare, string.byte('l')
+return make_ops, attempt, prepare, string.byte('l'), first_later, time_at

@@ -13,8 +13,10 @@ length of its data follows, and 0 stands for the rest of the value.
 
 local unpack, pack, sub = struct.unpack, struct.pack, string.sub
 
--- The first byte of a header: sliding_log, sliding_counter, sliding_buckets, fixed_window, gcra.
-local CODES = 'lcbfg'
+-- The first byte of a header: sliding_log, sliding_counter, sliding_buckets, fixed_window, gcra, a journal.
+local CODES = 'lcbfgj'
+
+local JOURNAL = 'j' .. string.rep('\0', 8)
 
 local function wrong_type()
   -- Another program has written this text, or a key of another type is in the way.
@@ -40,6 +42,11 @@ local function parse(stored)
     end
     sections[header], order[#order + 1] = sub(stored, at + 11, last), header
     at = last + 1
+  end
+  if sections[JOURNAL] then
+    local journal = sections[JOURNAL]
+    sections[JOURNAL], order[#order] = nil, nil
+    require('journal').fold(sections, order, journal)
   end
   return sections, order, (unpack('>I4', stored))
 end

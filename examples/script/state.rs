@@ -29,6 +29,7 @@ pub(crate) fn describe(value: &[u8]) -> Option<String> {
                 let names = ["time", "level", "rest", "flowed in", "rate"];
                 numbers("gcra", data, &names, "dd4d44")?
             }
+            b'j' => journal(data)?,
             _ => return None,
         };
         writeln!(text, "window {window} us: {count}").ok()?;
@@ -59,6 +60,18 @@ fn log(data: &[u8], window: u64) -> Option<String> {
         let units = (position + (1 << 32) - before) % (1 << 32);
         write!(text, ", {units} at {time}").ok()?;
         (before, rest) = (position, behind);
+    }
+    Some(text)
+}
+
+/// The newest units of all logs.
+fn journal(data: &[u8]) -> Option<String> {
+    let (base, mut rest) = split(data, 8)?;
+    let (base, mut text) = (double(base)?, String::from("journal"));
+    while !rest.is_empty() {
+        let (time, behind) = split(rest, 4)?;
+        write!(text, ", 1 at {}", base + number(time)).ok()?;
+        rest = behind;
     }
     Some(text)
 }

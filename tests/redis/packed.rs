@@ -155,7 +155,10 @@ async fn expired_runs_are_removed_when_they_are_half_of_all() {
 async fn runs_of_one_unit_are_stored_without_positions_while_all_are() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let windows = [(Duration::from_secs(2), 4), (Duration::from_secs(86_400), 6)];
+    let windows = [
+        (Duration::from_secs(2), 4),
+        (Duration::from_secs(86_400), 6),
+    ];
     for (window, bytes) in windows {
         run(&mut connection, &["FLUSHALL"]);
         let limiter = RateLimiter::new(store_on(&server), Quota::new(90, window));
@@ -202,6 +205,76 @@ async fn a_refund_in_an_old_segment_is_seen_by_the_segments_behind_it() {
     // The oldest unit that counts is in the middle of the second segment.
     tokio::time::sleep(window / 2).await;
     assert_eq!(used(&limiter).await, [200]);
+}
+
+#[tokio::test]
+async fn a_list_that_has_expired_goes_while_the_value_still_counts() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let window = Duration::from_secs(2);
+    let limiter = RateLimiter::new(store_on(&server), Quota::new(1_000, window));
+    for _ in 0..190 {
+        let _ = limiter.check("ada").await.unwrap();
+    }
+    tokio::time::sleep(window / 2).await;
+    for _ in 0..30 {
+        let _ = limiter.check("ada").await.unwrap();
+    }
+    assert!(
+        connection
+            .exists::<_, bool>(format!("{VALUE}:log:2000000"))
+            .unwrap()
+    );
+    tokio::time::sleep(window / 2 + Duration::from_millis(20)).await;
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 31);
+    assert_eq!(times_to_live(&mut connection).len(), 1);
+}
+
+#[tokio::test]
+async fn a_unit_of_several_logs_is_appended_once() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let windows = [2, 3_600, 86_400].map(Duration::from_secs);
+    let quotas = windows.map(|window| Quota::new(90, window));
+    let limiter = RateLimiter::new(store_on(&server), quotas.clone());
+    let _ = limiter.check("ada").await.unwrap();
+    for units in 2..=33 {
+        let before = value(&mut connection);
+        let decision = limiter.check("ada").await.unwrap();
+        assert!(decision.quotas().all(|quota| quota.used() == units));
+        let after = value(&mut connection);
+        assert_eq!(after[..after.len() - 4], before);
+    }
+    let text = describe(&value(&mut connection)).unwrap();
+    assert_eq!(text.matches(", 1 at ").count(), 3 + 32, "{text}");
+    // The logs take the units of the journal.
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 34);
+    let text = describe(&value(&mut connection)).unwrap();
+    assert_eq!(text.matches(", 1 at ").count(), 3 * 34, "{text}");
+    // Whatever comes next finds the units.
+    let mut decision = limiter.check("ada").await.unwrap();
+    let _ = limiter.check("ada").await.unwrap();
+    limiter.refund(&mut decision, 1).await.unwrap();
+    assert_eq!(used(&limiter).await, [35, 35, 35]);
+    let _ = limiter.check("ada").await.unwrap();
+    let _ = limiter.check_n("ada", 4).await.unwrap();
+    assert_eq!(used(&limiter).await, [40, 40, 40]);
+    for (asked, quota) in quotas.into_iter().enumerate() {
+        let _ = limiter.check("ada").await.unwrap();
+        let one = RateLimiter::new(store_on(&server), quota);
+        let before = used(&limiter).await;
+        let _ = one.check("ada").await.unwrap();
+        let mut expected = before.clone();
+        expected[asked] += 1;
+        assert_eq!(used(&limiter).await, expected);
+    }
+    // Full quotas refuse, and the shortest recovers first.
+    while limiter.check("ada").await.unwrap().is_allowed() {}
+    assert_eq!(used(&limiter).await.iter().max(), Some(&90));
+    tokio::time::sleep(windows[0] + Duration::from_millis(20)).await;
+    let refused = limiter.check("ada").await.unwrap();
+    let of_quotas: Vec<_> = refused.quotas().map(|quota| quota.used()).collect();
+    assert_eq!((of_quotas[0], of_quotas[1..].iter().max()), (0, Some(&90)));
 }
 
 #[tokio::test]
