@@ -48,7 +48,7 @@ local function charge(first_quota, stored, reply, size)
     end
     has_room = units < MAX_UNITS
   end
-  local admitted = true
+  local admitted, expired = true, false
   quota = first_quota
   repeat
     local from, to, window, is_wide = quota.from, quota.to, quota.window, quota.is_wide
@@ -59,12 +59,15 @@ local function charge(first_quota, stored, reply, size)
       return
     end
     local edge, used, reset = elapsed - window, 0, window
+    -- A refusal also removes what has expired since the last charge: multi_quota does that.
+    local charged, has_expired = units > 0 and later - latest or elapsed - newest, false
     if newest > edge then
       local first = from + 16
       local oldest = time_at(stored, first, is_wide)
       if oldest <= edge then
         first, oldest =
           first_later(stored, first, to - run_size + 1, edge, run_size, is_wide, oldest, newest)
+        has_expired = time_at(stored, first - run_size, is_wide) > edge - charged
       end
       if list == 1 then
         used = (to - first + 1) / run_size
@@ -81,16 +84,19 @@ local function charge(first_quota, stored, reply, size)
       if oldest <= edge then
         first, oldest = first_later(stored, start, last - 3, edge, 4, false, oldest, latest)
       end
-      used, reset = (last - first + 1) / 4, oldest - edge
+      used, reset, has_expired = (last - first + 1) / 4, oldest - edge, true
+    else
+      has_expired = true
     end
     if used > quota.limit or quota.limit == 0 then
       return
     end
     quota.used, quota.reset = used, reset
     admitted, has_room = admitted and used < quota.limit, has_room and left >= window
+    expired = expired or has_expired
     quota = quota.next
   until not quota
-  if admitted and not has_room then
+  if admitted and not has_room or not admitted and expired then
     return
   end
   quota = first_quota

@@ -168,7 +168,13 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     end
   end
   if used + units > limit then
-    if count == 1 and cost <= limit and used + cost == limit + 1 then
+    local is_plain = count == 1 and cost <= limit and used + cost == limit + 1
+    if is_plain and first and first > start then
+      -- A refusal also removes what has expired since the last charge: packed_log does that.
+      local last = time_at(stored, to - run_size + 1, is_wide)
+      is_plain = time_at(stored, first - run_size, is_wide) <= last - window
+    end
+    if is_plain and first then
       -- It waits for the oldest unit.
       reply[size + 1], reply[size + 2], reply[size + 3] = used, reset, reset
       return true, size + 3
