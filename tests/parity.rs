@@ -691,7 +691,7 @@ fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> 
                             }
                         }
                         LargeStep::Advance(millis) => {
-                            pair.time.advance(Duration::from_millis(millis))
+                            pair.time.advance(Duration::from_millis(millis));
                         }
                         LargeStep::SetBack(millis) => {
                             pair.time.step_back(Duration::from_millis(millis));
