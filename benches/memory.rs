@@ -1,6 +1,5 @@
-//! What a key takes in Redis, and how many commands a check runs there, by algorithm and beside the
-//! sorted set of the textbooks: whoever chooses an algorithm for many keys or high limits has to
-//! know. Prints a table; README.md has one, and says how to read it.
+//! The memory of a key in Redis and the commands of a check, for each algorithm and for the textbook's sorted
+//! set. Prints a table; README.md says how to read it.
 
 use std::time::Duration;
 

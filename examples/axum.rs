@@ -1,52 +1,54 @@
 //! A router with two limits: `cargo run --example axum`
 //!
-//! It counts in memory, so that it starts at once. On a Redis, any number of these share one limit:
+//! By default it counts in memory. With a Redis, several processes share the limits:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example axum`
 
+#[path = "support/store.rs"]
+mod store;
 mod support;
 
 use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
-use std::{env, io};
 
 use axum::{Extension, Router, routing::get};
-use tollgate::{DecisionView, Quota, RateLimitLayer, key, store};
+use tollgate::{DecisionView, Quota, RateLimitLayer, key};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
 
-    let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
-    let store = store::from_url(&url)?;
+    let store = store::open("shop")?;
 
-    // By API key: 5 units a second and 100 a minute. An export costs 4 of them, by its route: a client can
-    // spell the path of a route, and a query, in many ways.
+    // Each API key gets 5 units per second and 100 per minute.
     let search = RateLimitLayer::new(
         store.clone(),
         [Quota::per_second(5), Quota::per_minute(100)],
     )
     .name("search")
     .key(key::header("x-api-key"));
+    // Exports share these quotas and cost 4 units. The cost depends on the route, not on the path in the
+    // request: `/search/csv` and `/search/%63sv` are the same route.
     let export = search.clone().cost(|_| 4);
 
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }))
         .route("/search", get(found).layer(search))
         .route("/search/{format}", get(found).layer(export))
-        // By address: 10 requests in any 10 seconds, to whatever stands above.
+        // Each client address gets 10 requests in any 10 seconds, over all routes above.
         .layer(RateLimitLayer::new(store, "10/10s".parse::<Quota>()?).name("site"));
 
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
     println!("Listening on {address}. Try, in another terminal:");
-    // Ten are answered; the eleventh is refused, and told when to come again.
+    // Ten requests get 200. The eleventh gets 429 with `Retry-After`.
     println!(
         "  for i in $(seq 10); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done; echo; curl -i http://{address}/"
     );
     println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
     println!("  curl -i -H 'x-api-key: ada' http://{address}/search/csv");
 
-    // `peer_ip`, the key of the second layer, needs the address that axum tells it so.
+    // The default key, `peer_ip`, needs the `ConnectInfo` that this adds to each request.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, app).await?;
     Ok(())

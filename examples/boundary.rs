@@ -1,8 +1,8 @@
-//! Bursts at the edges of windows: `cargo run --example boundary --features test-util`
+//! How many requests each algorithm admits around a window edge: `cargo run --example boundary --features test-util`
 //!
-//! Sends the same hostile traffic to every algorithm, on a clock that this moves by hand, and prints
-//! how many requests were admitted in any span as long as the window. Draws it, too, to
-//! `docs/boundary.svg` or the path that is given.
+//! Sends the same bursts to every algorithm, on a test clock, and prints the most requests that were admitted
+//! in any span as long as the window. The chart goes to `docs/boundary.svg`, or to the path in the first
+//! argument.
 
 #[path = "boundary/picture.rs"]
 mod picture;
@@ -23,18 +23,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let mut drawn = Vec::new();
     println!(
-        "limit {LIMIT} in {} s; admitted in any such span",
+        "limit {LIMIT} in {0} s; most requests admitted in any {0} s",
         WINDOW / 1_000
     );
     for algorithm in ALGORITHMS {
         let admitted = Admitted::by(algorithm).await?;
         println!("  {}", admitted.caption());
-        // Decides as the sliding log does, so one picture shows both.
+        // It decides like the sliding log, so one panel shows both.
         if algorithm != Algorithm::SortedSetLog {
             drawn.push(admitted);
         }
     }
     fs::write(&path, picture::of(&drawn)?)?;
-    println!("drawn to {}", path.display());
+    println!("chart written to {}", path.display());
     Ok(())
 }

@@ -1,12 +1,15 @@
-//! Looks whether a Redis is fit to count on: `cargo run --example doctor -- redis://127.0.0.1:6379`
+//! Checks whether a Redis is ready for rate limits: `cargo run --example doctor -- redis://127.0.0.1:6379`
 //!
-//! Without an argument it looks at `TOLLGATE_STORE`. Run it as the user and from the machine that the
-//! service will have. For scripts, its exit status is
+//! Without a URL it checks the Redis in `TOLLGATE_STORE`. Run it from the machine of the service, as the
+//! Redis user of the service. Permissions are tested on keys with the default prefix, `tollgate`: if the
+//! service calls `.prefix("shop")`, pass `shop` after the URL.
 //!
-//! - 0: as it should be, as far as could be seen,
-//! - 1: warnings: it works, and promises less than it could,
-//! - 2: problems: checks fail, or more is admitted than the limits say,
-//! - 3: nothing was looked at, since there is no URL of a Redis.
+//! | exit status | meaning |
+//! |---|---|
+//! | 0 | no problem was found |
+//! | 1 | warnings: limits work, with a weaker guarantee |
+//! | 2 | problems: checks fail, or limits may be exceeded |
+//! | 3 | the URL is missing or invalid |
 
 use std::env;
 use std::process::ExitCode;
@@ -33,9 +36,10 @@ async fn main() -> ExitCode {
 }
 
 fn store() -> Result<RedisStore, String> {
-    let url = env::args()
-        .nth(1)
-        .or_else(|| env::var("TOLLGATE_STORE").ok());
-    let url = url.ok_or("no server to examine: pass the URL of a Redis, or set TOLLGATE_STORE")?;
-    RedisStore::open(&url).map_err(|error| error.to_string())
+    let mut arguments = env::args().skip(1);
+    let url = arguments.next().or_else(|| env::var("TOLLGATE_STORE").ok());
+    let url = url.ok_or("no Redis to check: pass its URL, or set TOLLGATE_STORE")?;
+    let prefix = arguments.next().unwrap_or_else(|| "tollgate".to_owned());
+    let store = RedisStore::open(&url).map_err(|error| error.to_string())?;
+    Ok(store.prefix(&prefix))
 }

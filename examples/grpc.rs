@@ -1,8 +1,8 @@
-//! A service of gRPC with a limit, and what its client sees: `cargo run --example grpc --features grpc`
+//! A gRPC service with a limit, and a client that waits and retries: `cargo run --example grpc --features grpc`
 //!
-//! Calls are counted by the API key in their metadata, and before that by address: nothing checks the keys
-//! here, and each made-up one would be a fresh quota. A client that is refused is told how long to wait,
-//! does so, and is admitted.
+//! Two limits apply: one per address, then one per API key in the metadata. The limit per address matters
+//! because this service does not verify API keys: a client could send a new one with each call. A refused
+//! client gets `RESOURCE_EXHAUSTED` with the wait, sleeps for that long, and is admitted.
 
 use std::error::Error;
 use std::time::Duration;
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Err(status) if status.code() == Code::ResourceExhausted => {
                 let info = status.get_details_retry_info();
                 let wait = info.and_then(|info| info.retry_delay).ok_or(status)?;
-                println!("refused, again in {wait:?}");
+                println!("refused, retry in {wait:?}");
                 tokio::time::sleep(wait).await;
             }
             Err(status) => return Err(status.into()),
@@ -47,8 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves a service that tells whether it is well, at most 3 times in any 2 seconds by each API key, and
-/// 100 times by each address.
+/// Serves a health service. In any 2 seconds it answers 3 calls per API key and 100 calls per address.
 async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
     let store = MemoryStore::new();
     let in_two_seconds = |limit| Quota::new(limit, Duration::from_secs(2));
@@ -59,10 +58,11 @@ async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
     let by_api_key = RateLimitLayer::new(store, in_two_seconds(3))
         .name("health")
         .key(key::header("x-api-key").or(key::from_fn(caller)))
-        .grpc(); // a bare 429 would be `UNAVAILABLE` to the client
+        // Without this, the client would read the 429 as `UNAVAILABLE`.
+        .grpc();
     let (_, health) = tonic_health::server::health_reporter();
     Server::builder()
-        // The one that is added first is outside.
+        // In tonic, the first layer is the outermost.
         .layer(by_address)
         .layer(by_api_key)
         .add_service(health)
@@ -70,7 +70,7 @@ async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
         .await
 }
 
-/// The address of a caller, which tonic tells in a way of its own.
+/// Returns the address of the client. tonic has it in an extension that `key::peer_ip()` does not read.
 fn caller(parts: &Parts) -> Option<Key> {
     let connection = parts.extensions.get::<TcpConnectInfo>()?;
     Some(key::peer_ip().of(connection.remote_addr()?.ip()))

@@ -1,40 +1,42 @@
 //! Jobs that share the daily quota of an upstream API: `cargo run --example jobs`
 //!
-//! The API grants 9 500 units a day; a search costs 100, a page of results 1. With
-//! `TOLLGATE_STORE=redis://127.0.0.1:6379` all machines that run jobs share the quota.
+//! The API grants 9 500 units per day. A search costs 100 units, a page of results 1 unit. With a Redis, the
+//! jobs of all machines share the quota: `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example jobs`
 
-use std::env;
+#[path = "support/store.rs"]
+mod store;
+
 use std::error::Error;
 use std::time::Duration;
 
-use tollgate::{Quota, RateLimiter, store};
+use tollgate::{Quota, RateLimiter};
 
 const SEARCH: u32 = 100;
 const PAGE: u32 = 1;
 const PAGES: u32 = 7;
 
-/// Longer than this no job waits: it ends, and is run again another day.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time that a job waits for units. After that it stops, to run again another day.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
-    let api = RateLimiter::new(store::from_url(&url)?, Quota::per_day(9_500)).name("video-api");
+    let store = store::open("jobs")?;
+    let api = RateLimiter::new(store, Quota::per_day(9_500)).name("video-api");
 
     let mut searches = 0;
     while job(&api).await? {
         searches += 1;
     }
-    let spent = api.peek("key1").await?;
+    let usage = api.peek("key1").await?;
     println!(
         "{searches} searches done, {} units used, {} left",
-        spent.used(),
-        spent.remaining()
+        usage.used(),
+        usage.remaining()
     );
     Ok(())
 }
 
-/// One search and the pages that it found. False when the quota is spent.
+/// Runs one search and reads its pages of results. Returns false if the quota is exhausted.
 async fn job(api: &RateLimiter) -> Result<bool, tollgate::Error> {
     if !take(api, SEARCH).await? {
         return Ok(false);
@@ -47,7 +49,7 @@ async fn job(api: &RateLimiter) -> Result<bool, tollgate::Error> {
     Ok(true)
 }
 
-/// Takes units of the quota, after a short wait if need be.
+/// Takes units from the quota, and waits for them if the wait is short.
 async fn take(api: &RateLimiter, cost: u32) -> Result<bool, tollgate::Error> {
     loop {
         let decision = api.check_n("key1", cost).await?;
@@ -55,9 +57,9 @@ async fn take(api: &RateLimiter, cost: u32) -> Result<bool, tollgate::Error> {
             return Ok(true);
         }
         let wait = decision.retry_after().unwrap_or(Duration::MAX);
-        if wait > PATIENCE {
+        if wait > MAX_WAIT {
             let (left, seconds) = (decision.remaining(), wait.as_secs());
-            println!("{cost} units are not to be had, {left} are left, again in {seconds} s");
+            println!("{cost} units are not available: {left} left, retry in {seconds} s");
             return Ok(false);
         }
         tokio::time::sleep(wait).await;

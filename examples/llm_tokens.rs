@@ -1,8 +1,8 @@
-//! A model whose answers are paid by the token: `cargo run --example llm_tokens`
+//! A limit on LLM tokens, reserved before and settled after each answer: `cargo run --example llm_tokens`
 //!
-//! The cost of an answer is known when it ends. So 1 000 tokens are reserved before it begins, and the rest
-//! is returned after it: 640 used, 360 given back. A client that leaves early pays for the tokens made
-//! until then. The first lines of output are the commands to try.
+//! The number of tokens is known only when the answer ends. The layer reserves 1 000 tokens before the
+//! answer; the handler settles the actual number afterwards: 640 used, 360 returned. A client that
+//! disconnects early pays for the tokens generated so far.
 
 mod support;
 
@@ -17,7 +17,7 @@ use http_body_util::channel::{Channel, Sender};
 use tokio::time::sleep;
 use tollgate::{MemoryStore, Quota, RateLimitLayer, Reservation, key};
 
-/// More than most answers take.
+/// The tokens to reserve: more than most answers use.
 const ESTIMATE: u32 = 1_000;
 const ANSWER: u32 = 640;
 
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
-    println!("Listening on {address}. Try: (and Ctrl-C in the middle)");
+    println!("Listening on {address}. Try, and press Ctrl-C before the answer ends:");
     println!("  curl -N -H 'x-api-key: ada' -d 'Tell me a story.' http://{address}/complete");
     println!(
         "  curl -si -H 'x-api-key: ada' -d 'How many are left?' http://{address}/complete | head -8"
@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Answers at once, with a body that goes on. The reservation goes with it.
+/// Returns a streaming body at once. The task that writes the body owns the reservation.
 async fn complete(reservation: Reservation) -> Body {
     let (body, channel) = Channel::<Bytes, Infallible>::new(1);
     tokio::spawn(answer(body, reservation));
@@ -56,17 +56,17 @@ async fn answer(mut body: Sender<Bytes, Infallible>, reservation: Reservation) {
         let token = next_token().await;
         used += 1;
         if body.send_data(token).await.is_err() {
-            break; // The client is gone.
+            break; // The client disconnected.
         }
     }
-    // More than was reserved would be charged as well, as far as there is room.
+    // If the answer used more than the reservation, this would charge the difference, up to the limit.
     reservation.settle(used);
     let reserved = reservation.decision().cost();
     let unused = reserved.saturating_sub(used);
-    println!("{reserved} reserved, {used} used, {unused} given back");
+    println!("{reserved} reserved, {used} used, {unused} returned");
 }
 
-/// A model takes its time.
+/// Generates a token, one per millisecond.
 async fn next_token() -> Bytes {
     sleep(Duration::from_millis(1)).await;
     Bytes::from_static(b"word ")

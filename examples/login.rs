@@ -1,8 +1,9 @@
-//! A login that counts failures only, by address and by account: `cargo run --example login`
+//! A login that limits failed attempts per address, and per account and address: `cargo run --example login`
 //!
-//! Each attempt is charged before the password is looked at, so that many at once cannot slip through,
-//! and given back if it was right. From one address 5 attempts a minute may fail, against one account
-//! 10 an hour, from wherever. Then type what the first lines say.
+//! 10 attempts per minute may fail from one address, and 5 per quarter of an hour for one account from one
+//! address. A limit per account alone would let anyone lock its owner out. Each attempt is charged before the
+//! password is verified, so that parallel attempts cannot exceed the limit. A successful login gets its charge
+//! back.
 
 mod support;
 
@@ -10,6 +11,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -26,27 +28,31 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
     let store = MemoryStore::new();
 
-    let by_address = RateLimitLayer::new(store.clone(), Quota::per_minute(5))
+    let by_address = RateLimitLayer::new(store.clone(), Quota::per_minute(10))
         .name("login-address")
         .settle(failures);
 
-    // By what was typed, whether there is such an account or not: else the limit would tell which there
-    // are. Its headers would tell anybody how often others try to get in, so it has none.
-    let by_account = RateLimitLayer::new(store, Quota::per_hour(10))
+    // The account is the one in the form, even if no such account exists: otherwise the limit would reveal which
+    // accounts exist. No headers, because they would reveal attempts by others behind the same address.
+    let account = key::extension::<Account>().named("account");
+    let quarter_hour = Duration::from_secs(15 * 60);
+    let by_account = RateLimitLayer::new(store, Quota::new(5, quarter_hour))
         .name("login-account")
-        .key(key::extension::<Account>().named("account"))
+        .key((key::peer_ip(), account))
         .headers(Headers::none())
         .settle(failures);
 
     let stack = ServiceBuilder::new()
-        .layer(by_address) // outermost: who is refused here has no body read, and makes up no accounts
-        .layer(from_fn(read_form)) // a key sees the head of a request, and the account is in its body
+        // Outermost, so that a refused client does not have its body read or create keys of accounts.
+        .layer(by_address)
+        // A key is made from the request head, but the account is in the body.
+        .layer(from_fn(read_form))
         .layer(by_account);
     let app = Router::new().route("/login", post(login).layer(stack));
 
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
-    println!("Listening on {address}. Try: (the password is hunter2)");
+    println!("Listening on {address}. Try (the right password is hunter2):");
     println!("  curl -i -d 'account=ada&password=guess' http://{address}/login");
     println!(
         "  curl -i -d 'account=ada&password=guess' --interface 127.0.0.2 http://{address}/login"
@@ -56,9 +62,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the final cost of an attempt: 0 if it succeeded, or failed by our own fault.
+/// Returns the final cost of an attempt: 0 if it succeeded, or failed with a server error.
 fn failures(_: &DecisionView, head: &response::Parts, _: SizeHint) -> u32 {
-    // A refusal of the limit inside is a failure, whatever its status.
+    // A rejection by the inner limit counts as a failure, whatever its status.
     let is_rejected = head.extensions.get::<Rejection>().is_some();
     u32::from(is_rejected || head.status.is_client_error())
 }
@@ -79,7 +85,7 @@ struct Account(String);
 #[derive(Clone)]
 struct Password(String);
 
-/// As it is counted.
+/// Writes the value that becomes the key.
 impl fmt::Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -93,7 +99,7 @@ async fn read_form(request: Request, next: Next) -> Response {
     };
     for (name, value) in url::form_urlencoded::parse(&body) {
         match &*name {
-            // `Ada` and `ada` are one account, so they are one key.
+            // `Ada` and `ada` are the same account, so they share a key.
             "account" => drop(
                 parts
                     .extensions

@@ -1,63 +1,65 @@
-//! Metrics, alerts, a dashboard: `cargo run --example observability --features metrics -- --traffic 50`
+//! Metrics, alerts and a dashboard: `cargo run --example observability --features metrics -- --traffic 50`
 //!
-//! A service with three limits, which serves `/metrics` for Prometheus, logs what tollgate tells, and sends
-//! itself 50 requests a second; without `--traffic`, type what the first lines say. On a Redis, which is
-//! worth a kill, with `TOLLGATE_STORE=redis://127.0.0.1:6379` before it. `--log info,tollgate::check=debug`
-//! logs each check.
+//! A service with three limits. It serves `/metrics` for Prometheus, logs the events of tollgate, and sends
+//! itself 50 requests per second. Without `--traffic` it sends none. `--log info,tollgate::check=debug` logs
+//! each check. To see what an outage looks like, put `TOLLGATE_STORE=redis://127.0.0.1:6379` before the
+//! command and stop that Redis.
 //!
-//! Prometheus scrapes it, and evaluates the alerts, by the settings in `examples/observability/`:
+//! Prometheus scrapes the service and evaluates the alerts in `examples/observability/`:
 //! `prometheus --config.file=examples/observability/prometheus.yml --storage.tsdb.path=target/prometheus`
 //!
-//! Grafana shows it: add that Prometheus (`http://127.0.0.1:9090`) under Connections > Data sources, then
-//! import `examples/observability/dashboard.json` under Dashboards > New > Import.
+//! Grafana shows the dashboard: add that Prometheus (`http://127.0.0.1:9090`) under Connections > Data sources,
+//! then import `examples/observability/dashboard.json` under Dashboards > New > Import.
 
 #[path = "observability/record.rs"]
 mod record;
+#[path = "support/store.rs"]
+mod store;
 mod support;
 #[path = "observability/traffic.rs"]
 mod traffic;
 
 use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::{env, io};
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 use axum::{Router, routing::get};
 use lexopt::{Arg, Parser, ValueExt};
-use tollgate::{Admin, MemoryStore, Quota, RateLimitLayer, Store, key, store};
+use tollgate::{Admin, MemoryStore, Quota, RateLimitLayer, Store, key};
 use tower_http::trace::TraceLayer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The header that identifies a client. Its values are not secret here, so refused clients can be listed.
+/// The header that identifies a client. Its values are not secret here, so `/refused` may list them.
 const CLIENT: &str = "x-api-key";
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let arguments = Arguments::read()?;
-    // `Targets` reads what `RUST_LOG` says in most programs: a level, and others for some targets.
+    // `Targets` parses the usual syntax of `RUST_LOG`: a default level, and levels for some targets.
     tracing_subscriber::registry()
         .with(tracing_subscriber::fmt::layer().with_writer(io::stderr))
         .with(arguments.log)
         .init();
-    // Before anything is counted: what is counted before is lost.
+    // First, because metrics that are emitted without a recorder are lost.
     let metrics = record::for_prometheus()?;
 
-    let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
-    let limits = Limits::on(store::from_url(&url)?)?;
+    let store = store::open("observability")?;
+    let limits = Limits::on(store)?;
     let search = limits.search.limiter().admin();
     let app = limits.before_routes();
     if arguments.traffic > 0 {
         tokio::spawn(traffic::send(app.clone(), arguments.traffic));
     }
     let app = app
-        // Nobody limits or logs those who watch.
+        // These routes have no limits and no request log.
         .route("/metrics", get(async move || scraped(&metrics.render())))
         .route("/refused", get(async move || refused(&search)));
 
@@ -72,7 +74,7 @@ async fn main() -> Result<(), BoxError> {
 }
 
 struct Arguments {
-    /// How many requests a second it sends itself.
+    /// How many requests per second the service sends itself.
     traffic: u32,
     log: Targets,
 }
@@ -105,17 +107,19 @@ impl Limits {
     fn on(store: Arc<dyn Store>) -> Result<Self, BoxError> {
         let client = || key::header(CLIENT).plain();
         Ok(Self {
-            // Clients are counted by that header, others by address. Health checks are not counted.
+            // The key is the client header, or the address if the header is missing. Health checks do not
+            // count.
             site: RateLimitLayer::new(store.clone(), "20/10s".parse::<Quota>()?)
                 .name("site")
                 .key(client().or(key::peer_ip()))
                 .skip(|parts| parts.uri.path() == "/healthz"),
-            // Remembers whom it refuses most. Who does not say who it is has no key.
+            // Keeps the keys that it refuses most. A request without the header is rejected with 400.
             search: RateLimitLayer::new(store, [Quota::per_second(5), Quota::per_minute(120)])
                 .name("search")
                 .key(client())
                 .track_refused(const { NonZeroUsize::new(100).unwrap() }),
-            // On trial: it refuses nobody, and tells whom it would. Counted in a store of its own.
+            // Dry run: admits every request, and counts those that it would reject. The name of the store
+            // labels its metrics.
             export: RateLimitLayer::new(
                 MemoryStore::new().named("exports"),
                 "3/10s".parse::<Quota>()?,
@@ -129,14 +133,13 @@ impl Limits {
     fn before_routes(self) -> Router {
         let site = Router::new()
             .route("/", get(async || "ok\n"))
-            .route("/healthz", get(async || "well\n"))
+            .route("/healthz", get(async || "healthy\n"))
             .layer(self.site);
         Router::new()
             .route("/search", get(async || "found\n").layer(self.search))
             .route("/export", get(async || "exported\n").layer(self.export))
             .merge(site)
-            // Whatever is logged of a request, tollgate's events too, is told with it. The names are
-            // those of OpenTelemetry.
+            // Log lines of a request, tollgate's too, have this span. The field names are OpenTelemetry's.
             .layer(
                 TraceLayer::new_for_http().make_span_with(|request: &Request| {
                     let route = request.extensions().get::<MatchedPath>();
@@ -155,7 +158,7 @@ fn scraped(metrics: &str) -> ([(HeaderName, &'static str); 1], String) {
     ([(CONTENT_TYPE, text)], metrics.to_owned())
 }
 
-/// Lists the keys that were refused most. Metrics cannot: there are too many keys.
+/// Lists the keys that were refused most. Metrics have no keys as labels, because there are too many.
 fn refused(search: &Admin) -> String {
     let busiest = search.busiest_refused(10);
     let lines = busiest.iter().map(|each| {

@@ -1,8 +1,8 @@
-//! A client that keeps under the limit of an upstream: `cargo run --example outbound`
+//! An HTTP client that stays below the limit of an upstream: `cargo run --example outbound`
 //!
-//! The upstream, which is started here too, answers 5 requests a second and refuses the others. The same
-//! 15 requests are sent to it at once by a plain client, and by one whose layer has each wait for its
-//! turn. It ends by itself.
+//! The example starts an upstream that answers 5 requests per second and rejects the others. It sends 15
+//! requests at once, first with a plain client, then with a client whose layer delays each request until it
+//! is admitted.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = upstream(Quota::per_second(5)).await?;
 
-    // reqwest as a service of requests as the crate `http` has them. (hyper-util's client is one already.)
+    // Makes reqwest a service of `http::Request`. The client of hyper-util is one already.
     let client = Client::new();
     let client = service_fn(move |request: Request<Body>| {
         let client = client.clone();
@@ -31,24 +31,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
     });
 
-    // Some are longer on their way than others, so those of two windows may arrive within one: what the
-    // upstream grants in a second, this takes a fifth longer for.
+    // The upstream allows 5 per second. The window here is 20 % longer: requests take different times to
+    // arrive, so those sent in two windows may reach the upstream within one.
     let limit = RateLimitLayer::new(
         MemoryStore::new(),
         Quota::new(5, Duration::from_millis(1_200)),
     )
     .name("upstream")
     .key(key::from_fn(|parts| parts.uri.host().map(Key::from)))
-    .headers(Headers::none()) // those of the upstream are left as it sent them
+    .headers(Headers::none()) // leaves the headers of the upstream as they are
     .wait_up_to(Duration::from_secs(30));
-    let patient = ServiceBuilder::new().layer(limit).service(client.clone());
+    let limited = ServiceBuilder::new().layer(limit).service(client.clone());
 
     send(15, &url, client).await?;
-    tokio::time::sleep(Duration::from_secs(1)).await; // until the upstream has forgotten those
-    send(15, &url, patient).await
+    tokio::time::sleep(Duration::from_secs(1)).await; // one window of the upstream
+    send(15, &url, limited).await
 }
 
-/// Sends so many requests at once, and tells what came of them.
+/// Sends requests at once, and prints how many were answered.
 async fn send<S, B>(requests: usize, url: &str, client: S) -> Result<(), Box<dyn Error>>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
@@ -62,21 +62,23 @@ where
         let request = Request::get(url).body(Body::default())?;
         answers.spawn(client.clone().oneshot(request));
     }
-    let (mut answered, mut refused) = (0, 0);
+    let (mut answered, mut rejected) = (0, 0);
     while let Some(answer) = answers.join_next().await {
         match answer??.status() {
-            StatusCode::TOO_MANY_REQUESTS => refused += 1,
+            StatusCode::TOO_MANY_REQUESTS => rejected += 1,
             _ => answered += 1,
         }
     }
     let seconds = begin.elapsed().as_secs_f32();
-    println!("{answered} answered, {refused} refused, in {seconds:.1} s");
+    println!("{answered} answered, {rejected} rejected, in {seconds:.1} s");
     Ok(())
 }
 
-/// Starts an upstream with this limit, for all its clients together.
+/// Starts an upstream with this limit for all its clients together, and returns its URL.
 async fn upstream(limit: Quota) -> Result<String, Box<dyn Error>> {
-    let limit = RateLimitLayer::new(MemoryStore::new(), limit).key(key::global());
+    let limit = RateLimitLayer::new(MemoryStore::new(), limit)
+        .name("api")
+        .key(key::global());
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }))
         .layer(limit);

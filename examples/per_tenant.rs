@@ -1,8 +1,8 @@
-//! Each tenant has the quotas of its plan: `cargo run --example per_tenant`
+//! Each tenant has the quotas of its plan, from a database: `cargo run --example per_tenant`
 //!
-//! Plans are texts in a database, here a map that takes its time, behind a cache of ten seconds. A
-//! tenant that is not there has the quotas of the layer, as has one whose plan cannot be read. Then type
-//! what the first lines say.
+//! The database stores each plan as text, such as `100/minute, 5/10s`. A cache keeps a plan for ten seconds.
+//! Tenants without a plan, or with a plan that cannot be parsed, get the quotas of the layer. The database
+//! here is a map with a delay.
 
 mod support;
 
@@ -36,19 +36,19 @@ async fn main() -> Result<(), BoxError> {
     // These quotas are for tenants without a plan.
     let limit = RateLimitLayer::new(MemoryStore::new(), "3/minute".parse::<Quota>()?)
         .name("tenants")
-        // The IETF's draft lists all quotas of a plan.
+        // Adds the headers of the IETF draft, which list every quota of a plan.
         .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
-        // Names of tenants are no secret, and are good to read in Redis.
+        // Tenant names are not secret. Unhashed, they are readable in logs and in Redis.
         .key(key::header(TENANT).plain())
         .quotas_for(move |_, parts| {
             let plans = Arc::clone(&plans);
             let tenant = parts.headers.get(TENANT).cloned();
             async move {
-                // A value that no database could know is not its failure: a client could cause that.
+                // A client can send a value that is not text. That is not a failure of the database.
                 let Some(tenant) = tenant.as_ref().and_then(|tenant| tenant.to_str().ok()) else {
                     return Ok(Plan::Default);
                 };
-                // The layer waits for this as long as it takes, so it must not take long.
+                // The layer has no timeout for this future, so it needs one.
                 timeout(Duration::from_millis(200), plans.of(tenant)).await?
             }
         });
@@ -58,7 +58,9 @@ async fn main() -> Result<(), BoxError> {
 
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
-    println!("Listening on {address}. Try: acme, initech, operations, hooli, others");
+    println!(
+        "Listening on {address}. Try the tenants acme, initech, operations, hooli and any other:"
+    );
     println!("  curl -i -H 'x-tenant-id: acme' http://{address}/");
     println!(
         "  for i in 1 2 3; do curl -si -H 'x-tenant-id: initech' http://{address}/ | head -1; done"
@@ -67,7 +69,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The plans as they were up to ten seconds ago. The cache is bounded: clients can make up tenants.
+/// The plans, cached for ten seconds. The cache is bounded, because clients can invent tenants.
 struct Plans {
     cache: Cache<String, (Instant, Plan)>,
     database: HashMap<&'static str, &'static str>,

@@ -1,9 +1,9 @@
-//! Prints the script that decides checks in Redis: `cargo run --example script -- --numbered`
+//! Prints a Lua script that runs in Redis, with line numbers: `cargo run --example script -- --numbered`
 //!
-//! Numbers are those in errors of Redis: `user_script:123:` is line 123. Another script is named as an
-//! argument: `refund`, `credit`, `block` or `blocked`.
+//! Errors of Redis name a line: `user_script:123:` is line 123. By default it prints the script `decide`. Pass
+//! `decide_all`, `refund`, `credit`, `block` or `blocked` to print another.
 //!
-//! Or prints what is stored for a limiter and a key, as text:
+//! With `--state`, it prints what is stored for a limiter and a key, as text:
 //! `cargo run --example script -- --state redis://127.0.0.1 'tollgate:v2:{default,ada}'`
 
 #[path = "script/state.rs"]
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let (options, names): (Vec<_>, Vec<_>) = args.into_iter().partition(|arg| arg == "--numbered");
     let name = names.first().map_or("decide", String::as_str);
     let Some((_, text)) = RedisStore::scripts().find(|(script, _)| *script == name) else {
-        eprintln!("script: no script is called {name}");
+        eprintln!("script: no script is named {name}");
         return ExitCode::FAILURE;
     };
     if options.is_empty() {

@@ -11,8 +11,8 @@ server  Redis 5.0
 
 Stored: the generation; a time; the level in whole units at that time; the rest of the level, in units times
 microseconds, where a whole unit is a window; the units that flowed in since the level was last 0 or this
-number overflowed; the rate, which is the limit of the last charge. Then three numbers for each hole. A
-level above the limit of a quota drains by the rate, otherwise by that limit.
+number overflowed; the rate at which the level drains, which is the limit of the last charge. Then three
+numbers for each hole.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
@@ -27,19 +27,15 @@ local function prepare(quota)
   quota.whole = ceil(quota.window / quota.tick)
 end
 
--- Returns the fractions of a unit in which a level is computed that drains at a rate: a unit is `whole`
--- of them, and `rate` of them drain in each tick.
-local function scale_of(rate, quota)
+-- Returns the scale in which stored numbers are computed: how many fractions of a unit drain in each tick, the
+-- tick, and the fractions of a whole unit. A counter without charges has no rate.
+local function scale(numbers, quota)
+  local rate = max(numbers[5], 1)
   if rate == quota.limit then
     return rate, quota.tick, quota.whole
   end
   local tick = tick_of(rate, quota.window)
   return rate, tick, ceil(quota.window / tick)
-end
-
--- The same for stored numbers. They drain under a limit of 0 too.
-local function scale(numbers, quota)
-  return scale_of(max(numbers[2] > quota.limit and numbers[5] or quota.limit, 1), quota)
 end
 
 local function at(numbers, quota)
@@ -104,7 +100,7 @@ local rule = {
   end,
 
   until_at_most = function(numbers, quota, target)
-    local rate, tick, whole = scale_of(max(numbers[5], 1), quota)
+    local rate, tick, whole = scale(numbers, quota)
     local over = numbers[2] * whole + ceil(numbers[3] / tick) - target * whole
     return ceil(over / rate) * tick - (now - numbers[1])
   end,
@@ -155,18 +151,13 @@ local rule = {
   -- Takes the oldest units, which would drain next.
   credit = function(numbers, quota, units)
     local _, tick, whole = scale(numbers, quota)
-    if numbers[2] > quota.limit and numbers[2] - units <= quota.limit then
-      -- From here on the level drains at the slower rate of this limit. What has drained stays drained.
-      local settled = at(numbers, quota)
-      numbers[1], numbers[2], numbers[3] = now, settled[2], settled[3]
-    end
     lower(numbers, tick, whole, units * whole)
     return numbers
   end,
 }
 
--- Charges a quota of which nothing unusual is stored: no holes, and no level above the limit. Returns the
--- new data, or nothing.
+-- Charges a quota of which nothing unusual is stored: no holes, and the limit of the last charge is the same.
+-- Returns the new data, or nothing.
 local function attempt(quota, stored, from, to, cost, count, reply, size)
   local limit, tick, whole = quota.limit, quota.tick, quota.whole
   local generation, time, units, rest, poured = now, now, 0, 0, 0
@@ -174,8 +165,8 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
     if to - from ~= 35 then
       return
     end
-    local began, since, level, part, flowed = unpack('>ddI4dI4', stored, from)
-    if since > now or level > limit then
+    local began, since, level, part, flowed, rate = unpack('>ddI4dI4I4', stored, from)
+    if since > now or rate ~= limit then
       return
     end
     local passed = now - since

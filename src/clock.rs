@@ -1,4 +1,4 @@
-//! The clock of this process, for the memory store, caches and logs.
+//! The clock of this process, which the memory store, the caches and the logs read.
 
 #[cfg(feature = "test-util")]
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use std::time::Duration;
 /// The source of time in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// Counts from the creation of this clock.
+    /// The time since this clock was created.
     ///
-    /// It reads the counter of the processor if that is steady, else the monotonic clock of the system. The
-    /// counter may run some millionths faster or slower than the system's clock.
+    /// Reads the time stamp counter of the processor if it has a constant rate, else the monotonic clock of
+    /// the system. The counter may run a few millionths faster or slower than the system's clock.
     Monotonic { clock: quanta::Clock, start: u64 },
     #[cfg(feature = "test-util")]
     Test(TestClock),
@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// Whether a step back is intended: a test can set its clock back, as a server's clock may be.
+    /// Returns whether the clock may step back: a test can set its clock back.
     #[inline]
     pub(crate) fn steps_back(&self) -> bool {
         match self {
@@ -51,10 +51,12 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A clock that stands still until a test moves it, for
-/// [`MemoryStore::with_clock`](crate::MemoryStore::with_clock).
+/// A clock for tests, which stands still until the test moves it.
 ///
-/// Clones share the time.
+/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock),
+/// [`CircuitBreaker::with_clock`](crate::store::CircuitBreaker::with_clock) or
+/// [`RefusalCache::with_clock`](crate::store::RefusalCache::with_clock), and move the other clone. Clones share
+/// the time. Deadlines follow the time of tokio, not this clock.
 ///
 /// # Examples
 ///
@@ -83,10 +85,10 @@ pub struct TestClock(Arc<AtomicU64>);
 
 #[cfg(feature = "test-util")]
 impl TestClock {
-    /// A time in 2025, from which a test can step back by years.
+    /// A time in June 2025: late enough for a test to step back by years.
     const START: u64 = 1_750_000_000_000_000;
 
-    /// Makes a clock that stands at a time in 2025.
+    /// Creates a clock that stands at a time in June 2025.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(AtomicU64::new(Self::START)))
@@ -97,7 +99,7 @@ impl TestClock {
         self.0.fetch_add(micros(duration), Ordering::SeqCst);
     }
 
-    /// Moves the clock back, as a correction of a server's clock does.
+    /// Moves the clock back, to test a server whose clock is corrected.
     pub fn step_back(&self, duration: Duration) {
         self.0.fetch_sub(micros(duration), Ordering::SeqCst);
     }

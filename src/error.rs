@@ -1,4 +1,4 @@
-//! The errors of checks and of configuration.
+//! The error of a check, and the error of a configuration.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -6,13 +6,29 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The reason why a check has no decision.
+/// The error of a check, a refund or another operation of a limiter.
 ///
-/// It is opaque, so that it can hold more later. Programs act on its [`kind`](Self::kind), and people read
-/// its text. Its [`source`](StdError::source) is the underlying error, if there is one. The text names
-/// limits and addresses, never a key or a password.
+/// A check that fails has no decision. A layer then applies its [`FailurePolicy`](crate::FailurePolicy); a
+/// [`RateLimiter`](crate::RateLimiter) without a policy returns the error.
 ///
-/// Clones are cheap, since one failed call may have carried several checks.
+/// Programs match on the [`kind`](Self::kind). The text is for people: it names limits and addresses, never a
+/// key or a password. The [`source`](StdError::source) is the underlying error, if there is one.
+///
+/// Cloning is cheap, because one failed call to Redis may fail many checks.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{ErrorKind, MemoryStore, Quota, RateLimiter};
+///
+/// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(5));
+/// let error = limiter.check_n("ada", 6).await.unwrap_err();
+///
+/// // Retrying helps after some errors, but not after this one.
+/// assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
+/// # });
+/// ```
 #[derive(Clone, Debug)]
 pub struct Error(Arc<Inner>);
 
@@ -20,33 +36,39 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     text: Cow<'static, str>,
+    remedy: Option<Cow<'static, str>>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of [`Error`].
+/// The kind of an [`Error`], for programs to act on.
+///
+/// After [`Timeout`](Self::Timeout) and [`Unavailable`](Self::Unavailable) a retry may help. After the other
+/// kinds, the check, the set-up or the store has to change first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The cost is above the limit of a quota, so no wait helps.
+    /// The cost is above the limit of a quota, so no wait helps. The store was not asked.
     CostExceedsLimit,
-    /// The cost is above the most units that an algorithm charges at once: 100 000 for the logs.
+    /// The cost is above the most units that the algorithm charges at once: 100 000 for
+    /// [`SlidingLog`](crate::Algorithm::SlidingLog) and [`SortedSetLog`](crate::Algorithm::SortedSetLog).
     CostTooLarge,
-    /// The store did not answer within the deadline. It may or may not have charged.
+    /// The store did not answer within the deadline. The check may or may not have been charged.
     Timeout,
-    /// The store could not be reached or could not serve: a refused or lost connection, a server that is
-    /// loading, failing over or read-only.
+    /// The store cannot be reached or cannot serve now: the connection was refused or lost, the server is
+    /// loading, failing over or read-only, or the circuit breaker is open.
     Unavailable,
-    /// The store cannot serve until its setup changes: a key of another type, a missing permission, a wrong
-    /// password, keys in two slots.
+    /// The set-up or the call is wrong, and fails until it is changed. Examples are a wrong password, a
+    /// missing permission, a Redis key of another type, checks in two cluster slots, and a setting that was
+    /// changed on a store in use.
     Misconfigured,
-    /// The store has no space for another key or unit.
+    /// The store has no room for another key or unit, or the block list is full.
     Full,
-    /// The store sent a reply that does not answer the check.
+    /// The reply of the store is malformed, or does not match the check.
     InvalidReply,
-    /// The store does not support this operation.
+    /// The store does not implement this operation.
     Unsupported,
-    /// The lookup of a key's quotas failed: see
-    /// [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for).
+    /// The closure of [`RateLimitLayer::quotas_for`](crate::RateLimitLayer::quotas_for) failed to find the
+    /// quotas of a key.
     QuotasUnknown,
 }
 
@@ -65,7 +87,7 @@ impl ErrorKind {
         Self::QuotasUnknown,
     ];
 
-    /// The name of this kind in metrics and events.
+    /// Returns the name of this kind in metrics and events.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::CostExceedsLimit => "cost_exceeds_limit",
@@ -82,10 +104,10 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// Makes an error of a store from its kind and a text for people. The text must not name a key.
+    /// Creates an error, for a [`Store`](crate::Store) outside this crate. The text must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self::build(kind, text.into(), None)
+        Self::build(kind, text.into(), None, None)
     }
 
     /// Adds the underlying error.
@@ -95,24 +117,55 @@ impl Error {
     }
 
     pub(crate) fn with_boxed_source(self, source: Box<dyn StdError + Send + Sync>) -> Self {
-        Self::build(self.0.kind, self.0.text.clone(), Some(source))
+        let Inner {
+            kind, text, remedy, ..
+        } = &*self.0;
+        Self::build(*kind, text.clone(), remedy.clone(), Some(source))
+    }
+
+    /// Makes an error of Redis from what is wrong and the remedy, which its text has at the end.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_remedy(
+        kind: ErrorKind,
+        text: String,
+        remedy: Option<Cow<'static, str>>,
+    ) -> Self {
+        Self::build(kind, text.into(), remedy, None)
+    }
+
+    /// The text without the remedy.
+    #[cfg(feature = "redis")]
+    pub(crate) fn problem(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The remedy, if it is kept apart from the text.
+    #[cfg(feature = "redis")]
+    pub(crate) fn remedy(&self) -> Option<&Cow<'static, str>> {
+        self.0.remedy.as_ref()
     }
 
     fn build(
         kind: ErrorKind,
         text: Cow<'static, str>,
+        remedy: Option<Cow<'static, str>>,
         source: Option<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self(Arc::new(Inner { kind, text, source }))
+        Self(Arc::new(Inner {
+            kind,
+            text,
+            remedy,
+            source,
+        }))
     }
 
-    /// The kind of this error.
+    /// Returns the kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether both are clones of one error.
+    /// Returns whether both are clones of the same error.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -139,7 +192,11 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.text)
+        f.write_str(&self.0.text)?;
+        match &self.0.remedy {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -152,31 +209,42 @@ impl StdError for Error {
     }
 }
 
-/// The reason why a limiter could not be set up: a value from outside breaks a rule.
+/// The error of an invalid configuration value: a quota, a window, a store URL or a key extractor.
 ///
-/// The text names the value and the rule, never a password.
+/// The text names the value and the rule that it breaks, never a password.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{ConfigErrorKind, Quota};
+///
+/// let error = "100/fortnight".parse::<Quota>().unwrap_err();
+/// assert_eq!(error.kind(), ConfigErrorKind::Quota);
+/// assert!(error.to_string().contains("100/fortnight"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     kind: ConfigErrorKind,
     text: String,
 }
 
-/// The kinds of [`ConfigError`].
+/// The kind of a [`ConfigError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConfigErrorKind {
     /// A window is shorter than 1 ms or longer than 366 days.
     Window,
-    /// A text is not a valid quota.
+    /// A text is not a valid quota, window or algorithm.
     Quota,
-    /// A URL names no store, or one that this build does not support.
+    /// A store URL is malformed, needs a feature that this build does not have, or names a TLS file that
+    /// cannot be read.
     Url,
-    /// A key extractor is misconfigured: a network or a name is invalid, or no trusted proxies are named.
+    /// A key extractor is misconfigured: a network or a name is invalid, or there are no trusted proxies.
     Key,
 }
 
 impl ConfigError {
-    /// The kind of this error.
+    /// Returns the kind of this error.
     #[must_use]
     pub fn kind(&self) -> ConfigErrorKind {
         self.kind
@@ -193,7 +261,7 @@ impl ConfigError {
         Self::quota_part("quota", text, rule)
     }
 
-    /// Reports a part of a quota that was given alone: its window or its algorithm.
+    /// Reports an invalid part of a quota: its window or its algorithm.
     pub(crate) fn quota_part(part: &str, text: &str, rule: &str) -> Self {
         let shown = excerpt(text);
         Self {
@@ -209,7 +277,7 @@ impl ConfigError {
         }
     }
 
-    /// `shown` is the part of the URL without anything that could be a password.
+    /// `shown` is the URL without the parts that could be a password.
     pub(crate) fn url(shown: &str, rule: &str) -> Self {
         let shown = excerpt(shown);
         Self {
@@ -219,7 +287,7 @@ impl ConfigError {
     }
 }
 
-/// Panics because a finished future was polled, as the futures of tower-http do.
+/// Panics because a future was polled after completion, as the futures of tower-http do.
 #[cold]
 #[track_caller]
 #[expect(
@@ -230,7 +298,7 @@ pub(crate) fn polled_after_completion(future: &str) -> ! {
     panic!("`{future}` polled after completion")
 }
 
-/// Returns the beginning of a text, enough to find it.
+/// Returns the beginning of a text that may be long.
 fn excerpt(text: &str) -> String {
     const MAX_CHARS: usize = 48;
     let mut shown: String = text.chars().take(MAX_CHARS).collect();

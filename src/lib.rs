@@ -38,7 +38,7 @@
 //! 5. The [`Decision`] has the units used and left. If the check is refused, it also has the shortest wait
 //!    after which the same check is admitted, exact to the microsecond.
 //!
-//! Rule 3 is that of the default algorithm. The other [algorithms](Algorithm) store less and promise less:
+//! Rule 3 is that of the default algorithm. The other [algorithms](Algorithm) store or promise something else:
 //! see [which one to choose](guide::algorithms).
 //!
 //! # Where to find what

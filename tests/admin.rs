@@ -1,4 +1,4 @@
-//! What operators do with keys, on each store, and what a blocked request is answered.
+//! Operators peek at, reset, credit and block keys in each store; the response to a blocked request.
 
 mod support;
 
@@ -82,7 +82,7 @@ async fn what_is_reset_has_its_whole_quotas_and_what_is_given_has_so_much_more()
         admin.credit("ada", 2).await.unwrap();
         assert_eq!(admin.peek("ada").await.unwrap().remaining(), 2);
         assert!(limiter.check("ada").await.unwrap().is_allowed());
-        // Nobody has more than the limit.
+        // The units left never exceed the limit.
         admin.credit("ada", 1_000).await.unwrap();
         assert_eq!(admin.peek("ada").await.unwrap().remaining(), 3);
 
@@ -122,7 +122,7 @@ async fn a_blocked_key_is_refused_whatever_it_has_left_and_charged_nothing() {
         admin.unblock("ada").await.unwrap();
         assert_eq!(admin.peek("ada").await.unwrap().blocked_for(), None);
         assert_eq!(limiter.check("ada").await.unwrap().used(), 2);
-        // Whoever is not blocked can be unblocked.
+        // Unblocking a key that is not blocked is not an error.
         admin.unblock("nobody").await.unwrap();
     }
 }
@@ -385,7 +385,7 @@ async fn the_keys_that_are_refused_most_are_told_blocked_or_not_if_that_was_aske
     };
     assert_eq!(told(10), [("eve".into(), 4, 0), ("bob".into(), 2, 0)]);
     assert_eq!(told(1), [("eve".into(), 4, 0)]);
-    // Looks refuse nobody.
+    // Peeks do not count as refusals.
     let _ = admin.peek("eve").await.unwrap();
     assert_eq!(told(1), [("eve".into(), 4, 0)]);
 
@@ -481,7 +481,7 @@ async fn memory_blocks_as_many_keys_as_redis_does_and_soon_has_room_again() {
     }
     let error = admin.block("ada", HOUR).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
-    // Who is blocked already takes no more room.
+    // A key that is blocked already needs no more space.
     admin.block("8", 2 * HOUR).await.unwrap();
     clock.advance(SECOND);
     admin.block("ada", HOUR).await.unwrap();

@@ -1,4 +1,4 @@
-//! What went wrong in other limiters, and must not here: each advisory is a test by its name.
+//! Security advisories and bugs of other limiters: each is a test with its name.
 
 mod support;
 
@@ -136,7 +136,7 @@ fn cve_2025_59152_ghsa_hm36_ffrh_c77c_a_header_is_not_believed_unless_asked_for(
     let from = request("203.0.113.9", &forged);
     assert_eq!(text(&key::peer_ip(), &from), "ip=203.0.113.9");
     assert_eq!(text(&behind(), &from), "ip=203.0.113.9");
-    // And where it was not said who is trusted, nobody is.
+    // Without configured proxies, none is trusted.
     let untold = client_ip().extract(&from).unwrap_err();
     assert_eq!(untold.kind(), KeyErrorKind::Misconfigured);
 }
@@ -160,7 +160,7 @@ fn ghsa_3fxj_6jh8_hvhx_ghsa_rjr7_jggh_pgcp_ghsa_9g5q_2w5x_hmxf_there_is_one_sour
     assert_eq!(text(&behind(), &absent), "ip=10.0.0.1");
 }
 
-/// gin trusted all proxies unless told otherwise.
+/// gin trusted all proxies by default.
 #[test]
 fn cve_2020_28483_nobody_is_trusted_by_default() {
     let from = |peer: &str| request(peer, &[(XFF, "1.1.1.1")]);
@@ -374,7 +374,7 @@ async fn cve_2026_34786_a_route_has_one_key_however_its_path_is_written() {
     }
 }
 
-/// How many of so many checks at once are admitted.
+/// Sends a check per key at once, and returns how many are admitted.
 async fn admitted_at_once(limiter: &RateLimiter, keys: impl IntoIterator<Item = Key>) -> usize {
     let mut checks = JoinSet::new();
     for key in keys {
@@ -412,7 +412,7 @@ async fn everruns_2643_adorsys_262_made_up_addresses_are_one_client_and_memory_h
     assert_eq!(keys.len(), 1);
     assert_eq!(admitted_at_once(&limiter, forged.take(1_000)).await, 3);
     assert_eq!(store.len(), 1);
-    // Where each one is a key, as by a header that nobody has checked, there are no more than are allowed.
+    // With a new key per request, such as an unverified header, the number of keys stays bounded.
     let made_up = (0..10_000_u32).map(|n| key::header("x-api-key").of(n.to_be_bytes()));
     for key in made_up {
         let _ = limiter.check(key).await.unwrap();

@@ -18,8 +18,8 @@ fn check(limiter: &RateLimiter, key: &Key) -> bool {
     }
 }
 
-/// What so many checks of one key come to, a tenth of a window from one to the next: how many were
-/// admitted, and how often memory was asked for.
+/// Sends checks of one key, a tenth of a window apart. Returns how many were admitted, and the number of
+/// allocations.
 fn checks(limiter: &RateLimiter, clock: &TestClock, count: usize) -> (usize, u64) {
     let key = Key::from("user:12345");
     let mut admitted = 0;

@@ -1,5 +1,4 @@
-//! What `docs/boundary.svg` shows is what the algorithms do: the traffic of the example `boundary`,
-//! sent anew.
+//! `docs/boundary.svg` matches the algorithms: runs the traffic of the example `boundary` again.
 
 #[path = "../examples/boundary/traffic.rs"]
 mod traffic;

@@ -1,5 +1,5 @@
-//! What is promised of any span as long as the window, tried by an adversary that searches for the
-//! traffic which breaks it.
+//! The promise of each algorithm for any span as long as the window. An adversary searches for traffic that
+//! breaks it.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
 const LIMIT: u32 = 8;
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// What an adversary does: waits so many microseconds, then takes up to so many units of what is
-/// left.
+/// The moves of an adversary: wait for some microseconds, then take up to a number of the units left.
 type Traffic = Vec<(u64, u32)>;
 
 const MOVES: usize = 30;
@@ -231,7 +230,7 @@ proptest! {
                     // A whole window of the counter may be brought back into it, as may what was
                     // about to leave; nothing is made room for.
                     prop_assert!(after <= before, "{} then {}", before, after);
-                    // The first check that sees it charges anew what is stored.
+                    // The first check that sees it charges the stored units again.
                     let decision = limiter.check_n("ada", 1).await.unwrap();
                     let wait = decision.retry_after().unwrap_or_default();
                     let locked = WINDOW + WINDOW / 7;

@@ -1,4 +1,4 @@
-//! Whose request it is behind proxies: the rules of `key::client_ip`, row by row.
+//! The rules of `key::client_ip`, row by row: which address counts for a request behind proxies.
 
 mod support;
 
@@ -7,7 +7,7 @@ use support::log;
 use support::request::request;
 use tollgate::key::{self, ClientIp, KeyErrorKind, KeyExtractor, client_ip};
 
-/// Who is counted, without the tag of an address; or the status that the request is answered.
+/// The counted address, without its tag, or the status of the rejection.
 fn client(key: &impl KeyExtractor, parts: &Parts) -> String {
     match key.extract(parts) {
         Ok(key) => key.as_str().strip_prefix("ip=").unwrap().to_owned(),
@@ -18,10 +18,10 @@ fn client(key: &impl KeyExtractor, parts: &Parts) -> String {
     }
 }
 
-/// A peer, the lines of the header, and who the client is.
+/// The peer, the lines of the header, and the expected client.
 type Row<'a> = (&'a str, &'a [&'a str], &'a str);
 
-/// Holds each row against the extractor; each address counts by itself, so that it can be told.
+/// Compares each row with the extractor. Each address is a separate key.
 fn holds(key: ClientIp, header: &str, rows: &[Row<'_>]) {
     let key = key.ipv6_prefix(128);
     for (peer, lines, expected) in rows {
@@ -65,9 +65,9 @@ fn by_networks_the_first_hop_that_is_not_trusted_is_the_client() {
         // Rule 4: all are trusted, so the first entry it is.
         ("10.0.0.1", &["10.0.0.3, 10.0.0.2"],                           "10.0.0.3"),
         ("10.0.0.1", &["10.0.0.4", "10.0.0.3, 10.0.0.2"],               "10.0.0.4"),
-        // An absent header trusts nobody else.
+        // Without the header, only the peer is known.
         ("10.0.0.1", &[],                                               "10.0.0.1"),
-        // Rule 1: without a peer nobody is trusted.
+        // Rule 1: without a peer, no proxy is trusted.
         ("unix", &["203.0.113.9"],                                      "500"),
     ]);
 }
@@ -465,7 +465,7 @@ fn networks_are_cidrs_or_addresses_of_either_family() {
     ] {
         assert_eq!(of(network, peer), trusted, "{peer} in {network}");
     }
-    // Networks add up; none at all is nobody.
+    // Networks add up. An empty list trusts no proxy.
     let both = client_ip()
         .behind(["192.0.2.0/24"])
         .behind(["2001:db8::/32"]);
@@ -486,8 +486,11 @@ fn networks_are_cidrs_or_addresses_of_either_family() {
 fn what_cannot_be_set_up_says_so_at_the_start_or_is_a_fault_of_the_server() {
     let parts = request("10.0.0.1", &[(XFF, "203.0.113.9")]);
     for (key, text) in [
-        (client_ip(), "which proxies are trusted"),
-        (client_ip().header("x-real-ip"), "which proxies are trusted"),
+        (client_ip(), "has no trusted proxies: name their networks"),
+        (
+            client_ip().header("x-real-ip"),
+            "has no trusted proxies: name their networks",
+        ),
         (
             client_ip().behind(["10.0.0.0/8", "10.0.0.0/33"]),
             "10.0.0.0/33",
@@ -528,7 +531,7 @@ fn to_trust_everybody_is_one_line_in_the_log() {
         });
         assert_eq!(log.len(), 1, "{log:?}");
         assert!(
-            log[0].contains("WARN") && log[0].contains("each client chooses"),
+            log[0].contains("WARN") && log[0].contains("clients can send any address"),
             "{log:?}"
         );
     }

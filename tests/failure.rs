@@ -1,5 +1,5 @@
-//! What a limiter does while its store fails: by policy, for any store. What fails here is a store of
-//! the test; what befalls real servers is for the chaos suite.
+//! The failure policies of a limiter, with a test store that fails. `tests/chaos` tests failures of real
+//! servers.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What a client sees: real servers, real clients.
+//! HTTP with real servers and real clients.
 
 mod support;
 

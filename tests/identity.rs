@@ -1,4 +1,4 @@
-//! Laws of the keys of requests, for any bytes that a client may send.
+//! Properties of keys, for any bytes that a client may send.
 
 mod support;
 
@@ -108,8 +108,8 @@ fn peer() -> impl Strategy<Value = &'static str> {
     ])
 }
 
-/// What a client sends of its own: lines before those of the proxies, and the beginning of the first
-/// line of theirs.
+/// The part of the header that a client forges: lines before those of the proxies, and the beginning of the
+/// first line of a proxy.
 fn forged() -> impl Strategy<Value = (Vec<Vec<u8>>, Option<Vec<u8>>)> {
     (
         prop::collection::vec(value(), 0..4),

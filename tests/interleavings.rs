@@ -1,8 +1,7 @@
-//! The lock of the memory store in every order in which threads can take it: its time never runs
-//! backwards, and no span holds more than the limit.
+//! The lock of the memory store, in every order in which threads can take it: its time never goes backwards,
+//! and no span has more than the limit.
 //!
-//! The file under test is the one that the store is built of, with loom's mutex in place of the
-//! standard one.
+//! The test includes the file of the store, with loom's mutex instead of the standard one.
 
 #![allow(dead_code, reason = "the file has more than the model needs")]
 
@@ -30,7 +29,7 @@ impl Time {
     }
 }
 
-/// The clock that a thread reads, whose core may lag behind the others.
+/// The clock that a thread reads. Its core may lag behind the others.
 struct Clock {
     time: Time,
     lag: u64,

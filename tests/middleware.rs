@@ -1,4 +1,4 @@
-//! The contracts of tower: any service, any body, errors and readiness as they are.
+//! The contracts of tower: any service, any body, unchanged errors and readiness.
 
 mod support;
 

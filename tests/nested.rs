@@ -1,5 +1,5 @@
-//! What a client is told where several limits have a say: layers around one another, and services that
-//! have limits of their own.
+//! The headers that a client gets when several limits apply: nested layers, and services with their own
+//! limits.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn per(limit: u32, seconds: u64) -> Quota {
     Quota::new(limit, Duration::from_secs(seconds))
 }
 
-/// A service that answers so, whoever asks.
+/// A service with this response to every request.
 fn answering(
     status: u16,
     headers: &[(&'static str, &'static str)],

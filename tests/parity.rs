@@ -1,5 +1,5 @@
-//! One law for all stores: the memory store and Redis give the same decisions for the same
-//! sequence, and what they promise of waiting is true to the microsecond.
+//! The memory store and Redis make the same decisions for the same sequence, and their waits are exact to the
+//! microsecond.
 
 mod support;
 
@@ -27,8 +27,8 @@ enum Step {
     /// What was checked last, once more: whatever happened in between, a refusal that is remembered
     /// is one that the store would repeat.
     Again,
-    /// Checks, and if refused for a while, waits half as long as told, then all but a microsecond,
-    /// then that.
+    /// Checks. If refused with a wait, checks again after half of it, a microsecond before its end, and at
+    /// its end.
     CheckAndWait {
         plan: usize,
         key: usize,
@@ -48,7 +48,7 @@ enum Step {
         decision: usize,
         units: u32,
     },
-    /// Has so many units fewer count, whoever charged them.
+    /// Credits units of any charge.
     Credit {
         plan: usize,
         key: usize,
@@ -116,7 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Every field of a decision but who made it.
+/// Every field of a decision except its source.
 #[derive(Debug, PartialEq)]
 struct Fields {
     numbers: Vec<(u32, u32, u32)>,
@@ -209,7 +209,7 @@ impl Pair {
         let said = fields(&in_memory);
         let context = format!("cost {cost} of plan {plan} on {key:?}");
         match &in_redis {
-            // What is used is told as it was when Redis refused.
+            // The units used are those at the refusal in Redis.
             Ok(decision) if decision.source() == Source::RefusalCache => {
                 self.denied_locally += 1;
                 let in_memory = in_memory.as_ref().expect("an answer");
@@ -232,7 +232,7 @@ impl Pair {
         said
     }
 
-    /// Gives back units in both stores, and sees that the decisions hold so many fewer.
+    /// Refunds units in both stores, and verifies that the decisions hold fewer units.
     fn refund(&mut self, decision: usize, units: u32) {
         let [memory, redis] = self.limiters(0);
         let count = self.admitted.len().max(1);
@@ -249,7 +249,7 @@ impl Pair {
         }
     }
 
-    /// Gives units in both stores, and sees that just so many fewer count.
+    /// Credits units in both stores, and verifies the units that still count.
     fn credit(&mut self, plan: usize, key: &str, units: u32) {
         let before = self.check(plan, key, 0).expect("a look");
         let [memory, redis] = self.limiters(plan);
@@ -523,7 +523,7 @@ fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
     assert_eq!(charge_both(&pair, &limiters), 1);
     pair.time.advance(99 * SECOND);
     assert_eq!(charge_both(&pair, &limiters), 2);
-    // Steps back and forth keep the first unit in the window, and have the second charged anew.
+    // Steps back and forth keep the first unit in the window, and the second is charged again.
     for used in 3..9 {
         pair.time.step_back(30 * SECOND);
         assert_eq!(charge_both(&pair, &limiters), used);

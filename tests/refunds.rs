@@ -1,6 +1,6 @@
-//! What is taken back: what a decision charged and still holds, as far as it still counts, and never
-//! another's; and what an operator gives, whoever charged it. The plain list of all units decides. That
-//! Redis does the same is for the parity of the stores to show.
+//! Refunds return at most what the decision still holds, and never units of another charge. Credits return
+//! units of any charge. The model is a plain list of all units; `tests/parity.rs` tests that Redis does the
+//! same.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn place(algorithm: Algorithm, unit: &Unit) -> (u64, usize) {
     }
 }
 
-/// Has so many fewer count: of a sliding counter first those of this window, else the oldest.
+/// Removes units that count: in a sliding counter first those of the current window, otherwise the oldest.
 fn credit(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
     let left = used(algorithm, units, now).saturating_sub(given.into());
     let counts = |unit: &Unit| used(algorithm, std::slice::from_ref(unit), now) > 0;
@@ -44,7 +44,7 @@ fn credit(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
     }
 }
 
-/// The units that count, told from the list of all as plainly as it can be.
+/// The units that count, computed from the list of all units.
 fn used(algorithm: Algorithm, units: &[Unit], now: u64) -> u64 {
     let count =
         |counts: &dyn Fn(u64) -> bool| units.iter().filter(|unit| counts(unit.time)).count();
@@ -268,7 +268,7 @@ proptest! {
         })?;
     }
 
-    /// Whoever charged them: those who do not hold a decision as those who do.
+    /// Gives back units of any charge, with or without a decision that holds it.
     #[test]
     fn just_so_many_fewer_count_as_are_given_and_waits_stay_exact(
         algorithm in any_algorithm(),

@@ -1,4 +1,4 @@
-//! What a client is answered that is refused, by what it speaks: over HTTP, as it arrives.
+//! The response to a refused request, by protocol, as it arrives over HTTP.
 
 mod support;
 

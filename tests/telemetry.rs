@@ -1,5 +1,4 @@
-//! What is told of checks and stores: metrics by what came of each request, events by level, and never a
-//! key.
+//! Metrics by outcome, events by level, and no key in either.
 
 mod support;
 
@@ -22,10 +21,10 @@ use support::calls::ok;
 use support::redis_server::RedisServer;
 use support::{log, store_on};
 
-/// A key that is told nowhere.
+/// A key that must not appear in metrics or events.
 const WHO: &str = "ada-lovelace";
 
-/// What a recorder was told, since it was looked at last: by name and labels.
+/// The values of a recorder since the last read, by name and labels.
 type Told = BTreeMap<String, DebugValue>;
 
 /// A recorder of this thread alone, until it is dropped.
@@ -60,8 +59,8 @@ fn counted(recorder: &DebuggingRecorder) -> BTreeMap<String, u64> {
     counters.collect()
 }
 
-/// What Prometheus would scrape, of this thread: gauges as they stand, which the other recorder tells
-/// since it was looked at last.
+/// The metrics of this thread as Prometheus would scrape them, with the current values of gauges. The other
+/// recorder has only changes since the last read.
 fn scrape() -> (PrometheusHandle, LocalRecorderGuard<'static>) {
     let recorder = Box::new(PrometheusBuilder::new().build_recorder());
     let recorder: &'static PrometheusRecorder = Box::leak(recorder);

@@ -1,4 +1,4 @@
-//! Who is timed: a limiter in memory that knows its keys, and is asked about one of them.
+//! The measured limiters: in memory, with known keys.
 
 use std::future::Future;
 use std::num::NonZeroU32;

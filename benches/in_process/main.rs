@@ -1,6 +1,5 @@
-//! What a check costs in this process, beside governor's keyed check in the same run: time by
-//! algorithm, and memory for each key. Prints tables; benches/README.md has them, and says how to
-//! read them.
+//! The cost of a check in memory, next to governor's keyed check: time by algorithm, and memory per key.
+//! Prints tables; benches/README.md says how to read them.
 
 #![expect(
     clippy::float_arithmetic,

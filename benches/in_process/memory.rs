@@ -1,11 +1,10 @@
-//! What a key takes in this process, everything of the store included: what the allocator was asked
-//! for, divided by the keys.
+//! The memory of a key: the bytes requested from the allocator by the whole store, divided by the keys.
 
 use tollgate::{MemoryStore, Quota, RateLimiter};
 
 use crate::contestants::{algorithms, at_once};
 
-/// Each at a time of its own.
+/// Each unit has a different time.
 const UNITS: u32 = 10;
 
 pub(crate) fn print() {

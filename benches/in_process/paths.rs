@@ -1,5 +1,5 @@
-//! Each path alone, by the harness: through the limiter, and through the middleware around a service
-//! that answers at once.
+//! Times each path alone: through the limiter, and through the middleware around a service that answers at
+//! once.
 
 use std::convert::Infallible;
 use std::future::ready;

@@ -1,5 +1,5 @@
-//! All contestants in turn, round by round, so that what the machine does meanwhile falls on all of
-//! them; the table has medians over the rounds, and the median of the ratios within each round.
+//! The contestants take turns, round by round, so that disturbances of the machine affect all of them. The
+//! table has medians over the rounds, and medians of the ratios within each round.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -8,20 +8,19 @@ use tollgate::Quota;
 
 use crate::contestants::{KEYS, Outcome, algorithms, governor, with_keys, with_texts};
 
-/// How often all limiters are made anew: once where this is not measured but tried, as by `cargo test`.
+/// How often all limiters are rebuilt: once under `cargo test`, which does not measure.
 fn fresh() -> usize {
     if crate::is_tried() { 1 } else { 5 }
 }
 
-/// How many turns each contestant has with one limiter. A turn asks about each key twice, and the
-/// second time is timed: a millisecond, which the machine seldom takes away, and in caches that
-/// other contestants have not emptied.
+/// How many turns each contestant has with one limiter. A turn checks each key twice and times the second
+/// check: it takes about a millisecond, so it is rarely interrupted, and the CPU caches are warm.
 const TURNS: usize = 10;
 
-/// Times one turn on so many threads: nanoseconds for each check of a thread.
+/// Times one turn on this many threads. Returns nanoseconds per check of a thread.
 type Turn = Box<dyn Fn(usize) -> f64>;
 
-/// Who is timed, and how it is set up.
+/// The name of a contestant, and its setup.
 type Contestant = (String, Box<dyn Fn() -> Turn>);
 
 pub(crate) fn print() {

@@ -1,4 +1,4 @@
-//! Who listens to what is told of checks.
+//! The recorders and subscribers that a row installs.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -7,11 +7,11 @@ use std::str::FromStr;
 use tollgate::RateLimiter;
 use tracing::Level;
 
-/// What was built and installed.
+/// The row: how the program is built, and what is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listeners {
     NotBuilt,
-    Nobody,
+    None,
     Metrics,
     Refusals,
     Busiest,
@@ -21,7 +21,7 @@ pub(crate) enum Listeners {
 impl Listeners {
     pub(crate) const ALL: [Self; 6] = [
         Self::NotBuilt,
-        Self::Nobody,
+        Self::None,
         Self::Metrics,
         Self::Refusals,
         Self::Busiest,
@@ -31,7 +31,7 @@ impl Listeners {
     pub(crate) fn argument(self) -> &'static str {
         match self {
             Self::NotBuilt => "not-built",
-            Self::Nobody => "nobody",
+            Self::None => "none",
             Self::Metrics => "metrics",
             Self::Refusals => "refusals",
             Self::Busiest => "busiest",
@@ -41,8 +41,8 @@ impl Listeners {
 
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Self::NotBuilt => "nobody; without the feature `metrics`",
-            Self::Nobody => "nobody; with it",
+            Self::NotBuilt => "none; without the feature `metrics`",
+            Self::None => "none; with the feature",
             Self::Metrics => "a Prometheus recorder",
             Self::Refusals => "and a log at info",
             Self::Busiest => "and the 100 busiest refused keys",
@@ -50,14 +50,14 @@ impl Listeners {
         }
     }
 
-    /// Installs what listens in this process.
+    /// Installs the recorder and the subscriber.
     pub(crate) fn install(self) {
-        if !matches!(self, Self::NotBuilt | Self::Nobody) {
+        if !matches!(self, Self::NotBuilt | Self::None) {
             let recorder = metrics_exporter_prometheus::PrometheusBuilder::new();
             recorder.install_recorder().expect("the first recorder");
         }
         let level = match self {
-            Self::NotBuilt | Self::Nobody | Self::Metrics => return,
+            Self::NotBuilt | Self::None | Self::Metrics => return,
             Self::Refusals | Self::Busiest => Level::INFO,
             Self::Checks => Level::DEBUG,
         };
@@ -67,8 +67,8 @@ impl Listeners {
         tracing::subscriber::set_global_default(log.finish()).expect("the first subscriber");
     }
 
-    /// Has a limiter tell what is told only on request.
-    pub(crate) fn tell(self, limiter: RateLimiter) -> RateLimiter {
+    /// Enables the tracking of refused keys for the row that measures it.
+    pub(crate) fn configure(self, limiter: RateLimiter) -> RateLimiter {
         match (self, NonZeroUsize::new(100)) {
             (Self::Busiest, Some(keys)) => limiter.track_refused(keys),
             _ => limiter,
@@ -81,6 +81,6 @@ impl FromStr for Listeners {
 
     fn from_str(argument: &str) -> Result<Self, String> {
         let named = Self::ALL.into_iter().find(|of| of.argument() == argument);
-        named.ok_or_else(|| format!("nobody is called {argument}"))
+        named.ok_or_else(|| format!("unknown row {argument}"))
     }
 }

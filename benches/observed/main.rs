@@ -1,7 +1,7 @@
-//! What metrics and tracing cost a check on the store in memory: `benches/observed/run`.
+//! The cost of metrics and tracing for a check in memory: `benches/observed/run`.
 //!
-//! Who listens is installed once in a process and stays, so each turn is a process of its own: of this
-//! program, or of the same one built without the feature `metrics`.
+//! A recorder cannot be uninstalled, so each turn is a new process of this program, or of the same program
+//! built without the feature `metrics`.
 
 #![expect(
     clippy::float_arithmetic,
@@ -26,7 +26,7 @@ use tollgate::{MemoryStore, RateLimiter};
 /// How many processes measure each row, in turns.
 const ROUNDS: usize = 31;
 
-/// How often each asks about all keys.
+/// How often each process checks all keys.
 const PASSES: usize = 20;
 
 fn main() -> Result<(), lexopt::Error> {
@@ -56,7 +56,7 @@ fn take_turn(listeners: Listeners) {
     listeners.install();
     let [admitted, refused] = Outcome::ALL.map(|outcome| {
         let limiter = RateLimiter::new(MemoryStore::new(), outcome.quota()).name("observed");
-        let check = with_limiter(listeners.tell(limiter));
+        let check = with_limiter(listeners.configure(limiter));
         let passes = (0..PASSES).map(|_| {
             let start = Instant::now();
             let admitted = (0..KEYS).filter(|key| check(*key)).count();

@@ -1,4 +1,4 @@
-//! Who is measured: each algorithm, and the sorted set of the textbooks.
+//! The contestants: each algorithm, and the textbook's sorted set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::support::load::{self, Decide, Done, Load};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::textbook::Textbook;
 
-/// Copies a key under the names that ARGV has from one number to another, in place of its own.
+/// Copies a key under a range of names. The range of numbers is in ARGV.
 const COPY: &str = r"
 local before, after = KEYS[1]:match('^(.*)' .. ARGV[1] .. '(.*)$')
 for number = tonumber(ARGV[2]), tonumber(ARGV[3]) do

@@ -1,4 +1,4 @@
-//! Commands, CPU and bytes of a decision, each beside the textbook's of the same round.
+//! Commands, CPU and bytes per decision, next to the textbook's in the same round.
 
 use crate::args::Args;
 use crate::contestant::Contestant;

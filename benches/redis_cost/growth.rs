@@ -1,4 +1,4 @@
-//! How the cost of a decision grows along one setting at a time.
+//! How the cost of a decision grows when one setting varies.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a full key holds in memory, beside the textbook's with two kinds of members.
+//! The memory of a full key, next to the textbook's with two kinds of members.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::support::table::{self, beside};
 
 const UNITS: [u32; 2] = [10, 1_000];
 
-/// The textbook's key with so many units, 100 µs apart. A member that is only a time is lost when
-/// another request has that time; careful scripts add a sequence number.
+/// Fills the textbook's key with units, 100 µs apart. A member that is only a time is lost if another request
+/// has the same time; a sequence number prevents that.
 const FILL: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -1,6 +1,5 @@
-//! What a decision costs in Redis: commands, CPU, bytes on the wire and memory, by algorithm and
-//! beside the sorted set of the textbooks in the same run; and how the cost grows. Prints tables;
-//! `../README.md` says how they are measured.
+//! The cost of a decision in Redis: commands, CPU, network bytes and memory for each algorithm and the
+//! textbook's sorted set, and how the cost grows. Prints tables; `../README.md` says how they are measured.
 #![expect(
     clippy::float_arithmetic,
     clippy::cast_precision_loss,

@@ -1,4 +1,4 @@
-//! What is varied between one measurement and another.
+//! The settings of a measurement.
 
 use std::time::Duration;
 

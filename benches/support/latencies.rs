@@ -1,4 +1,4 @@
-//! How long each of many things took.
+//! Latency percentiles.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A load on a limiter, without HTTP: tasks that ask as fast as they are answered.
+//! A load on a limiter without HTTP: tasks that send the next check as soon as the previous one is answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What `redis_cost` and `peers` share: a load on a limiter, what it costs, and how it is told.
+//! Code that `redis_cost` and `peers` share: a load on a limiter, its cost, and tables.
 #![allow(dead_code, reason = "each bench uses a part")]
 
 #[path = "../../tests/support/costs.rs"]

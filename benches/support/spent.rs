@@ -1,4 +1,4 @@
-//! What a Redis server has spent, by its own account.
+//! The resources that a Redis server has used, from its INFO.
 
 use redis::Connection;
 

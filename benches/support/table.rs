@@ -1,4 +1,4 @@
-//! Tables in Markdown, and the middle of several rounds.
+//! Markdown tables, and medians.
 
 /// Prints rows under a head. The first column is text, the others are numbers.
 pub(crate) fn print(title: &str, head: &[String], rows: &[Vec<String>]) {

@@ -1,5 +1,4 @@
-//! The sorted set of the textbooks, as a careful user calls it: by EVALSHA, on one multiplexed
-//! connection without Nagle's delay.
+//! The textbook's sorted set, called with care: by EVALSHA, on one multiplexed connection with `TCP_NODELAY`.
 
 use std::time::Duration;
 

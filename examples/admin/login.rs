@@ -1,4 +1,4 @@
-//! Access control: a token is required, and requests of other sites by a user's browser are rejected.
+//! Access control: requires a token, and rejects requests that pages of other sites send.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use axum::response::{IntoResponse, Response};
 use http_body::SizeHint;
 use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, Rejection};
 
-/// Lets in who sends `Authorization: Bearer` with the token. From one address, 10 attempts a minute may
-/// fail, then none is heard: each is charged before the token is looked at, and given back if it was right.
-/// A request that is broken off in between keeps its charge.
+/// Requires `Authorization: Bearer` with the token. 10 attempts per minute and address may fail; then every
+/// request from that address gets 429. Each attempt is charged before the token is compared. A valid token gets
+/// its charge back; a request that is cancelled in between does not.
 ///
-/// Nor is the right token heard then, or a token that somebody chose could be guessed at any pace: who
-/// guesses would be told of the right one. So all behind one proxy or NAT share the ten, and one of them can
-/// keep the others out for a minute. Have the page reached directly, or by a tunnel of one's own.
+/// While an address is limited, a valid token gets 429 too: otherwise an attacker could keep guessing. All
+/// clients behind one proxy or NAT share the ten attempts, so one of them can lock out the others for a
+/// minute. Reach the page directly or through a tunnel instead.
 ///
-/// It is asked by an address, as `localhost`, or by the name that is said here; by no other.
+/// The `Host` of a request must be an IP address, `localhost` or `host`.
 pub(crate) fn protect(router: Router, token: &str, host: Option<&str>) -> Router {
-    // In this process, and so also while Redis is away.
+    // In memory, so that it works while Redis is unreachable.
     let attempts = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(10))
         .name("admin-login")
         .headers(Headers::none())
@@ -39,22 +39,22 @@ pub(crate) fn protect(router: Router, token: &str, host: Option<&str>) -> Router
 }
 
 fn failures(_: &DecisionView, head: &response::Parts, _: SizeHint) -> u32 {
-    // Nothing inside refuses today. A limit that somebody adds there must not make its refusals free.
+    // No inner layer rejects requests today. If you add one, its rejections must not get their charge back.
     let is_rejected = head.extensions.get::<Rejection>().is_some();
     u32::from(is_rejected || head.status == StatusCode::UNAUTHORIZED)
 }
 
 async fn authorize(State(token): State<blake3::Hash>, request: Request, next: Next) -> Response {
-    // Hashes of BLAKE3 are compared in constant time: how long it takes tells nothing of the token.
-    let told = request.headers().get(AUTHORIZATION).and_then(bearer);
-    if told.is_none_or(|told| blake3::hash(told) != token) {
+    // BLAKE3 hashes compare in constant time, so the response time reveals nothing about the token.
+    let sent = request.headers().get(AUTHORIZATION).and_then(bearer);
+    if sent.is_none_or(|sent| blake3::hash(sent) != token) {
         let head = [(WWW_AUTHENTICATE, "Bearer")];
-        return (StatusCode::UNAUTHORIZED, head, "this is not the token\n").into_response();
+        return (StatusCode::UNAUTHORIZED, head, "missing or wrong token\n").into_response();
     }
-    let mut answer = next.run(request).await;
-    let none = HeaderValue::from_static("no-store");
-    answer.headers_mut().insert(CACHE_CONTROL, none);
-    answer
+    let mut response = next.run(request).await;
+    let no_store = HeaderValue::from_static("no-store");
+    response.headers_mut().insert(CACHE_CONTROL, no_store);
+    response
 }
 
 fn bearer(credentials: &HeaderValue) -> Option<&[u8]> {
@@ -63,42 +63,47 @@ fn bearer(credentials: &HeaderValue) -> Option<&[u8]> {
     is_bearer.then(|| token.trim_ascii())
 }
 
-/// Refuses what asks by a name that is not ours: a site that points its own name to this machine is the
-/// same site to its reader's browser.
+/// Rejects requests for unknown host names. Otherwise a site could point its own name to this machine (DNS
+/// rebinding), and a browser would treat its requests as same-origin.
 async fn known_host(
-    State(ours): State<Option<Arc<str>>>,
+    State(allowed): State<Option<Arc<str>>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let told = request
+    let header = request
         .headers()
         .get(HOST)
         .and_then(|host| host.to_str().ok());
-    let told = told.and_then(|host| host.parse::<Authority>().ok());
-    let told = told.as_ref().or_else(|| request.uri().authority());
-    if told.is_some_and(|told| is_known(told.host(), ours.as_deref())) {
+    let header = header.and_then(|host| host.parse::<Authority>().ok());
+    let host = header.as_ref().or_else(|| request.uri().authority());
+    if host.is_some_and(|host| is_known(host.host(), allowed.as_deref())) {
         next.run(request).await
     } else {
-        (StatusCode::FORBIDDEN, "not by this name\n").into_response()
+        let text = "unknown host name: set TOLLGATE_ADMIN_HOST to allow it\n";
+        (StatusCode::FORBIDDEN, text).into_response()
     }
 }
 
-fn is_known(host: &str, ours: Option<&str>) -> bool {
+fn is_known(host: &str, allowed: Option<&str>) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     let is = |name: &str| host.eq_ignore_ascii_case(name);
-    address.parse::<IpAddr>().is_ok() || is("localhost") || ours.is_some_and(is)
+    address.parse::<IpAddr>().is_ok() || is("localhost") || allowed.is_some_and(is)
 }
 
-/// Refuses what a page of another site has its reader's browser send. It cannot send the token either,
-/// which no browser adds by itself; this also keeps it from using up the attempts.
+/// Rejects requests that a page of another site sends through a browser. Such a page does not know the token,
+/// but it could use up the attempts of the address.
 async fn same_site(request: Request, next: Next) -> Response {
     match request
         .headers()
         .get("sec-fetch-site")
         .map(HeaderValue::as_bytes)
     {
-        // Not a browser, or this page.
+        // Another program than a browser, or this page.
         None | Some(b"same-origin" | b"none") => next.run(request).await,
-        Some(_) => (StatusCode::FORBIDDEN, "not for other sites\n").into_response(),
+        Some(_) => (
+            StatusCode::FORBIDDEN,
+            "rejected: sent by a page of another site\n",
+        )
+            .into_response(),
     }
 }

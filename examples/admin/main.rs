@@ -1,15 +1,20 @@
-//! A page to peek at keys, and to reset, credit and block them: `cargo run --example admin`
+//! A web page for operators, to look up, reset, credit and block keys: `cargo run --example admin`
 //!
-//! Beside it a service with limits, on another port. Do what the first lines say. On a Redis, what is
-//! done on the page of one process holds in all:
-//! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example admin`, in two terminals.
-//! `TOLLGATE_ADMIN_TOKEN` is the token, in place of one that is drawn with each start, and
-//! `TOLLGATE_ADMIN_ADDR` where the page is, port 3001 of this machine unless said otherwise.
-//! Set `TOLLGATE_ADMIN_HOST` if requests name another host than an address or `localhost`.
+//! It runs a service with limits on one port and the page on another. With a Redis, a change on the page
+//! applies to all processes: run `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example admin` in two
+//! terminals.
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `TOLLGATE_ADMIN_TOKEN` | the token for the page | random at each start, and printed |
+//! | `TOLLGATE_ADMIN_ADDR` | the address of the page | port 3001 of this machine |
+//! | `TOLLGATE_ADMIN_HOST` | a host name that requests for the page may have | an IP address or `localhost` only |
 
 mod login;
 mod page;
 mod router;
+#[path = "../support/store.rs"]
+mod store;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -19,16 +24,15 @@ use std::num::NonZeroUsize;
 use std::{env, io};
 
 use axum::{Router, routing::get};
-use tollgate::{Quota, RateLimitLayer, key, store};
+use tollgate::{Quota, RateLimitLayer, key};
 
-/// Tells about any key that makes up a hundredth of all refusals.
-const TRACKED: NonZeroUsize = NonZeroUsize::new(100).expect("more than none");
+/// How many keys each limiter tracks. With 100, every key that causes more than 1 % of the refusals is listed.
+const TRACKED: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
-    let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
-    let store = store::from_url(&url)?;
+    let store = store::open("shop")?;
 
     let site = RateLimitLayer::new(store.clone(), "10/hour".parse::<Quota>()?)
         .name("site")
@@ -43,10 +47,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .into_iter()
         .zip(limiters);
 
-    // Two listeners: who reaches the service does not reach the page.
+    // Two listeners, so that clients of the service cannot reach the page.
     let listener = support::listen().await?;
     let admin = support::listen_by("TOLLGATE_ADMIN_ADDR", 3_001).await?;
-    let (address, of_page) = (listener.local_addr()?, admin.local_addr()?);
+    let (address, page_address) = (listener.local_addr()?, admin.local_addr()?);
     println!("Listening on {address}. Try:");
     println!(
         "  for i in $(seq 12); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done"
@@ -54,7 +58,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
     let token = token()?;
     println!(
-        "Then look after the keys at http://{of_page}/ with the token {}",
+        "Then open the page at http://{page_address}/ with the token {}",
         token.shown()
     );
 
@@ -63,7 +67,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }).layer(site))
         .route("/search", get(|| async { "found\n" }).layer(search));
-    // Both count by address, which axum tells only so.
+    // The site and the login use the peer address as the key. This adds it to each request.
     let serve = |listener, app: Router| {
         axum::serve(
             listener,
@@ -75,10 +79,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The token, and whether it was drawn here.
 struct Token {
     text: String,
-    is_drawn: bool,
+    is_generated: bool,
 }
 
 fn token() -> Result<Token, getrandom::Error> {
@@ -88,7 +91,7 @@ fn token() -> Result<Token, getrandom::Error> {
         let text = text.trim().to_owned();
         return Ok(Token {
             text,
-            is_drawn: false,
+            is_generated: false,
         });
     }
     let mut bytes = [0; 16];
@@ -96,7 +99,7 @@ fn token() -> Result<Token, getrandom::Error> {
     let text = format!("{:032x}", u128::from_ne_bytes(bytes));
     Ok(Token {
         text,
-        is_drawn: true,
+        is_generated: true,
     })
 }
 
@@ -105,12 +108,12 @@ impl Token {
         &self.text
     }
 
-    /// The text that may be printed to a terminal, which may be a log.
+    /// Returns what to print: never a token from the environment, because output may end up in a log.
     fn shown(&self) -> &str {
-        if self.is_drawn {
+        if self.is_generated {
             &self.text
         } else {
-            "in TOLLGATE_ADMIN_TOKEN"
+            "in the variable TOLLGATE_ADMIN_TOKEN"
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The page: files that are part of the program, so that it needs nothing else.
+//! The files of the page, compiled into the program.
 
 use axum::Router;
 use axum::http::header::{
@@ -29,7 +29,7 @@ const FILES: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// Nothing but these files, no script or style within the page, and the page in no other one.
+/// Allows only these files: no inline scripts or styles, and no embedding in other pages.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,7 +1,7 @@
-//! Routes to peek at the keys of limiters, and to reset, credit and block them.
+//! Routes to look up the keys of limiters, and to reset, credit and block them.
 //!
-//! To have this in a service of your own, copy this folder but for `main.rs`, and serve
-//! [`router`] on a listener that the world does not reach.
+//! To use the page in your service, copy this folder without `main.rs`, and serve [`router`] on a listener
+//! that is not public.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,15 +19,15 @@ use tollgate::{Admin, DecisionView, Error, ErrorKind, Key, key};
 
 use crate::{login, page};
 
-/// How many of the keys that are refused most are told.
+/// How many of the keys that are refused most the page lists.
 const BUSIEST: usize = 20;
 
-/// Longer than any order.
-const MOST_BYTES: usize = 4_096;
+/// The largest request body. Valid ones are shorter.
+const MAX_BYTES: usize = 4_096;
 
 type Limiters = State<Arc<BTreeMap<String, Admin>>>;
 
-/// The page for everybody, and what it asks for to those who know the token.
+/// Serves the page without a token, and the API behind the token.
 pub(crate) fn router(
     limiters: impl IntoIterator<Item = (String, Admin)>,
     token: &str,
@@ -39,12 +39,12 @@ pub(crate) fn router(
         .route("/limiters/{name}", get(overview))
         .route("/limiters/{name}/peek", post(peek))
         .route("/limiters/{name}/change", post(change))
-        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_BYTES))
         .with_state(Arc::new(limiters));
     page::router().nest("/api", login::protect(api, token, host))
 }
 
-/// Which limiters there are.
+/// Lists the limiters.
 async fn list(State(limiters): Limiters) -> Json<Value> {
     let limiters = limiters.iter().map(|(name, admin)| {
         let quotas = admin.limiter().quotas().iter().map(ToString::to_string);
@@ -53,11 +53,11 @@ async fn list(State(limiters): Limiters) -> Json<Value> {
     Json(limiters.collect())
 }
 
-/// Lists the keys that are blocked in all processes, and those that this process refuses most.
+/// Lists the keys that are blocked in all processes, and the keys that this process refuses most.
 async fn overview(
     State(limiters): Limiters,
     Path(name): Path<String>,
-) -> Result<Json<Value>, Refusal> {
+) -> Result<Json<Value>, Failure> {
     let admin = find(&limiters, &name)?;
     let blocked = admin.blocked().await?;
     let blocked = blocked
@@ -73,56 +73,56 @@ async fn overview(
     })))
 }
 
-/// A key, as somebody knows it. It comes in the body: addresses of requests end up in logs.
+/// A key as the operator enters it. It is in the body, because URLs end up in logs.
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-enum Whose {
-    /// As `key::peer_ip` and `key::client_ip` count it.
+enum KeyInput {
+    /// The key of `key::peer_ip` and `key::client_ip`.
     Address { value: String },
-    /// As `key::header` counts its value: hashed.
+    /// The key of `key::header`: the value is hashed.
     Header { name: String, value: String },
-    /// As a job or a closure names it.
+    /// The key of a job or a closure.
     Text { value: String },
-    /// As a log shows it, or this page, or Redis.
+    /// The key as logs, Redis and this page show it.
     Stored { value: String },
 }
 
-impl Whose {
-    fn key(&self) -> Result<Key, Refusal> {
-        let wrong = |text: &str| Refusal(StatusCode::BAD_REQUEST, text.to_owned());
+impl KeyInput {
+    fn key(&self) -> Result<Key, Failure> {
+        let invalid = |text: &str| Failure(StatusCode::BAD_REQUEST, text.to_owned());
         match self {
             Self::Address { value } => {
-                let address: IpAddr = value.parse().map_err(|_| wrong("this is no address"))?;
+                let address: IpAddr = value.parse().map_err(|_| invalid("not an IP address"))?;
                 Ok(key::peer_ip().of(address))
             }
             Self::Header { name, value } => {
-                let name: HeaderName = name.parse().map_err(|_| wrong("no header is named so"))?;
+                let name: HeaderName = name.parse().map_err(|_| invalid("not a header name"))?;
                 Ok(key::header(name.as_str()).of(value))
             }
             Self::Text { value } => Ok(Key::from(value.as_str())),
             Self::Stored { value } => {
-                Key::from_stored(value).ok_or_else(|| wrong("no key is stored so"))
+                Key::from_stored(value).ok_or_else(|| invalid("not a stored key"))
             }
         }
     }
 }
 
 #[derive(Deserialize)]
-struct Question {
-    key: Whose,
+struct PeekRequest {
+    key: KeyInput,
 }
 
 async fn peek(
     State(limiters): Limiters,
     Path(name): Path<String>,
-    Json(question): Json<Question>,
-) -> Result<Json<Value>, Refusal> {
-    key_status(find(&limiters, &name)?, &question.key.key()?).await
+    Json(request): Json<PeekRequest>,
+) -> Result<Json<Value>, Failure> {
+    key_status(find(&limiters, &name)?, &request.key.key()?).await
 }
 
 #[derive(Deserialize)]
-struct Order {
-    key: Whose,
+struct ChangeRequest {
+    key: KeyInput,
     #[serde(flatten)]
     change: Change,
 }
@@ -136,13 +136,13 @@ enum Change {
     Unblock,
 }
 
-/// Does it, notes who had it done, and tells how the key stands then.
+/// Makes the change, logs the peer that requested it, and returns the new status of the key.
 async fn change(
     State(limiters): Limiters,
     Path(name): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    Json(Order { key, change }): Json<Order>,
-) -> Result<Json<Value>, Refusal> {
+    Json(ChangeRequest { key, change }): Json<ChangeRequest>,
+) -> Result<Json<Value>, Failure> {
     let (admin, key) = (find(&limiters, &name)?, key.key()?);
     let done = match change {
         Change::Reset => admin.reset(&key).await,
@@ -150,13 +150,13 @@ async fn change(
         Change::Block { seconds } => admin.block(&key, Duration::from_secs(seconds)).await,
         Change::Unblock => admin.unblock(&key).await,
     };
-    // A change that failed may have been made all the same.
-    tracing::warn!(limiter = name, key = key.as_str(), ?change, %peer, ok = done.is_ok(), "changed");
+    // Failures are logged too: the store may have made the change before the error.
+    tracing::warn!(limiter = name, key = key.as_str(), ?change, %peer, ok = done.is_ok(), "operator changed a key");
     done?;
     key_status(admin, &key).await
 }
 
-async fn key_status(admin: &Admin, key: &Key) -> Result<Json<Value>, Refusal> {
+async fn key_status(admin: &Admin, key: &Key) -> Result<Json<Value>, Failure> {
     let status = admin.peek(key).await?;
     Ok(Json(json!({
         "key": key.as_str(),
@@ -178,18 +178,18 @@ fn quotas(decision: &DecisionView) -> Value {
     quotas.collect()
 }
 
-fn find<'a>(limiters: &'a BTreeMap<String, Admin>, name: &str) -> Result<&'a Admin, Refusal> {
+fn find<'a>(limiters: &'a BTreeMap<String, Admin>, name: &str) -> Result<&'a Admin, Failure> {
     let unknown = || {
-        let text = format!("no limiter is called {name}");
-        Refusal(StatusCode::NOT_FOUND, text)
+        let text = format!("no limiter is named {name}");
+        Failure(StatusCode::NOT_FOUND, text)
     };
     limiters.get(name).ok_or_else(unknown)
 }
 
-/// How an order is answered that is not carried out, and why it is not.
-struct Refusal(StatusCode, String);
+/// The response to a request that failed: status and cause.
+struct Failure(StatusCode, String);
 
-impl From<Error> for Refusal {
+impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match error.kind() {
             ErrorKind::CostTooLarge => StatusCode::BAD_REQUEST,
@@ -201,9 +201,9 @@ impl From<Error> for Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        let Self(status, why) = self;
-        (status, why).into_response()
+        let Self(status, cause) = self;
+        (status, cause).into_response()
     }
 }

@@ -1,4 +1,4 @@
-//! Draws what the algorithms admitted: one panel each, one above the other, on one axis of time.
+//! Draws the admitted requests: one panel per algorithm, over a common time axis.
 
 use std::error::Error;
 
@@ -23,11 +23,10 @@ const ABOVE: u32 = 42;
 const LEFT: u32 = 84;
 const RIGHT: u32 = 84;
 
-/// The axis ends above twice the limit, so that a line that reaches it is seen.
+/// The axis ends above twice the limit, so that a line at twice the limit is visible.
 const TOP: u32 = 2 * LIMIT + 6;
 
-/// The colors on a light background; each is used for one thing, and so can be told by it in
-/// [`style`].
+/// The colors on a light background. Each has one use, so that [`style`] can replace it by its value.
 const PAPER: RGBColor = RGBColor(0xFF, 0xFF, 0xFE);
 const INK: RGBColor = RGBColor(0x1F, 0x23, 0x28);
 const SOFT: RGBColor = RGBColor(0x59, 0x63, 0x6E);
@@ -38,7 +37,7 @@ const BEYOND: RGBColor = RGBColor(0xD4, 0x4A, 0x0C);
 const AT_LIMIT: RGBColor = RGBColor(0x3D, 0x44, 0x4D);
 const AT_TWICE: RGBColor = RGBColor(0x98, 0xA1, 0xAB);
 
-/// Each of them where the reader prefers a dark background.
+/// The same colors on a dark background.
 const DARK: [(RGBColor, &str); 9] = [
     (PAPER, "#0d1117"),
     (INK, "#e6edf3"),
@@ -98,7 +97,7 @@ fn draw(runs: &[Admitted], canvas: &Canvas<'_>) -> Drawn {
     Ok(())
 }
 
-/// A text of a size, from a point on.
+/// Writes a text at a point.
 fn write(canvas: &Canvas<'_>, text: &str, at: (u32, u32), style: (u32, RGBColor, HPos)) -> Drawn {
     let (size, color, side) = style;
     let style = ("sans-serif", size)
@@ -110,12 +109,12 @@ fn write(canvas: &Canvas<'_>, text: &str, at: (u32, u32), style: (u32, RGBColor,
     Ok(())
 }
 
-/// How far right of the edge of the picture a moment is drawn.
+/// Returns the horizontal position of a time.
 fn x_of(time: u32) -> u32 {
     LEFT + (WIDTH - LEFT - RIGHT) * time / END
 }
 
-/// How far below the edge of its panel a number of requests is drawn.
+/// Returns the vertical position of a number of requests in its panel.
 fn y_of(requests: u32) -> u32 {
     PANEL - 1 - (PANEL - ABOVE) * requests / TOP
 }
@@ -192,7 +191,7 @@ fn draw_lines(panel: &mut Panel<'_>) -> Drawn {
     Ok(())
 }
 
-/// The corners of a line that stays at a number until it changes.
+/// Returns the corners of a step line.
 fn steps(counts: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let mut corners = vec![(0, 0)];
     let mut before = 0;

@@ -1,5 +1,5 @@
-//! The traffic of the example `boundary`, and how much of it each algorithm admits. A file of its
-//! own so that a test asserts what the picture shows.
+//! The traffic of the example `boundary`, and how much of it each algorithm admits. Tests include this file to
+//! verify the chart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tollgate::{Algorithm, MemoryStore, Quota, RateLimiter};
 
 pub(crate) const LIMIT: u32 = 50;
 
-/// Times are whole milliseconds since the start, which stands on the edge of an aligned window.
+/// Times are milliseconds since the start, which is the edge of an aligned window.
 pub(crate) const WINDOW: u32 = 10_000;
 pub(crate) const END: u32 = 62_000;
 
@@ -17,9 +17,9 @@ pub(crate) const END: u32 = 62_000;
 pub(crate) const BURST: u32 = 60;
 pub(crate) const BETWEEN_BURSTS: u32 = 100;
 
-/// From when until when bursts are tried: from just before an edge until just after the next one.
-/// So the whole limit is tried on both sides of an edge, and again as soon as anything is admitted.
-/// In between it is quiet, so that every algorithm has room for a full burst again.
+/// The periods with bursts: from just before a window edge to just after the next one. The whole limit is
+/// requested on both sides of an edge. Between the periods there is no traffic, so that every algorithm can
+/// admit a full burst again.
 pub(crate) const SPELLS: [(u32, u32); 2] = [(9_900, 20_200), (39_100, 50_200)];
 
 pub(crate) const ALGORITHMS: [Algorithm; 6] = [
@@ -34,12 +34,12 @@ pub(crate) const ALGORITHMS: [Algorithm; 6] = [
 /// The requests that an algorithm admitted.
 pub(crate) struct Admitted {
     pub(crate) algorithm: Algorithm,
-    /// When, and how many requests, in order.
+    /// The time of each burst, and how many of its requests were admitted.
     bursts: Vec<(u32, u32)>,
 }
 
 impl Admitted {
-    /// Sends the traffic to a limiter of its own.
+    /// Sends the traffic to a new limiter.
     pub(crate) async fn by(algorithm: Algorithm) -> Result<Self, tollgate::Error> {
         let clock = TestClock::new();
         let window = Duration::from_millis(WINDOW.into());
@@ -57,15 +57,15 @@ impl Admitted {
         Ok(Self { algorithm, bursts })
     }
 
-    /// The requests admitted in the window that ends at `time`. One that was admitted at *t* counts
-    /// in [*t*, *t* + window), as its unit does.
+    /// The requests admitted in the window that ends at `time`. A request admitted at *t* counts in
+    /// [*t*, *t* + window), like its unit.
     fn trailing_at(&self, time: u32) -> u32 {
         let counts = |at: u32| at <= time && time < at + WINDOW;
         let counting = self.bursts.iter().filter(|(at, _)| counts(*at));
         counting.map(|(_, requests)| requests).sum()
     }
 
-    /// The requests in the trailing window, at each moment at which that can change.
+    /// The requests in the trailing window, at each time at which that number can change.
     pub(crate) fn trailing(&self) -> Vec<(u32, u32)> {
         let changes = self.bursts.iter().flat_map(|(at, _)| [*at, at + WINDOW]);
         let shown = changes.filter(|time| *time < END);
@@ -76,13 +76,13 @@ impl Admitted {
             .collect()
     }
 
-    /// The most requests that were in a trailing window at any moment.
+    /// The most requests that were in a trailing window at any time.
     pub(crate) fn most(&self) -> u32 {
         let counts = self.trailing().into_iter().map(|(_, requests)| requests);
         counts.max().unwrap_or(0)
     }
 
-    /// Returns the caption in the picture.
+    /// Returns the caption in the chart.
     pub(crate) fn caption(&self) -> String {
         format!("{:?}: at most {}", self.algorithm, self.most())
     }

@@ -1,23 +1,23 @@
-//! Metrics, for Prometheus to scrape.
+//! The metrics recorder for Prometheus.
 
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Buckets of the time that a check waits for its store: a call to a Redis near by takes a tenth of a
-/// millisecond, and none waits much longer than the deadline, 100 ms by default.
+/// Buckets for the time that a check waits for its store. A nearby Redis answers in about 0.1 ms; a check waits
+/// little longer than the deadline, which is 100 ms by default.
 const SECONDS: [f64; 12] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
 ];
 
-/// Buckets of the number of checks in a call.
+/// Buckets for the number of checks in a call.
 const CHECKS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
-/// How often what was measured is put into those buckets, if nobody scrapes: until then each value takes
-/// memory.
-const UPKEEP: Duration = Duration::from_secs(5);
+/// How often recorded values move into the buckets. Until then each value takes memory, and without a scrape
+/// nothing else moves them.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Installs the recorder of this process, and returns its handle.
+/// Installs the recorder of this process and returns its handle.
 pub(crate) fn for_prometheus() -> Result<PrometheusHandle, BuildError> {
     let of = |name: &str| Matcher::Full(name.into());
     let handle = PrometheusBuilder::new()
@@ -27,7 +27,7 @@ pub(crate) fn for_prometheus() -> Result<PrometheusHandle, BuildError> {
 
     let kept = handle.clone();
     tokio::spawn(async move {
-        let mut every = tokio::time::interval(UPKEEP);
+        let mut every = tokio::time::interval(UPKEEP_INTERVAL);
         loop {
             every.tick().await;
             kept.run_upkeep();

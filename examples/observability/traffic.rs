@@ -1,4 +1,4 @@
-//! Clients of its own, so that there is something to watch.
+//! Simulated clients, so that the dashboard has data.
 
 use std::time::Duration;
 
@@ -8,50 +8,50 @@ use axum::http::Request;
 use tokio::time::{MissedTickBehavior, interval};
 use tower::ServiceExt;
 
-/// The requests in turn. One client is busy, and wants more than its limit.
-const REQUESTS: [(&str, Who); 12] = [
-    ("/", Who::Any),
-    ("/search", Who::Busy),
-    ("/healthz", Who::Any),
-    ("/search", Who::Any),
-    ("/export", Who::Busy),
-    ("/search", Who::Busy),
-    ("/", Who::Any),
-    ("/search", Who::Any),
-    ("/", Who::Busy),
-    ("/search", Who::Busy),
-    ("/export", Who::Any),
-    ("/search", Who::Nobody),
+/// The requests, sent in turn. One client is busy and exceeds its limit.
+const REQUESTS: [(&str, Client); 12] = [
+    ("/", Client::Any),
+    ("/search", Client::Busy),
+    ("/healthz", Client::Any),
+    ("/search", Client::Any),
+    ("/export", Client::Busy),
+    ("/search", Client::Busy),
+    ("/", Client::Any),
+    ("/search", Client::Any),
+    ("/", Client::Busy),
+    ("/search", Client::Busy),
+    ("/export", Client::Any),
+    ("/search", Client::Anonymous),
 ];
 
 #[derive(Clone, Copy)]
-enum Who {
+enum Client {
     Busy,
-    /// One of twenty.
+    /// One of twenty clients.
     Any,
-    /// Does not say who it is.
-    Nobody,
+    /// A client that does not send the header.
+    Anonymous,
 }
 
-/// Sends so many requests a second, as long as the process lives: up to a thousand, since the timer tells
-/// milliseconds apart.
-pub(crate) async fn send(app: Router, a_second: u32) {
-    let mut turn = interval(Duration::from_secs(1) / a_second);
-    // Requests that a busy machine could not send in time are not sent in a burst.
+/// Sends requests at this rate until the process ends. The resolution of the timer is 1 ms, so the rate is at
+/// most 1 000 per second.
+pub(crate) async fn send(app: Router, per_second: u32) {
+    let mut turn = interval(Duration::from_secs(1) / per_second);
+    // A busy machine falls behind. It must not make up for it with a burst.
     turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for (number, (path, who)) in (0_u64..).zip(REQUESTS.iter().cycle()) {
+    for (number, (path, client)) in (0_u64..).zip(REQUESTS.iter().cycle()) {
         turn.tick().await;
-        tokio::spawn(app.clone().oneshot(request(path, *who, number)));
+        tokio::spawn(app.clone().oneshot(request(path, *client, number)));
     }
 }
 
-fn request(path: &str, who: Who, number: u64) -> Request<Body> {
+fn request(path: &str, client: Client, number: u64) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = path.parse().expect("a path");
-    let name = match who {
-        Who::Busy => Some("busy".to_owned()),
-        Who::Any => Some(format!("client-{}", number % 20)),
-        Who::Nobody => None,
+    let name = match client {
+        Client::Busy => Some("busy".to_owned()),
+        Client::Any => Some(format!("client-{}", number % 20)),
+        Client::Anonymous => None,
     };
     if let Some(name) = name {
         let name = name.parse().expect("the value of a header");

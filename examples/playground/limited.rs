@@ -1,5 +1,5 @@
-//! The limited router, like that of any service. Only its quotas, key and cost come from the page, and
-//! may differ with each request.
+//! The router with the limit, as in any service. Only the quotas, the key and the cost come from the page with each
+//! request.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use tollgate::{DecisionView, Headers, IetfDraft, Key, Quotas, RateLimitLayer, Store, key};
 
-/// A part of the stored keys: all playgrounds on one Redis share it.
+/// The name of the limiter: all playgrounds on one Redis share its counts.
 pub(crate) const NAME: &str = "playground";
 
 /// The key, quotas and cost of one request.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RequestSettings {
     pub(crate) key: Key,
     pub(crate) quotas: Quotas,
     pub(crate) cost: u32,
 }
 
-impl Asked {
+impl RequestSettings {
     pub(crate) fn into_request(self) -> Request {
         let mut request = Request::new(Body::empty());
         request.extensions_mut().insert(self);
@@ -30,25 +30,25 @@ impl Asked {
 }
 
 pub(crate) fn router(store: Arc<dyn Store>) -> Router {
-    // The quotas of the layer admit everything; each request brings its own.
+    // An empty list admits everything. Each request brings its own quotas.
     let limit = RateLimitLayer::new(store, [])
         .name(NAME)
-        // The page shows both families.
+        // The page shows both header families.
         .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
-        .key(key::from_fn(|parts| Some(asked(parts)?.key.clone())))
-        .cost(|parts: &Parts| asked(parts).map_or(1, |asked| asked.cost))
+        .key(key::from_fn(|parts| Some(settings(parts)?.key.clone())))
+        .cost(|parts: &Parts| settings(parts).map_or(1, |settings| settings.cost))
         .quotas_for(|_, parts| {
-            let quotas = asked(parts).map(|asked| asked.quotas.clone());
+            let quotas = settings(parts).map(|settings| settings.quotas.clone());
             async move { quotas }
         });
     Router::new().route("/", get(handler)).layer(limit)
 }
 
-fn asked(parts: &Parts) -> Option<&Asked> {
+fn settings(parts: &Parts) -> Option<&RequestSettings> {
     parts.extensions.get()
 }
 
-/// Returns the decision on an admitted request, for the report.
+/// Puts the decision into the response, for the report.
 async fn handler(
     Extension(decision): Extension<DecisionView>,
 ) -> (Extension<DecisionView>, &'static str) {

@@ -1,7 +1,7 @@
-//! Lets in only what comes from this machine and from the page itself.
+//! Rejects requests that the page itself did not send.
 //!
-//! Any page that is open in a browser can send requests to a server on this machine. Its `Origin` tells
-//! it, or, where a name of its own points here, the `Host`.
+//! Any page that is open in a browser can send requests to a server on this machine. The `Origin` header
+//! reveals it. If the site points its own name to this machine (DNS rebinding), the `Host` header reveals it.
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
@@ -16,7 +16,7 @@ pub(crate) async fn only(request: Request, next: Next) -> Response {
     if is_local(request.headers()) {
         next.run(request).await
     } else {
-        (StatusCode::FORBIDDEN, "for the page of this machine only\n").into_response()
+        (StatusCode::FORBIDDEN, "rejected: sent by another page\n").into_response()
     }
 }
 

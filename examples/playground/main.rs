@@ -1,25 +1,26 @@
-//! A limit to play with, in the browser: `cargo run --example playground`
+//! A web page to try limits and compare the algorithms: `cargo run --example playground`
 //!
-//! It counts in memory, so that it starts at once. On a Redis, any number of these share one limit:
+//! By default it counts in memory. With a Redis, several processes share the limits:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example playground`
 //!
-//! Each request of the page passes a [`RateLimitLayer`](tollgate::RateLimitLayer) like that of any
-//! service: see `limited.rs`. It passes one for each algorithm, so that they can be compared; the page
-//! gets the answer of the one that was chosen, and a report of all.
+//! Each request of the page passes a [`RateLimitLayer`](tollgate::RateLimitLayer) once per algorithm, see
+//! `limited.rs`. The page shows the response of the selected algorithm, and a chart of each.
 
 mod limited;
 mod local;
 mod page;
 mod report;
 mod settings;
+#[path = "../support/store.rs"]
+mod store;
 mod stream;
 #[path = "../support/mod.rs"]
 mod support;
 mod traffic;
 
 use std::error::Error;
+use std::io;
 use std::sync::Arc;
-use std::{env, io};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -45,15 +46,15 @@ type Shared = State<Arc<Playground>>;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Refusals are told on level info, and here they are drawn.
+    // Refusals are logged at info. The page shows them already.
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_max_level(tracing::Level::WARN)
         .init();
 
-    let url = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
+    let store = store::open("playground")?;
     let playground = Playground {
-        traffic: Traffic::to(tollgate::store::from_url(&url)?),
+        traffic: Traffic::to(store),
         streams: Streams::default(),
     };
     let app = Router::new()
@@ -71,10 +72,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = support::listen().await?;
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() {
-        return Err("anybody may reset any key here: it listens on this machine only".into());
+        return Err("the page can reset any key, so it is for this machine only: set TOLLGATE_ADDR to a loopback address".into());
     }
     println!("Listening on {address}. Try:");
-    println!("  http://{address}/ in a browser, or without one:");
+    println!("  http://{address}/ in a browser, or in another terminal:");
     println!(
         "  curl -i -X POST 'http://{address}/request?quotas=5/10s&algorithm=gcra&key=ada&cost=1'"
     );
@@ -82,7 +83,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends one request to the limit, and answers as it was answered: for terminals.
+/// Sends one request through the limit and returns the response, for terminals.
 async fn request(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     Ok(shared
@@ -92,8 +93,8 @@ async fn request(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
         .answer_of(settings.chosen))
 }
 
-/// Sends one request to the limit, and reports of it: for the page. A browser writes an error to its
-/// console for each 429 that a page is answered, and a refusal is none here; so it is told in a 200.
+/// Sends one request through the limit and returns a report, for the page. The status is 200 even if the
+/// request is refused, because browsers log an error for each 429.
 async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     let fired = shared.traffic.fire(&settings).await;
@@ -102,12 +103,12 @@ async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     Ok(Json(report))
 }
 
-/// How things stand, without a request: others may use the same key. What cannot be used, half typed
-/// maybe, is told in a 200 too.
+/// Returns the current counts without sending a request. Invalid settings are reported with status 200 too,
+/// because the page asks while the user types.
 async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
     let settings = match Settings::of(&Query::of(&uri)) {
         Ok(settings) => settings,
-        Err(invalid) => return Json(json!({ "invalid": invalid.told() })),
+        Err(invalid) => return Json(json!({ "invalid": invalid.to_json() })),
     };
     let answers = shared.traffic.peek(&settings).await;
     let mut report = report::of(&[], &answers, &settings, shared.traffic.now());
@@ -115,13 +116,17 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
     Json(report)
 }
 
-/// Sends requests at a steady rate, and reports of them by a line of JSON many times a second.
+/// Sends requests at a steady rate, and reports them as lines of JSON, about 25 per second.
 async fn start_stream(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
     let query = Query::of(&uri);
     let (settings, pace) = (Settings::of(&query)?, Pace::of(&query)?);
     let id = query.text("id").to_owned();
     let Some(stop) = shared.streams.begin(&id) else {
-        return Ok((StatusCode::CONFLICT, "too many streams, or two of one id\n").into_response());
+        return Ok((
+            StatusCode::CONFLICT,
+            "too many streams, or the id is in use\n",
+        )
+            .into_response());
     };
     let (page, body) = http_body_util::channel::Channel::new(4);
     tokio::spawn(async move {
@@ -135,14 +140,14 @@ async fn stop_stream(State(shared): Shared, uri: Uri) {
     shared.streams.end(Query::of(&uri).text("id"));
 }
 
-/// Forgets what is charged to the key. That the store failed is told in a 200, as what it refuses is.
+/// Resets the counts of the key. A failure of the store is reported with status 200, like a refusal.
 async fn reset(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     let failure = match shared.traffic.reset(&settings).await {
         Ok(()) => Value::Null,
         Err(error) => match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Timeout => {
-                "Redis does not answer. Start over once it does.".into()
+                "Redis is unreachable. Try again when it is back.".into()
             }
             _ => error.to_string().into(),
         },

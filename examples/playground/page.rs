@@ -1,4 +1,4 @@
-//! The page: files that are part of the program, so that it needs nothing else.
+//! The files of the page, compiled into the program.
 
 use axum::Router;
 use axum::http::header::{
@@ -28,7 +28,7 @@ const FILES: [(&str, &str, &str); 12] = [
     ("/readout.js", SCRIPT, include_str!("page/readout.js")),
 ];
 
-/// Nothing but these files, and no script or style within the page.
+/// Allows only these files: no inline scripts or styles, and no embedding in other pages.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

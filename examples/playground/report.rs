@@ -1,4 +1,4 @@
-//! The reports to the page, as JSON. Times are whole microseconds.
+//! The reports for the page, as JSON. Times are in microseconds.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tollgate::{DecisionView, Quotas, Rejection, RejectionReason};
 use crate::settings::Settings;
 use crate::traffic::Seen;
 
-/// Reports requests, and the decision of each algorithm on the last of them.
+/// Reports requests, and each algorithm's decision on the last of them.
 pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: u64) -> Value {
     let requests = seen.iter().map(|seen| {
         let took = seen.ended - seen.began;
@@ -29,7 +29,7 @@ pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// An answer as a client sees it.
+/// The response as a client sees it.
 fn answer(answer: &Response) -> Value {
     let headers = answer
         .headers()

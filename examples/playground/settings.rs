@@ -1,5 +1,4 @@
-//! The settings of a page, from the query of its requests. A person typed them, so all of them are
-//! bounded.
+//! Parses the settings of the page from the query of a request. Each value has a maximum.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -10,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tollgate::{Algorithm, ConfigError, Key, Quotas};
 
-/// The algorithms beside each other, in the order of the page.
+/// The algorithms, in the order of the page.
 pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingLog,
     Algorithm::SortedSetLog,
@@ -20,9 +19,9 @@ pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindow,
 ];
 
-/// The page's facts of each algorithm: its name, the README's promise for any span as long as the window,
-/// and whether its windows begin at edges that all keys share.
-const TOLD: [(&str, &str, bool); ALGORITHMS.len()] = [
+/// The name of each algorithm, its promise for any span as long as the window (as in the README), and whether
+/// its windows are aligned.
+const FACTS: [(&str, &str, bool); ALGORITHMS.len()] = [
     ("Sliding log", "never more than the limit", false),
     ("Sorted set log", "never more than the limit", false),
     (
@@ -47,10 +46,10 @@ const TOLD: [(&str, &str, bool); ALGORITHMS.len()] = [
     ),
 ];
 
-/// The algorithms, for the page: the bits and lanes of reports are in this order.
+/// The algorithms for the page. The bits and lanes of reports have this order.
 pub(crate) fn algorithms() -> Value {
-    let told = ALGORITHMS.iter().zip(TOLD);
-    let told = told.map(|(algorithm, (name, promise, is_aligned))| {
+    let facts = ALGORITHMS.iter().zip(FACTS);
+    let facts = facts.map(|(algorithm, (name, promise, is_aligned))| {
         json!({
             "id": algorithm.to_string(),
             "name": name,
@@ -58,21 +57,21 @@ pub(crate) fn algorithms() -> Value {
             "isAligned": is_aligned,
         })
     });
-    told.collect()
+    facts.collect()
 }
 
-const MOST_QUOTAS: usize = 4;
-/// A log keeps each unit, so that both of these are memory.
-const HIGHEST_LIMIT: u32 = 1_000_000;
-const MOST_COST: u32 = 100;
-const LONGEST_KEY: usize = 100;
+const MAX_QUOTAS: usize = 4;
+/// Bounds the memory: a log stores every unit.
+const MAX_LIMIT: u32 = 1_000_000;
+const MAX_COST: u32 = 100;
+const MAX_KEY_BYTES: usize = 100;
 
-/// A limit, and who is counted against it.
+/// The limit, and the key and cost of a request.
 pub(crate) struct Settings {
     pub(crate) key: Key,
-    /// As they were typed, counted by the default algorithm.
+    /// The quotas as typed, with the default algorithm.
     pub(crate) quotas: Quotas,
-    /// The algorithm whose answers the page gets: an index into [`ALGORITHMS`].
+    /// The selected algorithm: an index into [`ALGORITHMS`].
     pub(crate) chosen: usize,
     pub(crate) cost: u32,
 }
@@ -86,19 +85,20 @@ impl Settings {
             .map_err(|error: ConfigError| Invalid::new("algorithm", error.to_string()))?;
         let chosen = ALGORITHMS.iter().position(|each| *each == algorithm);
         let key = query.text("key");
-        if key.is_empty() || key.len() > LONGEST_KEY {
-            let rule = format!("a key has from 1 to {LONGEST_KEY} bytes");
+        if key.is_empty() || key.len() > MAX_KEY_BYTES {
+            let rule = format!("enter 1 to {MAX_KEY_BYTES} bytes");
             return Err(Invalid::new("key", rule));
         }
         Ok(Self {
             key: Key::from(key),
             quotas,
-            chosen: chosen.ok_or_else(|| Invalid::new("algorithm", "not one of the page's"))?,
-            cost: query.number("cost", 1..=MOST_COST)?,
+            chosen: chosen
+                .ok_or_else(|| Invalid::new("algorithm", "not an algorithm of this page"))?,
+            cost: query.number("cost", 1..=MAX_COST)?,
         })
     }
 
-    /// The quotas, counted by an algorithm.
+    /// Returns the quotas with an algorithm.
     pub(crate) fn counted_by(&self, algorithm: Algorithm) -> Quotas {
         let quotas = self.quotas.iter().cloned();
         quotas.map(|quota| quota.algorithm(algorithm)).collect()
@@ -109,19 +109,19 @@ fn quotas(text: &str) -> Result<Quotas, Invalid> {
     let quotas: Quotas = text
         .parse()
         .map_err(|error: ConfigError| Invalid::new("quotas", error.to_string()))?;
-    if quotas.len() > MOST_QUOTAS {
-        let rule = format!("at most {MOST_QUOTAS} quotas");
+    if quotas.len() > MAX_QUOTAS {
+        let rule = format!("enter at most {MAX_QUOTAS} quotas");
         return Err(Invalid::new("quotas", rule));
     }
     if quotas
         .iter()
         .any(|quota| quota.counted_by() != Algorithm::default())
     {
-        let rule = "the algorithm is chosen above: here only LIMIT/WINDOW";
+        let rule = "select the algorithm above, and enter only LIMIT/WINDOW here";
         return Err(Invalid::new("quotas", rule));
     }
-    if quotas.iter().any(|quota| quota.limit() > HIGHEST_LIMIT) {
-        let rule = format!("a limit is at most {HIGHEST_LIMIT} here");
+    if quotas.iter().any(|quota| quota.limit() > MAX_LIMIT) {
+        let rule = format!("the highest limit on this page is {MAX_LIMIT}");
         return Err(Invalid::new("quotas", rule));
     }
     Ok(quotas)
@@ -136,7 +136,7 @@ impl Query {
         Self(url::form_urlencoded::parse(query).into_owned().collect())
     }
 
-    /// The text of a field; empty where there is none.
+    /// Returns the text of a field, or an empty text if it is missing.
     pub(crate) fn text(&self, field: &str) -> &str {
         self.0.get(field).map_or("", String::as_str)
     }
@@ -151,12 +151,12 @@ impl Query {
             .filter(|number| range.contains(number))
             .ok_or_else(|| {
                 let (from, to) = (range.start(), range.end());
-                Invalid::new(field, format!("a whole number from {from} to {to}"))
+                Invalid::new(field, format!("enter a whole number from {from} to {to}"))
             })
     }
 }
 
-/// A field that cannot be used, and why.
+/// An invalid field, and the rule that it breaks.
 pub(crate) struct Invalid {
     field: &'static str,
     why: String,
@@ -170,13 +170,13 @@ impl Invalid {
         }
     }
 
-    pub(crate) fn told(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({ "field": self.field, "why": self.why })
     }
 }
 
 impl IntoResponse for Invalid {
     fn into_response(self) -> Response {
-        (StatusCode::BAD_REQUEST, Json(self.told())).into_response()
+        (StatusCode::BAD_REQUEST, Json(self.to_json())).into_response()
     }
 }

@@ -1,5 +1,5 @@
-//! Requests at a steady rate. The server sends them to itself, through the same layer: a browser can
-//! draw thousands a second, but not send them.
+//! Requests at a steady rate. The server sends them to itself, through the same layer, because a browser cannot send
+//! thousands per second.
 
 use std::collections::HashMap;
 use std::mem;
@@ -18,19 +18,19 @@ use crate::report;
 use crate::settings::{ALGORITHMS, Invalid, Query, Settings};
 use crate::traffic::{Seen, Traffic};
 
-/// How often requests are sent: at 2 000 a second, ten at once.
+/// How often requests are sent: at 2 000 per second, ten at once.
 const TICK: Duration = Duration::from_millis(5);
 
-/// How often the page is told: rather often than it is drawn, and seldom enough to be cheap.
+/// How often the page gets a report.
 const REPORT: Duration = Duration::from_millis(40);
 
-/// The most late requests that are sent at once.
-const MOST_AT_ONCE: u32 = 250;
+/// The most requests that are sent at once to catch up.
+const MAX_AT_ONCE: u32 = 250;
 
-/// A browser keeps few connections open.
-const MOST_STREAMS: usize = 16;
+/// The most streams at the same time.
+const MAX_STREAMS: usize = 16;
 
-/// How fast, and how many in all.
+/// The rate of a stream, and its number of requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
     rate: u32,
@@ -47,22 +47,22 @@ impl Pace {
         })
     }
 
-    /// How many requests are due so long after the start.
+    /// Returns how many requests are due after this time.
     fn due(self, elapsed: Duration) -> u32 {
         let due = elapsed.as_micros() * u128::from(self.rate) / 1_000_000;
         u32::try_from(due + 1).map_or(self.requests, |due| due.min(self.requests))
     }
 }
 
-/// The streams that run, by the ids that pages gave them.
+/// The running streams, by id. The page chooses the id.
 #[derive(Default)]
 pub(crate) struct Streams(Mutex<HashMap<String, oneshot::Sender<()>>>);
 
 impl Streams {
-    /// Resolves when the stream is to end; nothing if it may not begin.
+    /// Adds a stream. The receiver resolves when the stream must end. Returns `None` if it may not start.
     pub(crate) fn begin(&self, id: &str) -> Option<oneshot::Receiver<()>> {
         let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.len() >= MOST_STREAMS || streams.contains_key(id) {
+        if streams.len() >= MAX_STREAMS || streams.contains_key(id) {
             return None;
         }
         let (stop, stopped) = oneshot::channel();
@@ -70,15 +70,15 @@ impl Streams {
         Some(stopped)
     }
 
-    /// Ends a stream; one that has ended already stays so.
+    /// Ends a stream. Does nothing if it has ended already.
     pub(crate) fn end(&self, id: &str) {
         let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         streams.remove(id);
     }
 }
 
-/// Sends requests until all are sent, or it is told to stop, or the page is gone. In the end it tells
-/// what it counted itself: the page holds that against its own sums.
+/// Sends requests until all are sent, the stream is stopped or the page disconnects. The last line has the
+/// counts of the server, which the page compares with its own.
 pub(crate) async fn run(
     traffic: &Traffic,
     settings: &Settings,
@@ -89,44 +89,44 @@ pub(crate) async fn run(
     let start = Instant::now();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut tally = Tally::default();
+    let mut counts = Counts::default();
     let mut batch = Batch::default();
-    let mut told = start;
+    let mut reported_at = start;
 
-    while tally.asked < pace.requests {
+    while counts.asked < pace.requests {
         tokio::select! {
             _ = &mut stop => break,
             _ = tick.tick() => {}
         }
-        let due = pace.due(start.elapsed()) - tally.asked;
-        let due = due.min(MOST_AT_ONCE);
+        let due = pace.due(start.elapsed()) - counts.asked;
+        let due = due.min(MAX_AT_ONCE);
         let fired = join_all((0..due).map(|_| traffic.fire(settings))).await;
         for fired in fired {
-            tally.add(fired.seen);
+            counts.add(fired.seen);
             batch.seen.push(fired.seen);
             batch.answers = fired.answers;
         }
-        if told.elapsed() >= REPORT && !batch.seen.is_empty() {
-            told = Instant::now();
+        if reported_at.elapsed() >= REPORT && !batch.seen.is_empty() {
+            reported_at = Instant::now();
             let report = mem::take(&mut batch).report(settings, traffic.now());
-            if tell(&mut page, &report).await.is_err() {
+            if send_line(&mut page, &report).await.is_err() {
                 return;
             }
         }
     }
     if !batch.seen.is_empty() {
         let report = batch.report(settings, traffic.now());
-        // The page may be gone.
-        let _ = tell(&mut page, &report).await;
+        // Fails if the page disconnected.
+        let _ = send_line(&mut page, &report).await;
     }
-    let _ = tell(&mut page, &json!({ "done": tally.told() })).await;
+    let _ = send_line(&mut page, &json!({ "done": counts.to_json() })).await;
 }
 
-/// The requests that were not reported yet.
+/// Requests that are not reported yet.
 #[derive(Default)]
 struct Batch {
     seen: Vec<Seen>,
-    /// Those to the last request.
+    /// The responses to the last request, one per algorithm.
     answers: Vec<Response>,
 }
 
@@ -138,12 +138,12 @@ impl Batch {
 
 /// The counts of this stream.
 #[derive(Default)]
-struct Tally {
+struct Counts {
     asked: u32,
     admitted: [u32; ALGORITHMS.len()],
 }
 
-impl Tally {
+impl Counts {
     fn add(&mut self, seen: Seen) {
         self.asked += 1;
         for (algorithm, admitted) in self.admitted.iter_mut().enumerate() {
@@ -151,11 +151,11 @@ impl Tally {
         }
     }
 
-    fn told(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({ "asked": self.asked, "admitted": self.admitted })
     }
 }
 
-async fn tell(page: &mut Sender<Bytes>, report: &Value) -> Result<(), impl std::error::Error> {
+async fn send_line(page: &mut Sender<Bytes>, report: &Value) -> Result<(), impl std::error::Error> {
     page.send_data(Bytes::from(format!("{report}\n"))).await
 }

@@ -1,4 +1,4 @@
-//! Requests to the limit, each to all algorithms at once.
+//! Sends each request through all algorithms at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use futures_util::future::join_all;
 use tollgate::{Error, RateLimiter, Store};
 use tower::ServiceExt;
 
-use crate::limited::{self, Asked, NAME};
+use crate::limited::{self, NAME, RequestSettings};
 use crate::report::micros;
 use crate::settings::{ALGORITHMS, Settings};
 
-/// Sends requests, and counts what becomes of them.
+/// Sends requests and counts their outcomes.
 pub(crate) struct Traffic {
     limited: Router,
     store: Arc<dyn Store>,
@@ -23,24 +23,24 @@ pub(crate) struct Traffic {
     admitted: [AtomicU64; ALGORITHMS.len()],
 }
 
-/// The outcome of one request, by each algorithm.
+/// The outcome of one request for each algorithm.
 pub(crate) struct Fired {
     pub(crate) seen: Seen,
     pub(crate) answers: Vec<Response>,
 }
 
-/// When a request was decided, between two moments, and by which algorithms it was admitted.
+/// The time of a request, and the algorithms that admitted it.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
-    /// In microseconds since the start, as all times here.
+    /// In microseconds since the start of the program, like all times here.
     pub(crate) began: u64,
     pub(crate) ended: u64,
-    /// One bit for each algorithm.
+    /// One bit per algorithm.
     pub(crate) admitted: u8,
 }
 
 impl Fired {
-    /// The answer that the page gets.
+    /// Returns the response of one algorithm.
     pub(crate) fn answer_of(mut self, algorithm: usize) -> Response {
         self.answers.swap_remove(algorithm)
     }
@@ -61,7 +61,7 @@ impl Traffic {
         micros(self.start.elapsed())
     }
 
-    /// Sends a request, and counts it.
+    /// Sends a request and counts it.
     pub(crate) async fn fire(&self, settings: &Settings) -> Fired {
         let began = self.now();
         let answers = self.ask(settings, settings.cost).await;
@@ -82,25 +82,25 @@ impl Traffic {
         Fired { seen, answers }
     }
 
-    /// Sends a request that costs nothing, and so passes and tells how things stand.
+    /// Sends a request of cost 0, which reads the counts and charges nothing.
     pub(crate) async fn peek(&self, settings: &Settings) -> Vec<Response> {
         self.ask(settings, 0).await
     }
 
     async fn ask(&self, settings: &Settings, cost: u32) -> Vec<Response> {
         let answers = ALGORITHMS.map(|algorithm| {
-            let asked = Asked {
+            let settings = RequestSettings {
                 key: settings.key.clone(),
                 quotas: settings.counted_by(algorithm),
                 cost,
             };
-            self.limited.clone().oneshot(asked.into_request())
+            self.limited.clone().oneshot(settings.into_request())
         });
         let answers = join_all(answers).await.into_iter();
         answers.map(|Ok(answer)| answer).collect()
     }
 
-    /// Forgets what is charged to the key.
+    /// Resets the counts of the key.
     pub(crate) async fn reset(&self, settings: &Settings) -> Result<(), Error> {
         for algorithm in ALGORITHMS {
             let quotas = settings.counted_by(algorithm);
@@ -110,7 +110,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// How many requests were sent, and how many of them each algorithm admitted.
+    /// Returns how many requests were sent, and how many each algorithm admitted.
     pub(crate) fn counts(&self) -> (u64, [u64; ALGORITHMS.len()]) {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         (count(&self.asked), self.admitted.each_ref().map(count))

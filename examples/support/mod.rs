@@ -1,15 +1,16 @@
-//! Code of the serving examples that is not about limits.
+//! Opens the listeners of the examples.
 
 use std::{env, io};
 
 use tokio::net::TcpListener;
 
-/// `TOLLGATE_ADDR`, else port 3000, else any that is free.
+/// Listens on `TOLLGATE_ADDR`. If it is not set, listens on port 3000, or on a free port if that is taken.
 pub(crate) async fn listen() -> io::Result<TcpListener> {
     listen_by("TOLLGATE_ADDR", 3_000).await
 }
 
-/// The address in this variable, else this port of this machine, else any that is free.
+/// Listens on the address in the variable. If it is not set, listens on the port, or on a free port if that is
+/// taken.
 pub(crate) async fn listen_by(variable: &str, port: u16) -> io::Result<TcpListener> {
     match env::var(variable) {
         Ok(address) => TcpListener::bind(address).await,

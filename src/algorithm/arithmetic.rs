@@ -1,17 +1,17 @@
-//! Products that stay exact in Lua, whose numbers are doubles. Twin of `lua/arithmetic.lua`.
+//! Products that are exact in Lua too, whose numbers are doubles. `lua/arithmetic.lua` has the same functions.
 //!
-//! Products of units and time count the time in ticks. A tick is the smallest power of ten of
-//! microseconds that keeps units × window below 2^53, the limit up to which a double holds every
-//! integer. With a limit of 100, a tick is a microsecond for windows of up to 366 days.
+//! A double holds every integer below 2^53. So where time is multiplied by units, it is counted in ticks: the
+//! smallest power of ten of microseconds for which units × window is below 2^53. With a limit of 100, a tick
+//! is one microsecond for every window up to 366 days.
 
-/// Doubles are exact below this number.
+/// A double holds every integer below this number.
 const EXACT: u64 = 1 << 53;
 
 /// Returns the tick, in microseconds, in which `units` × `window` is exact.
 #[inline]
 pub(super) fn tick(units: u64, window: u64) -> u64 {
     let mut tick = 1;
-    // The first round needs no division: for most quotas it is the only one.
+    // For most quotas the first round is the only one, and it needs no division.
     let mut ticks = window;
     while u128::from(units) * u128::from(ticks) >= u128::from(EXACT) {
         tick *= 10;
@@ -23,7 +23,7 @@ pub(super) fn tick(units: u64, window: u64) -> u64 {
 /// Converts microseconds to ticks, rounded down.
 #[inline]
 pub(super) fn ticks(micros: u64, tick: u64) -> u64 {
-    // A division takes longer than everything else that a check calculates.
+    // Most ticks are 1, and a division takes longer than all other arithmetic of a check.
     if tick == 1 { micros } else { micros / tick }
 }
 
@@ -37,8 +37,8 @@ pub(super) fn ticks_up(micros: u64, tick: u64) -> u64 {
     }
 }
 
-/// Returns the index of the aligned window that `now` is in, counted from the epoch, and the time
-/// until the next window begins.
+/// Returns the index of the aligned window at `now`, counted from the epoch, and the time until the next
+/// window begins.
 #[inline]
 pub(super) fn aligned(now: u64, window: u64) -> (u64, u64) {
     let (index, elapsed) = (now / window, now % window);
@@ -49,10 +49,10 @@ pub(super) fn saturate(units: u64) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-/// Returns how long a stored count lives after it was last renewed, in milliseconds.
+/// Returns the time to live of a stored count, in milliseconds: two windows and one second.
 ///
-/// That is two windows and a second. A count is renewed when less is left than a charge may count, so about
-/// once a window. The second keeps short windows from depending on a millisecond.
+/// A charge renews the time to live if less is left than the charge may count, so about once a window. The
+/// extra second covers rounding to milliseconds, which matters for windows of a few milliseconds.
 pub(crate) fn time_to_live_millis(window: u64) -> u64 {
     (2 * window).div_ceil(1_000) + 1_000
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tick_is_the_smallest_power_of_ten_that_keeps_products_exact() {
+    fn a_tick_is_the_smallest_power_of_ten_for_which_products_are_exact() {
         let day = 86_400_000_000;
         for (units, window, expected) in [
             (0, 366 * day, 1),

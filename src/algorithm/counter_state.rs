@@ -1,8 +1,8 @@
-//! The steps shared by the algorithms that keep a few numbers rather than each unit. Twin of
-//! `lua/counter.lua`.
+//! The steps that are common to all algorithms that store a few numbers in place of each unit.
+//! `lua/counter.lua` has the same steps.
 //!
-//! A counter is stored as of its last charge. Each check calculates what has expired since then. So
-//! a refusal writes nothing.
+//! A counter is stored as of its last charge. A check calculates which units have expired since then, so a
+//! refusal writes nothing.
 
 use std::borrow::Cow;
 
@@ -10,16 +10,16 @@ use super::arithmetic::saturate;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use crate::decision::{CountScope, Receipt, Wait};
 
-/// A few numbers that count units, and the rule by which units return.
+/// A few numbers that count units, and the rule by which the units return.
 ///
-/// *Stored* below means as of the last charge, *current* as of the time of the check.
+/// A *stored* counter has the values of its last charge, a *current* one those at the time of the check.
 pub(crate) trait CountingRule: Clone + Default {
-    /// Returns whether the last charge lies in the future: the clock has stepped back since.
+    /// Returns whether the last charge is in the future, because the clock has stepped back.
     fn is_in_future(&self, check: &QuotaCheck) -> bool;
 
-    /// Returns the counter as of now. A charge in the future counts as if it was made now.
+    /// Returns the current counter. Charges in the future count as if they were made now.
     ///
-    /// Borrowed if copying would allocate: its other methods then leave out what no longer counts.
+    /// Returns a borrow if copying would allocate. The other methods then ignore expired units.
     #[must_use]
     fn current(&self, check: &QuotaCheck) -> Cow<'_, Self>;
 
@@ -28,16 +28,16 @@ pub(crate) trait CountingRule: Clone + Default {
         *self = current;
     }
 
-    /// Brings the stored counter up to now.
+    /// Replaces the stored counter by the current one.
     fn advance(&mut self, check: &QuotaCheck) {
         let current = self.current(check).into_owned();
         self.store(current);
     }
 
-    /// Returns the units that count, of a current counter.
+    /// Returns the units that count in a current counter.
     fn used(&self, check: &QuotaCheck) -> u64;
 
-    /// Returns the time until at most `target` units count, which is less than now.
+    /// Returns the time until at most `target` units count. The target is lower than the current count.
     fn time_until(&self, check: &QuotaCheck, target: u64) -> u64;
 
     /// Returns whether all units have returned.
@@ -45,19 +45,19 @@ pub(crate) trait CountingRule: Clone + Default {
         self.current(check).used(check) == 0
     }
 
-    /// Adds units to a current counter. Returns whether they begin a new generation, in which earlier
-    /// charges cannot be found.
+    /// Adds units to a current counter. Returns whether a new generation begins, in which refunds do not find
+    /// earlier charges.
     fn charge(&mut self, check: &QuotaCheck, cost: u64) -> bool;
 
-    /// Returns the position in the counter of the units that were charged just now.
+    /// Returns the position of the last charge in a current counter.
     fn position(&self, check: &QuotaCheck) -> u64;
 
-    /// Takes up to `units` of a charge from a stored counter, if they still count. Returns whether any
-    /// did. The other units return as before.
+    /// Removes up to `units` of a charge from a stored counter, if they still count. Returns whether any did.
+    /// The other units return when they would have returned anyway.
     fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) -> bool;
 
-    /// Takes `units`, which are fewer than count, from a stored counter, whichever charges they belong
-    /// to. The other units return as before.
+    /// Removes `units` units of any charges from a stored counter. They are fewer than the units that count.
+    /// The other units return when they would have returned anyway.
     fn credit(&mut self, check: &QuotaCheck, units: u64);
 }
 
@@ -66,8 +66,8 @@ pub(crate) trait CountingRule: Clone + Default {
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct CounterState<T> {
     counter: T,
-    /// The time at which the counter was last empty and then charged. A receipt of an earlier
-    /// generation finds no units.
+    /// The time at which this generation began: with the first charge to an empty counter, or when the clock
+    /// stepped back. Refunds of earlier generations find no units.
     generation: u64,
 }
 
@@ -104,8 +104,9 @@ impl<T: CountingRule> CounterState<T> {
         Verdict { changes, ..verdict }
     }
 
-    /// Moves charges in the future to now: the first check with a cost after the clock stepped back
-    /// does.
+    /// Moves charges in the future to now, if the check has a cost.
+    ///
+    /// There are such charges after the clock has stepped back.
     #[inline(always)]
     fn rewind(&mut self, check: &QuotaCheck) -> Changes {
         let is_in_future = check.cost > 0 && self.counter.is_in_future(check);
@@ -135,8 +136,8 @@ impl<T: CountingRule> CounterState<T> {
         self.counter.is_idle(&check)
     }
 
-    /// Takes units of a charge back. Finds none after the clock stepped back: the charge then does not
-    /// stand where its receipt says.
+    /// Removes units of a charge. Removes none while charges are in the future, after the clock stepped back:
+    /// the receipt may then not tell where the charge is.
     pub(super) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
         self.generation == charge.receipt.generation
             && !self.counter.is_in_future(&check)
@@ -144,8 +145,8 @@ impl<T: CountingRule> CounterState<T> {
             && self.counter.refund(&check, charge, units.into())
     }
 
-    /// Takes any units back, after the clock stepped back too. Clears the counter if no unit is left;
-    /// else the generation stays, and earlier charges can still be found.
+    /// Removes units of any charges, also after the clock stepped back. Clears the counter if no unit is left.
+    /// Otherwise the generation stays, so that refunds still find earlier charges.
     pub(super) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
         let used = self.counter.current(&check).used(&check);
         let units = u64::from(units);
@@ -162,7 +163,7 @@ impl<T: CountingRule> CounterState<T> {
     }
 }
 
-/// Compares a current counter, of which `used` units count, with the quota.
+/// Compares the `used` units of a current counter with the quota.
 #[inline(always)]
 fn judge<T: CountingRule>(current: &T, used: u64, generation: u64, check: QuotaCheck) -> Verdict {
     let (limit, cost) = (u64::from(check.limit), u64::from(check.cost));
@@ -173,7 +174,7 @@ fn judge<T: CountingRule>(current: &T, used: u64, generation: u64, check: QuotaC
     } else {
         Wait::Micros(current.time_until(&check, limit - cost))
     };
-    // One unit more is left when one fewer counts, or one fewer than a limit that was lowered.
+    // One more unit is left once fewer units count than now, and fewer than the limit if it was lowered.
     let fewer = used.min(limit).checked_sub(1);
     Verdict {
         used: saturate(used),

@@ -1,7 +1,7 @@
 //! The fixed window: one count for each aligned window.
 //!
-//! Windows begin at multiples of their length since the epoch of the store's clock. Never more than
-//! the limit within one of them; up to twice the limit in a span across an edge. Twin of
+//! Windows begin at multiples of their length since the epoch of the store's clock. Admits at most the limit
+//! within one window, and up to twice the limit in a span across the edge of two. The same rule in Redis:
 //! `lua/fixed_window.lua`.
 
 use std::borrow::Cow;

@@ -1,8 +1,9 @@
-//! The counting rules in Rust: pure functions of a state, a quota, a time and a cost.
+//! The counting rules: pure functions of a state, a quota, a time and a cost.
 //!
-//! One file per algorithm, named as its twin in `lua/`, which does the same steps. Times are whole
-//! microseconds of the store's clock. This room knows `decision` and `quota`; it neither reads a
-//! clock nor locks.
+//! There is one file per algorithm. The file of the same name in `lua/` makes the same decisions in Redis;
+//! `tests/parity.rs` compares them. Times are whole microseconds of the store's clock.
+//!
+//! Depends only on `decision`, `quota` and `key`. Nothing here reads a clock or takes a lock.
 
 mod arithmetic;
 mod counter_state;

@@ -10,7 +10,7 @@ use crate::quota::Quota;
 pub(crate) struct QuotaCheck {
     pub(crate) limit: u32,
     pub(crate) window: u64,
-    /// The number of parts that the window is divided into: the buckets, else 1.
+    /// The number of buckets in the window; 1 for algorithms without buckets.
     pub(crate) parts: u64,
     pub(crate) cost: u32,
     pub(crate) now: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Charge {
     pub(crate) receipt: Receipt,
     /// The units that were charged.
     pub(crate) cost: u32,
-    /// Whether a later refund may take more units.
+    /// Whether a later refund may take more units of this charge.
     pub(crate) is_open: bool,
 }
 
@@ -47,11 +47,11 @@ pub(crate) struct Verdict {
     pub(crate) wait: Wait,
     pub(crate) reset: u64,
     pub(crate) changes: Changes,
-    /// The receipt of a charge that was made just now.
+    /// The receipt of the charge, if the check was charged.
     pub(crate) receipt: Receipt,
 }
 
-/// The part of a [`Verdict`] that the counter needs after the answer was written.
+/// The part of a [`Verdict`] that is needed after it was written to the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CheckSummary {
     pub(crate) used: u32,
@@ -96,7 +96,7 @@ impl BitOr for Changes {
 }
 
 impl Verdict {
-    /// Appends the verdict to the answer, and returns the rest that the counter needs.
+    /// Appends the verdict to the answer, and returns the rest.
     #[inline(always)]
     pub(super) fn write_to(self, answer: &mut Answer) -> CheckSummary {
         answer.push(self.into());

@@ -1,8 +1,8 @@
-//! The sliding window in steps: counts of short aligned buckets. A bucket counts in full until its
-//! last moment is a window back.
+//! The sliding window in steps: counts of short aligned buckets. A bucket counts in full until its last
+//! moment is one window ago.
 //!
-//! Never more than the limit in any span as long as the window, and a unit returns at most window/n
-//! late. Twin of `lua/sliding_buckets.lua`.
+//! Admits at most the limit in any span as long as the window. A unit returns at most window/n late. The same
+//! rule in Redis: `lua/sliding_buckets.lua`.
 
 use std::borrow::Cow;
 
@@ -24,12 +24,12 @@ struct Bucket {
     count: u64,
 }
 
-/// Returns the length of a bucket. Rounded up, so that n + 1 buckets cover all that counts.
+/// Returns the length of a bucket, rounded up so that n + 1 buckets cover the window.
 fn bucket_length(check: &QuotaCheck) -> u64 {
     check.window.div_ceil(check.parts)
 }
 
-/// Returns when the units of a bucket return: a window after the bucket's last moment.
+/// Returns the time at which the units of a bucket return: one window after its last moment.
 fn returns_at(check: &QuotaCheck, index: u64) -> u64 {
     (index + 1) * bucket_length(check) - 1 + check.window
 }
@@ -94,7 +94,7 @@ impl CountingRule for SlidingBuckets {
         found
     }
 
-    /// Takes the oldest units first. They would return soonest, and recent charges can still be
+    /// Removes the oldest units first. They would return soonest, and recent charges can then still be
     /// refunded.
     fn credit(&mut self, check: &QuotaCheck, units: u64) {
         let mut left = units;
@@ -110,7 +110,7 @@ impl CountingRule for SlidingBuckets {
 }
 
 impl SlidingBuckets {
-    /// Returns the buckets that count now. Those in the future count as the current one.
+    /// Returns the buckets that count now. Buckets in the future count as the current one.
     fn counting(&self, check: &QuotaCheck) -> impl Iterator<Item = Bucket> {
         let (now, length) = (check.now, bucket_length(check));
         let first = (now + 1).saturating_sub(check.window) / length;
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_than_one_bucket_more_than_there_are_parts_is_kept(
+        fn at_most_n_plus_1_buckets_are_stored(
             window in 1_000..100_000_u64,
             parts in 1..=1_000_u64,
             steps in prop::collection::vec(0..300_u64, 1..400),

@@ -1,8 +1,9 @@
-//! The estimated sliding window: the count of the current aligned window, and a part of the previous
-//! count. The part is the share of the previous window that the sliding window still overlaps.
+//! The estimated sliding window: the count of the current aligned window, and a part of the count of the
+//! previous one. The part is the share of the previous window that the sliding window still overlaps, rounded
+//! up.
 //!
-//! About the limit for steady traffic; below twice the limit at worst. The part of the previous
-//! count is rounded up. Twin of `lua/sliding_counter.lua`.
+//! Admits about the limit for steady traffic, and less than twice the limit at worst. The same rule in Redis:
+//! `lua/sliding_counter.lua`.
 
 use std::borrow::Cow;
 
@@ -25,7 +26,7 @@ impl SlidingCounter {
         tick(units, check.window)
     }
 
-    /// Returns the longest overlap at which the previous window counts as at most `target`.
+    /// Returns the longest overlap at which the previous window counts for at most `target` units.
     fn overlap_for(&self, check: &QuotaCheck, target: u64) -> u64 {
         if target >= self.previous {
             return check.window;
@@ -34,7 +35,7 @@ impl SlidingCounter {
         target * ticks(check.window, tick) / self.previous * tick
     }
 
-    /// Returns the most units of the previous window that count as at most `target` now.
+    /// Returns the most units that the previous window may have to count for at most `target` units now.
     fn previous_for(&self, check: &QuotaCheck, target: u64) -> u64 {
         let (_, overlap) = aligned(check.now, check.window);
         let tick = self.tick(check);
@@ -85,10 +86,10 @@ impl CountingRule for SlidingCounter {
     fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
         let (_, overlap) = aligned(check.now, check.window);
         if let Some(left) = target.checked_sub(self.current) {
-            // The sliding window has to leave the previous one.
+            // The sliding window has to move out of the previous one, at least in part.
             overlap - self.overlap_for(check, left).min(overlap)
         } else {
-            // The current window has to become the previous one, and then the sliding window to leave it.
+            // The current window has to become the previous one first, and then leave the sliding window.
             overlap + check.window - self.next().overlap_for(check, target)
         }
     }
@@ -112,10 +113,11 @@ impl CountingRule for SlidingCounter {
         true
     }
 
-    /// Takes the units of the current window first, which would count longest. Then takes as few of
-    /// the previous window as needed: with each unit, the part that counts falls by one or not at all.
-    /// It may fall by more only if more counts than a limit that was lowered since: the units that are
-    /// left are counted in a finer tick.
+    /// Removes the units of the current window first, which would count longest, and then as few of the
+    /// previous window as needed. With each of these, the part that counts falls by one or not at all.
+    ///
+    /// The part may fall by more if the limit was lowered below the units that count: the remaining units are
+    /// then counted in a finer tick.
     fn credit(&mut self, check: &QuotaCheck, units: u64) {
         let now = self.current(check).into_owned();
         if units <= now.current {
@@ -125,7 +127,7 @@ impl CountingRule for SlidingCounter {
         let left = now.used(check).saturating_sub(units);
         let previous = now.previous_for(check, left);
         if self.window < now.window {
-            // The stored current window is the previous one by now.
+            // The stored current window has become the previous one.
             self.current = previous;
         } else {
             (self.previous, self.current) = (previous, 0);

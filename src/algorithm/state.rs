@@ -35,7 +35,7 @@ impl State {
         }
     }
 
-    /// Returns whether the cost fits, and forgets units that no longer count. Charges nothing.
+    /// Evaluates the check without charging it. May drop units that no longer count.
     pub(crate) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
         match self {
             Self::SlidingLog(log) | Self::SortedSetLog(log) => log.evaluate(check),
@@ -48,8 +48,8 @@ impl State {
 
     /// Evaluates the check, charges it if it fits, and appends the verdict to the answer.
     ///
-    /// For a check with one quota. With several quotas, [`evaluate`](Self::evaluate) each,
-    /// [`charge`](Self::charge) each if all admit, and evaluate each with a cost of 0.
+    /// Only for checks with one quota. With several, call [`evaluate`](Self::evaluate) on each. If all admit,
+    /// call [`charge`](Self::charge) on each, and evaluate each again with a cost of 0.
     #[inline(always)]
     pub(crate) fn check(&mut self, check: QuotaCheck, answer: &mut Answer) -> CheckSummary {
         match self {
@@ -72,7 +72,7 @@ impl State {
         }
     }
 
-    /// Takes back units of a charge that still count. Returns whether that renews the time to live.
+    /// Removes units of a charge that still count. Returns whether that renews the time to live.
     #[must_use]
     pub(crate) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
         match self {
@@ -84,8 +84,8 @@ impl State {
         }
     }
 
-    /// Takes up to `units` away, whichever charges they belong to. The other units return as before.
-    /// Returns whether that renews the time to live.
+    /// Removes up to `units` units of any charges. The other units return when they would have returned
+    /// anyway. Returns whether that renews the time to live.
     #[must_use]
     pub(crate) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
         match self {
@@ -97,7 +97,7 @@ impl State {
         }
     }
 
-    /// Returns whether nothing is stored: the state is as if it were new.
+    /// Returns whether nothing is stored, as in a new state.
     pub(crate) fn is_blank(&self) -> bool {
         match self {
             Self::SlidingLog(log) | Self::SortedSetLog(log) => log.is_blank(),
@@ -108,7 +108,7 @@ impl State {
         }
     }
 
-    /// Charges a cost that every quota admitted.
+    /// Charges a cost that all quotas admitted.
     #[must_use]
     pub(crate) fn charge(&mut self, check: QuotaCheck) -> Changes {
         match self {

@@ -1,23 +1,39 @@
-//! The answer of a store to a check: numbers, without the quotas that they belong to.
+//! The answer of a store to a check.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-/// The answer of a [store](crate::Store) to one check: its source, and an answer for each quota in the
-/// order in which the check lists them.
+/// The answer of a [`Store`](crate::Store) to one check.
 ///
-/// The check is admitted if every quota admits it.
+/// It has the [source](Self::source), and one [`QuotaAnswer`] for each quota of the check, in the order of
+/// [`Check::quotas`](crate::store::Check::quotas). The check is admitted if every quota admits it.
+///
+/// The answer does not contain the quotas. The limiter makes a [`Decision`](crate::Decision) from both.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::store::{Answer, QuotaAnswer, Source};
+///
+/// // Two quotas: the first admits the check, the second refuses it for 5 s.
+/// let wait = Duration::from_secs(5);
+/// let first = QuotaAnswer::admitted(3, Duration::from_secs(60));
+/// let second = QuotaAnswer::refused(10, Some(wait), wait);
+/// let answer = Answer::new(Source::Other, [first, second]);
+/// assert!(!answer.is_admitted());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     source: Source,
     quotas: SmallVec<[QuotaAnswer; 2]>,
-    /// The time of the decision, in microseconds of the store's clock.
+    /// The time of the decision, in microseconds of the store's clock; 0 if the store does not set it.
     time: u64,
 }
 
-/// An empty answer, for a store to write to.
+/// Creates an empty answer, for a store to write to.
 impl Default for Answer {
     fn default() -> Self {
         Self {
@@ -29,16 +45,19 @@ impl Default for Answer {
 }
 
 impl Answer {
-    /// Creates an answer from the answers of the quotas.
+    /// Creates an answer from the answers to the quotas, without a time.
     pub fn new(source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
         Self::at(0, source, quotas)
     }
 
     /// Creates an answer with the time of the decision, in microseconds of the store's clock.
     ///
-    /// A refund hands the answer back to the store, which may find the charge by this time and by the
-    /// [receipts](QuotaAnswer::with_receipt). A settlement charges more only if the time is set, and while
-    /// the charge still counts.
+    /// The time has two uses:
+    ///
+    /// - A [`Refund`](crate::store::Refund) has the answer, so a store may find the charge by its time, or by
+    ///   the [receipts](QuotaAnswer::with_receipt) of the quotas.
+    /// - A [settlement](crate::RateLimiter::settle) above the reserved cost charges the rest only while the
+    ///   reservation still counts. It compares the time of the charge with the store's current time.
     pub fn at(time: u64, source: Source, quotas: impl IntoIterator<Item = QuotaAnswer>) -> Self {
         Self {
             source,
@@ -47,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// Removes the answers of all quotas, and sets the time and the source of the next ones.
+    /// Removes the answers to all quotas, and sets the time and the source.
     #[inline]
     pub(crate) fn clear(&mut self, time: u64, source: Source) {
         self.source = source;
@@ -55,27 +74,27 @@ impl Answer {
         self.quotas.clear();
     }
 
-    /// Adds the answer of the next quota.
+    /// Adds the answer to the next quota.
     #[inline]
     pub(crate) fn push(&mut self, answer: QuotaAnswer) {
         self.quotas.push(answer);
     }
 
-    /// Sets the scope of the count in which the key was counted.
+    /// Sets the scope of the count that was charged.
     pub(crate) fn set_scope(&mut self, scope: CountScope) {
         for answer in &mut self.quotas {
             answer.receipt.scope = scope;
         }
     }
 
-    /// Returns the scope of the count in which the key was counted.
+    /// Returns the scope of the count that was charged.
     pub(crate) fn scope(&self) -> CountScope {
         let first = self.quotas.first();
         first.map_or(CountScope::Own, |answer| answer.receipt.scope)
     }
 
-    /// Returns the time of the decision, in microseconds of the store's clock; 0 if the store has not
-    /// set it.
+    /// Returns the time of the decision, in microseconds of the store's clock; 0 if the store did not set
+    /// it.
     #[must_use]
     pub fn time(&self) -> u64 {
         self.time
@@ -93,8 +112,8 @@ impl Answer {
         Self { source, ..self }
     }
 
-    /// Returns this refusal as the refusal cache repeats it to the same check, `micros` microseconds
-    /// later. The used units stay as they were.
+    /// Returns this refusal as the refusal cache repeats it `micros` microseconds later: with shorter waits
+    /// and the same used units.
     pub(crate) fn repeated_after(&self, micros: u64) -> Self {
         let quotas = self.quotas.iter().map(|quota| quota.after(micros));
         Self::at(self.time, Source::RefusalCache, quotas)
@@ -106,7 +125,7 @@ impl Answer {
         self.source
     }
 
-    /// Returns the answers of the quotas.
+    /// Returns the answers to the quotas, in the order of the check.
     #[must_use]
     #[inline]
     pub fn quotas(&self) -> &[QuotaAnswer] {
@@ -114,27 +133,44 @@ impl Answer {
     }
 }
 
-/// The source of a decision.
-// As wide as its neighbours in an answer: what is copied in words of one width is not waited for.
+/// The source of a decision: the store, or what decided in its place.
+///
+/// [`Decision::source`](crate::Decision::source) returns it, and metrics and events have it as a label. In a
+/// service with Redis, [`Fallback`](Self::Fallback) and [`None`](Self::None) show that the store fails.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{MemoryStore, Quota, RateLimiter, Source};
+///
+/// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(100));
+/// let decision = limiter.check("ada").await?;
+/// assert_eq!(decision.source(), Source::Memory);
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+// As wide as the other fields of an answer: copying fields of different widths stalls the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Source {
-    /// Redis: exact over all processes.
+    /// Redis: the counts are those of all processes.
     Redis,
-    /// A memory store: exact in this process.
+    /// A [`MemoryStore`](crate::MemoryStore): the counts are those of this process.
     Memory,
-    /// The refusal cache of this process: Redis refused the same check, and would still do so.
+    /// The [refusal cache](crate::store::RefusalCache) of this process: the store refused the same check
+    /// before, and the wait has not passed yet.
     RefusalCache,
-    /// The counts of this process while the store fails: see
+    /// The fallback counts of this process, because the store failed: see
     /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     Fallback,
-    /// The block list, without a call of the store: the key is [blocked](crate::Admin::block).
+    /// The block list of this process: an operator [blocked](crate::Admin::block) the key.
     Block,
-    /// A store of another crate.
+    /// A store outside this crate.
     Other,
-    /// No store: there is no quota, or the store fails and the limiter is
-    /// [open](crate::FailurePolicy::open).
+    /// Nothing: there are no quotas, or the store failed and the policy is
+    /// [`FailurePolicy::open`](crate::FailurePolicy::open). The check was admitted and not charged.
     None,
 }
 
@@ -165,28 +201,28 @@ impl Source {
     }
 }
 
-/// The answer of a store to one quota of a check.
+/// The answer of a [`Store`](crate::Store) to one quota of a check: admitted or refused, with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
     used: u32,
-    /// Microseconds; 0 if admitted, [`NEVER`] if never.
+    /// Microseconds until the check is admitted; 0 if it is admitted now, [`NEVER`] if no wait helps.
     wait: u64,
     reset_micros: u64,
     receipt: Receipt,
 }
 
-/// The wait for a cost that is never admitted. Longer than any other wait.
+/// The wait for a cost above the limit. Longer than any other wait.
 const NEVER: u64 = u64::MAX;
 
-/// Identifies the units that one check charged, so that a store can refund them.
+/// Identifies the units that one check charged to one quota, so that a store can refund them.
 ///
-/// The store defines the meaning of both numbers, and gets them back in
-/// [`Refund::charged`](crate::store::Refund::charged).
+/// A store adds it with [`QuotaAnswer::with_receipt`], and gets it back in
+/// [`Refund::charged`](crate::store::Refund::charged). The store defines the meaning of both numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// The generation of the count. A count that was reset or has ended since is in another one.
+    /// The generation of the count. It changes when the count is reset or has been empty.
     pub(crate) generation: u64,
-    /// The position in the count.
+    /// The position of the charge in the count.
     pub(crate) position: u64,
     pub(crate) scope: CountScope,
 }
@@ -194,9 +230,9 @@ pub struct Receipt {
 impl Receipt {
     /// Creates a receipt.
     ///
-    /// A store may set `generation` to a number that changes when a count is reset or has ended, and
-    /// `position` to the place of the charge in the count. The pair should be unique among the charges of
-    /// a count: otherwise a refund takes units of another charge.
+    /// Set `generation` to a number that changes when the count is reset or has been empty, and `position`
+    /// to the place of the charge in the count. The pair should be unique among the charges of a count:
+    /// otherwise a refund may take units of another charge.
     #[must_use]
     pub fn new(generation: u64, position: u64) -> Self {
         Self {
@@ -212,7 +248,7 @@ impl Receipt {
         self.generation
     }
 
-    /// Returns the position in the count.
+    /// Returns the position of the charge in the count.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
@@ -227,11 +263,11 @@ pub(crate) enum CountScope {
     Own,
     /// The keys of its network, because the store was full.
     Network,
-    /// Keys of several networks, because its network had no room either.
+    /// Keys of several networks, because the store had no room for its network either.
     Shared,
 }
 
-/// The time until a cost is admitted.
+/// The time until a check is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wait {
     Zero,
@@ -242,8 +278,8 @@ pub(crate) enum Wait {
 impl QuotaAnswer {
     /// Creates the answer of a quota that admits the check.
     ///
-    /// `used` are the units used now, including those of the check if all quotas admit it.
-    /// `reset_after` is the time until more are left.
+    /// `used` is the number of units that count now, with those of the check if all quotas admit it.
+    /// `reset_after` is the time until more units are left.
     #[must_use]
     pub fn admitted(used: u32, reset_after: Duration) -> Self {
         Self::from_micros(used, Wait::Zero, micros(reset_after))
@@ -251,9 +287,10 @@ impl QuotaAnswer {
 
     /// Creates the answer of a quota that refuses the check.
     ///
-    /// `used` are the units used now. `retry_after` is the shortest wait after which the same check is
-    /// admitted; `None` means never, and zero counts as a microsecond. `reset_after` is the time until
-    /// more units are left.
+    /// - `used` is the number of units that count now.
+    /// - `retry_after` is the shortest wait after which the same check is admitted. `None` means that no wait
+    ///   helps, because the cost is above the limit. Zero is taken as one microsecond.
+    /// - `reset_after` is the time until more units are left.
     #[must_use]
     pub fn refused(used: u32, retry_after: Option<Duration>, reset_after: Duration) -> Self {
         let wait = retry_after.map_or(Wait::Never, |wait| Wait::Micros(micros(wait).max(1)));
@@ -285,7 +322,7 @@ impl QuotaAnswer {
         Self::from_micros(self.used, wait, reset_micros).with_receipt(self.receipt)
     }
 
-    /// Adds the receipt of the charge, by which the store finds it again to refund it.
+    /// Adds the receipt of the charge, by which the store finds the units of a refund.
     #[must_use]
     #[inline]
     pub fn with_receipt(self, receipt: Receipt) -> Self {
@@ -298,14 +335,14 @@ impl QuotaAnswer {
         self.receipt
     }
 
-    /// Returns the units used, including those of the check if all quotas admitted it.
+    /// Returns the units that count now, with those of the check if all quotas admitted it.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// Returns the shortest wait after which the same check is admitted. `None` if it was admitted, and if
-    /// no wait helps.
+    /// Returns the shortest wait after which the same check is admitted. `None` if this quota admits it, and
+    /// if no wait helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.wait() {
@@ -336,15 +373,15 @@ impl QuotaAnswer {
     }
 }
 
-/// Identifies a store in this process. Handles of one store have the same identity.
+/// Identifies a store in this process: handles that share counts have the same identity.
 ///
-/// A store keeps one and returns it from [`Store::id`](crate::Store::id). Limiters whose stores have the
-/// same identity are decided together.
+/// A store creates one with [`StoreId::unique`], keeps it for its lifetime, and returns it from
+/// [`Store::id`](crate::Store::id). By this identity, the crate knows which limiters share counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoreId(u64);
 
 impl StoreId {
-    /// Creates an identity that no other store of this process has.
+    /// Creates a new identity, different from every other one of this process.
     #[must_use]
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);

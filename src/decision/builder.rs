@@ -1,4 +1,4 @@
-//! Builds a decision from the store's answer, in reused memory.
+//! Builds a decision from the store's answer, in pooled memory.
 
 use std::cmp::Reverse;
 
@@ -8,22 +8,22 @@ use super::pool::Pooled;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 
-/// A decision in the making: [`start`](Self::start), let the store write its answer or
-/// [set](Self::set_answer) it, [`decide`](Self::decide), [`finish`](Self::finish).
+/// Builds one decision. Call [`start`](Self::start), let the store write its answer or
+/// [set](Self::set_answer) it, then [`decide`](Self::decide) and [`finish`](Self::finish).
 #[derive(Default)]
 pub(crate) struct DecisionBuilder(Pooled<DecisionData>);
 
 impl DecisionBuilder {
-    /// Takes spare memory of this thread, or allocates some.
+    /// Takes pooled memory of this thread, or allocates some.
     #[inline]
     pub(crate) fn new() -> Self {
         Self(Pooled::take())
     }
 
-    /// Starts the decision on a check, over what an earlier decision left. Returns the stored key and
-    /// the empty answer, for the store to write to.
+    /// Starts the decision on a check, and overwrites an earlier decision. Returns the stored key, and the
+    /// empty answer for the store to write to.
     ///
-    /// The key is converted where it is stored: copying it there takes a tenth of a check.
+    /// Takes `impl Into<Key>` to convert the key in place: copying it takes a tenth of a check.
     #[inline]
     pub(crate) fn start(
         &mut self,
@@ -47,7 +47,7 @@ impl DecisionBuilder {
     ///
     /// # Errors
     ///
-    /// Returns the number of answers if it differs from the number of quotas.
+    /// Fails with the number of answers if it differs from the number of quotas.
     #[inline]
     pub(crate) fn decide(&mut self) -> Result<(), usize> {
         let data = self.0.make_mut();
@@ -66,7 +66,7 @@ impl DecisionBuilder {
         Ok(())
     }
 
-    /// Returns the key and the cost, once the decision was started.
+    /// Returns the key and the cost of the check, if the decision was started.
     pub(crate) fn key_and_cost(&self) -> Option<(&Key, u32)> {
         let charged = self.0.charged_key.as_ref()?;
         Some((&charged.key, self.0.cost))
@@ -92,7 +92,7 @@ fn start_without_key<'a>(
     cost: u32,
 ) -> &'a mut DecisionData {
     let data = pooled.make_mut();
-    // The earlier decision was most likely of the same limiter.
+    // Most likely, the earlier decision was made by the same limiter and has the same quotas.
     if !quotas.equals(&data.quotas) {
         data.quotas = quotas.iter().cloned().collect();
     }
@@ -102,7 +102,7 @@ fn start_without_key<'a>(
     data
 }
 
-/// Returns the index of the quota that is reported.
+/// Returns the index of the reported quota: see [`DecisionView`].
 fn reported_index(quotas: &[Quota], answers: &[QuotaAnswer]) -> usize {
     let answers = quotas.iter().zip(answers);
     answers
@@ -117,7 +117,7 @@ fn reported_index(quotas: &[Quota], answers: &[QuotaAnswer]) -> usize {
 
 #[cfg(test)]
 impl Decision {
-    /// Decides by an answer, without a key. Returns the number of answers if it does not match.
+    /// Decides by an answer, without a key. Fails as [`DecisionBuilder::decide`] does.
     pub(crate) fn new(quotas: &Quotas, cost: u32, answer: Answer) -> Result<Self, usize> {
         let mut builder = DecisionBuilder::new();
         start_without_key(&mut builder.0, quotas, cost);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn of_admitting_quotas_the_fewest_left_then_the_longer_reset_then_the_first_is_reported() {
+    fn if_all_quotas_admit_the_one_with_the_fewest_units_left_is_reported() {
         let reported = |quotas: [(u32, QuotaAnswer); 2]| {
             let decision = decide(quotas);
             let reported = decision.view().reported().unwrap().quota().clone();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_quota_nothing_limits() {
+    fn without_quotas_there_is_no_limit() {
         let decision = decide([]);
         assert!(decision.is_allowed());
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_and_its_view_answer_alike() {
+    fn a_decision_and_its_view_return_the_same_values() {
         let refused = QuotaAnswer::refused(3, Some(2 * SECOND), 7 * SECOND);
         let mut refused = decide([(4, refused), (9, QuotaAnswer::admitted(8, SECOND))]);
         let admitted = decide([(6, QuotaAnswer::admitted(5, SECOND))]);

@@ -1,4 +1,4 @@
-//! The decision on a check, and the view of it that is passed on.
+//! The decision on a check, and its readable view.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,8 +16,14 @@ use crate::quota::Quota;
 
 /// The result of a check: admitted and charged, or refused and not charged.
 ///
-/// Not `Clone`: the charged units have one holder. Handlers and responses get its
-/// [view](Self::view), which has the same methods and can be cloned.
+/// A [`RateLimiter`](crate::RateLimiter) returns one. It says whether to go on, how many units are left, and
+/// how long to wait. Pass it to [`RateLimiter::refund`](crate::RateLimiter::refund) or
+/// [`RateLimiter::settle`](crate::RateLimiter::settle) to return units, or to charge the actual cost.
+///
+/// A decision holds the units that it charged, so it is not `Clone`: no two values can refund the same units.
+/// To pass on the numbers, clone its [view](Self::view), which has the same methods.
+///
+/// With several quotas, the numbers are those of one of them: see [`DecisionView`].
 ///
 /// # Examples
 ///
@@ -41,26 +47,28 @@ use crate::quota::Quota;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The units that were charged and not returned since.
+    /// The charged units that have not been refunded.
     held: u32,
 }
 
 impl Decision {
-    /// Wraps a finished view, and holds the units that it charged.
+    /// Creates the decision of a finished view, which holds the units that were charged.
     #[inline]
     pub(super) fn holding(view: DecisionView) -> Self {
         let held = if view.is_charged() { view.cost() } else { 0 };
         Self { view, held }
     }
 
-    /// Returns the units that this decision charged and that were not refunded since. A refused
-    /// decision holds none.
+    /// Returns the units that this decision charged and that have not been refunded. 0 for a refused check.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// Returns whether the check was admitted, and so charged.
+    /// Returns whether the check was admitted.
+    ///
+    /// An admitted check was charged, unless its cost is 0 or its [source](Self::source) is
+    /// [`Source::None`].
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.view.is_allowed()
@@ -78,36 +86,40 @@ impl Decision {
         self.view.limit()
     }
 
-    /// Returns the units that count against the reported quota now, including those of this check if
-    /// it was admitted. Exceeds the limit only if the limit was lowered.
+    /// Returns the units that count against the reported quota now, with those of this check if it was
+    /// admitted.
+    ///
+    /// They exceed the limit only if units were charged under a higher limit, for example before the limit
+    /// was lowered.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.view.used()
     }
 
-    /// Returns the units that would be admitted right now: the least over all quotas.
+    /// Returns the units that would be admitted now. With several quotas, this is the least of them.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.view.remaining()
     }
 
-    /// Returns the time until the reported quota has more units left than now. Zero if nothing is
-    /// charged to it, or if its limit is 0.
+    /// Returns the time until the reported quota has more units left than now.
+    ///
+    /// Zero if no unit counts against the quota, or if its limit is 0.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.view.reset_after()
     }
 
-    /// Returns the shortest wait after which a refused check **of this cost** is admitted if nothing
-    /// else happens. Exact to the microsecond.
+    /// Returns the shortest wait after which a refused check **of this cost** is admitted, if no other check
+    /// is charged to the key meanwhile. Exact to the microsecond.
     ///
-    /// `None` for an admitted check, and for a cost above the limit, which is never admitted.
+    /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.view.retry_after()
     }
 
-    /// Returns the source of the decision.
+    /// Returns the source of the decision: the store, the fallback, or a cache of this process.
     #[must_use]
     pub fn source(&self) -> Source {
         self.view.source()
@@ -125,14 +137,14 @@ impl Decision {
         self.view.quotas()
     }
 
-    /// Takes up to `units` of the held units, for a refund. Nothing else can refund them then.
+    /// Takes up to `units` of the held units, for a refund. No later refund can take them.
     pub(crate) fn take(&mut self, units: u32) -> u32 {
         let taken = units.min(self.held);
         self.held -= taken;
         taken
     }
 
-    /// Returns the view of this decision, which can be cloned and passed on.
+    /// Returns the readable view of this decision, which can be cloned and passed on.
     #[must_use]
     pub fn view(&self) -> &DecisionView {
         &self.view
@@ -148,20 +160,42 @@ impl Decision {
     }
 }
 
-/// The readable part of a [`Decision`], which can be cloned and passed on. Handlers find it in the
-/// extensions of their request.
+/// The readable part of a [`Decision`], which can be cloned and passed on.
 ///
-/// With several quotas, the numbers are those of the *reported* one: the refusing quota with the
-/// longest wait, else the one with the fewest units left, then the longer reset, then the first.
-/// [`quotas`](Self::quotas) returns each. Without any quota nothing limits: limit and remaining are
-/// `u32::MAX`.
+/// A [layer](crate::RateLimitLayer) inserts the view of an admitted request into the extensions of the
+/// request, where the handler finds it.
+///
+/// # The reported quota
+///
+/// With several quotas, [`limit`](Self::limit), [`used`](Self::used), [`reset_after`](Self::reset_after) and
+/// [`retry_after`](Self::retry_after) are those of the *reported* quota: the refusing quota with the longest
+/// wait. If every quota admits the check, it is the quota with the fewest units left; among equals, the one
+/// with the longer reset, then the first. [`quotas`](Self::quotas) returns the numbers of each quota.
+///
+/// Without quotas there is no limit: `limit` and [`remaining`](Self::remaining) are `u32::MAX`.
+///
+/// # Examples
+///
+/// A handler that returns fewer results to a client that is close to its limit:
+///
+/// ```
+/// use tollgate::DecisionView;
+///
+/// fn page_size<B>(request: &http::Request<B>) -> usize {
+///     match request.extensions().get::<DecisionView>() {
+///         Some(decision) if decision.remaining() < 10 => 20,
+///         _ => 100,
+///     }
+/// }
+/// # assert_eq!(page_size(&http::Request::new(())), 100);
+/// ```
 #[derive(Clone)]
 pub struct DecisionView(Pooled<DecisionData>);
 
 /// The data of a decision.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DecisionData {
-    /// Copies: all threads share the limiter's quotas, and would share their reference count.
+    /// Copies of the limiter's quotas: all threads would contend for the reference count of a shared list.
     pub(super) quotas: SmallVec<[Quota; 2]>,
     pub(super) answer: Answer,
     pub(super) cost: u32,
@@ -188,7 +222,7 @@ impl Reuse for DecisionData {
         &EMPTY
     }
 
-    /// Lets go of the outer decision, which a spare would otherwise hold.
+    /// Drops the outer decision, which a pooled value would keep alive.
     #[inline]
     fn release(&mut self) {
         self.outer = None;
@@ -205,7 +239,7 @@ pub(crate) struct ChargedKey {
 /// Identifies a limiter by its name and its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimiterId {
-    /// A fingerprint of the name: all threads would write the reference count of the name itself.
+    /// A fingerprint, because all threads would contend for the reference count of the name.
     pub(crate) name: Fingerprint,
     pub(crate) store: StoreId,
 }
@@ -216,7 +250,7 @@ impl DecisionView {
         Self(data)
     }
 
-    /// Returns the view of a request without a check: no quota limits it.
+    /// Returns the view of a request that was not checked, so that no quota limits it.
     pub(crate) fn unlimited() -> Self {
         let mut data = Pooled::<DecisionData>::take();
         *data.make_mut() = DecisionData {
@@ -235,7 +269,10 @@ impl DecisionView {
         Some(QuotaDecision { quota, answer })
     }
 
-    /// Returns whether the check was admitted, and so charged.
+    /// Returns whether the check was admitted.
+    ///
+    /// An admitted check was charged, unless its cost is 0 or its [source](Self::source) is
+    /// [`Source::None`].
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.0.allowed
@@ -253,45 +290,50 @@ impl DecisionView {
         self.reported().map_or(u32::MAX, |quota| quota.limit())
     }
 
-    /// Returns the units that count against the reported quota now, including those of this check if
-    /// it was admitted. Exceeds the limit only if the limit was lowered.
+    /// Returns the units that count against the reported quota now, with those of this check if it was
+    /// admitted.
+    ///
+    /// They exceed the limit only if units were charged under a higher limit, for example before the limit
+    /// was lowered.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.reported().map_or(0, |quota| quota.used())
     }
 
-    /// Returns the units that would be admitted right now: the least over all quotas.
+    /// Returns the units that would be admitted now. With several quotas, this is the least of them.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         let remaining = self.quotas().map(|quota| quota.remaining()).min();
         remaining.unwrap_or(u32::MAX)
     }
 
-    /// Returns the time until the reported quota has more units left than now. Zero if nothing is
-    /// charged to it, or if its limit is 0.
+    /// Returns the time until the reported quota has more units left than now.
+    ///
+    /// Zero if no unit counts against the quota, or if its limit is 0.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.reported()
             .map_or(Duration::ZERO, |quota| quota.reset_after())
     }
 
-    /// Returns the shortest wait after which a refused check **of this cost** is admitted if nothing
-    /// else happens. Exact to the microsecond.
+    /// Returns the shortest wait after which a refused check **of this cost** is admitted, if no other check
+    /// is charged to the key meanwhile. Exact to the microsecond.
     ///
-    /// `None` for an admitted check, and for a cost above the limit, which is never admitted.
+    /// `None` if the check was admitted, and if its cost is above a limit, so that no wait helps.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.reported().and_then(|quota| quota.retry_after())
     }
 
-    /// Returns the source of the decision.
+    /// Returns the source of the decision: the store, the fallback, or a cache of this process.
     #[must_use]
     pub fn source(&self) -> Source {
         self.0.answer.source()
     }
 
-    /// Returns the decision of the next outer layer, if layers are nested. A handler sees the view of
-    /// the innermost layer.
+    /// Returns the decision of the next outer layer, if layers are nested.
+    ///
+    /// A handler finds the view of the innermost layer in its request.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
         self.0.outer.as_ref()
@@ -306,7 +348,7 @@ impl DecisionView {
         &self.0.answer
     }
 
-    /// Returns whether a store was charged, refunded since or not.
+    /// Returns whether units were charged, even if they have been refunded since.
     pub(crate) fn is_charged(&self) -> bool {
         self.is_allowed() && self.cost() > 0 && self.source() != Source::None
     }
@@ -324,7 +366,7 @@ impl DecisionView {
             && self.quota_list().iter().any(is_shared)
     }
 
-    /// Returns the key that the check was to charge, and the limiter.
+    /// Returns the limiter and the key of the check.
     pub(crate) fn charged_key(&self) -> Option<&ChargedKey> {
         self.0.charged_key.as_ref()
     }
@@ -367,6 +409,24 @@ impl fmt::Debug for DecisionView {
 }
 
 /// The part of a [`Decision`] that concerns one quota.
+///
+/// [`Decision::quotas`] and [`DecisionView::quotas`] return one for each quota of the check.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use tollgate::{MemoryStore, Quota, RateLimiter};
+///
+/// let quotas = [Quota::per_second(2).named("burst"), Quota::per_day(1_000).named("daily")];
+/// let limiter = RateLimiter::new(MemoryStore::new(), quotas);
+/// let decision = limiter.check("ada").await?;
+///
+/// let left = decision.quotas().map(|quota| (quota.quota().name(), quota.remaining()));
+/// assert!(left.eq([(Some("burst"), 1), (Some("daily"), 999)]));
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaDecision<'a> {
     pub(super) quota: &'a Quota,
@@ -380,7 +440,7 @@ impl<'a> QuotaDecision<'a> {
         self.quota
     }
 
-    /// Returns whether this quota admits the check, which is charged only if all quotas do.
+    /// Returns whether this quota admits the check. A check is charged only if all quotas admit it.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.answer.is_admitted()
@@ -392,25 +452,25 @@ impl<'a> QuotaDecision<'a> {
         self.quota.limit()
     }
 
-    /// Returns the used units of this quota, as [`DecisionView::used`].
+    /// Returns the units that count against this quota now: see [`DecisionView::used`].
     #[must_use]
     pub fn used(&self) -> u32 {
         self.answer.used()
     }
 
-    /// Returns the units that this quota would admit right now.
+    /// Returns the units that this quota would admit now.
     #[must_use]
     pub fn remaining(&self) -> u32 {
         self.limit().saturating_sub(self.used())
     }
 
-    /// Returns the time until this quota has more units left, as [`DecisionView::reset_after`].
+    /// Returns the time until this quota has more units left: see [`DecisionView::reset_after`].
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.answer.reset_after()
     }
 
-    /// Returns the wait for this quota, as [`DecisionView::retry_after`].
+    /// Returns the wait until this quota admits the check: see [`DecisionView::retry_after`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.answer.retry_after()

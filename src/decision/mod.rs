@@ -1,6 +1,6 @@
-//! The result of a check: what a store answers, and the [`Decision`] that is made of it.
+//! The result of a check: the store's [`Answer`], and the [`Decision`] made from it.
 //!
-//! This room knows `quota` and `key`.
+//! Depends only on `quota` and `key`.
 
 mod answer;
 mod builder;

@@ -1,8 +1,8 @@
-//! Values that each thread reuses instead of freeing and allocating them.
+//! A pool of values for each thread, which reuses them instead of freeing and allocating them.
 //!
-//! A decision is some three hundred bytes. Returning it by value moves it several times, which takes
-//! longer than to decide; allocating each is no better. So each thread keeps the last few that were
-//! dropped on it, and overwrites one of them for the next.
+//! A decision is about 300 bytes. Moving it by value through several functions takes longer than deciding,
+//! and so does allocating it. So each thread keeps the last few decisions that were dropped on it, and
+//! overwrites one of them for the next check.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use std::thread::LocalKey;
 
 use arrayvec::ArrayVec;
 
-/// The most spare values of a thread, which may hold some while it takes another.
+/// The most spare values of a thread. More than one, because a thread may hold several decisions at a time.
 const MAX_SPARES: usize = 4;
 
 /// The spare values of a thread.
@@ -43,7 +43,7 @@ impl<T: Reuse> Pooled<T> {
         Self(Some(spare.ok().flatten().unwrap_or_default()))
     }
 
-    /// Returns the value for its only holder to write to; copies it first if there are others.
+    /// Returns the value for writing. Copies it first if there are other holders.
     #[inline]
     pub(super) fn make_mut(&mut self) -> &mut T {
         Arc::make_mut(self.0.get_or_insert_default())
@@ -62,12 +62,12 @@ impl<T: Reuse> Deref for Pooled<T> {
 impl<T: Reuse> Drop for Pooled<T> {
     #[inline]
     fn drop(&mut self) {
-        // Two holders that drop it at once may each see the other. The value is freed then.
+        // If the last two holders drop the value at the same time, each may see the other: it is then freed.
         if let Some(mut last) = self.0.take_if(|value| Arc::strong_count(value) == 1) {
             if let Some(value) = Arc::get_mut(&mut last) {
                 value.release();
             }
-            // Fails if the thread is ending or its pool is full: the value is freed then.
+            // If the thread is ending or its pool is full, the value is freed.
             let _ =
                 T::spares().try_with(|spares| spares.try_borrow_mut().ok()?.try_push(last).ok());
         }

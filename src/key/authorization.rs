@@ -11,21 +11,29 @@ use super::key::Key;
 use super::single_value::SingleValue;
 use super::tag::Tag;
 
-/// Counts by the credentials of the `Authorization` header: a bearer token, a user and password.
+/// Returns an extractor that counts by the credentials in the `Authorization` header, such as a bearer token.
 ///
-/// The credentials are always hashed before they are stored (160 bits of BLAKE3); see
-/// [`secret`](Authorization::secret) for those that could be guessed. The case of the scheme and the
-/// whitespace after it do not matter (RFC 9110, section 11.4): `Bearer abc` and `bearer  abc` are one key.
-/// Otherwise a client would get a count for each spelling. The rest is used as it is sent, and so is a
-/// value without whitespace: a token without a scheme, or a scheme alone.
+/// **A client can send any credentials.** Each invented token, and each guess at a password, gets a fresh
+/// quota until the credentials are validated. So add this limit inside the layer that validates them, or
+/// add another limit by [`peer_ip`](super::peer_ip()) outside.
 ///
-/// An empty header is missing. A header that is sent twice is rejected: otherwise the client could choose
-/// which value counts.
+/// A scheme that signs each request, such as Digest, sends a different value each time. For such a scheme,
+/// count by the authenticated user, as an [`extension`](super::extension()).
 ///
-/// **A client can send any credentials.** Until they are validated, every invented token gets a fresh
-/// quota, and so does every guess at a password. Add this limit inside the layer that validates them, or
-/// add a limit by address outside. Where a scheme signs each request, as Digest does, no two values are
-/// alike: count by the authenticated user, as an [`extension`](super::extension()).
+/// # Which value counts
+///
+/// - The case of the scheme and the whitespace after it do not matter (RFC 9110, section 11.4):
+///   `Bearer abc` and `bearer  abc` have the same key. Otherwise a client would get a new count for each
+///   spelling.
+/// - Everything after that is used as it is sent. So is a value without whitespace.
+/// - A request without the header, or with an empty one, has no key.
+/// - A request with several lines of the header is rejected with 400. Otherwise the client could choose
+///   which value counts.
+///
+/// # How it is stored
+///
+/// The credentials are always stored as a hash (160 bits of BLAKE3). [`secret`](Authorization::secret)
+/// protects credentials that could be guessed.
 ///
 /// # Examples
 ///
@@ -43,7 +51,8 @@ pub fn authorization() -> Authorization {
     }
 }
 
-/// Counts by the credentials of the `Authorization` header; made by [`authorization`].
+/// A key extractor that counts by the credentials in the `Authorization` header; created by
+/// [`authorization`].
 #[derive(Clone, Debug)]
 pub struct Authorization {
     single_value: SingleValue,
@@ -53,19 +62,21 @@ pub struct Authorization {
 impl Authorization {
     const TAG: Tag<'static> = Tag::Kind("authorization=");
 
-    /// Hashes the credentials under a secret of the application: for credentials that an attacker could
-    /// guess and then look up, like a password.
+    /// Hashes the credentials with a secret of your application, for credentials that can be guessed, such
+    /// as passwords.
     ///
-    /// All processes must use the same secret. Changing it starts new counts. An empty secret is answered
-    /// 500, as a server that is not set up.
+    /// Without a secret, anyone who can read the store can hash a guess and look for the result. All
+    /// processes must use the same secret. A new secret starts new counts. With an empty secret, all
+    /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.hash_key = HashKey::from_secret(HASH_CONTEXT, secret.as_ref());
         self
     }
 
-    /// Returns the key of a request with these credentials, including the scheme, to inspect or reset its
-    /// counts without a request.
+    /// Returns the key of requests with these credentials, to inspect or reset its count.
+    ///
+    /// Pass the whole header value, including the scheme.
     ///
     /// # Examples
     ///
@@ -96,11 +107,11 @@ impl Authorization {
     }
 }
 
-/// The bytes of a scheme that are hashed at once. A client may send a long scheme, and hashing it byte by
-/// byte is slow.
+/// The number of bytes of a scheme that are hashed at once. A client may send a long scheme, and to hash it
+/// byte by byte is slow.
 const CHUNK: usize = 256;
 
-/// Splits credentials at the first whitespace, if they contain any.
+/// Splits credentials into scheme and rest at the first whitespace, if there is any.
 fn split_scheme(credentials: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = credentials.iter().position(u8::is_ascii_whitespace)?;
     let (scheme, rest) = credentials.split_at_checked(space)?;
@@ -136,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_token_is_one_key_however_the_scheme_is_written() {
+    fn all_spellings_of_the_scheme_have_the_same_key() {
         let key = of(&["Bearer aBc.D"]).unwrap();
         for same in [
             "bearer aBc.D",
@@ -185,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_of_any_length_counts_without_regard_to_case() {
+    fn the_case_of_a_scheme_of_any_length_does_not_matter() {
         for length in [1, 63, 64, 65, 255, 256, 257, 1_000] {
             let scheme = "aBcDe".repeat(length).split_off(4 * length);
             let key = of(&[&format!("{scheme} x")]);
@@ -196,13 +207,13 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_same_in_every_process_and_version() {
-        // As another implementation of BLAKE3 computes it of "bearer hunter2".
+        // Computed with another implementation of BLAKE3, from "bearer hunter2".
         let expected = "authorization=~dc158565ee0c00a20be5af44d82a66cd7671d03a";
         assert_eq!(of(&["Bearer hunter2"]).unwrap().as_str(), expected);
     }
 
     #[test]
-    fn an_empty_secret_is_a_fault_of_the_server() {
+    fn an_empty_secret_is_a_misconfiguration() {
         for parts in [parts(&[]), parts(&[("authorization", "Bearer a")])] {
             let error = authorization().secret("").extract(&parts).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Misconfigured);

@@ -1,6 +1,6 @@
-//! axum 0.8: the address and the route that it stores in the extensions of a request.
+//! axum 0.8: the peer's address and the matched route, which axum stores in the request extensions.
 //!
-//! No other file of this room names axum, so that the next major version gets a file beside this one.
+//! This is the only file in this directory that names axum. The next major version of axum gets its own file.
 
 use std::net::SocketAddr;
 
@@ -14,23 +14,41 @@ use super::key::Key;
 use super::reads::Reads;
 use super::tag::Tag;
 
-/// Counts by the route that axum matched, as the router spells it: `/users/{id}`, not `/users/7`.
+/// Returns an extractor that counts by the route that axum matched: `/users/{id}`, not `/users/7`.
 ///
-/// All requests to a route share its count, so this is mostly one part of a key:
-/// `(key::peer_ip(), key::path())`. The path of the request itself is not used: `/a`, `/a/` and `/%61`
-/// would each get a count.
+/// All requests to a route share one count. So combine it with another key in most cases:
+/// `(key::peer_ip(), key::path())`. The path in the request is not used, because a client can spell it in
+/// several ways: `/a`, `/a/` and `/%61` would be three keys.
 ///
-/// The route is known only inside a [`Router`](axum::Router): to layers that its `layer` or `route_layer`
-/// adds. A request that matches no route and ends in the fallback has no key, and is answered 400. With
-/// `route_layer` it is not limited and stays a 404. Name a second key to count it too:
-/// `key::path().or(key::global())`.
+/// Add the layer inside a [`Router`](axum::Router), for example with its `layer` or `route_layer`. A layer
+/// around the router does not know the route, and warns once if none of its first 1 000 requests has one.
+///
+/// A request that matches no route has no key:
+///
+/// - With `Router::layer`, it is rejected with 400 before it reaches the fallback. To count such requests
+///   together, use `key::path().or(key::global())`.
+/// - With `Router::route_layer`, it is not limited and gets the 404 of the fallback.
+///
+/// # Examples
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+///
+/// let by_client_and_route = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+///     .key((key::peer_ip(), key::path()));
+///
+/// let app: Router = Router::new()
+///     .route("/users/{id}", get(|| async { "a user" }))
+///     .route_layer(by_client_and_route);
+/// ```
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 #[must_use]
 pub fn path() -> Path {
     Path(())
 }
 
-/// Counts by the route that axum matched; made by [`path`].
+/// A key extractor that counts by the route that axum matched; created by [`path`].
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 #[derive(Clone, Copy, Debug)]
 pub struct Path(());
@@ -38,7 +56,7 @@ pub struct Path(());
 impl Path {
     const TAG: Tag<'static> = Tag::Kind("path=");
 
-    /// Returns the key of a request to a route, which is spelled as in the router.
+    /// Returns the key of requests to a route, spelled as in the router: `/users/{id}`.
     #[must_use]
     pub fn of(&self, route: &str) -> Key {
         Key::tagged(Self::TAG, route.as_bytes())
@@ -63,7 +81,7 @@ impl KeyExtractor for Path {
 impl Reads {
     /// Reads the route that axum matched, as [`path`] does.
     ///
-    /// A layer logs if none of its first 1 000 requests has one: it stands outside of the router then.
+    /// The layer warns if none of its first 1 000 requests has a route: then it is outside of the router.
     #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
     #[must_use]
     pub const fn matched_path() -> Self {
@@ -74,7 +92,7 @@ impl Reads {
     }
 }
 
-/// Returns the peer's address, as axum's `ConnectInfo` extractor finds it.
+/// Returns the peer's address from where axum's `ConnectInfo` extractor takes it.
 pub(super) fn connect_info(parts: &Parts) -> Option<SocketAddr> {
     let info = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     let mock = || parts.extensions.get::<MockConnectInfo<SocketAddr>>();
@@ -82,7 +100,7 @@ pub(super) fn connect_info(parts: &Parts) -> Option<SocketAddr> {
         .or_else(|| mock().map(|mock| mock.0))
 }
 
-/// Whether a router matched a route for the request.
+/// Returns whether a router matched a route for the request.
 pub(crate) fn has_route(parts: &Parts) -> bool {
     parts.extensions.get::<MatchedPath>().is_some()
 }
@@ -94,7 +112,7 @@ mod tests {
     use crate::key::{PeerAddr, peer_ip};
 
     #[test]
-    fn the_peer_is_axums_connect_info_or_its_mock() {
+    fn peer_addr_precedes_connect_info_and_connect_info_precedes_its_mock() {
         let mut parts = get();
         let key_of = |parts: &Parts| peer_ip().extract(parts).unwrap().as_str().to_owned();
         let address = |last: u8| SocketAddr::from(([192, 0, 2, last], 5_000));

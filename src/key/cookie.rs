@@ -1,7 +1,7 @@
 //! Keys from the value of a cookie.
 //!
-//! The `Cookie` header is split here. The crate `cookie` brings a crate for dates, reads only text, and
-//! leaves it to its user to notice a cookie that is sent twice.
+//! This file parses the `Cookie` header itself. The crate `cookie` depends on a crate for dates, reads only
+//! UTF-8, and does not report a cookie that is sent twice.
 
 use std::fmt;
 
@@ -17,23 +17,28 @@ use super::key::Key;
 use super::single_value::SingleValue;
 use super::tag::{NamedTag, Tag};
 
-/// Counts by the value of a cookie: a session.
+/// Returns an extractor that counts by the value of a cookie, such as a session ID.
 ///
-/// The value is always hashed before it is stored (160 bits of BLAKE3); see [`secret`](Cookie::secret) for
-/// values that could be guessed. Name and value are percent-decoded, and a pair of quotes around the value
-/// is removed. Many servers read cookies this way, and otherwise a client would get a count for each
-/// spelling of its session.
+/// **A client can send any cookie.** Each invented session gets a fresh quota until the session is
+/// validated. So add this limit inside the layer that validates it, or add another limit by
+/// [`peer_ip`](super::peer_ip()) outside.
 ///
-/// A name that begins with `__Host-` or `__Secure-` is not decoded. Browsers keep other sites of the
-/// domain from setting these names, but not from setting one that decodes to them, like
-/// `__%48ost-session`.
+/// # Which value counts
 ///
-/// An empty cookie is missing. A cookie that is sent twice, in one line or in several, is rejected: servers
-/// differ in which of the two they read, so the client could choose which value counts. A name that no
-/// cookie can have is answered 500, as a server that is not set up.
+/// - Name and value are percent-decoded, and a pair of quotes around the value is removed. Many servers
+///   read cookies this way. Otherwise a client would get a new count for each spelling of its session.
+/// - A name that starts with `__Host-` or `__Secure-` is not decoded. Browsers prevent other sites of the
+///   domain from setting such a name, but not from setting one that decodes to it, like
+///   `__%48ost-session`.
+/// - A request without the cookie, or with an empty one, has no key.
+/// - A request with two cookies of this name is rejected with 400. Servers differ in which of them they
+///   read, so the client could choose which value counts.
+/// - If `name` is not a valid cookie name, all requests are answered 500, and one log line says so.
 ///
-/// **A client can send any cookie.** Until the session is validated, every invented one gets a fresh quota.
-/// Add this limit inside the layer that validates it, or add a limit by address outside.
+/// # How it is stored
+///
+/// The value is always stored as a hash (160 bits of BLAKE3). [`secret`](Cookie::secret) protects a value
+/// that could be guessed.
 ///
 /// # Examples
 ///
@@ -46,7 +51,7 @@ use super::tag::{NamedTag, Tag};
 #[must_use]
 pub fn cookie(name: impl AsRef<str>) -> Cookie {
     let configured = name.as_ref();
-    // The name of a cookie is a token like that of a header, but its case matters.
+    // A cookie name has the syntax of a header name, but its case matters.
     let is_valid = configured.parse::<HeaderName>().is_ok();
     let misconfigured = || {
         KeyError::new(
@@ -67,7 +72,7 @@ pub fn cookie(name: impl AsRef<str>) -> Cookie {
     }
 }
 
-/// Counts by the value of a cookie; made by [`cookie`].
+/// A key extractor that counts by the value of a cookie; created by [`cookie`].
 #[derive(Clone)]
 pub struct Cookie {
     name: Result<String, KeyError>,
@@ -78,19 +83,21 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    /// Hashes the value under a secret of the application: for values that an attacker could guess and
-    /// then look up, like a user's name.
+    /// Hashes the value with a secret of your application, for values that can be guessed, such as user
+    /// names.
     ///
-    /// All processes must use the same secret. Changing it starts new counts. An empty secret is answered
-    /// 500, as a server that is not set up.
+    /// Without a secret, anyone who can read the store can hash a guess and look for the result. All
+    /// processes must use the same secret. A new secret starts new counts. With an empty secret, all
+    /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.hash_key = HashKey::from_secret(HASH_CONTEXT, secret.as_ref());
         self
     }
 
-    /// Returns the key of a request whose cookie has this value, to inspect or reset its counts without a
-    /// request. Pass the value without quotes and percent-decoded.
+    /// Returns the key of requests whose cookie has this value, to inspect or reset its count.
+    ///
+    /// Pass the value percent-decoded and without quotes.
     #[must_use]
     pub fn of(&self, value: impl AsRef<[u8]>) -> Key {
         let hash = self.hash_key.hash(value.as_ref());
@@ -105,7 +112,7 @@ impl KeyExtractor for Cookie {
         let name = self.name.as_ref().map_err(KeyError::clone)?.as_bytes();
         self.hash_key.check()?;
         let lines = parts.headers.get_all(COOKIE).iter();
-        // HTTP/2 may send the pairs in several lines.
+        // HTTP/2 may split the pairs over several lines (RFC 9113, section 8.2.3).
         let pairs = lines.flat_map(|line| HeaderValue::as_bytes(line).split(|byte| *byte == b';'));
         let is_name = |sent: &[u8]| match self.has_guarded_prefix {
             true => sent == name,
@@ -121,8 +128,8 @@ impl KeyExtractor for Cookie {
     }
 }
 
-/// Whether browsers keep other sites from setting a cookie of this name. The case of the prefix does not
-/// matter (RFC 6265bis, section 4.1.3).
+/// Returns whether browsers prevent other sites from setting a cookie with this name. The case of the prefix
+/// does not matter (RFC 6265bis, section 4.1.3).
 fn has_guarded_prefix(name: &str) -> bool {
     ["__host-", "__secure-"].into_iter().any(|prefix| {
         let start = name.get(..prefix.len());
@@ -130,7 +137,7 @@ fn has_guarded_prefix(name: &str) -> bool {
     })
 }
 
-/// Returns the value of a pair, without quotes and still encoded, if the pair has the name.
+/// Returns the value of a pair if `is_name` accepts its name. The value is without quotes and still encoded.
 fn value_of(pair: &[u8], is_name: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     let equals = pair.iter().position(|byte| *byte == b'=')?;
     let (name, value) = pair.split_at_checked(equals)?;
@@ -146,7 +153,7 @@ fn value_of(pair: &[u8], is_name: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
 
 impl fmt::Debug for Cookie {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the hash key, which may be a secret.
+        // Omits the hash key, which may be derived from a secret.
         f.debug_tuple("Cookie").field(&self.name).finish()
     }
 }
@@ -163,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn one_session_is_one_key_however_it_is_written() {
+    fn all_spellings_of_a_session_have_the_same_key() {
         let key = cookie("sid").of("a+b=");
         for lines in [
             &["sid=a+b="][..],
@@ -224,7 +231,7 @@ mod tests {
             let sid = cookie(name).of("a");
             assert_eq!(of(&format!("{name}=a")), Ok(sid.clone()));
             assert_eq!(of(&format!("{name}=%61")), Ok(sid.clone()));
-            // Another site of the domain may set this name, and a server that decodes it accepts it.
+            // Another site of the domain can set this name, and a server that decodes names would accept it.
             let encoded = name.replace('s', "%73").replace('S', "%53");
             let error = of(&format!("{encoded}=b")).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Missing);
@@ -234,13 +241,13 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_same_in_every_process_and_version() {
-        // As another implementation of BLAKE3 computes it.
+        // Computed with another implementation of BLAKE3.
         let expected = "cookie:sid=~4e6319ac2e357247318ba23223710745764aa8ec";
         assert_eq!(cookie("sid").of("hunter2").as_str(), expected);
     }
 
     #[test]
-    fn an_empty_secret_is_a_fault_of_the_server() {
+    fn an_empty_secret_is_a_misconfiguration() {
         for parts in [get(), parts(&[("cookie", "sid=a")])] {
             let error = cookie("sid").secret("").extract(&parts).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_cookie_has_is_a_fault_of_the_server() {
+    fn an_invalid_cookie_name_is_a_misconfiguration() {
         for name in ["", "a b", "a=b", "a;b", "é"] {
             let error = cookie(name).extract(&get()).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Misconfigured);

@@ -3,31 +3,34 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The reason why no key could be extracted from a request.
+/// The error of a [`KeyExtractor`](super::KeyExtractor) that returns no key for a request.
 ///
-/// The text names the place where the key was looked for, never a value. Clones are cheap.
+/// Its [kind](KeyErrorKind) decides how the layer answers. Its text names the place where a key was
+/// expected, such as a header, and never the value found there: clients see the text in a 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     kind: KeyErrorKind,
     text: Arc<str>,
 }
 
-/// The kinds of [`KeyError`], which decide how the request is answered.
+/// The kinds of [`KeyError`], which decide how a layer answers the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyErrorKind {
-    /// The request has no key: 400, or exempt if the layer is
-    /// [configured](crate::RateLimitLayer::on_missing_key) so. With `.or`, the second key is tried.
+    /// The request has no key: 400 by default, or exempt, as
+    /// [`on_missing_key`](crate::RateLimitLayer::on_missing_key) says. `.or(..)` tries its second key.
     Missing,
-    /// The request has a key that can be read in two ways: 400. It is never exempt, and `.or` tries no
-    /// second key: otherwise a client could choose how it is counted.
+    /// The key of the request can be read in two ways, for example a header that is sent twice: 400. Such
+    /// a request is never exempt, and `.or(..)` does not try its second key. Otherwise a client could
+    /// choose how it is counted.
     Ambiguous,
-    /// The server is not set up to know the key: 500, and a log line with the remedy.
+    /// The server is misconfigured, so no request has a key: 500, and one log line with the text of the
+    /// error, which should name the remedy.
     Misconfigured,
 }
 
 impl KeyErrorKind {
-    /// The name of this kind in events.
+    /// Returns the name of this kind in events.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Missing => "missing_key",
@@ -38,14 +41,17 @@ impl KeyErrorKind {
 }
 
 impl KeyError {
-    /// Makes an error whose text completes "cannot tell who the request is from: …".
+    /// Creates an error.
+    ///
+    /// Clients see the text of a missing or an ambiguous key in the body of the 400. It names the place,
+    /// like "the header `x-api-key` is missing", and must not contain a secret.
     #[must_use]
     pub fn new(kind: KeyErrorKind, text: impl Into<Arc<str>>) -> Self {
         let text = text.into();
         Self { kind, text }
     }
 
-    /// The kind of this error.
+    /// Returns the kind of this error.
     #[must_use]
     pub fn kind(&self) -> KeyErrorKind {
         self.kind

@@ -1,4 +1,4 @@
-//! Keys from a value that an outer layer put into the request's extensions.
+//! Keys from a value in the extensions of the request.
 
 use std::any::type_name;
 use std::fmt::{self, Display, Write};
@@ -14,16 +14,18 @@ use super::hash_key::{EXTENSION, HashKey};
 use super::key::Key;
 use super::tag::Tag;
 
-/// Counts by an extension of the request, as its `Display` implementation writes it: a user or a tenant
-/// that an outer layer has identified.
+/// Returns an extractor that counts by a request extension, such as the user that an outer layer
+/// authenticated.
 ///
-/// The key is tagged with the name of the type (`extension:app::UserId=42`), so that a `UserId` and a
-/// `TeamId` with the same text are two keys. The name changes, and new counts begin, when the type is
-/// renamed or moved, or when a compiler spells it differently. [`named`](Extension::named) sets a tag that
-/// never changes.
+/// The key is the text that the `Display` implementation of `T` writes. A request without the extension, or
+/// with an empty text, has no key.
 ///
-/// The value is stored readable, unless it is hashed under a [`secret`](Extension::secret). A value whose
-/// text is empty is missing.
+/// The text is tagged with the name of the type (`extension:app::UserId=42`), so a `UserId` and a `TeamId`
+/// with the same text have different keys. The name changes if the type is renamed or moved, or if a
+/// compiler spells it differently, and then new counts start. Set a permanent tag with
+/// [`named`](Extension::named).
+///
+/// The text is stored readable. [`secret`](Extension::secret) stores a hash instead.
 ///
 /// # Examples
 ///
@@ -52,7 +54,7 @@ pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
     }
 }
 
-/// Counts by an extension of the request; made by [`extension`].
+/// A key extractor that counts by a request extension; created by [`extension`].
 pub struct Extension<T> {
     tag: &'static str,
     is_named: bool,
@@ -61,28 +63,28 @@ pub struct Extension<T> {
 }
 
 impl<T: Display> Extension<T> {
-    /// Tags the key with `tag` rather than with the name of the type, which changes when the type is
-    /// renamed.
+    /// Tags the key with `tag` instead of the type name, which changes if the type is renamed.
     ///
-    /// The rejection of a request without the value shows this tag to the client. It never shows the name
-    /// of a type.
+    /// A client that is rejected because the extension is missing sees this tag. A client never sees the
+    /// type name.
     #[must_use]
     pub fn named(mut self, tag: &'static str) -> Self {
         (self.tag, self.is_named) = (tag, true);
         self
     }
 
-    /// Hashes the value under a secret of the application before it is stored: for personal data, like an
-    /// e-mail address.
+    /// Stores the value as a hash with a secret of your application, for personal data such as e-mail
+    /// addresses.
     ///
-    /// All processes must use the same secret. Changing it starts new counts.
+    /// All processes must use the same secret. A new secret starts new counts. With an empty secret, all
+    /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.hash_key = Some(HashKey::from_secret(EXTENSION, secret.as_ref()));
         self
     }
 
-    /// Returns the key of a request with this value, to inspect or reset its counts without a request.
+    /// Returns the key of requests with this value, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
         self.key_of(&text_of(value))
@@ -111,12 +113,12 @@ impl<T> Extension<T> {
         }
     }
 
-    /// Returns the error text, which clients see: without the name of a type, an internal of the server.
+    /// Returns the error text. Clients see it, so it does not contain the type name.
     fn missing_text(&self) -> Arc<str> {
         if self.is_named {
-            format!("a layer before has found no `{}`", self.tag).into()
+            format!("the request has no `{}`", self.tag).into()
         } else {
-            "a layer before has not found what it is counted by".into()
+            "the request has no key".into()
         }
     }
 }
@@ -125,12 +127,12 @@ fn text_of(value: &impl Display) -> SmallVec<[u8; 64]> {
     let mut text = ValueText(SmallVec::new());
     match write!(text, "{value}") {
         Ok(()) => text.0,
-        // A value that fails to display is missing: the part that was written could be another value.
+        // The value counts as missing: the part that was written could equal another value.
         Err(fmt::Error) => SmallVec::new(),
     }
 }
 
-/// The text of a value. It allocates only above 64 bytes.
+/// The text of a value. It allocates only if it is longer than 64 bytes.
 struct ValueText(SmallVec<[u8; 64]>);
 
 impl Write for ValueText {
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_tagged_with_its_type_or_its_name() {
+    fn a_value_is_tagged_with_its_type_or_with_the_given_name() {
         let mut parts = get();
         parts.extensions.insert(7_u64);
         let text = |key: Result<Key, KeyError>| key.unwrap().as_str().to_owned();
@@ -179,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_texts_of_two_types_are_two_keys() {
+    fn equal_texts_of_two_types_have_different_keys() {
         let user = extension::<Id<u8>>().of(&Id(7, PhantomData));
         let team = extension::<Id<u16>>().of(&Id(7, PhantomData));
         assert_ne!(user, team);
     }
 
     #[test]
-    fn a_client_sees_the_tag_and_never_the_name_of_a_type() {
+    fn the_error_contains_the_tag_and_never_the_type_name() {
         let text = |key: Extension<String>| key.extract(&get()).unwrap_err().to_string();
         let unnamed = text(extension());
         assert!(
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_absent_or_displays_as_nothing_is_missing() {
+    fn an_absent_an_empty_and_a_failing_value_are_missing() {
         struct Broken;
         impl Display for Broken {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_hashed_under_a_secret() {
+    fn a_value_is_hashed_with_a_secret() {
         let mut parts = get();
         parts.extensions.insert("ada@example.com".to_owned());
         let mail = extension::<String>().named("mail");

@@ -8,33 +8,43 @@ use super::error::{KeyError, KeyErrorKind};
 use super::key::Key;
 use super::reads::Reads;
 
-/// Extracts the key under which a request is counted.
+/// Extracts the key of a request, which decides who shares a count.
 ///
-/// A closure in [`from_fn`](super::from_fn()) is shorter than an implementation.
+/// The [module docs](crate::key) list the extractors of this crate. For your own, a closure in
+/// [`from_fn`](super::from_fn()) is shorter than an implementation of this trait. [`Reads`] has an example
+/// of an implementation.
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key of a request.
     ///
     /// # Errors
     ///
-    /// When the request has no key or an ambiguous one, or when the server is not set up to know it. The
-    /// [kind](KeyErrorKind) decides how the request is answered.
+    /// Returns an error if the request has no key or an ambiguous one, or if the server is misconfigured.
+    /// The [kind](KeyErrorKind) of the error decides how the layer answers the request.
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
 
-    /// Returns what keys are read from, so that a layer can log signs of a misconfiguration: see
-    /// [`Reads`], which has an example.
+    /// Returns the parts of a request that this extractor reads, so that the layer can warn about a likely
+    /// misconfiguration; see [`Reads`].
     ///
-    /// An extractor that wraps another one returns what the inner one returns, and one that asks two
-    /// returns [both](Reads::and). By default, it reads [nothing](Reads::nothing) that a layer looks at.
+    /// An extractor that wraps another one should forward the call. One that wraps two should
+    /// [join](Reads::and) their results. The default is [`Reads::nothing`].
     fn reads(&self) -> Reads {
         Reads::nothing()
     }
 
-    /// Tries `second` where a request does not have this key.
+    /// Uses the key of `second` if a request does not have this key.
     ///
-    /// An ambiguous key is rejected all the same: otherwise a client could choose how it is counted.
-    /// `second` is never tried after [`global`](super::global), which every request has, nor after
-    /// [`peer_ip`](super::peer_ip()) and [`client_ip`](super::client_ip()), which fail only on a server
-    /// that is not set up.
+    /// `second` is tried only after [`KeyErrorKind::Missing`]. A request whose key is ambiguous is still
+    /// rejected: otherwise a client could choose how it is counted. [`global`](super::global),
+    /// [`peer_ip`](super::peer_ip()) and [`client_ip`](super::client_ip()) never report a missing key, so
+    /// `second` has no effect after them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::key;
+    ///
+    /// let by_api_key_or_address = key::header("x-api-key").or(key::peer_ip());
+    /// ```
     #[must_use]
     fn or<Second: KeyExtractor>(self, second: Second) -> Or<Self, Second>
     where
@@ -64,7 +74,7 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
     }
 }
 
-/// Counts by the first key, or by the second where a request does not have the first; made by
+/// A key extractor that uses a second one if a request does not have the first key; created by
 /// [`KeyExtractor::or`].
 #[derive(Clone, Copy, Debug)]
 pub struct Or<A, B> {
@@ -99,11 +109,11 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 }
 
-/// Gives an extractor the trait's `or` as an inherent method, which needs no import of the trait.
+/// Adds the trait's `or` as an inherent method, so that callers need not import the trait.
 macro_rules! inherent_or {
     ($extractor:ident $(<$($parameter:ident),+>)?) => {
         impl$(<$($parameter),+>)? $extractor$(<$($parameter),+>)? {
-            /// Tries `second` where a request does not have this key; see
+            /// Uses the key of `second` if a request does not have this key; see
             /// [`KeyExtractor::or`](crate::KeyExtractor::or).
             #[must_use]
             pub fn or<Second: crate::key::KeyExtractor>(
@@ -127,7 +137,7 @@ mod tests {
     use crate::key::{global, header, peer_ip};
 
     #[test]
-    fn the_second_key_is_used_only_where_the_first_is_missing() {
+    fn the_second_key_is_used_only_if_the_first_is_missing() {
         let key = header("a").plain().or(header("b").plain()).or(global());
         let key_of = |headers: &[_]| {
             key.extract(&parts(headers))
@@ -153,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_first_key_is_never_taken_for_one_of_the_second() {
+    fn equal_values_of_the_two_extractors_have_different_keys() {
         let key = header("a").plain().or(header("b").plain());
         let first = key.extract(&parts(&[("a", "1")])).unwrap();
         let second = key.extract(&parts(&[("b", "1")])).unwrap();
@@ -161,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misconfigured_server_is_an_error_in_spite_of_a_second_key() {
+    fn a_second_key_does_not_hide_a_misconfiguration() {
         let error = peer_ip().or(global()).extract(&get()).unwrap_err();
         assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
     }

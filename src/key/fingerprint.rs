@@ -1,20 +1,50 @@
-//! A short hash of a text, for use as a key of tables in memory.
+//! A short hash of a text, used as the key of tables in memory.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::LazyLock;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// A 128-bit hash that identifies a text within this process.
 ///
-/// It is SipHash-1-3 under a key that each process draws at random. Its values are never shown, so an
-/// attacker cannot search for two texts with the same fingerprint. Among a million texts, the probability that
-/// any two collide is 2^-89.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// It is SipHash-1-3 under a random key of this process. The values never leave the process, so an attacker
+/// cannot search for a collision. Among a million texts, any two collide with a probability of 2^-89.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint([u64; 2]);
 
+impl Hash for Fingerprint {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [low, high] = self.0;
+        state.write_u64(low);
+        state.write_u64(high);
+    }
+}
+
+/// Takes a fingerprint as its own hash: it is as random as any hash of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FingerprintHasher(u64);
+
+/// Hashes the fingerprints of a table.
+pub(crate) type HashFingerprint = BuildHasherDefault<FingerprintHasher>;
+
+impl Hasher for FingerprintHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u64(&mut self, i: u64) {
+        self.0 = self.0.rotate_left(8) ^ i;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 static HASHER: LazyLock<SipHasher13> = LazyLock::new(|| {
-    // The standard library draws a key for each `RandomState`, so the hash of any value is random.
+    // Each `RandomState` has a random key, so the hash of a constant is a random number.
     let random = || RandomState::new().hash_one(0);
     SipHasher13::new_with_keys(random(), random())
 });
@@ -41,7 +71,7 @@ impl Fingerprint {
         Self([hash.h1, hash.h2])
     }
 
-    /// Returns the fingerprint of a pair: of a text, and of the scope in which it is meant.
+    /// Returns the fingerprint of a text within a scope, such as a key within a limiter.
     pub(crate) fn within(self, scope: Self) -> Self {
         let sum = scope
             .bits()
@@ -55,19 +85,19 @@ impl Fingerprint {
         Self(halves)
     }
 
-    /// Returns 64 bits for a hash table, which need not hash them again.
+    /// Returns 64 bits that a hash table can use without hashing them again.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
         let [hash, _] = self.0;
         hash
     }
 
-    /// Returns two numbers, each as random as the other.
+    /// Returns the two halves, each of which is a random number.
     pub(crate) fn halves(self) -> [u64; 2] {
         self.0
     }
 
-    /// Returns a number by which people can tell texts apart. It does not reveal the fingerprint.
+    /// Returns a number that stands for the text in output for people. It does not reveal the fingerprint.
     pub(crate) fn alias(self) -> u64 {
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         STATE.hash_one(self)
@@ -86,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_of_texts_differ_even_if_swapped_or_doubled() {
+    fn all_pairs_differ_including_swapped_and_equal_ones() {
         let texts = ["", "a", "b", "ab", "ba", "aa"].map(Fingerprint::of);
         let pairs = texts
             .iter()

@@ -8,7 +8,12 @@ use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
 use super::key::Key;
 
-/// Counts by the [`Key`] that a closure makes of the request; `None` is a request without a key.
+/// Returns an extractor that calls a closure for the [`Key`] of each request.
+///
+/// `None` means that the request has no key: it is rejected with 400 by default, or the next extractor of
+/// `.or(..)` is tried. The key is stored as readable text: for secrets, use
+/// [`header`](super::header()), [`cookie`](super::cookie()) or
+/// [`authorization`](super::authorization()), which store a hash.
 ///
 /// # Examples
 ///
@@ -25,7 +30,7 @@ where
     FromFn { f }
 }
 
-/// Counts by the key that a closure returns; made by [`from_fn`].
+/// A key extractor that calls a closure; created by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F> {
     f: F,
@@ -49,13 +54,13 @@ impl<F> fmt::Debug for FromFn<F> {
     }
 }
 
-/// Counts all requests together: for a limit that protects the service behind it from its total load.
+/// Returns an extractor that counts all requests together, to limit the total load of a service.
 #[must_use]
 pub fn global() -> Global {
     Global(())
 }
 
-/// Counts all requests together; made by [`global`].
+/// A key extractor that counts all requests together; created by [`global`].
 #[derive(Clone, Copy, Debug)]
 pub struct Global(());
 
@@ -73,7 +78,7 @@ mod tests {
     use crate::key::test_request::get;
 
     #[test]
-    fn a_closure_makes_the_key_or_none() {
+    fn the_closure_returns_the_key_or_none() {
         let key = from_fn(|parts| parts.uri.query().map(Key::from));
         assert_eq!(
             key.extract(&get()).unwrap_err().kind(),

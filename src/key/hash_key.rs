@@ -1,13 +1,12 @@
-//! The keyed hash of values that must not be readable where they are stored.
+//! The keyed hash of values that are stored as a hash.
 
 use std::fmt;
 
 use super::error::{KeyError, KeyErrorKind};
 
-/// The BLAKE3 contexts of one kind of value.
+/// The BLAKE3 key derivation contexts of one kind of value.
 ///
-/// They separate its hashes from all others that anyone makes with BLAKE3. So a value that occurs in two
-/// places cannot be recognized by its hash.
+/// Equal values of two kinds have different hashes, so a hash does not reveal that they are equal.
 #[derive(Clone, Copy)]
 pub(super) struct HashContext {
     plain: &'static str,
@@ -31,7 +30,7 @@ pub(super) const EXTENSION: HashContext = HashContext {
     secret: "tollgate 2026-11-21 value of an extension, by a secret",
 };
 
-/// The key of a hash: the same in all applications, or derived from a secret.
+/// The key of a keyed hash: a constant of this crate, or derived from a secret of the application.
 #[derive(Clone, Copy)]
 pub(super) struct HashKey {
     key: [u8; 32],
@@ -69,7 +68,7 @@ impl HashKey {
         blake3::keyed_hash(&self.key, value)
     }
 
-    /// Hashes a value that is not contiguous.
+    /// Returns a hasher, for a value in several parts.
     pub(super) fn hasher(&self) -> blake3::Hasher {
         blake3::Hasher::new_keyed(&self.key)
     }
@@ -77,7 +76,7 @@ impl HashKey {
 
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the key, which may be a secret.
+        // Omits the key, which may be derived from a secret.
         f.write_str("HashKey")
     }
 }
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_value_has_a_different_hash_in_every_context() {
+    fn a_value_has_a_different_hash_in_every_context_and_for_every_secret() {
         let contexts = [HEADER, COOKIE, AUTHORIZATION, EXTENSION];
         let keys = contexts.into_iter().flat_map(|context| {
             ["s", "t"]

@@ -12,19 +12,26 @@ use super::key::Key;
 use super::single_value::SingleValue;
 use super::tag::{NamedTag, Tag};
 
-/// Counts by the value of a header: an API key, a tenant.
+/// Returns an extractor that counts by the value of a header, such as an API key or a tenant's name.
 ///
-/// The value is hashed before it is stored (160 bits of BLAKE3), because most headers that identify a
-/// client also authenticate it; see [`plain`](Header::plain) and [`secret`](Header::secret). The value is
-/// used as it is sent: case and inner whitespace matter, and bytes that are not UTF-8 make a key too.
-/// Whitespace at its ends is not part of it (RFC 9110, section 5.5).
+/// **A client can send any header.** Each invented value gets a fresh quota until the value is validated.
+/// So add this limit inside the layer that validates it, or add another limit by
+/// [`peer_ip`](super::peer_ip()) outside.
 ///
-/// An empty header is missing. A header that is sent twice is rejected: otherwise the client could choose
-/// which value counts. A name that no header can have is answered 500, as a server that is not set up.
+/// # Which value counts
 ///
-/// **A client can send any header.** Until the value is validated, every invented one gets a fresh quota.
-/// Add this limit inside the layer that validates it, or add a limit by [`peer_ip`](super::peer_ip())
-/// outside.
+/// - The value is used as it is sent: case and inner whitespace matter, and it need not be UTF-8.
+///   Whitespace at both ends is removed (RFC 9110, section 5.5).
+/// - A request without the header, or with an empty one, has no key.
+/// - A request with several lines of the header is rejected with 400. Otherwise the client could choose
+///   which value counts.
+/// - If `name` is not a valid header name, all requests are answered 500, and one log line says so.
+///
+/// # How it is stored
+///
+/// The value is stored as a hash (160 bits of BLAKE3), because most headers that identify a client also
+/// authenticate it. [`plain`](Header::plain) stores it readable. [`secret`](Header::secret) protects a value
+/// that could be guessed.
 ///
 /// # Examples
 ///
@@ -51,7 +58,7 @@ pub fn header(name: impl AsRef<str>) -> Header {
     }
 }
 
-/// Counts by the value of a header; made by [`header`].
+/// A key extractor that counts by the value of a header; created by [`header`].
 #[derive(Clone)]
 pub struct Header {
     name: Result<HeaderName, KeyError>,
@@ -68,25 +75,27 @@ enum Storage {
 }
 
 impl Header {
-    /// Stores the value as it is, readable in Redis: for names that are not secret, like a tenant's.
+    /// Stores the value as readable text instead of a hash, for values that are not secret, such as a
+    /// tenant's name.
     #[must_use]
     pub fn plain(mut self) -> Self {
         self.storage = Storage::Plain;
         self
     }
 
-    /// Hashes the value under a secret of the application: for values that an attacker could guess and
-    /// then look up, like an e-mail address.
+    /// Hashes the value with a secret of your application, for values that can be guessed, such as e-mail
+    /// addresses.
     ///
-    /// All processes must use the same secret. Changing it starts new counts. An empty secret is answered
-    /// 500, as a server that is not set up.
+    /// Without a secret, anyone who can read the store can hash a guess and look for the result. All
+    /// processes must use the same secret. A new secret starts new counts. With an empty secret, all
+    /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.storage = Storage::Hashed(HashKey::from_secret(HEADER, secret.as_ref()));
         self
     }
 
-    /// Returns the key of a request with this value, to inspect or reset its counts without a request.
+    /// Returns the key of requests with this value, to inspect or reset its count.
     ///
     /// # Examples
     ///
@@ -130,7 +139,7 @@ impl KeyExtractor for Header {
 
 impl fmt::Debug for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the hash key, which may be a secret.
+        // Omits the hash key, which may be derived from a secret.
         f.debug_tuple("Header").field(&self.name).finish()
     }
 }
@@ -166,13 +175,13 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_same_in_every_process_and_version() {
-        // BLAKE3 keyed by its key derivation of the context, as another implementation computes it.
+        // Computed with another implementation of BLAKE3: its keyed hash, with a key derived from the context.
         let expected = "header:x-api-key=~648169584ac95f61920b47c2a9aeaeeb5889044e";
         assert_eq!(stored(&header("x-api-key"), "hunter2"), expected);
     }
 
     #[test]
-    fn the_key_of_a_value_is_that_of_a_request_with_it() {
+    fn of_returns_the_key_of_a_request_with_that_value() {
         let key = header("x-api-key");
         let found = key.extract(&parts(&[("x-api-key", "hunter2")])).unwrap();
         assert_eq!(found, key.of("hunter2"));
@@ -193,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_secret_is_a_fault_of_the_server() {
+    fn an_empty_secret_is_a_misconfiguration() {
         for parts in [get(), parts(&[("x-api-key", "a")])] {
             let error = header("x-api-key").secret("").extract(&parts).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
@@ -239,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_header_has_is_a_fault_of_the_server() {
+    fn an_invalid_header_name_is_a_misconfiguration() {
         for name in ["", "x api key", "x-é"] {
             let error = header(name).extract(&get()).unwrap_err();
             assert_eq!(error.kind(), KeyErrorKind::Misconfigured);

@@ -1,10 +1,8 @@
-//! Keys of IP addresses, in which a prefix of an IPv6 address counts as one client.
+//! Keys of IP addresses: all IPv6 addresses with the same prefix count as one client.
 
-use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 
-use arrayvec::ArrayString;
-
+use super::address_text::AddressText;
 use super::key::Key;
 use super::network::Network;
 use super::tag::Tag;
@@ -16,8 +14,8 @@ const TAG: Tag<'static> = Tag::Kind("ip=");
 pub(super) struct Ipv6Prefix(u8);
 
 impl Default for Ipv6Prefix {
-    /// Returns the longest prefix that providers give to one customer (RFC 6177). The customer has all the
-    /// addresses below it.
+    /// Returns 64 bits, the smallest network that providers give to a customer (RFC 6177). The customer can
+    /// use all addresses in it.
     fn default() -> Self {
         Self(64)
     }
@@ -31,23 +29,19 @@ impl Ipv6Prefix {
 
     /// Returns the key of a client at this address.
     ///
-    /// All bits of a NAT64 address (RFC 6052) count: each is one IPv4 client, and all of them share the
-    /// prefix.
+    /// A NAT64 address (RFC 6052) counts in full: each one stands for an IPv4 address, and all of them share
+    /// their prefix.
     pub(super) fn key_of(self, address: IpAddr) -> Key {
-        // Before the mask: otherwise all of IPv4 would be one client.
+        // Before the mask: otherwise all IPv4-mapped addresses would be one client.
         let address = address.to_canonical();
         let text = match address {
-            IpAddr::V4(address) => AddressText::from(format_args!("{address}")),
-            IpAddr::V6(address) if self.0 >= 128 || is_nat64(address) => {
-                AddressText::from(format_args!("{address}"))
+            IpAddr::V6(address) if self.0 < 128 && !is_nat64(address) => {
+                AddressText::of_network(mask(address, self.0), self.0)
             }
-            IpAddr::V6(address) => {
-                let masked = mask(address, self.0);
-                AddressText::from(format_args!("{masked}/{}", self.0))
-            }
+            address => AddressText::of(address),
         };
         let network = Network::of(unmap_nat64(address));
-        Key::tagged(TAG, text.0.as_bytes()).in_network(network)
+        Key::tagged(TAG, text.as_bytes()).in_network(network)
     }
 }
 
@@ -62,19 +56,7 @@ fn unmap_nat64(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The text of an address, on the stack.
-struct AddressText(ArrayString<64>);
-
-impl From<fmt::Arguments<'_>> for AddressText {
-    fn from(address: fmt::Arguments<'_>) -> Self {
-        let mut text = ArrayString::new();
-        // It fits: an IPv6 address with its prefix has at most 43 characters.
-        let _ = text.write_fmt(address);
-        Self(text)
-    }
-}
-
-/// Whether an address is in `64:ff9b::/96`: an IPv4 client, as hosts without IPv4 see it.
+/// Returns whether an address is in the NAT64 prefix `64:ff9b::/96` (RFC 6052).
 fn is_nat64(address: Ipv6Addr) -> bool {
     matches!(address.segments(), [0x64, 0xff9b, 0, 0, 0, 0, _, _])
 }

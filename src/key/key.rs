@@ -3,22 +3,28 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
 
 use super::fingerprint::Fingerprint;
 use super::network::Network;
 use super::stored_text::{StoredText, encode, hash_digits};
 use super::tag::Tag;
 
-/// Identifies who is counted: a client, a user, a tenant, a job.
+/// The key of a check: a client, a user, a tenant, a job, or anything else that has its own count.
 ///
-/// Any bytes make a key, and two different values never make the same key. A key holds the text under
-/// which it is stored: printable ASCII of at most 64 bytes. Everything but letters, digits and `-._:/@+`
-/// is percent-encoded. A longer text is replaced by its BLAKE3 hash, never cut. So a key can be logged, is
-/// safe inside a Redis hash tag, and does not allocate.
+/// Create one from text or bytes. In a layer, an [extractor](crate::key) takes the key from the request.
 ///
-/// The [extractors](crate::key) tag the values that they find (`ip=192.0.2.1`, `header:x-tenant-id=acme`),
-/// so a header cannot pass for an address. Their `of` makes the same key without a request, to inspect or
-/// reset its counts; [`and`](Self::and) does so for keys of several parts.
+/// # Stored text
+///
+/// A key is stored as printable ASCII text of at most 64 bytes. Letters, digits and `-._:/@+` stay as they
+/// are, and all other bytes are percent-encoded. A longer text is replaced by `#` and 160 bits of its
+/// BLAKE3 hash. So different values have different keys, barring a hash collision. The text is safe in
+/// logs and inside a Redis hash tag. Creating and cloning a key does not allocate.
+///
+/// Extractors put a tag before the value: `ip=192.0.2.1`, `header:x-tenant-id=acme`. So a header value
+/// never equals an address. To inspect or reset the count of a client, create its key with the method `of`
+/// of the extractor: `key::peer_ip().of(address)`. For a tuple of extractors, join the keys with
+/// [`and`](Self::and).
 ///
 /// # Examples
 ///
@@ -38,17 +44,17 @@ pub struct Key {
 }
 
 impl Key {
-    /// Makes a key of any bytes. Empty ones make a key like any other.
+    /// Creates a key from any bytes, which may be empty.
     #[must_use]
     pub fn new(value: impl AsRef<[u8]>) -> Self {
         Self::with_text(StoredText::new(|text| encode(value.as_ref(), text)))
     }
 
-    /// Returns the key that is stored as this text, for example one from a log, a page or a list of Redis
-    /// keys.
+    /// Parses the stored text of a key, as [`as_str`](Self::as_str) returns it.
     ///
-    /// It reads what [`as_str`](Self::as_str) returns. `None` means that no key is stored as this text;
-    /// [`new`](Self::new) makes a key of any text.
+    /// Use it for text from an admin page, from a log of your application, or from the name of a Redis key. It
+    /// returns `None` if no key is stored as this text. For any other text, use [`new`](Self::new), which
+    /// encodes it.
     ///
     /// # Examples
     ///
@@ -65,13 +71,15 @@ impl Key {
         StoredText::parse(text).map(Self::with_text)
     }
 
-    /// Returns the one key under which all requests are counted together.
+    /// Returns the global key `*`, which [`key::global`](crate::key::global) gives to all requests.
     #[must_use]
     pub fn global() -> Self {
-        Self::with_text(StoredText::new(|text| text.write_str("*")))
+        static GLOBAL: LazyLock<Key> =
+            LazyLock::new(|| Key::with_text(StoredText::new(|text| text.write_str("*"))));
+        GLOBAL.clone()
     }
 
-    /// Returns the text under which this key is stored.
+    /// Returns the text as which this key is stored: printable ASCII, at most 64 bytes.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.text.as_str()
@@ -87,12 +95,12 @@ impl Key {
         self.network.map(Network::fingerprint)
     }
 
-    /// Notes the network of this key's address.
+    /// Sets the network of this key's address.
     pub(super) fn in_network(self, network: Option<Network>) -> Self {
         Self { network, ..self }
     }
 
-    /// Makes the key of a value and of the place where it was found.
+    /// Creates the key of a value, with a tag that names the place where it was found.
     pub(super) fn tagged(tag: Tag<'_>, value: &[u8]) -> Self {
         Self::with_text(StoredText::new(|text| {
             tag.write_to(text)?;
@@ -100,7 +108,7 @@ impl Key {
         }))
     }
 
-    /// Makes the key of a value that must not be readable where it is stored.
+    /// Creates the key of a value that is stored as a hash.
     pub(super) fn hashed(tag: Tag<'_>, hash: &blake3::Hash) -> Self {
         let digits = hash_digits(hash);
         Self::with_text(StoredText::new(|text| {
@@ -110,7 +118,17 @@ impl Key {
         }))
     }
 
-    /// Makes the key of two parts: the key that a tuple of their extractors finds.
+    /// Joins two keys: the result is the key that a tuple of the two extractors returns.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, key};
+    ///
+    /// let tenant = key::header("x-tenant-id").plain().of("acme");
+    /// let key = tenant.and(&Key::from("reports"));
+    /// assert_eq!(key.as_str(), "header:x-tenant-id=acme,reports");
+    /// ```
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self::with_text(StoredText::new(|text| {
@@ -200,7 +218,7 @@ mod tests {
     use crate::key::tag::NamedTag;
 
     #[test]
-    fn a_text_of_64_bytes_is_stored_as_it_is_and_one_of_65_is_hashed() {
+    fn a_text_of_64_bytes_is_stored_unchanged_and_one_of_65_is_hashed() {
         assert_eq!(Key::from("x".repeat(64)).as_str(), "x".repeat(64));
         let hashed = Key::from("x".repeat(65));
         assert!(hashed.as_str().starts_with('#'));
@@ -240,7 +258,7 @@ mod tests {
         assert_ne!(secret, Key::tagged(Tag::Named(&tag), b"hunter2"));
     }
 
-    /// Values that a careless encoding would confuse.
+    /// Returns values that a careless encoding would confuse.
     fn value() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             prop::collection::vec(
@@ -280,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_text_makes_its_key_again_and_no_other_text_does() {
+    fn only_the_stored_text_of_a_key_can_be_parsed() {
         let hash = blake3::hash(b"secret");
         let long = Key::from("x".repeat(100));
         let keys = [
@@ -304,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_one_name_have_different_keys() {
+    fn equal_names_in_different_places_have_different_keys() {
         let header = NamedTag::header("ip");
         let cookie = NamedTag::cookie("ip");
         let tags = [

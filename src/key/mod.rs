@@ -1,42 +1,50 @@
-//! Rate limit keys, and the extractors that take them from requests.
+//! Key extractors: they decide who shares a count.
 //!
-//! | extractor | counts by | a request without it |
-//! |---|---|---|
-//! | [`peer_ip()`] | the address of the connection's other end; the default | is answered 500: the server is not set up |
-//! | [`client_ip()`](client_ip()) | the address of the client behind trusted proxies | is answered 500: the server is not set up |
-//! | [`header(name)`](header()) | the value of a header, hashed | has no key |
-//! | [`authorization()`](authorization()) | the credentials of the `Authorization` header, hashed | has no key |
-//! | [`cookie(name)`](cookie()) | the value of a cookie, hashed | has no key |
-//! | [`extension::<T>()`](extension()) | a value that an outer layer put into the request, like a user | has no key |
-//! | [`path()`] | the route that axum matched | has no key |
-//! | [`global()`] | nothing: all requests share one count | |
-//! | [`from_fn(f)`](from_fn()) | the key that a closure returns | has no key where it returns `None` |
-//! | `(a, b)` | several at once, up to four | has no key where one has none |
-//! | `a.or(b)` | `b` where there is no `a` | has no key where both have none |
-//!
-//! A request without a key is rejected with 400, unless the layer
-//! [exempts it](crate::RateLimitLayer::on_missing_key). So requests without a key never share one count by
-//! accident.
-//!
-//! # Examples
+//! A layer extracts one [`Key`] from each request, and counts the requests of each key separately. Set the
+//! extractor with [`RateLimitLayer::key`](crate::RateLimitLayer::key). The default is [`peer_ip()`].
 //!
 //! ```
 //! use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
 //!
 //! let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60));
 //!
-//! // By address.
-//! let by_client = layer.clone().key(key::peer_ip());
+//! // By client address, behind a load balancer in 10.0.0.0/8.
+//! let by_client = layer.clone().key(key::client_ip().behind(["10.0.0.0/8"]));
 //!
-//! // By API key, and by address where there is none. Add this layer inside the one that validates the
-//! // API key: otherwise every invented key gets a fresh quota.
+//! // By API key, or by address if a request has none. Add this layer inside the one that validates the
+//! // API key: otherwise each invented key gets a fresh quota.
 //! let by_api_key = layer.clone().key(key::header("x-api-key").or(key::peer_ip()));
 //!
 //! // By tenant and route.
 //! # #[cfg(feature = "axum-08")]
 //! let by_route = layer.key((key::header("x-tenant-id"), key::path()));
 //! ```
+//!
+//! # Extractors
+//!
+//! | extractor | requests share a count if they have the same | if it is missing |
+//! |---|---|---|
+//! | [`peer_ip()`] | address at the other end of the connection | 500: the server does not provide it |
+//! | [`client_ip()`](client_ip()) | client address, as reported by trusted proxies | 500: the server does not provide it |
+//! | [`header(name)`](header()) | value of a header, stored as a hash | no key |
+//! | [`authorization()`](authorization()) | credentials in the `Authorization` header, stored as a hash | no key |
+//! | [`cookie(name)`](cookie()) | value of a cookie, stored as a hash | no key |
+//! | [`extension::<T>()`](extension()) | request extension, such as the user that an outer layer inserted | no key |
+//! | [`path()`] | route that axum matched | no key |
+//! | [`global()`] | limiter: all requests share one count | |
+//! | [`from_fn(f)`](from_fn()) | key returned by a closure | no key, if the closure returns `None` |
+//! | `(a, b)` | keys of two, three or four extractors | no key, if one of them finds none |
+//! | `a.or(b)` | key of `a`, or of `b` if `a` finds none | no key, if both find none |
+//!
+//! # Requests without a key
+//!
+//! A request without a key is rejected with 400 by default, so requests without a key never share a count
+//! by accident. [`on_missing_key`](crate::RateLimitLayer::on_missing_key) exempts them instead.
+//!
+//! An ambiguous key, such as a header that is sent twice, is always rejected with 400. Otherwise a client
+//! could choose which value counts.
 
+mod address_text;
 mod authorization;
 #[cfg_attr(not(feature = "axum-08"), path = "without_axum_08.rs")]
 mod axum_08;
@@ -75,7 +83,7 @@ pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};
 pub use extension::{Extension, extension};
 pub use extractor::{KeyExtractor, Or};
-pub(crate) use fingerprint::Fingerprint;
+pub(crate) use fingerprint::{Fingerprint, HashFingerprint};
 pub use from_fn::{FromFn, Global, from_fn, global};
 pub use header::{Header, header};
 pub use key::Key;

@@ -1,4 +1,4 @@
-//! The network of an address, which is counted where addresses are too many.
+//! The network of an address, which is counted in place of the address when there are too many addresses.
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;
@@ -7,14 +7,13 @@ use super::fingerprint::Fingerprint;
 
 /// The first 24 bits of an IPv4 address, or the first 48 bits of an IPv6 address.
 ///
-/// Providers give no customer more than one such network by default, so a client that changes its address
-/// mostly stays in its network. [RFC 6177](https://www.rfc-editor.org/rfc/rfc6177) names a /48 for a
-/// site.
+/// Providers rarely give a customer more than this, so a client that changes its address mostly stays in
+/// its network. For IPv6, see [RFC 6177](https://www.rfc-editor.org/rfc/rfc6177).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Network(NonZeroU64);
 
 impl Network {
-    /// The version of the address, above the bits of the network.
+    /// The IP version, above the 48 bits of the network.
     const V4: u64 = 4 << 48;
     const V6: u64 = 6 << 48;
 

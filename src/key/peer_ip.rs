@@ -1,4 +1,4 @@
-//! Keys from the address of the connection's other end.
+//! Keys from the address at the other end of the connection.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,18 +11,17 @@ use super::ipv6_prefix::Ipv6Prefix;
 use super::key::Key;
 use super::reads::Reads;
 
-/// Counts by the address of the connection's other end; the default of a layer.
+/// Returns an extractor that counts by the IP address at the other end of the connection: the default of a
+/// layer.
 ///
-/// The server itself sees this address, so a client cannot make it up. Behind a proxy or a load balancer it
-/// is the proxy's, and all its clients share one count: use [`client_ip`](super::client_ip()) there.
-///
-/// An IPv4 address that is written as IPv6 (`::ffff:192.0.2.1`) is the IPv4 address. The first 64 bits of
-/// an IPv6 address count; see [`ipv6_prefix`](PeerIp::ipv6_prefix). All bits count if NAT64 made it of an
-/// IPv4 address.
+/// The server sees this address, so a client cannot invent it. Behind a proxy or a load balancer it is the
+/// address of the proxy, and all clients would share one count. Use [`client_ip`](super::client_ip())
+/// there.
 ///
 /// # Server setup
 ///
-/// axum knows the address only if it serves the router like this:
+/// With axum, serve the router with `into_make_service_with_connect_info`. Otherwise the address is missing:
+/// all requests are answered 500, and one log line says what to add.
 ///
 /// ```no_run
 /// # use std::net::SocketAddr;
@@ -32,10 +31,15 @@ use super::reads::Reads;
 /// # }
 /// ```
 ///
-/// Other servers insert a [`PeerAddr`] into the request's extensions, which takes precedence. Without
-/// either, requests are answered 500 and the log says what to add.
+/// With another server, insert a [`PeerAddr`] into the extensions of each request. It takes precedence over
+/// axum's `ConnectInfo`. In a test without a server, do the same, or add axum's `MockConnectInfo` as a
+/// layer.
 ///
-/// Tests without a server insert a [`PeerAddr`] too, or add axum's `MockConnectInfo` as a layer.
+/// # Which address counts
+///
+/// - An IPv4 address counts in full, also in its IPv6 form (`::ffff:192.0.2.1`).
+/// - The first 64 bits of an IPv6 address count; see [`ipv6_prefix`](PeerIp::ipv6_prefix).
+/// - A NAT64 address (`64:ff9b::/96`) counts in full, since it stands for one IPv4 address.
 #[must_use]
 pub fn peer_ip() -> PeerIp {
     PeerIp {
@@ -43,15 +47,29 @@ pub fn peer_ip() -> PeerIp {
     }
 }
 
-/// Counts by the address of the connection's other end; made by [`peer_ip`].
+/// A key extractor that counts by the address at the other end of the connection; created by [`peer_ip`].
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp {
     ipv6_prefix: Ipv6Prefix,
 }
 
-/// The peer's address for [`peer_ip`], in the extensions of a request: for servers other than axum's.
+/// The address at the other end of the connection, as a request extension, for servers other than axum's.
 ///
-/// It is trusted, so only the server may insert it.
+/// [`peer_ip`] and [`client_ip`](super::client_ip()) trust it. So only the server may insert it, with the
+/// address of the connection, never with one from a header.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use http::Request;
+/// use tollgate::key::{KeyExtractor, PeerAddr, peer_ip};
+///
+/// let peer = PeerAddr(SocketAddr::from(([192, 0, 2, 1], 5_000)));
+/// let (parts, ()) = Request::builder().extension(peer).body(())?.into_parts();
+/// assert_eq!(peer_ip().extract(&parts)?, peer_ip().of(peer.0.ip()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
@@ -60,19 +78,19 @@ pub struct PeerIp {
 pub struct PeerAddr(pub SocketAddr);
 
 impl PeerIp {
-    /// Counts IPv6 addresses that share their first `bits` together. The default is 64.
+    /// Sets the number of leading bits that identify a client by its IPv6 address, from 32 to 128. The
+    /// default is 64, the smallest network that providers give to a customer.
     ///
-    /// A provider may give a customer 56 or 48 bits, so that a customer has many prefixes of 64 bits. With
-    /// 128, each address is counted separately, and a client has billions of them. Values outside of 32 to
-    /// 128 are clamped. A NAT64 address (`64:ff9b::/96`) is always counted separately: it stands for one
-    /// IPv4 address.
+    /// With fewer bits, more clients share a count: a provider may give a customer a /56 or a /48, which
+    /// contains many /64 networks. With 128 bits, a client can use a new address, and so a new count, for
+    /// each request. Values out of range are clamped.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = Ipv6Prefix::clamped(bits);
         self
     }
 
-    /// Returns the key of a request from this address, to inspect or reset its counts without a request.
+    /// Returns the key of requests from this address, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> Key {
         self.ipv6_prefix.key_of(address)
@@ -91,7 +109,7 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// Returns the address of the connection's other end, if the server stored it in the extensions.
+/// Returns the peer's address, if the server inserted it into the extensions.
 pub(crate) fn peer_of(parts: &Parts) -> Option<IpAddr> {
     let peer = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
     let peer = peer.or_else(|| axum_08::connect_info(parts));
@@ -121,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_known_by_its_bits() {
+    fn equivalent_addresses_have_the_same_key() {
         for (address, key) in [
             ("192.0.2.1", "ip=192.0.2.1"),
             ("::ffff:192.0.2.1", "ip=192.0.2.1"),
@@ -129,7 +147,7 @@ mod tests {
             ("2001:db8:1:2:3:4:5:6", "ip=2001:db8:1:2::/64"),
             ("2001:DB8:1:2::", "ip=2001:db8:1:2::/64"),
             ("::1", "ip=::/64"),
-            // NAT64: each is one client of IPv4.
+            // NAT64: each address stands for an IPv4 address.
             ("64:ff9b::192.0.2.1", "ip=64:ff9b::c000:201"),
             ("64:ff9b::c000:202", "ip=64:ff9b::c000:202"),
             ("64:ff9b:0:0:0:1::", "ip=64:ff9b::/64"),
@@ -140,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_can_be_set_within_reason() {
+    fn the_prefix_can_be_set_from_32_to_128_bits() {
         let address = "2001:db8:1:2:3:4:5:6";
         for (bits, key) in [
             (48, "ip=2001:db8:1::/48"),
@@ -159,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_peer_is_a_fault_of_the_server_and_says_what_to_add() {
+    fn an_unknown_peer_is_a_misconfiguration_and_the_error_names_the_remedy() {
         let error = peer_ip().extract(&get()).unwrap_err();
         assert_eq!(error.kind(), KeyErrorKind::Misconfigured);
         let text = error.to_string();
@@ -171,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_stores_the_address_in_an_extension() {
+    fn the_address_is_read_from_the_extension_of_the_server() {
         let mut parts = get();
         parts
             .extensions
@@ -184,7 +202,7 @@ mod tests {
         fn two_addresses_share_a_key_if_and_only_if_they_share_the_prefix(
             a: u128, flip in 0_u32..128, bits in 32_u8..=128,
         ) {
-            // Not among the mapped addresses, which are IPv4.
+            // Sets a bit that excludes the IPv4-mapped addresses.
             let a = a | 1 << 127;
             let b = a ^ 1 << flip;
             let key = |bits_of: u128| peer_ip().ipv6_prefix(bits).of(Ipv6Addr::from(bits_of).into());

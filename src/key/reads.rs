@@ -1,16 +1,17 @@
-//! The parts of a request that a key is read from.
+//! The parts of a request that an extractor reads.
 
-/// The parts of a request that an extractor reads, of those that a layer looks at: see
-/// [`KeyExtractor::reads`](super::KeyExtractor::reads).
+/// The parts of a request that a [`KeyExtractor`](super::KeyExtractor) reads, so that a layer can detect a
+/// likely misconfiguration.
 ///
-/// A layer inspects its first 1 000 requests. It logs one warning, at the target
-/// `tollgate::diagnostics`, for what looks misconfigured:
+/// Return it from [`KeyExtractor::reads`](super::KeyExtractor::reads) if you implement an extractor. A
+/// layer inspects its first 1 000 requests and logs one warning per finding, with the target
+/// `tollgate::diagnostics`:
 ///
-/// | the extractor reads | the layer logs |
+/// | the extractor reads | the layer warns |
 /// |---|---|
-/// | [`nothing`](Self::nothing) of these | nothing about them |
-/// | [the peer's address](Self::peer_address) | that a proxy is in front, so that all its clients share one limit |
-/// | [the matched path](Self::matched_path) | that no request has one, because the layer stands outside of the router |
+/// | [the peer's address](Self::peer_address) | if a proxy seems to be in front, because then all its clients share one limit |
+/// | [the matched path](Self::matched_path) | if no request has one, because then the layer is outside of the router |
+/// | [neither](Self::nothing) | about neither |
 ///
 /// # Examples
 ///
@@ -38,7 +39,7 @@
 ///         })
 ///     }
 ///
-///     // The layer warns if a proxy is in front, whose network all clients would share.
+///     // Behind a proxy, all clients would share its network. The layer warns about that.
 ///     fn reads(&self) -> Reads {
 ///         Reads::peer_address()
 ///     }
@@ -55,16 +56,17 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// The address of the connection's other end, and no header.
+    /// Whether it reads the peer's address, and no forwarding header.
     pub(crate) peer: bool,
-    /// The route that a router matched.
+    /// Whether it reads the route that a router matched.
     pub(crate) path: bool,
-    /// The extractor has logged that it counts a proxy instead of the proxy's clients.
+    /// Whether it has already logged that it counts a proxy in place of the proxy's clients.
     pub(crate) warned: bool,
 }
 
 impl Reads {
-    /// Reads nothing that a layer looks at, such as a header or an extension. The default.
+    /// Reads neither the peer's address nor the matched path: the default. For extractors that read, for
+    /// example, a header or an extension.
     #[must_use]
     pub const fn nothing() -> Self {
         Self {
@@ -74,12 +76,11 @@ impl Reads {
         }
     }
 
-    /// Reads the address of the connection's other end, as [`peer_ip`](super::peer_ip()) does, and no
-    /// header with the address of a client.
+    /// Reads the peer's address, as [`peer_ip`](super::peer_ip()) does, and no forwarding header.
     ///
-    /// A layer logs if a proxy seems to be in front: if requests arrive from a private address with
-    /// `Forwarded`, `X-Forwarded-For` or `X-Real-IP`, or if one public peer sends many values of such a
-    /// header. It looks for the address where `peer_ip` finds it, for example in
+    /// The layer warns if a proxy seems to be in front: if a request arrives from a private address with
+    /// `Forwarded`, `X-Forwarded-For` or `X-Real-IP`, or if one public peer sends 10 different values of
+    /// such a header. It takes the peer's address from where `peer_ip` finds it, for example from
     /// [`PeerAddr`](super::PeerAddr).
     #[must_use]
     pub const fn peer_address() -> Self {
@@ -89,7 +90,7 @@ impl Reads {
         }
     }
 
-    /// Joins what two extractors read, for an extractor that asks both.
+    /// Joins the parts that two extractors read, for an extractor that wraps both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {

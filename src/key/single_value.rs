@@ -1,4 +1,4 @@
-//! A value that a request must have exactly once.
+//! Values that a request must have exactly once.
 
 use super::error::{KeyError, KeyErrorKind};
 
@@ -10,7 +10,7 @@ pub(super) struct SingleValue {
 }
 
 impl SingleValue {
-    /// Prepares the errors for a place like "the header `x-api-key`".
+    /// Prepares the errors for a place, such as "the header `x-api-key`".
     pub(super) fn new(place: &str) -> Self {
         let error = |kind, problem| KeyError::new(kind, format!("{place} {problem}"));
         Self {
@@ -19,7 +19,8 @@ impl SingleValue {
         }
     }
 
-    /// Returns the only value. A single empty value is missing; an empty one beside another is ambiguous.
+    /// Returns the only value. One empty value counts as missing. Two values are ambiguous, even if one is
+    /// empty.
     pub(super) fn require<'a>(
         &self,
         mut values: impl Iterator<Item = &'a [u8]>,

@@ -5,16 +5,16 @@ use std::fmt::{self, Write};
 use arrayvec::ArrayString;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
 
-/// The longest text, in bytes. A longer one is replaced by its hash.
+/// The maximum length in bytes. A longer text is replaced by its hash.
 const MAX_LENGTH: usize = 64;
 
-/// The hexadecimal digits that are stored of a hash: 160 bits.
+/// The number of hexadecimal digits that are stored of a hash: 160 bits.
 const HASH_DIGITS: usize = 40;
 
 /// The bytes that are percent-encoded: all but letters, digits and `-._:/@+`.
 ///
-/// So no value contains a delimiter: `=` between a tag and its value, `,` between parts, `~` before the
-/// hash of a secret, `#` before the hash of a long text, `*` for the global key.
+/// So no value contains a delimiter: `=` after a tag, `,` between joined keys, `~` before a hashed value,
+/// `#` before the hash of a long text, `*` for the global key.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -24,7 +24,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'@')
     .remove(b'+');
 
-/// Separates these hashes from all others that anyone makes with BLAKE3.
+/// The BLAKE3 key derivation context, so that other uses of BLAKE3 give other hashes.
 const LONG_TEXT_CONTEXT: &str = "tollgate 2026-11-21 text of a key longer than 64 bytes";
 
 /// The stored text of a key. A clone does not allocate.
@@ -34,7 +34,7 @@ pub(super) struct StoredText(ArrayString<MAX_LENGTH>);
 impl StoredText {
     /// Stores the text that `write` produces, or its hash if it is too long.
     ///
-    /// `write` encodes what it writes. It runs a second time for the hash.
+    /// `write` encodes the value. It runs again if the text has to be hashed.
     pub(super) fn new(write: impl Fn(&mut dyn Write) -> fmt::Result) -> Self {
         let mut text = ArrayString::new();
         // An error means that the text does not fit.
@@ -48,7 +48,7 @@ impl StoredText {
         Self(text)
     }
 
-    /// Accepts a text only if some key is stored under it.
+    /// Accepts a text only if a key can be stored as this text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if !is_stored_text(text) {
             return None;
@@ -102,7 +102,7 @@ fn is_stored_text(text: &str) -> bool {
     })
 }
 
-/// Whether a part is encoded as this file encodes it. Each value has exactly one encoding.
+/// Returns whether a part is encoded as this file encodes it. Each value has exactly one encoding.
 fn is_encoded(part: &str) -> bool {
     let mut pieces = part.split('%');
     let is_literal = |piece: &str| piece.bytes().all(is_literal);
@@ -113,7 +113,7 @@ fn is_encoded(part: &str) -> bool {
         })
 }
 
-/// Whether a byte is written as it is: an unencoded one, or a delimiter.
+/// Returns whether a byte may occur outside of an escape: it is never encoded, or it is a delimiter.
 fn is_literal(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._:/@+=~*".contains(&byte)
 }
@@ -122,7 +122,7 @@ fn is_hash_digit(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// Whether two digits encode a byte that has to be encoded.
+/// Returns whether two digits are the escape of a byte that has to be encoded.
 fn is_escape(digits: &str) -> bool {
     let is_upper = digits
         .bytes()

@@ -1,17 +1,18 @@
-//! Tags, which keep values from different places apart: `ip=`, `header:x-tenant-id=`.
+//! Tags before the value of a key: `ip=`, `header:x-tenant-id=`. They keep equal values from different
+//! places apart.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use super::stored_text::{encode, encoded};
 
-/// The place where a value was found. It stands before the value in the text of a key.
+/// The place where a value was found, written before the value in the stored text.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tag<'a> {
-    /// A place that a request has once, with its `=`: `ip=`, `path=`, `authorization=`.
+    /// A place that needs no name, including the `=`: `ip=`, `path=`, `authorization=`.
     Kind(&'static str),
     Named(&'a NamedTag),
-    /// The name of a type, or of a value of it.
+    /// The name of an extension: its type, or the name set by `named`.
     Extension(&'a str),
 }
 

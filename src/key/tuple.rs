@@ -1,4 +1,4 @@
-//! Keys of several parts: a tuple of extractors is an extractor.
+//! Tuples of two to four extractors, which are extractors of a joined key.
 
 use http::request::Parts;
 
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_up_to_four_are_joined() {
+    fn three_and_four_parts_are_joined() {
         let part = |value: &'static str| from_fn(move |_| Some(Key::from(value)));
         let parts = get();
         let key = (part("a"), part("b"), part("c"), part("d"))
@@ -61,13 +61,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tuple_has_a_second_key_too() {
+    fn or_applies_to_a_tuple() {
         let key = (header("a"), header("b")).or(global());
         assert_eq!(key.extract(&parts(&[("a", "1")])).unwrap(), Key::global());
     }
 
     #[test]
-    fn a_key_of_parts_is_that_of_its_parts_joined() {
+    fn the_key_of_a_tuple_is_the_join_of_its_keys() {
         let (a, b) = (header("a"), header("b"));
         let found = (a.clone(), b.clone()).extract(&parts(&[("a", "1"), ("b", "2")]));
         assert_eq!(found.unwrap(), a.of("1").and(&b.of("2")));

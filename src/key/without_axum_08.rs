@@ -1,4 +1,4 @@
-//! Stands in for `axum_08.rs` in builds without that feature, where no request carries axum's extensions.
+//! Replaces `axum_08.rs` in builds without the feature `axum-08`: no request has axum's extensions.
 
 use std::net::SocketAddr;
 

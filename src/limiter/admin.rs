@@ -1,4 +1,4 @@
-//! Operations on keys for operators, while the service runs.
+//! Operations for operators on the keys of a limiter.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,24 +11,14 @@ use crate::quota::Quotas;
 use crate::store::{Block, Credit};
 use crate::telemetry::RefusedKey;
 
-/// Inspects, resets, credits and blocks keys of a limiter.
+/// Operations for operators, while the service runs: inspect, reset, credit or block a key of a limiter.
 ///
-/// For support and for emergencies: find out why a client is refused, let it go on, or keep it out. Get
-/// one from [`RateLimiter::admin`], or for a layer from
-/// [`RateLimitLayer::limiter`](crate::RateLimitLayer::limiter).
+/// Use them for support and in emergencies: to find out why a client is refused, to let it continue, or to
+/// keep it out. Get an `Admin` from [`RateLimiter::admin`]. For a layer, call
+/// `layer.limiter().admin()`.
 ///
-/// On Redis, changes apply to all processes. A reset or a credit is seen at once in the process that made
-/// it, and within a second by a process that has just refused the key. A block is seen within a second by
-/// all processes that receive requests. An idle process learns of it with its first check. See the
-/// [guide](crate::guide::operations) for more.
-///
-/// These methods can lift any limit: put them behind a login, as the example `admin` does.
-///
-/// # Which key
-///
-/// Pass the key as the limiter counts it. The extractors in [`key`](mod@crate::key) make it:
-/// `key::peer_ip().of(address)` or `key::header("x-api-key").of("secret")`. A key from a log or a page
-/// is stored text: pass it as [`Key::from_stored`].
+/// These methods can lift any limit, so make them available only to authorized operators. The example
+/// `admin` is an admin page with a login. The [guide](crate::guide::operations) has more about operations.
 ///
 /// # Examples
 ///
@@ -58,6 +48,23 @@ use crate::telemetry::RefusedKey;
 /// # Ok::<(), tollgate::Error>(())
 /// # }).unwrap();
 /// ```
+///
+/// # Which key
+///
+/// Pass the key as the limiter counts it. Create it with the [extractor](mod@crate::key) of the layer:
+/// `key::peer_ip().of(address)` or `key::header("x-api-key").of("1f0c")`. To parse the stored text of a
+/// key, for example from an admin page, use [`Key::from_stored`].
+///
+/// # When other processes see a change
+///
+/// With [`RedisStore`](crate::RedisStore), changes apply to all processes:
+///
+/// - A **reset** or a **credit** applies at once. A process that has refused the key before may refuse it
+///   for up to one second more, because it [caches refusals](crate::RedisStore::refusal_cache). The process
+///   that made the change does not.
+/// - A **block** applies at once in the process that made it. The others fetch the list of blocked keys
+///   once per [second](crate::RedisStore::block_list_refresh) by default, while they receive requests. A
+///   process without requests fetches it with its next check, and that check does not wait for it.
 #[derive(Clone)]
 pub struct Admin {
     limiter: RateLimiter,
@@ -65,7 +72,7 @@ pub struct Admin {
 }
 
 impl RateLimiter {
-    /// Returns the operations for operators: inspect a key, reset it, credit it, block it.
+    /// Returns the operations for operators: inspect, reset, credit or block a key.
     #[must_use]
     pub fn admin(&self) -> Admin {
         Admin {
@@ -76,26 +83,41 @@ impl RateLimiter {
 }
 
 impl Admin {
-    /// Uses these quotas rather than the limiter's own: those of a
-    /// [tenant's plan](crate::RateLimitLayer::quotas_for), which the limiter does not know.
+    /// Sets the quotas of the keys. The default is those of the limiter.
+    ///
+    /// Set them for keys with a plan of [`quotas_for`](crate::RateLimitLayer::quotas_for), which the limiter
+    /// does not know.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// use tollgate::{MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60));
+    /// let gold = Quota::per_minute(600);
+    /// assert_eq!(limiter.admin().quotas(gold).peek("acme").await?.remaining(), 600);
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
     #[must_use]
     pub fn quotas(self, quotas: impl Into<Quotas>) -> Self {
         let quotas = quotas.into();
         Self { quotas, ..self }
     }
 
-    /// Returns the limiter of the keys.
+    /// Returns the limiter that the keys belong to.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }
 
-    /// Returns the status of a key without charging it: what each quota has used and left, when units
-    /// return, and whether the key is blocked.
+    /// Returns the units that a key has used and left, and whether it is blocked. Charges nothing.
     ///
     /// # Errors
     ///
-    /// When the store fails.
+    /// Returns an error if the list of blocked keys cannot be fetched. Also returns the error of the check if
+    /// the store fails, unless the [policy](RateLimiter::on_failure) of the limiter decides.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<KeyStatus, Error> {
         let Self { limiter, quotas } = self;
         let key = key.into();
@@ -108,35 +130,41 @@ impl Admin {
         })
     }
 
-    /// Forgets what is charged to a key: it has its whole quotas again.
+    /// Deletes the counts of a key, so that it has its whole quotas again. A block stays.
     ///
     /// # Errors
     ///
-    /// When the store fails, or cannot reset a key.
+    /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.limiter.reset_with(&self.quotas, &key.into()).await
     }
 
-    /// Credits units to a key: that many fewer count, whichever check charged them. A key never has more
-    /// than its limit left.
+    /// Gives units back to a key: that many used units no longer count, regardless of the checks that
+    /// charged them.
     ///
-    /// Each stored count is credited once. The units left in it leave when they would have left anyway.
-    /// The algorithm decides which units go:
+    /// A key never has more units left than its limit: a credit above the used units leaves the whole limit.
     ///
-    /// - In the logs and in [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) the oldest go first,
-    ///   which would have returned soonest. [`Gcra`](crate::Algorithm::Gcra) has one level, which falls.
-    /// - In [`SlidingCounter`](crate::Algorithm::SlidingCounter) those of the current window go first,
-    ///   then as few of the previous one as needed.
-    /// - A decision from before the credit can still refund what it holds, as far as that is there. In
-    ///   the logs and in `Gcra` that is what was not credited. The other algorithms do not tell units of
-    ///   one window or bucket apart, so a refund may take back units charged after the credit: the used
-    ///   units are those charged, less those refunded, less those credited.
+    /// The algorithm determines the units that no longer count. The other units return at the same time as
+    /// without the credit, except with `Gcra`, whose lower level drains sooner.
+    ///
+    /// - The logs and [`SlidingBuckets`](crate::Algorithm::SlidingBuckets): the oldest, which would have
+    ///   returned first.
+    /// - [`SlidingCounter`](crate::Algorithm::SlidingCounter): those of the current window, then as few as
+    ///   needed of the previous window.
+    /// - [`FixedWindow`](crate::Algorithm::FixedWindow) and [`Gcra`](crate::Algorithm::Gcra): these have a
+    ///   single count or level, which is lowered.
+    ///
+    /// A decision from before the credit can still be refunded. With the logs and `Gcra`, units that were
+    /// credited are not refunded again. The other algorithms do not distinguish the units of one window or
+    /// bucket. There, such a refund may give back units that were charged after the credit.
     ///
     /// # Errors
     ///
-    /// When the store fails, or cannot credit units. The units may have been credited if the reply was
-    /// lost. [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log, which
-    /// [`reset`](Self::reset) empties.
+    /// Returns an error if the store fails, or does not support credits. If the reply of Redis was lost, the
+    /// units may have been credited.
+    ///
+    /// The error is of kind [`CostTooLarge`](crate::ErrorKind::CostTooLarge) if `units` is above 100 000 and
+    /// a quota counts with a log. Use [`reset`](Self::reset) instead.
     pub async fn credit(&self, key: impl Into<Key>, units: u32) -> Result<(), Error> {
         let Self { limiter, quotas } = self;
         if quotas.is_empty() || units == 0 {
@@ -159,23 +187,24 @@ impl Admin {
         limiter.store.credit(Credit { subject, units }).await
     }
 
-    /// Blocks a key for a duration, regardless of what it has left: its checks are refused by
-    /// [`Source::Block`] and charged nowhere, and `Retry-After` says how long the
-    /// block lasts. A second block replaces the duration of the first.
+    /// Blocks a key for a duration: all its checks are refused, even if units are left.
     ///
-    /// A block does not depend on the quotas, and holds while the store fails. It has no effect on
-    /// requests that the limiter does not count: those that are [skipped](crate::RateLimitLayer::skip),
-    /// of tenants that are [exempt](crate::Plan::Exempt), and of limiters without any quota. Nor has it
-    /// any in a [dry run](crate::RateLimitLayer::dry_run).
+    /// A refused check has [`Source::Block`] and charges nothing. Its `retry_after` is the rest of the block.
+    /// Another block of the same key replaces the duration. A block continues while the store fails.
     ///
-    /// On Redis at most 10 000 keys are blocked at a time, of all limiters of one
-    /// [prefix](crate::RedisStore::prefix) together: the list is for people, who block whole networks
-    /// elsewhere.
+    /// A block has no effect on requests that the limiter does not count: those that are
+    /// [skipped](crate::RateLimitLayer::skip), those of [exempt](crate::Plan::Exempt) tenants, and those of a
+    /// limiter without quotas. It has no effect in a [dry run](crate::RateLimitLayer::dry_run) either.
+    ///
+    /// At most 10 000 keys can be blocked at a time, because each process fetches the whole list. On Redis,
+    /// this is the number for all limiters with the same [prefix](crate::RedisStore::prefix) together. To
+    /// block whole networks, use a firewall.
     ///
     /// # Errors
     ///
-    /// When the store fails, cannot block a key, or has no room. A store that did not answer in time may
-    /// have blocked the key, which other processes then see within a second.
+    /// Returns an error if the store fails, does not support blocks, or has no room for another one. If the
+    /// store did not reply in time, the key may be blocked; other processes then see the block within a
+    /// second.
     pub async fn block(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key = key.into();
         let block = Block {
@@ -186,20 +215,20 @@ impl Admin {
         self.limiter.store.block(block).await
     }
 
-    /// Unblocks a key.
+    /// Unblocks a key. Does nothing if the key is not blocked.
     ///
     /// # Errors
     ///
-    /// As [`block`](Self::block).
+    /// Returns an error if the store fails, or does not support blocks.
     pub async fn unblock(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.block(key, Duration::ZERO).await
     }
 
-    /// Returns the blocked keys, and for how long they stay blocked, longest first.
+    /// Returns the blocked keys of this limiter with the time until each is unblocked, the longest first.
     ///
     /// # Errors
     ///
-    /// When the store fails.
+    /// Returns an error if the store fails.
     pub async fn blocked(&self) -> Result<Vec<(Key, Duration)>, Error> {
         let RateLimiter {
             block_list, scope, ..
@@ -212,9 +241,10 @@ impl Admin {
         Ok(blocked)
     }
 
-    /// Returns at most `max` of the keys that this process has refused most often, the busiest first.
+    /// Returns the keys that this process has refused most often, the busiest first, and at most `max` of
+    /// them.
     ///
-    /// The list is empty unless the limiter [tracks](RateLimiter::track_refused) them.
+    /// The list is empty unless the limiter [tracks](RateLimiter::track_refused) refused keys.
     #[must_use]
     pub fn busiest_refused(&self, max: usize) -> Vec<RefusedKey> {
         self.limiter.telemetry.most_refused(max)
@@ -231,10 +261,10 @@ impl fmt::Debug for Admin {
     }
 }
 
-/// The status of a key: what its quotas have used and left, and whether it is blocked.
+/// The status of a key, as [`Admin::peek`] returns it: the units used and left, and whether it is blocked.
 ///
-/// The units are those of the quotas even if the key is blocked. With several quotas, the numbers are
-/// those of the reported one, as in a [`DecisionView`].
+/// A block does not change the numbers. With several quotas, the numbers are those of the reported quota:
+/// see [`DecisionView`].
 #[derive(Debug)]
 pub struct KeyStatus {
     decision: DecisionView,
@@ -242,7 +272,7 @@ pub struct KeyStatus {
 }
 
 impl KeyStatus {
-    /// Returns how long the key stays blocked; `None` if it is not.
+    /// Returns the time until the key is unblocked. `None` if it is not blocked.
     #[must_use]
     pub fn blocked_for(&self) -> Option<Duration> {
         self.blocked_for
@@ -266,15 +296,15 @@ impl KeyStatus {
         self.decision.remaining()
     }
 
-    /// Returns the time until the reported quota has more units left than now. Zero if nothing is
-    /// charged to it, or if its limit is 0.
+    /// Returns the time until the reported quota has more units left than now. Zero if no units are used, or
+    /// if the limit is 0.
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.decision.reset_after()
     }
 
-    /// Returns the source of the numbers: [`Source::Fallback`] while the store fails, if the limiter
-    /// falls back to memory.
+    /// Returns the source of the numbers. [`Source::Fallback`] means that the store failed, and that the
+    /// numbers are those of this process.
     #[must_use]
     pub fn source(&self) -> Source {
         self.decision.source()
@@ -286,7 +316,7 @@ impl KeyStatus {
         self.decision.quotas()
     }
 
-    /// Returns the decision on a check of cost 0, from which the numbers are.
+    /// Returns the decision that the numbers come from: that of a check of cost 0.
     #[must_use]
     pub fn view(&self) -> &DecisionView {
         &self.decision

@@ -1,4 +1,4 @@
-//! Checks: through the block list to the store, and from its answer to the decision.
+//! Checks: from the block list to the store, and from the answer of the store to the decision.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -14,49 +14,53 @@ use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 use crate::store::{Check, PendingAnswer, SendMark, StoreFuture, Subject};
 
-/// A check that was started.
+/// The state of a check after it was started.
 pub(crate) enum CheckProgress {
     Done(Result<Decision, Error>),
-    /// Waits for its store: see [`RateLimiter::poll_check`].
+    /// Waits for the store: call [`RateLimiter::poll_check`].
     Pending(PendingCheck),
 }
 
-/// A check that waits for its store.
+/// A check that waits for the store.
 pub(crate) struct PendingCheck {
     builder: DecisionBuilder,
     answer: PendingAnswer,
 }
 
-/// The longest wait before a refused check is repeated: other callers may refund units, and a failed
-/// store may have recovered.
+/// The maximum wait before a refused check is repeated. Meanwhile, other callers may refund units, or a failed
+/// store may recover.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 impl RateLimiter {
-    /// Charges one unit to `key`, if every quota has room for it.
+    /// Charges one unit to `key` if every quota has room for it.
     ///
     /// # Errors
     ///
-    /// As [`check_n`](Self::check_n).
+    /// Returns an error in the same cases as [`check_n`](Self::check_n).
     pub fn check(&self, key: impl Into<Key>) -> impl Future<Output = Result<Decision, Error>> {
         self.check_n(key, 1)
     }
 
-    /// Charges `cost` units to `key`, if every quota has room for all of them.
+    /// Charges `cost` units to `key` if every quota has room for all of them.
     ///
-    /// A cost of 0 charges nothing. If the future is dropped while a remote store is being asked, the
-    /// units may have been charged: they return when their window has passed.
+    /// Otherwise nothing is charged, and the decision is a refusal: it is not an error. A cost of 0 charges
+    /// nothing.
+    ///
+    /// If the future is dropped while it waits for Redis, the units may or may not have been charged. They
+    /// are available again after their window.
     ///
     /// # Errors
     ///
-    /// The store is not asked, and the error is
+    /// Returns an error
     ///
-    /// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if the cost is above a limit, so that
-    ///   waiting would never help;
-    /// - [`CostTooLarge`](crate::ErrorKind::CostTooLarge) above 100 000 units at once in a log.
-    ///
-    /// Otherwise it is the error of the store, unless [`on_failure`](Self::on_failure) set another policy.
+    /// - of kind [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if the cost is above the limit of
+    ///   a quota, so that no wait helps;
+    /// - of kind [`CostTooLarge`](crate::ErrorKind::CostTooLarge) if the cost is above 100 000 and a quota
+    ///   counts with a log ([`SlidingLog`](crate::Algorithm::SlidingLog), the default, or
+    ///   [`SortedSetLog`](crate::Algorithm::SortedSetLog));
+    /// - if the store fails, unless [`on_failure`](Self::on_failure) set a policy that decides.
     pub async fn check_n(&self, key: impl Into<Key>, cost: u32) -> Result<Decision, Error> {
-        // Not `complete`: a nested future would cost a check in memory 5 % more instructions.
+        // Not by `complete`: a nested future makes a check in memory take 5 % more instructions.
         let checked = match self.start_check_within_limits(key, cost) {
             CheckProgress::Done(checked) => checked,
             CheckProgress::Pending(mut check) => {
@@ -67,31 +71,36 @@ impl RateLimiter {
         checked
     }
 
-    /// Returns what `key` has used and left, and when it resets, without charging it.
+    /// Returns the units that `key` has used and left, without charging it.
     ///
-    /// It is a check of cost 0, so [`is_allowed`](Decision::is_allowed) says little, and
-    /// [`remaining`](Decision::remaining) says what would be admitted now.
-    /// [`Admin::peek`](crate::Admin::peek) also says whether the key is blocked.
+    /// [`remaining`](Decision::remaining) is the highest cost that would be admitted now. The decision is
+    /// that of a check of cost 0, so [`is_allowed`](Decision::is_allowed) does not tell whether a unit is
+    /// left. It ignores a block: [`Admin::peek`](crate::Admin::peek) also returns whether the key is blocked.
     ///
     /// # Errors
     ///
-    /// When the store fails.
+    /// Returns an error if the store fails, unless [`on_failure`](Self::on_failure) set a policy that
+    /// decides.
     pub async fn peek(&self, key: impl Into<Key>) -> Result<Decision, Error> {
         self.check_despite_block(&self.quotas, key, 0).await
     }
 
-    /// Charges `cost` units to `key` as soon as there is room, and waits for it.
+    /// Waits until every quota has room for `cost` units, then charges them to `key`.
     ///
-    /// For jobs that would rather be late than fail. The wait lasts as long as
-    /// [`retry_after`](Decision::retry_after), and longer if another caller was faster. The
-    /// check is repeated at least once a second, since units may be refunded.
+    /// Use it for jobs that may be late but should not fail. After a refusal, it waits for
+    /// [`retry_after`](Decision::retry_after), but at most one second, and checks again: units may have been
+    /// refunded meanwhile. Waiting calls form no queue, so another call may take the units first.
     ///
-    /// A wait that would end later than `max_wait` after the call does not start: the refusal is
-    /// returned at once, with the wait that it would have taken.
+    /// `max_wait` is counted from the call. If the next wait would end later, the refusal is returned at
+    /// once; its `retry_after` is the wait that is still needed. An error is returned at once, too.
     ///
     /// # Errors
     ///
-    /// As [`check_n`](Self::check_n).
+    /// Returns an error in the same cases as [`check_n`](Self::check_n).
+    ///
+    /// # Panics
+    ///
+    /// Panics if it has to wait outside of a tokio runtime, or in a runtime without timers.
     ///
     /// # Examples
     ///
@@ -133,8 +142,8 @@ impl RateLimiter {
 
     /// Starts a check against the limiter's own quotas.
     ///
-    /// Unlike [`check_n`](Self::check_n) it passes on a cost above a limit, which the store refuses for
-    /// good, with the current numbers.
+    /// Unlike [`check_n`](Self::check_n), it sends a cost above a limit to the store, so that the refusal has
+    /// the current numbers.
     #[inline]
     pub(crate) fn start_check(&self, key: impl Into<Key>, cost: u32) -> CheckProgress {
         self.start_check_with(&self.quotas, key, cost)
@@ -152,7 +161,7 @@ impl RateLimiter {
         self.start(quotas, key, cost, blocked_for)
     }
 
-    /// Starts a check, unless its cost is above a limit and so can never pass.
+    /// Starts a check, unless its cost is above a limit.
     #[inline]
     pub(super) fn start_check_within_limits(
         &self,
@@ -221,7 +230,7 @@ impl RateLimiter {
         }
     }
 
-    /// Polls a check that waits for its store. Do not poll it again once it is ready.
+    /// Polls a check that waits for the store. Must not be called again after it was ready.
     pub(crate) fn poll_check(
         &self,
         check: &mut PendingCheck,
@@ -253,7 +262,7 @@ impl RateLimiter {
         }
     }
 
-    /// Decides by the answer that was written to the builder.
+    /// Decides by the answer in the builder.
     #[inline]
     pub(super) fn conclude(&self, mut builder: DecisionBuilder) -> Result<Decision, Error> {
         if let Err(answers) = builder.decide() {
@@ -270,14 +279,14 @@ impl RateLimiter {
     }
 }
 
-/// Returns how long to wait before a check is repeated. `None` if it was admitted, or if the wait would
-/// not help within `time_left`.
+/// Returns the wait before a refused check is repeated. `None` if it was admitted, or if it needs a longer
+/// wait than `time_left`.
 pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Option<Duration> {
     let retry_after = decision.retry_after()?;
     (retry_after <= time_left).then_some(retry_after.min(MAX_BACKOFF))
 }
 
-/// Answers a check that the store cannot change: of no quota, or of a cost too large to charge at once.
+/// Answers a check that needs no store: one without quotas, or one with a cost that a log cannot charge.
 #[inline]
 fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Error>> {
     if quotas.is_empty() {
@@ -287,22 +296,23 @@ fn answer_without_store(quotas: &Quotas, cost: u32) -> Option<Result<Answer, Err
     if cost <= max_cost {
         return None;
     }
-    // The store refuses a cost above a limit for good. Splitting it would not help.
+    // A cost above a limit is refused by the store, without a wait. To split it would not help.
     if exceeded_limit(quotas, cost).is_some() {
         return None;
     }
     Some(Err(Error::cost_too_large(cost, max_cost)))
 }
 
-/// Returns the lowest limit if the cost exceeds it, so that no wait makes the cost fit.
+/// Returns the lowest limit if the cost exceeds it, so that no wait helps.
 #[inline]
 pub(super) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u32> {
     quotas.min_limit().filter(|limit| cost > *limit)
 }
 
-/// Refuses a check of a blocked key, regardless of what the key has used.
+/// Refuses a check of a blocked key.
 ///
-/// A cost above a limit has no wait: it does not pass after the block either.
+/// The wait is the rest of the block. A cost above a limit has no wait: it does not pass after the block
+/// either.
 #[cold]
 pub(super) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
     let wait = exceeded_limit(quotas, cost).is_none().then_some(left);
@@ -310,7 +320,7 @@ pub(super) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
     Answer::new(Source::Block, quotas.iter().map(refused))
 }
 
-/// The error of a store that did not answer each quota.
+/// Returns the error for a store whose answer has another number of quotas than the check.
 #[cold]
 pub(super) fn mismatch(answers: usize, quotas: usize) -> Error {
     Error::new(

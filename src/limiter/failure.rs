@@ -1,4 +1,4 @@
-//! Checks that the store did not decide: the failure policy, and the counts of this process.
+//! Checks while the store fails: the failure policy, and the counts of this process.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::quota::Quotas;
 use crate::store::Check;
 
 impl RateLimiter {
-    /// Decides a check whose quotas could not be looked up: by the block list, then by the failure
-    /// policy with the limiter's own quotas.
+    /// Decides a check after the lookup of its quotas failed: by the block list, then by the failure policy
+    /// with the limiter's own quotas.
     pub(crate) fn check_without_quotas(
         &self,
         key: Key,
@@ -31,7 +31,7 @@ impl RateLimiter {
         }
     }
 
-    /// Notes a successful lookup of quotas, which ends an outage in the log.
+    /// Records a successful lookup of quotas, which may end an outage in the log.
     pub(crate) fn quotas_found(&self) {
         if let Some(on_failure) = &self.on_failure {
             on_failure.lookup_outages.record_success(&self.name);
@@ -60,7 +60,7 @@ impl RateLimiter {
             FailureAction::Open => Some(admit_uncounted(quotas)),
             FailureAction::FallBack => self.fall_back(on_failure, quotas, &key, cost),
         };
-        // Without a fallback the limiter is closed.
+        // If it cannot fall back, the limiter is closed.
         let action = answered.as_ref().map_or(FailureAction::Closed, |_| action);
         on_failure
             .outages_of(&error)
@@ -76,8 +76,8 @@ impl RateLimiter {
         Ok(builder.finish())
     }
 
-    /// Decides by the counts of this process. Returns the quotas that applied and the answer, or `None`
-    /// if this process cannot tell.
+    /// Decides by the counts of this process. Returns the applied quotas and the answer, or `None` if this
+    /// process cannot decide.
     fn fall_back(
         &self,
         on_failure: &FailureHandler,
@@ -86,13 +86,14 @@ impl RateLimiter {
         cost: u32,
     ) -> Option<(Quotas, Answer)> {
         if self.store.is_in_process() {
-            // Such a store fails only when it is full. When the lookup of quotas failed, it still counts.
+            // Such a store fails only if it is full. If the lookup of quotas has failed, the store still works.
             let subject = self.subject(&quotas, key);
             let answer = self.store.check_unprotected(Check { subject, cost })?;
             return Some((quotas, answer));
         }
         let shares = on_failure.shares_of(&quotas, &self.quotas);
-        // Only the store may refuse a cost for good, and by the whole limits.
+        // A cost above its share, but within the limit, will pass again when the store recovers. A refusal
+        // without a wait would be wrong.
         if exceeded_limit(&shares, cost).is_some() && exceeded_limit(&quotas, cost).is_none() {
             return None;
         }
@@ -102,15 +103,14 @@ impl RateLimiter {
     }
 }
 
-/// Admits a check that nothing counts.
+/// Admits a check without counting it.
 fn admit_uncounted(quotas: Quotas) -> (Quotas, Answer) {
     let unused = QuotaAnswer::admitted(0, Duration::ZERO);
     let answer = Answer::new(Source::None, quotas.iter().map(|_| unused));
     (quotas, answer)
 }
 
-/// Returns whether the store failed to decide. The other errors reject a request that no store could
-/// decide.
+/// Returns whether an error means that the store failed. Otherwise no store could decide the check.
 fn is_store_failure(error: &Error) -> bool {
     !matches!(
         error.kind(),

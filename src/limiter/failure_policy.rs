@@ -1,4 +1,4 @@
-//! The policy of a limiter while its store fails.
+//! The policy that decides checks while the store fails.
 
 use std::num::NonZeroU32;
 
@@ -6,22 +6,25 @@ use crate::error::{Error, ErrorKind};
 use crate::quota::{Quota, Quotas};
 use crate::telemetry::OutageLog;
 
-/// The decision of a limiter while its store does not decide: because it is down, too slow or full, or
-/// answers an error.
+/// The policy that decides checks while the store fails: while Redis is unreachable, too slow or full, or
+/// replies with an error.
 ///
-/// Each handle of a limiter has its own policy: cheap calls may go on while expensive ones wait, on one
-/// count. Layers [fall back](Self::fall_back) by default. A [`RateLimiter`](crate::RateLimiter) without a
-/// policy returns the [`Error`], and its caller decides.
+/// Set it with [`RateLimitLayer::on_failure`](crate::RateLimitLayer::on_failure) or
+/// [`RateLimiter::on_failure`](crate::RateLimiter::on_failure):
 ///
 /// | policy | result of a check | [`source`](crate::DecisionView::source) | over HTTP |
 /// |---|---|---|---|
-/// | `fall_back()` | decided by the counts of this process | `Fallback` | as usual |
-/// | `open()` | admitted, not counted | `None` | goes on, without headers |
-/// | `closed()` | the error | | 503, `Retry-After: 1` |
+/// | [`fall_back()`](Self::fall_back): the default of layers | decided by counts in the memory of this process | `Fallback` | the usual responses |
+/// | [`open()`](Self::open) | admitted, not counted | `None` | calls the service, adds no headers |
+/// | [`closed()`](Self::closed) | the [`Error`] | | 503 with `Retry-After: 1` |
+/// | no policy: the default of limiters | the [`Error`] | | |
 ///
-/// A layer applies the policy as well if the quotas of a key
-/// [cannot be found](crate::RateLimitLayer::quotas_for), then with its own quotas. A log line says when a
-/// policy begins and when it ends, once for each handle.
+/// A layer also applies its policy if [`quotas_for`](crate::RateLimitLayer::quotas_for) returns an error, then
+/// with the quotas of the layer. A key that an operator has [blocked](crate::Admin::block) stays blocked
+/// under each policy.
+///
+/// A policy belongs to one layer or limiter, not to the counts: two layers can share one limit and have
+/// different policies. One log line says when a policy starts to apply, and one when it ends.
 ///
 /// # Examples
 ///
@@ -36,7 +39,7 @@ use crate::telemetry::OutageLog;
 /// let reads = RateLimitLayer::new(store.clone(), Quota::per_minute(600))
 ///     .on_failure(FailurePolicy::fall_back().share(replicas));
 ///
-/// // One count: while nothing counts, creating reports fails and listing them does not.
+/// // Two layers share one limit. During an outage, reports can be listed but not created.
 /// let reports = RateLimiter::new(store, Quota::per_hour(100)).name("reports");
 /// let create = RateLimitLayer::from(reports.clone()).on_failure(FailurePolicy::closed());
 /// let list = RateLimitLayer::from(reports).on_failure(FailurePolicy::open());
@@ -57,29 +60,35 @@ pub(super) enum FailureAction {
 }
 
 impl FailurePolicy {
-    /// Applies the same quotas to counts in the memory of this process, for a bounded number of keys.
+    /// Applies the same quotas to counts in the memory of this process.
     ///
-    /// These counts know neither those of the store nor those of other processes. Until the store has
-    /// recovered, each process admits a key at most its quotas once more, or less with
-    /// [`share`](Self::share). Units of one outage still count in the next as long as their window lasts,
-    /// so a flapping store gives nothing away. Limiters of one store and name share these counts as they
-    /// share those of the store.
+    /// These counts start empty, and each process has its own. So during an outage, n processes together
+    /// admit up to n times the quotas of a key, in addition to what the store has admitted before. Use
+    /// [`share`](Self::share) to lower this. Limiters with the same store and name share these counts.
     ///
-    /// A check that this process cannot count is answered as [`closed`](Self::closed) does: because no
-    /// more keys fit, or because the cost is above the share of a limit.
+    /// The counts outlive an outage: units of one outage still count in the next one until their window has
+    /// passed. So a store that fails again and again does not admit more.
+    ///
+    /// The number of keys is bounded, for Redis by
+    /// [`fallback_keys`](crate::store::CircuitBreaker::fallback_keys), which is 100 000 by default. A check
+    /// of a key that no longer fits is decided as by [`closed`](Self::closed). So is a check whose cost is
+    /// above the share of a limit, but not above the limit.
     #[must_use]
     pub const fn fall_back() -> Self {
         Self::new(FailureAction::FallBack)
     }
 
-    /// Admits everything without counting: for limits that protect less than an outage would cost.
+    /// Admits all checks without counting them.
+    ///
+    /// Choose it if a rejected request costs more than one above the limit.
     #[must_use]
     pub const fn open() -> Self {
         Self::new(FailureAction::Open)
     }
 
-    /// Admits nothing: over HTTP 503 with `Retry-After: 1`, else the [`Error`]. For limits whose breach
-    /// costs more than an outage.
+    /// Admits no check: a layer answers 503 with `Retry-After: 1`, and a limiter returns the [`Error`].
+    ///
+    /// Choose it if a request above the limit costs more than a rejected one, as for a login.
     #[must_use]
     pub const fn closed() -> Self {
         Self::new(FailureAction::Closed)
@@ -90,10 +99,11 @@ impl FailurePolicy {
         Self { action, share }
     }
 
-    /// Falls back to 1/n of each limit, for a service of n replicas: together they admit about what one
-    /// store would.
+    /// Divides each limit by the number of replicas when it [falls back](Self::fall_back), so that all
+    /// replicas together admit about the whole limit.
     ///
-    /// A share is rounded down, but at least one unit. It has no effect on the other policies.
+    /// The result is rounded down, but is at least one unit. The default is 1: each replica applies the
+    /// whole limit. The other policies ignore the number.
     #[must_use]
     pub const fn share(mut self, replicas: NonZeroU32) -> Self {
         self.share = replicas;
@@ -110,7 +120,7 @@ impl FailurePolicy {
 }
 
 impl FailureAction {
-    /// The start of the log line.
+    /// Returns the consequence of a failure, for the log line.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::FallBack => "checks are counted in this process alone",
@@ -120,11 +130,11 @@ impl FailureAction {
     }
 }
 
-/// The failure policy of one handle, with its quotas to fall back on and its log.
+/// The failure policy of one limiter, with the quotas of its fallback and its log.
 #[derive(Debug)]
 pub(super) struct FailureHandler {
     pub(super) policy: FailurePolicy,
-    /// This process's shares of the limiter's own quotas.
+    /// The limiter's own quotas, divided by the number of replicas.
     shares: Quotas,
     pub(super) store_outages: OutageLog,
     pub(super) lookup_outages: OutageLog,
@@ -140,7 +150,8 @@ impl FailureHandler {
         }
     }
 
-    /// Returns this process's shares of these quotas. `own` are those of the limiter.
+    /// Returns these quotas, divided by the number of replicas. `own` are the quotas of the limiter, for
+    /// which the result is already known.
     pub(super) fn shares_of(&self, quotas: &Quotas, own: &Quotas) -> Quotas {
         if quotas == own {
             self.shares.clone()
@@ -149,7 +160,7 @@ impl FailureHandler {
         }
     }
 
-    /// Returns the log for an error.
+    /// Returns the log that records this error.
     pub(super) fn outages_of(&self, error: &Error) -> &OutageLog {
         if error.kind() == ErrorKind::QuotasUnknown {
             &self.lookup_outages

@@ -12,23 +12,21 @@ use crate::quota::{Quota, Quotas};
 use crate::store::{BlockList, ProtectedStore, Reset, Store, Subject};
 use crate::telemetry::Telemetry;
 
-/// Limits how often something is done, by key.
+/// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
 ///
-/// This is the core of the crate, without HTTP: for jobs, for the quota of an upstream API, for
-/// anything that costs units. [`RateLimitLayer`](crate::RateLimitLayer) puts it in front of a service,
-/// and [`RateLimitLayer::from`](crate::RateLimitLayer) lets a layer and a job share one limiter.
+/// Use it for jobs, for calls of an upstream API, or for anything else that costs units. For a service of
+/// HTTP requests, use [`RateLimitLayer`](crate::RateLimitLayer). To let a layer and a job share counts,
+/// create the layer from a limiter: `RateLimitLayer::from(limiter)`.
 ///
-/// Cloning is cheap; clones are the same limiter.
+/// Each check has a [`Key`] and a cost in units. If every quota has room for the cost, the check is admitted
+/// and charged to all quotas. Otherwise it is refused and charged to none. The store decides in one atomic
+/// step. A refused check writes nothing, so it never extends the wait.
 ///
-/// # All or nothing
-///
-/// A check with a cost is admitted if every quota admits it, and then charged to all of them. Otherwise
-/// it is charged to none. The store decides in one atomic step. A refused check costs nothing, writes
-/// nothing and extends nothing.
+/// Limiters with the same store, name and key share their counts. Clones are cheap.
 ///
 /// # Examples
 ///
-/// An upstream API that grants 9 500 units a day, where a search costs 100:
+/// An upstream API grants 9 500 units a day, and a search costs 100 units:
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -40,7 +38,7 @@ use crate::telemetry::Telemetry;
 /// if decision.is_allowed() {
 ///     println!("searching, {} units are left", decision.remaining());
 /// } else {
-///     println!("again in {:?}", decision.retry_after());
+///     println!("retry in {:?}", decision.retry_after());
 /// }
 /// # assert_eq!(decision.remaining(), 9_400);
 /// # Ok::<(), tollgate::Error>(())
@@ -52,16 +50,16 @@ pub struct RateLimiter {
     pub(super) block_list: BlockList,
     pub(super) quotas: Quotas,
     pub(crate) name: Arc<str>,
-    /// The name in its stored form.
+    /// The stored form of the name.
     pub(super) scope: Key,
-    /// The name and the store, as decisions have them.
+    /// The name and the store, as decisions contain them.
     pub(super) id: LimiterId,
-    /// Without a handler, the caller gets the error.
+    /// `None` if the caller gets the error.
     pub(super) on_failure: Option<Arc<FailureHandler>>,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
-/// The name of a limiter by default.
+/// The default name of a limiter.
 const DEFAULT_NAME: &str = "default";
 
 impl RateLimiter {
@@ -88,10 +86,10 @@ impl RateLimiter {
         }
     }
 
-    /// Names the limiter. Any text is a name.
+    /// Sets the name of the limiter, which is a part of each stored key. The default is `default`.
     ///
-    /// The name is part of the stored key: limiters of one name, store and key share their counts, and
-    /// those of different names do not.
+    /// Limiters with the same store and name share their counts. Give each separate limit its own name.
+    /// Any text is a name.
     #[must_use]
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
@@ -104,37 +102,39 @@ impl RateLimiter {
         self
     }
 
-    /// Tracks this many of the keys that are refused most, for
-    /// [`Admin::busiest_refused`](crate::Admin::busiest_refused). The default is none.
+    /// Tracks the keys that this process refuses most often, for
+    /// [`Admin::busiest_refused`](crate::Admin::busiest_refused). By default, none are tracked.
     ///
-    /// With 100 you find any key that makes up a hundredth of all refusals. Each takes about 150 bytes. A
-    /// refusal takes a lock and on average a few steps, however many keys are refused; one refusal may
-    /// look at all places twice.
+    /// `keys` is the number of tracked keys. With 100, any key with more than 1/100 of all refusals is
+    /// found. Each tracked key takes about 150 bytes. Each refusal takes a lock for a few steps on average,
+    /// and at worst for two scans of the tracked keys.
+    ///
+    /// Call it before you clone the limiter: earlier clones do not share the list.
     #[must_use]
     pub fn track_refused(mut self, keys: NonZeroUsize) -> Self {
         self.telemetry = Arc::new(Telemetry::new(&self.name, Some(keys)));
         self
     }
 
-    /// Sets what this handle answers while the store fails. The default is the error.
+    /// Sets how this limiter decides while the store fails. By default, checks return the error.
     ///
-    /// Other clones keep their policy, and all of them still count together.
+    /// Earlier clones keep their own policy. All clones still share their counts.
     #[must_use]
     pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
         self.on_failure = Some(Arc::new(FailureHandler::new(policy, &self.quotas)));
         self
     }
 
-    /// Forgets what is charged to `key` under this limiter's quotas.
+    /// Deletes the counts of `key` for the quotas of this limiter, so that it has its whole quotas again.
     ///
     /// # Errors
     ///
-    /// When the store fails, or cannot reset a key.
+    /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.reset_with(&self.quotas, &key.into()).await
     }
 
-    /// Forgets what is charged to a key under these quotas.
+    /// Deletes the counts of a key for these quotas.
     pub(super) async fn reset_with(&self, quotas: &Quotas, key: &Key) -> Result<(), Error> {
         if quotas.is_empty() {
             return Ok(());
@@ -153,7 +153,8 @@ impl RateLimiter {
         self.on_failure.is_some()
     }
 
-    /// Returns these quotas as a list: a clone of the limiter's own if they are the same.
+    /// Converts quotas to a list. If they equal the limiter's own, returns a clone of that list, which is
+    /// cheaper.
     pub(super) fn intern_quotas(&self, quotas: &[Quota]) -> Quotas {
         if self.quotas.equals(quotas) {
             self.quotas.clone()

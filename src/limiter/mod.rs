@@ -1,6 +1,6 @@
-//! The limiter without HTTP: a name, a store and quotas.
+//! The limiter: a name, a store and quotas.
 //!
-//! This room knows `store` and what is below it, and nothing of HTTP.
+//! This module uses `store` and the modules below it. It does not know HTTP.
 
 mod admin;
 mod check;

@@ -1,4 +1,4 @@
-//! Refunds, and settlements once the actual cost is known.
+//! Refunds, and settlements after the actual cost is known.
 
 use std::time::Duration;
 
@@ -7,22 +7,25 @@ use crate::decision::{ChargedKey, Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 use crate::store::Refund;
 
-/// How often a settlement may find that other callers took the room, until it gives up.
+/// The number of attempts in which other callers took the room first, after which a settlement gives up.
 const MAX_LOST_RACES: u32 = 8;
 
 impl RateLimiter {
-    /// Takes back up to `units` of those that a decision of this limiter charged.
+    /// Refunds up to `units` of the units that a decision of this limiter charged.
     ///
-    /// For work that cost less than was reserved, or failed. A refund takes back units that this decision
-    /// charged and still holds: never more, never twice, and never units of another decision. Units that
-    /// have left their window, or whose count was reset since, are available already and are not taken
-    /// back. The same holds for units of [`Gcra`](crate::Algorithm::Gcra) that have drained.
+    /// Use it if work failed, or cost less than you reserved. The decision [holds](Decision::held) the units
+    /// that it charged, and a refund takes units from it. So no unit is refunded twice, and none of another
+    /// decision. Units that are available again are not refunded: because their window has passed, because
+    /// the key was reset, or because they have drained from [`Gcra`](crate::Algorithm::Gcra).
     ///
     /// # Errors
     ///
-    /// When a limiter of another name made the decision. Whether it was made at the same store is not
-    /// verified. When the store fails, or cannot refund units: they may have been taken back, so the
-    /// decision does not hold them any more.
+    /// Returns an error
+    ///
+    /// - if a limiter of another name made the decision: nothing is refunded. Whether the decision was made
+    ///   with the same store is not verified;
+    /// - if the store fails, or does not support refunds. The units may or may not have been refunded. The
+    ///   decision no longer holds them, so they are not refunded again.
     ///
     /// # Examples
     ///
@@ -44,7 +47,7 @@ impl RateLimiter {
         if self.charged_key(decision.view())?.is_none() {
             return Ok(());
         }
-        // Before the request is sent: the store may refund them and the reply be lost.
+        // Before the request is sent: the store may refund the units and its reply may be lost.
         let units = decision.take(units);
         self.give_back(decision.view(), units, decision.held())
             .await
@@ -69,20 +72,25 @@ impl RateLimiter {
         self.store.refund(refund).await
     }
 
-    /// Adjusts the charge of a decision to the actual cost: refunds the excess, or charges the rest.
+    /// Adjusts the charge of a decision to the actual cost: refunds unused units, or charges the missing
+    /// ones.
     ///
-    /// For work whose cost is known at its end: the tokens of a language model, the bytes of a response.
-    /// Units beyond the reservation are charged now, as far as there is room: a count never exceeds its
-    /// limit. They are not charged while the store fails, nor once the longest window has passed since
-    /// the reservation, by the times of the store. A decision that charged nothing stays as it is, one of
-    /// cost 0 too.
+    /// Use it if the cost is known only at the end of the work, such as the tokens of a language model or
+    /// the bytes of a response. It consumes the decision, so that nothing is settled twice. If a decision
+    /// is dropped without a settlement, its charge stays.
     ///
-    /// It takes the decision, so nothing is settled twice. A decision that is dropped instead leaves its
-    /// charge as it is.
+    /// Missing units are charged now, but only as many as the quotas have room for: a count never exceeds
+    /// its limit. They are not charged
+    ///
+    /// - if the decision charged nothing: it was refused, its cost was 0, or no store counted it;
+    /// - if the decision was made by the [fallback](crate::FailurePolicy::fall_back);
+    /// - if the longest window has passed since the decision, by the clock of the store;
+    /// - if other callers take the room first in eight attempts.
     ///
     /// # Errors
     ///
-    /// As [`refund`](Self::refund), or when the store fails.
+    /// Returns an error in the same cases as [`refund`](Self::refund), and if the store fails while missing
+    /// units are charged.
     ///
     /// # Examples
     ///
@@ -111,14 +119,14 @@ impl RateLimiter {
         }
     }
 
-    /// Charges more units to the key of a decision, as far as there is room. When another caller takes
-    /// the room first, the next attempt asks for half as much.
+    /// Charges as many of `more` units to the key of a decision as the quotas have room for. If another
+    /// caller takes the room first, the next attempt charges half as many.
     async fn charge_more(&self, decision: &DecisionView, more: u32) -> Result<(), Error> {
         let Some(ChargedKey { key, .. }) = self.charged_key(decision)? else {
             return Ok(());
         };
         let quotas = self.intern_quotas(decision.quota_list());
-        // The fallback has no share in the reservation.
+        // Without a fallback: the reservation was not charged there.
         let without_policy = Self {
             on_failure: None,
             ..self.clone()
@@ -149,11 +157,11 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Returns where a decision was charged.
+    /// Returns the key that a decision charged.
     ///
     /// # Errors
     ///
-    /// When a limiter of another name made the decision.
+    /// Returns an error if a limiter of another name made the decision.
     fn charged_key(&self, decision: &DecisionView) -> Result<Option<ChargedKey>, Error> {
         match decision.charged_key() {
             Some(charged) if charged.limiter.name != self.scope.fingerprint() => Err(Error::new(
@@ -168,7 +176,8 @@ impl RateLimiter {
     }
 }
 
-/// Returns whether an earlier charge still counts: by the same clock, within the longest window.
+/// Returns whether an earlier charge still counts: it has the same clock, and the longest window has not
+/// passed.
 fn still_counts(charged: &DecisionView, current: &DecisionView) -> bool {
     let elapsed = current
         .answer()

@@ -1,6 +1,6 @@
 //! axum 0.8: `Reservation` as an extractor.
 //!
-//! No other file of this room names axum, so that the next major version gets a file beside this one.
+//! This is the only file in this directory that names axum. The next major version of axum gets its own file.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,8 @@ const MISSING: (StatusCode, &str) = (
     "no reservation: the rate limit of this route does not reserve\n",
 );
 
-/// Answers 500 where no layer [reserves](crate::RateLimitLayer::reserve).
+/// Extracts the reservation of the innermost layer that [reserves](crate::RateLimitLayer::reserve). Without
+/// such a layer, the request is answered 500.
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 impl<S: Sync> FromRequestParts<S> for Reservation {
     type Rejection = (StatusCode, &'static str);
@@ -26,7 +27,7 @@ impl<S: Sync> FromRequestParts<S> for Reservation {
     }
 }
 
-/// Extracts `None` where no layer [reserves](crate::RateLimitLayer::reserve).
+/// Extracts `None` if no layer [reserves](crate::RateLimitLayer::reserve).
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 impl<S: Sync> OptionalFromRequestParts<S> for Reservation {
     type Rejection = Infallible;

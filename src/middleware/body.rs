@@ -1,4 +1,4 @@
-//! The response body: the inner service's, or the text of a rejection.
+//! The response body: that of the inner service, or that of a rejection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +8,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The response body of [`RateLimit`](crate::RateLimit): that of the inner service, or the short text
-    /// of a rejection.
+    /// The response body of [`RateLimit`](crate::RateLimit): the body `B` of the inner service, or that of a
+    /// rejection.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -22,7 +22,7 @@ pin_project! {
     #[derive(Debug)]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        // `None` once it is read, or if it is empty.
+        // `None` if it is empty or was already read.
         Rejection { text: Option<Bytes> },
     }
 }
@@ -41,7 +41,8 @@ impl<B> ResponseBody<B> {
     }
 }
 
-/// Creates an empty body, for outer layers that answer requests themselves, such as CORS and timeouts.
+/// Creates the default body of the inner service, mostly an empty one. Outer layers that answer requests
+/// themselves need it, such as `CorsLayer` and `TimeoutLayer` of tower-http.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::inner(B::default())

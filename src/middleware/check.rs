@@ -1,4 +1,4 @@
-//! The check of a request, from its head to its [`Outcome`].
+//! The check of a request: from its head to its [`Outcome`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,15 +22,15 @@ use crate::telemetry::OutcomeLabel;
 /// A started check.
 #[expect(
     clippy::large_enum_variant,
-    reason = "a box would be an allocation for each request that waits"
+    reason = "a box would allocate for each request that waits"
 )]
 pub(super) enum StartedCheck {
-    /// Decided without waiting, as by a store in memory.
+    /// Decided at once, for example by a store in memory.
     Done(Outcome),
     Pending(CheckFuture),
 }
 
-/// Extracts the key and the cost of a request and asks the limiter.
+/// Extracts the key and the cost of a request, and starts the check of the limiter.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
     if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
         return StartedCheck::Done(Outcome::exempt(config));
@@ -57,12 +57,12 @@ pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCh
     }
 }
 
-/// The future of a check that a plan, a store or a backoff delays.
+/// The future of a check that waits for a plan, for the store, or for units.
 pub(super) struct CheckFuture {
     pub(super) config: Arc<LayerConfig>,
-    /// The start of the check, from which `max_wait` counts. `None` if the layer does not wait.
+    /// The time from which `max_wait` counts. `None` if the layer does not wait.
     started: Option<Instant>,
-    /// The quotas of the key's plan, in place of the layer's.
+    /// The quotas of the key's plan, which replace those of the layer.
     plan_quotas: Option<Quotas>,
     stage: Stage,
 }
@@ -74,7 +74,7 @@ enum Stage {
         cost: u32,
     },
     Checking(PendingCheck),
-    /// Answered without waiting. `None` once the check is done.
+    /// Answered at once. `None` after the check is done.
     Answered(Option<Result<Decision, Error>>),
     /// Backs off after a refusal.
     Waiting {
@@ -103,14 +103,14 @@ impl CheckFuture {
         }
     }
 
-    /// Starts the check with the quotas of the plan. Returns the outcome if there is nothing to check.
+    /// Starts the check with the quotas of the plan. Returns an outcome if the plan or its error decides.
     fn plan_found(&mut self, plan: Result<Plan, Error>, key: Key, cost: u32) -> Option<Outcome> {
         let limiter = &self.config.limiter;
         let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
                 let result = limiter.check_without_quotas(key, cost, error);
-                // No further attempt: it would check the layer's quotas, which may not be the key's.
+                // Does not wait for units: the quotas of the layer may not be those of the key.
                 return Some(Outcome::checked(&self.config, result));
             }
         };
@@ -133,7 +133,7 @@ impl CheckFuture {
         self.stage = progress.into();
     }
 
-    /// Returns the outcome of an answered attempt, or `None` if a refused request waits for the next one.
+    /// Returns the outcome of an attempt, or `None` if the request waits for the next attempt.
     fn finish_attempt(&mut self, result: Result<Decision, Error>) -> Option<Outcome> {
         if let Some(waiting) = self.wait_after(&result) {
             self.stage = waiting;
@@ -189,7 +189,7 @@ impl Future for CheckFuture {
     }
 }
 
-/// Returns the time until a refused check is tried again, or `None` if the request does not wait.
+/// Returns the wait before a refused check is tried again, or `None` if the request does not wait.
 fn backoff(
     config: &LayerConfig,
     result: &Result<Decision, Error>,
@@ -202,9 +202,9 @@ fn backoff(
     backoff_after(result.as_ref().ok()?.view(), left)
 }
 
-/// The decision about a request, already recorded by telemetry.
+/// The outcome of a check, which telemetry has already recorded.
 pub(super) enum Outcome {
-    /// Passes uncounted: skipped, exempt by its plan, or without a key where the layer allows that.
+    /// Passes without being counted: it is skipped, or exempt because of its plan or a missing key.
     Exempt,
     Admitted(Decision),
     /// Passes only because the layer is a dry run.
@@ -213,30 +213,31 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// Exempts a request.
     fn exempt(config: &LayerConfig) -> Self {
         config.limiter.telemetry.record_exempt();
         Self::Exempt
     }
 
-    /// Decides about a request whose key cannot be extracted.
+    /// Returns the outcome of a request whose key cannot be extracted.
     fn without_key(config: &LayerConfig, error: KeyError) -> Self {
         match (error.kind(), config.on_missing_key) {
             (KeyErrorKind::Missing, MissingKey::Exempt) => return Self::exempt(config),
             (KeyErrorKind::Misconfigured, _) => {
-                config
-                    .diagnostics
-                    .key_misconfigured(&config.limiter.name, &error);
+                config.diagnostics.key_misconfigured(
+                    &config.limiter.name,
+                    config.dry_run.is_some(),
+                    &error,
+                );
             }
             (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
         }
         Self::reject(config, RejectionReason::NoKey(error))
     }
 
-    /// Decides about a request that the limiter checked.
+    /// Returns the outcome of a request that the limiter has checked.
     fn checked(config: &LayerConfig, result: Result<Decision, Error>) -> Self {
         match result {
-            // Cost 0 passes any limit, even one that was lowered below the units used.
+            // Cost 0 passes even a limit that was lowered below the used units.
             Ok(decision) if decision.is_allowed() || is_free(decision.view()) => {
                 config
                     .limiter
@@ -247,9 +248,11 @@ impl Outcome {
             Ok(decision) => Self::reject(config, RejectionReason::Refused(decision.into_view())),
             Err(error) => {
                 if error.kind() == ErrorKind::CostTooLarge {
-                    config
-                        .diagnostics
-                        .cost_too_large(&config.limiter.name, &error);
+                    config.diagnostics.cost_too_large(
+                        &config.limiter.name,
+                        config.dry_run.is_some(),
+                        &error,
+                    );
                 }
                 Self::reject(config, RejectionReason::Failed(error))
             }
@@ -268,7 +271,7 @@ impl Outcome {
     }
 }
 
-/// Whether a request costs nothing and no operator blocks its key.
+/// Returns whether a request costs nothing and its key is not blocked.
 fn is_free(decision: &DecisionView) -> bool {
     decision.cost() == 0 && decision.source() != Source::Block
 }

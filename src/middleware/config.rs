@@ -26,21 +26,20 @@ pub(super) struct LayerConfig {
     pub(super) skip: Option<Arc<SkipFn>>,
     pub(super) cost: Option<Arc<CostFn>>,
     pub(super) plan_lookup: Option<Arc<PlanLookup>>,
-    /// The longest time that a refused request waits for its turn. Zero: it does not wait.
+    /// The maximum time that a refused request waits for units. Zero if it does not wait.
     pub(super) max_wait: Duration,
     pub(super) settle: Option<Arc<SettleFn>>,
-    /// Whether handlers get a reservation.
     pub(super) reserves: bool,
     pub(super) headers: Headers,
-    /// Derived from the headers, and from the limiter's name and quotas.
+    /// Derived from `headers` and from the limiter's name and quotas.
     pub(super) templates: Arc<Templates>,
     pub(super) status: StatusCode,
     pub(super) responder: Arc<ResponderFn>,
     /// Whether gRPC calls are rejected with a gRPC status.
     pub(super) grpc: bool,
-    /// Whether a rejection that leaves the request body unread sends `Connection: close`.
+    /// Whether the rejection of an HTTP/1 upload has `Connection: close`.
     pub(super) close_rejected_uploads: bool,
-    /// Set if nothing is rejected.
+    /// `Some` if nothing is rejected.
     pub(super) dry_run: Option<DryRun>,
     pub(super) diagnostics: Arc<Diagnostics>,
 }
@@ -53,25 +52,25 @@ pub(super) type ResponderFn = dyn Fn(&Rejection) -> Response<Bytes> + Send + Syn
 /// The settings of a dry run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DryRun {
-    /// The response header that reports a request that would have been rejected.
+    /// The header that is added to the response of a request that would have been rejected.
     pub(super) header: Option<HeaderName>,
 }
 
-/// The treatment of a request without a key.
+/// The treatment of a request without a key; see
+/// [`RateLimitLayer::on_missing_key`](crate::RateLimitLayer::on_missing_key).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// Answers 400 and names what is missing. The default: otherwise a client could leave out the key to
-    /// escape the limit.
+    /// Rejects the request with 400, and names the missing part. It is the default, because otherwise a
+    /// client could omit the key to avoid the limit.
     #[default]
     Reject,
-    /// Passes the request on, uncounted and without a [`DecisionView`](crate::DecisionView) in its
-    /// extensions. Use it where another layer limits such requests.
+    /// Passes the request to the service without counting it. Its extensions have no
+    /// [`DecisionView`](crate::DecisionView). Use it only if another layer limits such requests.
     Exempt,
 }
 
 impl LayerConfig {
-    /// Returns the default settings.
     pub(super) fn new(limiter: RateLimiter) -> Self {
         let headers = Headers::default();
         Self {
@@ -95,11 +94,11 @@ impl LayerConfig {
         }
     }
 
-    /// Changes settings, and rebuilds what is derived from them.
+    /// Changes settings, and rebuilds the values that are derived from them.
     pub(super) fn update(&mut self, change: impl FnOnce(&mut Self)) {
         change(self);
         self.templates = Arc::new(templates(&self.limiter, &self.headers));
-        // A changed layer is another layer: it reports its own findings.
+        // A changed layer logs its own findings.
         self.diagnostics = Arc::default();
     }
 }

@@ -1,15 +1,12 @@
-//! Rate limits for browsers that call from another origin (CORS).
+//! Support for browser scripts that call from another origin (CORS).
 //!
-//! A script can read only the safelisted headers of a cross-origin response. Neither `Retry-After` nor any
-//! `RateLimit` header is among them: expose [`EXPOSED_HEADERS`].
+//! A layer needs two things from your CORS setup:
 //!
-//! Add `CorsLayer` outside the limit. There it also answers preflights itself, so they never reach the
-//! limit. A 429 from a limit outside of it has no `Access-Control-Allow-Origin`, and a script sees only a
-//! network error.
-//!
-//! If `CorsLayer` is inside, or something else handles CORS, let preflights pass by [`is_preflight`]. A
-//! browser that gets a 429 for a preflight gives up the whole call. And a preflight carries no credentials,
-//! so it has no key by which a user is counted.
+//! - **Expose the headers.** A script can read only a few headers of a cross-origin response, and neither
+//!   `Retry-After` nor the headers of the limit are among them. Expose [`EXPOSED_HEADERS`].
+//! - **Add `CorsLayer` outside of the limit.** Otherwise a 429 has no `Access-Control-Allow-Origin`, and a
+//!   script sees only a network error. An outer `CorsLayer` also answers preflight requests itself, so they
+//!   are not counted.
 //!
 //! # Examples
 //!
@@ -28,6 +25,12 @@
 //!     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)))
 //!     .layer(cors);
 //! ```
+//!
+//! # Preflight requests inside of the limit
+//!
+//! If `CorsLayer` has to be inside of the limit, or if handlers implement CORS, exempt preflight requests with
+//! [`is_preflight`]. A browser that gets a 429 for a preflight request does not send the actual request. A
+//! preflight request also has no credentials, so it has no key if users are counted by their credentials.
 
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, RETRY_AFTER};
 use http::request::Parts;
@@ -35,13 +38,14 @@ use http::{HeaderName, Method};
 
 use crate::middleware::headers::field_names as field;
 
-/// The headers that a layer may write and that scripts can read only if they are exposed: those of all
-/// [dialects](crate::Headers), `Retry-After`, and those of gRPC-Web.
+/// The headers of a layer that scripts can read only if CORS exposes them: `Retry-After`, the headers of all
+/// [dialects](crate::Headers), and those of gRPC-Web.
 ///
-/// The header of a [dry run](crate::RateLimitLayer::dry_run_header) is not among them, since the application
-/// chooses its name. Add it if scripts should read it.
+/// Pass it to `CorsLayer::expose_headers` of tower-http. `Access-Control-Expose-Headers: *` has the same
+/// effect, but not for requests with credentials.
 ///
-/// Exposing `*` does the same, but not for requests with credentials.
+/// The header of a [dry run](crate::RateLimitLayer::dry_run_header) is not in the list, because you choose its
+/// name.
 pub const EXPOSED_HEADERS: [HeaderName; 13] = [
     RETRY_AFTER,
     field::RATELIMIT,
@@ -58,11 +62,19 @@ pub const EXPOSED_HEADERS: [HeaderName; 13] = [
     field::GRPC_RETRY_PUSHBACK,
 ];
 
-/// Whether a request is a preflight, which a browser sends before the request itself: `OPTIONS` with an
-/// `Origin` and an `Access-Control-Request-Method`.
+/// Returns whether a request is a CORS preflight request: `OPTIONS` with `Origin` and
+/// `Access-Control-Request-Method`.
 ///
-/// Any client can send one. If preflights are expensive, give them a generous limit by address rather than
-/// none. Other `OPTIONS` requests are ordinary requests.
+/// Use it to exempt preflight requests, if they reach the limit. Any client can send such a request. So if it
+/// is expensive to answer, do not exempt it, but give it a generous limit by address.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{MemoryStore, Quota, RateLimitLayer, cors};
+///
+/// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).skip(cors::is_preflight);
+/// ```
 #[must_use]
 pub fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS
@@ -83,7 +95,7 @@ mod tests {
     use crate::middleware::rejection::{Rejection, RejectionReason, plain_text, problem_json};
     use crate::quota::Quota;
 
-    /// The headers that scripts can always read, by the Fetch standard.
+    /// The headers that scripts can always read, according to the Fetch standard.
     const SAFELISTED: [HeaderName; 7] = [
         header::CACHE_CONTROL,
         header::CONTENT_LANGUAGE,
@@ -103,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_header_that_is_written_is_exposed_and_no_other() {
+    fn exactly_the_headers_that_a_layer_writes_are_exposed() {
         let mut written = HashSet::new();
         for draft in [
             IetfDraft::Draft03,

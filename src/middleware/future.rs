@@ -1,4 +1,4 @@
-//! The future of a response: the check, then the inner service.
+//! The response future: the check, then the call of the inner service.
 
 use std::fmt;
 use std::future::Future;
@@ -17,11 +17,11 @@ use super::response::{ResponseFinisher, prepare_request, rejection_response};
 use crate::error::polled_after_completion;
 
 pin_project! {
-    /// The response future of [`RateLimit`](crate::RateLimit).
+    /// The response future of [`RateLimit`](crate::RateLimit): it waits for the check, then for the inner
+    /// service.
     ///
-    /// If it is dropped before the decision, the store may have charged the request. If it is dropped
-    /// after the decision, an admitted request is charged. Either way the charge stays until its window
-    /// has passed.
+    /// If it is dropped while it waits for the store, the request may or may not have been charged. If it is
+    /// dropped later, an admitted request stays charged. The units return when their window has passed.
     ///
     /// # Panics
     ///
@@ -41,9 +41,9 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        // `call` has the service that was polled ready. It is empty once the check is done.
+        // `call` contains the service that was polled ready. `None` after the check is done.
         Checking { check: CheckFuture, call: Option<(S, Request<B>)> },
-        // Without a finisher, the response stays as it is.
+        // Without a finisher, the response is not changed.
         Calling { #[pin] response: S::Future, finisher: Option<ResponseFinisher> },
         Rejected { response: Option<Response<Bytes>> },
         Done,

@@ -1,4 +1,4 @@
-//! The layer: the public builder of the middleware.
+//! The layer, which is the builder of the middleware.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -23,35 +23,11 @@ use crate::limiter::{FailurePolicy, RateLimiter};
 use crate::quota::{IntoPlan, Quotas};
 use crate::store::Store;
 
-/// Limits the requests to a service: a router, a route, or any other service of HTTP requests.
+/// A tower layer that limits the requests to a service of HTTP requests, such as an axum router or route.
 ///
-/// Each request is charged to its key. If the quotas admit it, the service is called, and the response gets
-/// [headers](Self::headers) that report the client's limit. Otherwise the answer is `429 Too Many Requests`
-/// with a `Retry-After`, and the service is not called. In detail:
-///
-/// 1. The layer extracts the [key](Self::key), unless the request is [skipped](Self::skip). A request
-///    without a key is answered 400, or 500 if the server is not set up for this key; see
-///    [`on_missing_key`](Self::on_missing_key).
-/// 2. The [cost](Self::cost) is checked against all quotas of the layer, or [of the
-///    key](Self::quotas_for), and charged if all of them admit it. If the store fails, the counts of this
-///    process decide; see [`on_failure`](Self::on_failure).
-/// 3. An admitted request reaches the service with a [`DecisionView`](crate::DecisionView) in its
-///    extensions. Its response is unchanged but for the headers; an error of the service is unchanged too.
-///    The charge may then be [settled](Self::settle), or earlier by the [handler](Self::reserve).
-/// 4. The response to a rejected request has a [`Rejection`](crate::Rejection) in its extensions, for outer
-///    layers. A [dry run](Self::dry_run) rejects nothing.
-///
-/// The layer owns the limiter: axum may clone layers and services freely, and all clones share one count.
-/// Cloning is cheap.
-///
-/// # Where to put it
-///
-/// [`Router::layer`](axum::Router::layer) limits all routes added before it, and the fallback.
-/// `route_layer` leaves out requests that match no route. On a `MethodRouter`, it limits one route; two
-/// layers on one `MethodRouter` need a `tower::ServiceBuilder`, for type inference. A whole `Router` that
-/// is wrapped and passed to `axum::serve` needs `map_response(|r| r.map(axum::body::Body::new))` around it.
-/// A whole stack, with the reasons, is in the guide:
-/// [where the layer goes](crate::guide::placement).
+/// Each request is charged to its key, such as the client's address. If the quotas have room, the layer calls
+/// the service, and adds [headers](Self::headers) that report the limit to the response. Otherwise it answers
+/// `429 Too Many Requests` with a `Retry-After`, and does not call the service.
 ///
 /// # Examples
 ///
@@ -72,6 +48,33 @@ use crate::store::Store;
 ///     .route("/search/{format}", get(|| async { "exported" }).layer(export))
 ///     .layer(RateLimitLayer::new(store, Quota::per_minute(100)));
 /// ```
+///
+/// # How a request is processed
+///
+/// 1. **Key.** The layer extracts the [key](Self::key), unless the request is [skipped](Self::skip). A
+///    request without a key is rejected with 400 by default; see [`on_missing_key`](Self::on_missing_key).
+///    If the server is misconfigured, so that no request has a key, all requests are answered 500.
+/// 2. **Check.** The layer checks the [cost](Self::cost) against its quotas, or against those [of the
+///    key](Self::quotas_for). If all quotas admit it, it is charged to all of them. If the store fails, the
+///    [failure policy](Self::on_failure) decides: by default, with the counts of this process.
+/// 3. **Admitted.** The service gets the request with a [`DecisionView`](crate::DecisionView) in its
+///    extensions. The layer adds headers to the response and changes nothing else. The charge may be adjusted
+///    to the actual cost: from the [response](Self::settle), or by the [handler](Self::reserve).
+/// 4. **Rejected.** The response has a [`Rejection`](crate::Rejection) in its extensions, for outer layers. A
+///    [dry run](Self::dry_run) rejects nothing.
+///
+/// Clones are cheap, and all clones share their counts. So axum may clone the layer and its services freely.
+///
+/// # Where to add it
+///
+/// - [`Router::layer`](axum::Router::layer) limits the fallback and all routes that were added before.
+/// - [`Router::route_layer`](axum::Router::route_layer) does not limit requests that match no route.
+/// - `get(handler).layer(..)` limits one route. For several layers on one route, use a
+///   `tower::ServiceBuilder`: otherwise Rust cannot infer the types.
+/// - Around a whole `Router` that is passed to `axum::serve`, add
+///   `map_response(|r| r.map(axum::body::Body::new))` as the outer layer.
+///
+/// [Placement](crate::guide::placement) in the guide shows a whole stack, with the reasons.
 #[derive(Clone)]
 #[must_use = "a layer limits nothing until it is added to a service"]
 pub struct RateLimitLayer {
@@ -79,39 +82,55 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// Creates a layer that limits requests by the address of their peer. Each request costs one unit.
+    /// Creates a layer with the [default settings](crate::guide::defaults): each request costs one unit, and is
+    /// counted by the [address](crate::key::peer_ip) at the other end of its connection.
     ///
-    /// `store` is a [`RedisStore`](crate::RedisStore), a [`MemoryStore`](crate::MemoryStore) or your own.
-    /// `quotas` is one [`Quota`](crate::Quota) or a list of them, all of which must admit a request.
+    /// `store` is a [`RedisStore`](crate::RedisStore), a [`MemoryStore`](crate::MemoryStore) or your own
+    /// [`Store`]. `quotas` is one [`Quota`](crate::Quota) or a list of them. A request is admitted if all
+    /// of them admit it. An empty list admits everything.
     pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
         Self::from(RateLimiter::new(store, quotas))
     }
 
-    /// Sets the name of the limiter, a part of the stored key. The default is `default`.
+    /// Sets the name of the limiter, which is a part of each stored key. The default is `default`.
     ///
-    /// Layers with the same name and store share their counts, so give each separate limit its own name.
-    /// Clients see the name as that of a [policy](crate::Headers): two nested layers with the same name list
-    /// two policies that clients cannot tell apart.
+    /// Layers with the same store and name share their counts, so give each separate limit its own name. If two
+    /// nested layers have the same store, name and key, a request may be charged twice to the same count.
+    ///
+    /// Clients may see the name, as that of a policy in the [headers](crate::Headers).
     pub fn name(self, name: impl Into<Arc<str>>) -> Self {
         self.with(|config| config.limiter = config.limiter.clone().name(name))
     }
 
-    /// Sets the key to count by. The default is [`peer_ip`](crate::key::peer_ip).
+    /// Sets the extractor of the key, which decides who shares a count. The default is
+    /// [`peer_ip`](crate::key::peer_ip), the address at the other end of the connection.
     ///
-    /// How to choose one is in the guide: [keys and proxies](crate::guide::keys).
+    /// The module [`key`](mod@crate::key) lists the extractors, and [Keys](crate::guide::keys) in the guide
+    /// helps to choose one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// let by_client = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .key(key::client_ip().behind(["10.0.0.0/8"]));
+    /// ```
     pub fn key(self, key: impl KeyExtractor) -> Self {
         self.with(|config| config.key = Arc::new(key))
     }
 
-    /// Sets the cost of each request, computed from its head. The default is one unit.
+    /// Sets the function that computes the cost of a request from its head. The default is one unit.
     ///
-    /// A request of cost 0 passes without a charge. A cost above a limit is refused without a
-    /// `Retry-After`, since no wait would help. A log counts at most 100 000 units at once.
+    /// - A request of cost 0 is not charged, and passes even if no units are left.
+    /// - A request with a cost above a limit is refused without a `Retry-After`, since no wait helps.
+    /// - A log charges at most 100 000 units at once. A request with a higher cost is answered 500, and one
+    ///   log line says so.
     ///
-    /// Compute the cost from the route, not from the text of the path: the closure sees the path as the
-    /// client spelled it. A handler on `/search/{format}` gets `export` from `/search/export` and from
-    /// `/search/%65xport`, but `ends_with("/export")` is false for the second. Give expensive handlers their
-    /// own route and layer, or read axum's `MatchedPath` from the extensions. The same holds for a query.
+    /// **Compute the cost from the route, not from the path.** The closure sees the path as the client
+    /// spelled it. For example, axum routes `/search/export` and `/search/%65xport` to the same handler, but
+    /// `ends_with("/export")` is true only for the first. Give expensive handlers their own route and layer,
+    /// or read axum's `MatchedPath` from the extensions. The same holds for the query.
     ///
     /// # Examples
     ///
@@ -152,8 +171,8 @@ impl RateLimitLayer {
     /// Exempts the requests for which `skip` returns `true`, such as health checks or
     /// [CORS preflights](crate::cors::is_preflight).
     ///
-    /// `skip` is called before the key is extracted. A skipped request is not counted, and gets no headers
-    /// and no decision.
+    /// `skip` is called before the key is extracted. A skipped request is not counted. Its extensions have no
+    /// decision, and its response no headers of the limit.
     ///
     /// # Examples
     ///
@@ -170,24 +189,25 @@ impl RateLimitLayer {
         self.with(|config| config.skip = Some(Arc::new(skip)))
     }
 
-    /// Sets what happens to requests without a key. By default they are rejected.
+    /// Sets how the layer treats requests without a key. By default, it rejects them with 400.
     pub fn on_missing_key(self, then: MissingKey) -> Self {
         self.with(|config| config.on_missing_key = then)
     }
 
-    /// Looks up the quotas of each key, in place of the layer's: a tenant's plan, from a database or, better,
-    /// from a cache of it.
+    /// Sets the function that looks up the quotas of each key, such as the plan of a tenant.
     ///
-    /// The future returns anything that converts into a [`Plan`](crate::Plan): quotas, `None` for the
-    /// layer's own, or an exemption of the key. If it returns an error, the layer applies its
-    /// [failure policy](Self::on_failure), as if the store had failed. So never return an error that a client
-    /// can cause: for a tenant that is unknown or malformed, return
-    /// [`Plan::Default`](crate::Plan::Default). The layer sets no deadline: add a timeout if the lookup
-    /// calls another service.
+    /// It is called for each request, so look up the plan in a cache rather than in a database. Its future
+    /// returns anything that converts into a [`Plan`](crate::Plan): quotas, `None` for the quotas of the
+    /// layer, or an exemption of the key.
     ///
-    /// A new plan applies from the next request. It keeps the history as long as windows and algorithms stay
-    /// the same. To peek at such a key or reset it without a request, create a [`RateLimiter`] with the
-    /// quotas of its plan, and with the store and the name of this layer.
+    /// If it returns an error, the layer applies its [failure policy](Self::on_failure) with its own quotas,
+    /// as if the store had failed. So do not return an error that a client can cause. For an unknown or
+    /// malformed tenant, return [`Plan::Default`](crate::Plan::Default). The layer sets no deadline: add a
+    /// timeout if the lookup calls another service.
+    ///
+    /// A new plan applies from the next request. Earlier units still count, as long as window and algorithm
+    /// stay the same. To peek at such a key, or to reset or credit it, pass the quotas of its plan to
+    /// [`Admin::quotas`](crate::Admin::quotas): `layer.limiter().admin().quotas(plan)`.
     ///
     /// # Examples
     ///
@@ -220,19 +240,20 @@ impl RateLimitLayer {
         })
     }
 
-    /// Makes refused requests wait for their turn instead of rejecting them, for at most `max_wait` in all.
-    /// For a client that must stay below the limit of an upstream.
+    /// Delays refused requests until units are available, for at most `max_wait`, instead of rejecting them.
     ///
-    /// A request whose turn would come later than `max_wait` is rejected at once. A waiting request holds
-    /// what the inner service reserved for it. It is checked again at least once a second, since units may
-    /// be refunded. Waiting requests form no queue: after a refund, the first one to check again is admitted.
-    /// Waiting needs a tokio runtime with time enabled.
+    /// Use it for outgoing requests that must stay below the limit of an upstream. Turn off the headers there,
+    /// as below: then the caller sees those of the upstream unchanged. In front of a server, reject instead: a
+    /// waiting request holds memory and a connection, and its client may have disconnected.
     ///
-    /// In front of a server, prefer to reject: a waiting request holds memory and a connection, and its
-    /// client may have disconnected.
+    /// - A request that needs a longer wait is rejected at once. `max_wait` counts from the call of the service.
+    /// - A waiting request is checked again after its `retry_after`, and at least once per second, since units
+    ///   may be refunded.
+    /// - Waiting requests form no queue: the first one that checks again is admitted.
+    /// - While a request waits, it holds what the inner service has reserved for it, such as a permit of
+    ///   tower's `ConcurrencyLimit`.
     ///
-    /// Turn the headers off for an outgoing limit, as below: then the caller sees those of the upstream
-    /// unchanged.
+    /// Waiting needs a tokio runtime with timers. The response future panics if it has to wait without one.
     ///
     /// # Examples
     ///
@@ -249,34 +270,34 @@ impl RateLimitLayer {
         self.with(|config| config.max_wait = max_wait)
     }
 
-    /// Adjusts the charge to the actual cost that `settle` computes from the response.
+    /// Adjusts the charge of a request to the actual cost, which `settle` computes from the response.
     ///
-    /// A cost of 0 refunds the request. A cost above the charge is charged in addition, as long as the quotas
-    /// have room.
+    /// `settle` gets the decision, the head of the response, and the [`SizeHint`] of its body. It returns the
+    /// actual cost in units. A lower cost than the charge refunds the difference, and 0 refunds all of it. A
+    /// higher cost charges the difference, but never more units than the quotas have left.
     ///
-    /// The closure gets the decision, the head of the response and the size of its body. The head includes
-    /// the headers of the limit, which report the state before the settlement. The response does not wait for
-    /// the store: the settlement runs in the background, and if it fails, the charge stays. If there is no
-    /// response, because the service failed or the client disconnected, the charge stays too. If only the
-    /// content tells the cost, let the [handler](Self::reserve) settle; if both settle, the first one counts.
+    /// - The settlement runs in the background, so the response does not wait for it. The headers of the
+    ///   response report the state before the settlement.
+    /// - The charge stays if the settlement fails. It also stays if there is no response, because the service
+    ///   failed or the client disconnected.
+    /// - A request of [cost](Self::cost) 0 has no charge to settle, and passes any limit. Charge at least one
+    ///   unit before the call.
+    /// - If the cost follows from the content of the response, let the [handler](Self::reserve) settle. If
+    ///   both do, the first settlement counts.
     ///
-    /// **Recognize a rejection by its [`Rejection`], not by its status.** Every rejection of an inner layer
-    /// has one in its extensions. The status proves less: [`status`](Self::status), a
-    /// [`responder`](Self::responder) or [`grpc`](Self::grpc) can make it any, even 200. A closure that takes
-    /// such a response for a success refunds every rejected attempt.
+    /// **Recognize a rejection by its [`Rejection`], not by its status.** Each rejection of an inner layer has
+    /// one in the extensions of the response. Its status can be anything, even 200, because of
+    /// [`status`](Self::status), a [`responder`](Self::responder) or [`grpc`](Self::grpc). A closure that
+    /// treats such a response as a success refunds every rejected attempt.
     ///
-    /// **Charge by the size, not by `Content-Length`.** hyper and axum add that header outside of all
-    /// layers, so it is missing here. The size is the body's
-    /// [`size_hint`](http_body::Body::size_hint) at this layer, and 0 for a HEAD request. It is exact for a
-    /// `String` or `Bytes`, and unknown for a stream. An inner compression layer makes it unknown; an outer
-    /// one compresses after this layer charged for the uncompressed size.
-    ///
-    /// A request of [cost](Self::cost) 0 passes any limit and has nothing to settle: charge at least one unit
-    /// before.
+    /// **Charge by the size, not by `Content-Length`.** hyper and axum add that header outside of all layers,
+    /// so it is missing here. The size is the [`size_hint`](http_body::Body::size_hint) of the body at this
+    /// layer, and 0 for a HEAD request. It is exact for a `String` or `Bytes`, and unknown for a stream or for
+    /// a body that an inner layer compresses. With an outer compression layer, it is the uncompressed size.
     ///
     /// # Examples
     ///
-    /// A login limit that only failures count against:
+    /// A login limit that counts only failures:
     ///
     /// ```
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer, Rejection};
@@ -285,11 +306,11 @@ impl RateLimitLayer {
     ///     .name("login")
     ///     .settle(|_, head, _| {
     ///         let is_rejected = head.extensions.get::<Rejection>().is_some();
-    ///         u32::from(is_rejected || !head.status.is_success())
+    ///         u32::from(is_rejected || head.status.is_client_error())
     ///     });
     /// ```
     ///
-    /// Downloads charged by the kilobyte. 64 are charged before, and kept for a body of unknown size:
+    /// Downloads are charged by the KiB. 64 units are charged first, and they stay if the size is unknown:
     ///
     /// ```
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
@@ -309,33 +330,39 @@ impl RateLimitLayer {
         self.with(|config| config.settle = Some(Arc::new(settle)))
     }
 
-    /// Gives each request that passes a [`Reservation`](crate::Reservation), with which its handler settles
-    /// the actual cost, even during or after a streamed response.
+    /// Inserts a [`Reservation`](crate::Reservation) into the extensions of each request that passes, so that
+    /// the handler can settle the actual cost.
+    ///
+    /// Use it if the cost is known only in the handler, or during a streamed response. If the cost follows
+    /// from the head of the response, [`settle`](Self::settle) is simpler.
     pub fn reserve(self) -> Self {
         self.with(|config| config.reserves = true)
     }
 
-    /// Sets what happens to requests while the store fails. By default they
-    /// [fall back](FailurePolicy::fall_back) to the counts of this process.
+    /// Sets the policy that decides requests while the store fails. The default is
+    /// [`FailurePolicy::fall_back`]: the counts of this process decide.
     pub fn on_failure(self, policy: FailurePolicy) -> Self {
         self.with(|config| config.limiter = config.limiter.clone().on_failure(policy))
     }
 
-    /// Sets the headers that report the limit to clients. The default is [`Headers::default`].
+    /// Sets the headers that report the limit to clients. The default is `X-RateLimit-*`; see [`Headers`].
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|config| config.headers = headers)
     }
 
-    /// Sets the status of responses to requests that a quota refused. The default is 429.
+    /// Sets the status of the response to a refused request. The default is 429.
+    ///
+    /// Rejections for other reasons keep their status: see [`Rejection::status`].
     pub fn status(self, status: StatusCode) -> Self {
         self.with(|config| config.status = status)
     }
 
-    /// Sets the function that makes the response to a rejected request. The default is a short text.
+    /// Sets the function that creates the response to a rejected request. By default, the body is a short text
+    /// such as `rate limit exceeded`.
     ///
-    /// The layer adds `Retry-After` and `Cache-Control: no-store` if they are missing, and the
-    /// [headers](Self::headers) of the limit. The response should have the
-    /// [status](Rejection::status) of the rejection. The responder is not called for calls that
+    /// Set the [status](Rejection::status) of the rejection, as below. The layer adds `Retry-After` and
+    /// `Cache-Control: no-store` if they are missing, and the [headers](Self::headers) of the limit. For JSON,
+    /// use [`problem_json`](crate::problem_json()). The function is not called for gRPC calls that
     /// [`grpc`](Self::grpc) answers.
     ///
     /// # Examples
@@ -359,18 +386,19 @@ impl RateLimitLayer {
         self.with(|config| config.responder = Arc::new(responder))
     }
 
-    /// Rejects gRPC calls in gRPC's form: HTTP status 200, no body, and `grpc-status` in the headers.
+    /// Rejects gRPC calls with a gRPC status: the response has HTTP status 200, no body, and `grpc-status` in
+    /// its headers.
     ///
-    /// For routes that serve only gRPC, such as those of a tonic server. A gRPC client takes a bare 429 for
-    /// `UNAVAILABLE`, which many clients retry at once. Off by default: any client can send
-    /// `content-type: application/grpc`, and on a REST route its 429 would become a 200, which logs, metrics
-    /// and outer layers take for a success.
+    /// Use it for routes that serve only gRPC, such as those of a tonic server. Without it, a gRPC client
+    /// maps the 429 to `UNAVAILABLE`, and many clients retry that at once.
     ///
-    /// A call is a POST of content type `application/grpc`, `application/grpc-web` or
-    /// `application/grpc-web-text`. The rejection has the same content type, regardless of the
-    /// [responder](Self::responder) and the [status](Self::status). Other requests get the ordinary
-    /// rejection, since gRPC asks servers not to answer them with a 200. What clients see is in the guide:
-    /// [gRPC and clients](crate::guide::clients).
+    /// It is off by default, because any client can send `content-type: application/grpc`. On a REST route,
+    /// its 429 would become a 200, and logs, metrics and outer layers would count it as a success.
+    ///
+    /// A gRPC call is a POST with the content type `application/grpc`, `application/grpc-web` or
+    /// `application/grpc-web-text`. The rejection has the same content type, and ignores the
+    /// [responder](Self::responder) and the [status](Self::status). Other requests get the usual rejection.
+    /// [Clients](crate::guide::clients) in the guide shows the headers.
     ///
     /// # Examples
     ///
@@ -388,18 +416,19 @@ impl RateLimitLayer {
         self.with(|config| config.grpc = true)
     }
 
-    /// Sends `Connection: close` with the rejection of an HTTP/1 upload. On by default.
+    /// Sets whether the rejection of an HTTP/1 upload has `Connection: close`. The default is `true`.
     ///
-    /// A rejection does not read the request body. An HTTP/1 server then closes the connection, and hyper
-    /// does so without an announcement: the client's next request on that connection fails with a broken
-    /// pipe. So the rejection of an HTTP/1 request with a `Content-Length` above 0 or a
-    /// `Transfer-Encoding` gets `Connection: close`. HTTP/2 and HTTP/3 end only the stream, so their
-    /// rejections never get it.
+    /// A rejection does not read the request body, so an HTTP/1 server has to close the connection. hyper does
+    /// this without an announcement, and then the next request of the client on that connection fails with a
+    /// broken pipe. Therefore the layer adds the header to the rejection of each HTTP/1 request that has a
+    /// `Transfer-Encoding` or a `Content-Length` above 0. HTTP/2 and HTTP/3 end only the stream, so they never
+    /// get it.
     ///
-    /// Switch it off where it costs more than it saves. A proxy in front that sends each request in one piece
-    /// would have to reconnect after each rejected upload. Inside a layer that has read the body, nothing is
-    /// left unread. Figures for nginx are in the guide:
-    /// [where the layer goes](crate::guide::placement#refused-uploads).
+    /// Turn it off
+    ///
+    /// - behind a proxy that sends each request in one piece: it would have to reconnect after each rejected
+    ///   upload. [Placement](crate::guide::placement) in the guide has measurements with nginx;
+    /// - inside of a layer that has already read the body.
     ///
     /// # Examples
     ///
@@ -413,32 +442,39 @@ impl RateLimitLayer {
         self.with(|config| config.close_rejected_uploads = close)
     }
 
-    /// Rejects nothing, but counts and reports the requests that would be rejected, to try out a limit.
+    /// Makes the layer a dry run, which counts requests but rejects none, to try out a limit.
     ///
-    /// At most every ten seconds, a log line reports how many requests would have been rejected; on level
-    /// `debug`, each of them is a line. Handlers find the [`DecisionView`] of such a request, outer layers a
-    /// [`WouldReject`](crate::WouldReject) in the extensions of its response. Clients see nothing, not even
-    /// the headers of the limit, except [a header](Self::dry_run_header) that you choose. No request
-    /// [waits](Self::wait_up_to) for its turn.
+    /// It reports the requests that it would have rejected:
+    ///
+    /// - in the log: one line with their number, at most every ten seconds. With level `debug`, there is one
+    ///   line for each of them;
+    /// - to handlers: the refused [`DecisionView`], in the extensions of the request;
+    /// - to outer layers: a [`WouldReject`](crate::WouldReject), in the extensions of the response.
+    ///
+    /// Clients see nothing, not even the headers of the limit, except for [a header](Self::dry_run_header) if
+    /// you choose one. No request [waits](Self::wait_up_to), and [blocked](crate::Admin::block) keys pass, too.
     pub fn dry_run(self) -> Self {
         self.with(|config| {
             config.dry_run.get_or_insert_default();
         })
     }
 
-    /// Makes the layer a [dry run](Self::dry_run) that adds this header, with the limiter's name, to the
-    /// responses of requests that would have been rejected.
+    /// Makes the layer a [dry run](Self::dry_run) that adds a header to the responses of requests that it would
+    /// have rejected.
+    ///
+    /// The value of the header is the name of the limiter, with characters other than printable ASCII
+    /// percent-encoded.
     pub fn dry_run_header(self, name: HeaderName) -> Self {
         self.with(|config| config.dry_run.get_or_insert_default().header = Some(name))
     }
 
-    /// Tracks this number of the keys that are refused most: see [`RateLimiter::track_refused`].
+    /// Tracks the keys that this process refuses most often; see [`RateLimiter::track_refused`].
     pub fn track_refused(self, keys: NonZeroUsize) -> Self {
         self.with(|config| config.limiter = config.limiter.clone().track_refused(keys))
     }
 
-    /// Returns the limiter of this layer, to peek at its keys, to [block](crate::Admin) them, or to count
-    /// jobs together with requests.
+    /// Returns the limiter of this layer, to [inspect or block](crate::Admin) its keys, or to count jobs
+    /// together with requests.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.config.limiter
@@ -450,10 +486,11 @@ impl RateLimitLayer {
     }
 }
 
-/// Creates a layer that shares a limiter, with a job for example.
+/// Creates a layer from a limiter, so that requests and jobs share their counts.
 ///
-/// Both share the counts of the same keys; an extractor's `of` creates them. A limiter without a failure
-/// policy falls back to the counts of this process.
+/// A job passes the same key as the layer: create it with the method `of` of the
+/// [extractor](mod@crate::key). If the limiter has no failure policy, the layer
+/// [falls back](FailurePolicy::fall_back) to the counts of this process.
 impl From<RateLimiter> for RateLimitLayer {
     fn from(mut limiter: RateLimiter) -> Self {
         if !limiter.has_policy() {

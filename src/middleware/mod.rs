@@ -1,6 +1,6 @@
-//! The middleware: joins a limiter to HTTP.
+//! The tower middleware, which applies a limiter to HTTP requests.
 //!
-//! The only room that knows services, requests and responses. It knows `limiter` and what is below it.
+//! This is the only module that knows services and responses. It uses `limiter` and the modules below it.
 
 #[cfg(feature = "axum-08")]
 mod axum_08;

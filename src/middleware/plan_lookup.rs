@@ -1,4 +1,4 @@
-//! The lookup of a key's plan, for each request.
+//! The lookup of the plan of a key.
 
 use std::error::Error as StdError;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(super) fn plan_future(lookup: impl Future<Output: IntoPlan> + Send + 'static
 }
 
 fn lookup_failed(error: Box<dyn StdError + Send + Sync>) -> Error {
-    // The source's text stays out of the message: it may contain the key.
+    // The text of the source is not in the message, because it may contain the key.
     let text = "failed to look up the quotas of a key";
     Error::new(ErrorKind::QuotasUnknown, text).with_boxed_source(error)
 }

@@ -1,4 +1,4 @@
-//! The reservation: a charge that the handler settles.
+//! The reservation, with which a handler settles its charge.
 
 use std::fmt;
 use std::future::Future;
@@ -11,18 +11,19 @@ use super::config::LayerConfig;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 
-/// The charge of a request, which its handler settles once the actual cost is known.
+/// The charge of a request, which its handler adjusts when the actual cost is known.
 ///
-/// A layer that [reserves](crate::RateLimitLayer::reserve) puts a reservation into the extensions of each
-/// request that it lets through. Of nested layers, the handler finds the reservation of the innermost one.
-/// With the feature `axum-08` it is an extractor too.
+/// A layer with [`reserve`](crate::RateLimitLayer::reserve) inserts a reservation into the extensions of each
+/// request that passes. With the feature `axum-08`, a handler can take it as an argument. If several nested
+/// layers reserve, the handler gets the reservation of the innermost one.
 ///
-/// Clones share one reservation: the first one to settle it decides. A reservation that is never settled
-/// keeps its charge. An exempt request, or one of cost 0, has no charge and nothing to settle.
+/// If it is never settled, the charge stays. Clones share the charge, and only the first settlement counts.
+/// A request without a charge has nothing to settle: it is exempt, its cost was 0, or it passed only because
+/// of a [dry run](crate::RateLimitLayer::dry_run).
 ///
 /// # Examples
 ///
-/// A language model: 1 000 tokens are charged before the call, the actual number after it:
+/// A language model charges 1 000 tokens before the call, and the handler settles the actual number:
 ///
 /// ```
 /// # #[cfg(feature = "axum-08")]
@@ -32,7 +33,7 @@ use crate::error::{Error, ErrorKind};
 ///
 /// async fn complete(reservation: Reservation, prompt: String) -> String {
 ///     let (answer, tokens) = (prompt.to_uppercase(), 640);
-///     // Settles in the background: the response does not wait for it.
+///     // Runs in the background, so the response does not wait for it.
 ///     reservation.settle(tokens);
 ///     answer
 /// }
@@ -50,7 +51,7 @@ pub struct Reservation(Arc<Inner>);
 struct Inner {
     config: Arc<LayerConfig>,
     view: DecisionView,
-    /// The charge. `None` once it is settled, or if there is none.
+    /// The charge. `None` if there is none or it was settled.
     decision: Mutex<Option<Decision>>,
 }
 
@@ -72,19 +73,20 @@ impl Reservation {
         }))
     }
 
-    /// Returns the decision that charged the request.
+    /// Returns the decision about the request. For an exempt request, it is an admission without any quota.
     #[must_use]
     pub fn decision(&self) -> &DecisionView {
         &self.0.view
     }
 
-    /// Adjusts the charge to the actual cost, as [`RateLimiter::settle`](crate::RateLimiter::settle) does.
-    /// Later calls do nothing.
+    /// Adjusts the charge to the actual cost in units, as
+    /// [`RateLimiter::settle`](crate::RateLimiter::settle) does. Later calls do nothing.
     ///
-    /// It settles in the background, without making the caller wait. If the store fails, the charge stays
-    /// as it is.
+    /// It starts the settlement in the background and returns at once. If the store fails, the charge stays,
+    /// and a warning is logged.
     ///
-    /// Call it in a tokio runtime, where handlers and response bodies run anyway.
+    /// With a store that waits for a reply, such as Redis, call it in a tokio runtime. Handlers and response
+    /// bodies run in one. Outside of a runtime, the charge stays, and a warning is logged.
     pub fn settle(&self, actual_cost: u32) {
         let decision = &self.0.decision;
         let decision = decision
@@ -103,7 +105,7 @@ impl fmt::Debug for Reservation {
     }
 }
 
-/// Settles a charge without making the caller wait.
+/// Settles a charge in the background.
 pub(super) fn settle_in_background(
     config: &Arc<LayerConfig>,
     decision: Decision,
@@ -126,7 +128,7 @@ pub(super) fn settle_in_background(
         let result = limiter.settle(decision, actual_cost).await;
         diagnostics.settled(&limiter.name, &result);
     });
-    // A store in memory is done after one poll and needs no task.
+    // A store in memory is done after one poll, so it needs no task.
     let mut cx = Context::from_waker(Waker::noop());
     if settlement.as_mut().poll(&mut cx).is_pending() {
         match Handle::try_current() {

@@ -1,7 +1,7 @@
 //! The effects of an [`Outcome`] on the request and its response.
 //!
-//! A request that passes gets its extensions before the service is called, and its response gets its
-//! headers after. For a rejected request, the whole response is made here.
+//! A request that passes gets extensions before the service is called, and its response gets headers. For a
+//! rejected request, this file creates the whole response.
 
 use std::mem;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use http::{HeaderValue, Method, Response};
 use http_body::{Body, SizeHint};
 
 use super::check::Outcome;
-use super::config::LayerConfig;
+use super::config::{LayerConfig, SettleFn};
 use super::headers::{Place, encoded, inner_remaining, refill_time};
 use super::rejection::{Grpc, Rejection, RejectionReason, WouldReject, unread_body};
 use super::reservation::{Reservation, settle_in_background};
 use crate::decision::{Decision, DecisionView, QuotaDecision};
 
-/// Prepares a request for the service: puts the decision and the reservation into its extensions.
+/// Inserts the decision and the reservation into the extensions of a request.
 ///
-/// Returns what finishes the response, `None` for an exempt request.
+/// Returns the finisher of the response. `None` if the request is exempt.
 ///
 /// # Errors
 ///
-/// The rejection of a request that must not reach the service.
+/// Returns the rejection if the request must not reach the service.
 pub(super) fn prepare_request(
     config: &Arc<LayerConfig>,
     parts: &mut Parts,
@@ -52,7 +52,7 @@ pub(super) fn prepare_request(
     }))
 }
 
-/// Inserts the decision of an admitted request, and a reservation of its charge if the layer reserves.
+/// Inserts the decision of an admitted request, and a reservation if the layer reserves.
 fn insert_decision(config: &Arc<LayerConfig>, parts: &mut Parts, mut decision: Decision) -> Passed {
     let outer = parts.extensions.get::<DecisionView>().cloned();
     if let Some(outer) = outer {
@@ -83,8 +83,8 @@ fn insert_refused_decision(parts: &mut Parts, rejection: &Rejection) -> Option<D
     Some(decision)
 }
 
-/// Inserts a reservation without a charge if the layer reserves. It hides the one of an outer layer, which
-/// the handler must not settle.
+/// Inserts a reservation without a charge if the layer reserves. It replaces the reservation of an outer
+/// layer, which the handler must not settle.
 fn insert_empty_reservation(
     config: &Arc<LayerConfig>,
     parts: &mut Parts,
@@ -100,21 +100,19 @@ fn insert_empty_reservation(
 pub(super) struct ResponseFinisher {
     config: Arc<LayerConfig>,
     passed: Passed,
-    /// Whether the request method is HEAD.
     is_head: bool,
 }
 
-/// Why a request passed, with its charge.
+/// The reason why a request passed, with its charge.
 enum Passed {
     Admitted(Decision),
-    /// Admitted, and the handler shares the charge.
+    /// Admitted. The handler can settle the charge, too.
     Reserved(Reservation),
     DryRun(Rejection),
 }
 
 impl ResponseFinisher {
-    /// Finishes the response of the service.
-    pub(super) fn finish<B: Body>(self, response: Response<B>) -> Response<B> {
+    pub(super) fn finish<B: Body>(self, mut response: Response<B>) -> Response<B> {
         let Self {
             config,
             passed,
@@ -122,56 +120,51 @@ impl ResponseFinisher {
         } = self;
         match passed {
             Passed::Admitted(decision) => {
-                let (response, actual_cost) =
-                    finish_admitted(&config, decision.view(), is_head, response);
-                if let Some(actual_cost) = actual_cost {
+                add_headers(&config, decision.view(), &mut response);
+                if let Some(settle) = &config.settle {
+                    let (response, actual_cost) =
+                        actual_cost(&**settle, decision.view(), is_head, response);
                     settle_in_background(&config, decision, actual_cost);
+                    return response;
                 }
-                response
             }
             Passed::Reserved(reservation) => {
-                let (response, actual_cost) =
-                    finish_admitted(&config, reservation.decision(), is_head, response);
-                if let Some(actual_cost) = actual_cost {
+                add_headers(&config, reservation.decision(), &mut response);
+                if let Some(settle) = &config.settle {
+                    let (response, actual_cost) =
+                        actual_cost(&**settle, reservation.decision(), is_head, response);
                     reservation.settle(actual_cost);
+                    return response;
                 }
-                response
             }
-            Passed::DryRun(rejection) => {
-                let mut response = response;
-                report_dry_run(&config, rejection, &mut response);
-                response
-            }
+            Passed::DryRun(rejection) => report_dry_run(&config, rejection, &mut response),
         }
+        response
     }
 }
 
-/// Adds the headers, and computes the actual cost if the layer settles.
-fn finish_admitted<B: Body>(
-    config: &LayerConfig,
+/// Computes the actual cost of a response.
+fn actual_cost<B: Body>(
+    settle: &SettleFn,
     decision: &DecisionView,
     is_head: bool,
-    mut response: Response<B>,
-) -> (Response<B>, Option<u32>) {
-    add_headers(config, decision, &mut response);
-    let Some(settle) = &config.settle else {
-        return (response, None);
-    };
+    response: Response<B>,
+) -> (Response<B>, u32) {
     let (parts, body) = response.into_parts();
-    // An outer router may drop the body of a HEAD response only later.
+    // An outer router may remove the body of a HEAD response only after this layer.
     let size = if is_head {
         SizeHint::with_exact(0)
     } else {
         body.size_hint()
     };
     let actual_cost = settle(decision, &parts, size);
-    (Response::from_parts(parts, body), Some(actual_cost))
+    (Response::from_parts(parts, body), actual_cost)
 }
 
 /// Adds the headers of an admitted request.
 ///
-/// An inner layer, or a service with a limit of its own, is tighter if it refused the request or reports
-/// fewer units left.
+/// An inner layer or the service may have written headers of another limit. That limit is tighter if it
+/// refused the request or reports no more units left than this one.
 fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut Response<B>) {
     if config.dry_run.is_some() {
         return;
@@ -193,7 +186,9 @@ fn add_headers<B>(config: &LayerConfig, decision: &DecisionView, response: &mut 
             .templates
             .write(decision, place, response.headers_mut());
     }
-    if let (Some(rejection), Some(wait)) = (inner_rejection, retry_wait(decision)) {
+    if let Some(rejection) = inner_rejection
+        && let Some(wait) = retry_wait(decision)
+    {
         rejection.lengthen_wait(wait, response.headers_mut());
     }
 }
@@ -202,13 +197,14 @@ fn is_redirect<B>(response: &Response<B>) -> bool {
     response.status().is_redirection() && response.headers().contains_key(LOCATION)
 }
 
-/// Returns the least time until this layer admits the same request again, `None` if it does now.
+/// Returns the shortest wait until this layer can admit the same request again. `None` if it can now.
 ///
-/// A client that an inner layer rejected would otherwise retry too early for this layer.
+/// A request that an inner layer rejected was charged here. Without this wait, a client could retry too early
+/// for this layer.
 fn retry_wait(decision: &DecisionView) -> Option<Duration> {
     let wait = |quota: QuotaDecision<'_>| {
         let missing = decision.cost().checked_sub(quota.remaining())?;
-        // The first missing unit returns after `reset_after`, the others after it.
+        // The first missing unit returns after `reset_after`, and the others later.
         let others = refill_time(quota.quota(), missing.checked_sub(1)?);
         Some(
             quota
@@ -219,7 +215,7 @@ fn retry_wait(decision: &DecisionView) -> Option<Duration> {
     decision.quotas().filter_map(wait).max()
 }
 
-/// Reports a request that only a dry run let pass, in the header and the extensions of its response.
+/// Reports a request that passed only because of a dry run, in the header and extensions of its response.
 fn report_dry_run<B>(config: &LayerConfig, rejection: Rejection, response: &mut Response<B>) {
     let header = config.dry_run.as_ref().and_then(|run| run.header.clone());
     let limiter = HeaderValue::from_str(&encoded(rejection.limiter()));
@@ -231,13 +227,13 @@ fn report_dry_run<B>(config: &LayerConfig, rejection: Rejection, response: &mut 
         .insert(WouldReject::new(rejection));
 }
 
-/// Makes the response to a rejected request.
+/// Creates the response to a rejected request.
 pub(super) fn rejection_response(
     config: &LayerConfig,
     rejection: Rejection,
     parts: &Parts,
 ) -> Response<Bytes> {
-    // Only if the layer serves gRPC: any client can send its content type.
+    // Only if the layer serves gRPC: any client can send the content type of gRPC.
     let grpc = if config.grpc { Grpc::of(parts) } else { None };
     let mut response = match grpc {
         None => (config.responder)(&rejection),
@@ -253,7 +249,7 @@ pub(super) fn rejection_response(
     response
 }
 
-/// Removes the body of a response to HEAD and keeps its length (RFC 9110, section 9.3.2).
+/// Removes the body of a response to HEAD, and keeps its length in `Content-Length` (RFC 9110, section 9.3.2).
 fn remove_body(response: &mut Response<Bytes>) {
     let body = mem::take(response.body_mut());
     let length = response.headers_mut().entry(CONTENT_LENGTH);

@@ -1,4 +1,4 @@
-//! The service: checks a request, then calls the inner service or rejects.
+//! The service, which checks a request and then calls the inner service or rejects the request.
 
 use std::mem;
 use std::sync::Arc;
@@ -16,12 +16,17 @@ use super::response::{prepare_request, rejection_response};
 
 /// A service with a rate limit, created by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
-/// It is ready when the inner service is: `poll_ready` never waits for a quota. A refused request is
-/// answered by its future. While that future waits for the store, it holds what the inner service
-/// reserved for the call.
+/// The service is ready if the inner service is ready: `poll_ready` does not check the limit. `call` starts
+/// the check, and its future answers a rejected request. While that future waits for the store, it holds
+/// what the inner service has reserved for the call, such as a permit of tower's `ConcurrencyLimit`.
 ///
-/// The request body may be of any type. The response body has to implement [`http_body::Body`], like those
-/// of axum, hyper, tonic and tower-http: [`settle`](crate::RateLimitLayer::settle) needs its size.
+/// tower has types with the same names: `tower::limit::RateLimit` and `tower::limit::RateLimitLayer`. They
+/// make calls wait, and have no keys. `ServiceBuilder::rate_limit` adds tower's. The guide compares them:
+/// [migrating](crate::guide::migrating#tower).
+///
+/// The request body can be of any type. The response body has to implement [`http_body::Body`], like those of
+/// axum, hyper, tonic and tower-http, because [`settle`](crate::RateLimitLayer::settle) needs its size. The
+/// inner service has to implement `Clone`.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
@@ -33,13 +38,13 @@ impl<S> RateLimit<S> {
         Self { inner, config }
     }
 
-    /// Gets a reference to the inner service.
+    /// Returns a reference to the inner service.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// Gets a mutable reference to the inner service.
+    /// Returns a mutable reference to the inner service.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
@@ -75,14 +80,13 @@ where
             }
         };
         match prepare_request(&self.config, &mut parts, outcome) {
-            // Calls the service in place: a clone of axum's would allocate.
+            // Calls the service in place: to clone an axum service allocates.
             Ok(finisher) => {
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::calling(self.inner.call(request), finisher)
             }
             Err(rejection) => {
-                // Releases what the inner service reserved for this call, such as a permit of
-                // `ConcurrencyLimit`.
+                // Releases what the inner service has reserved for this call.
                 drop(self.take_ready());
                 ResponseFuture::rejected(rejection_response(&self.config, rejection, &parts))
             }
@@ -91,7 +95,7 @@ where
 }
 
 impl<S: Clone> RateLimit<S> {
-    /// Takes the service that was polled ready, which must get the call, and leaves a clone.
+    /// Takes the service that was polled ready, since only that one may be called, and leaves a clone.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         mem::replace(&mut self.inner, clone)

@@ -1,6 +1,9 @@
-//! The algorithms that count units, and the table of facts about them.
+//! The algorithms that count units, and a table of facts about them.
 
-/// The algorithm that counts units: its promise, and its memory per key.
+/// The algorithm that counts the units of a [`Quota`](crate::Quota).
+///
+/// The algorithms differ in how many units they admit in a window, and in how much they store for each key.
+/// The default, [`SlidingLog`](Self::SlidingLog), never admits more than the limit.
 ///
 /// | algorithm | promise about any span as long as the window | stored for each key |
 /// |---|---|---|
@@ -11,37 +14,64 @@
 /// | [`FixedWindow`](Self::FixedWindow) | never more than the limit in one aligned window, up to twice across an edge | one count |
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
 ///
-/// Each algorithm has its own stored count: changing the algorithm starts a new one. See
-/// [`choosing_an_algorithm`](crate::guide::algorithms), and [`ALL`](Self::ALL) for the facts
-/// about each.
+/// Each algorithm has its own stored count, so a change of the algorithm starts at 0 units. The guide
+/// [helps to choose](crate::guide::algorithms). [`Algorithm::ALL`] has these facts as values.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{Algorithm, Quota};
+///
+/// // An hour in buckets of one minute: a key has at most 61 counts, not 100 000 times.
+/// let quota = Quota::per_hour(100_000).algorithm(Algorithm::SlidingBuckets(60));
+///
+/// let configured: Quota = "100000/hour sliding-buckets:60".parse()?;
+/// assert_eq!(configured, quota);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Stores the time of each charged unit. The default, because its promise has no exception.
+    /// Stores the time of each charged unit. The default, because it never admits more than the limit and
+    /// returns each unit exactly one window after it was charged.
     ///
-    /// In memory it takes 8 bytes for each microsecond in which units were charged. The highest cost of
-    /// a check is 100 000.
+    /// In a [`MemoryStore`](crate::MemoryStore), a key takes 8 bytes for each microsecond in which units were
+    /// charged. A check may cost at most 100 000 units.
     #[default]
     SlidingLog,
-    /// Decides as [`SlidingLog`](Self::SlidingLog), but stores a sorted set by time in Redis, which
-    /// other tools can read. The highest cost of a check is 100 000.
+    /// Decides exactly as [`SlidingLog`](Self::SlidingLog) does, but stores a Redis sorted set with times as
+    /// scores, which other programs can read.
+    ///
+    /// A check may cost at most 100 000 units.
     SortedSetLog,
-    /// Counts aligned windows, and adds the part of the previous window that the sliding window still
-    /// overlaps. Takes the least memory of those without an edge to burst across.
+    /// Estimates the units in the sliding window from the counts of two aligned windows: all of the current
+    /// window, and the part of the previous window that the sliding window still overlaps.
+    ///
+    /// The estimate is right if the traffic of the previous window was even.
     SlidingCounter,
-    /// Counts buckets of window/n, each in full until all of it is a window back. Never admits more than
-    /// the limit, at a bounded size: with 60 buckets, a unit of a minute returns at most a second late.
+    /// Divides the window into n buckets and stores one count for each. A bucket counts in full until its
+    /// last moment is one window ago.
     ///
-    /// The number of buckets is from 1 to 1000: a [`Quota`](crate::Quota::algorithm) accepts no other.
+    /// Never admits more than the limit, and the size is bounded however high the limit is. With 60 buckets,
+    /// a unit of a one-minute quota returns at most one second late.
+    ///
+    /// The number of buckets is from 1 to 1000. [`Quota::algorithm`](crate::Quota::algorithm) accepts no
+    /// other.
     SlidingBuckets(u16),
-    /// Counts aligned windows, which start at multiples of their length by the store's clock.
-    FixedWindow,
-    /// Drains a level of units evenly, by a limit of units per window; the level is at most the limit.
-    /// For traffic that should arrive smoothly rather than in bursts.
+    /// Counts aligned windows, which start at multiples of their length since the Unix epoch, by the store's
+    /// clock.
     ///
-    /// Checks with different limits may share a key, for example while a deployment changes a limit. Any
-    /// span as long as the window then holds less than twice the largest limit that charged within it. A
-    /// check with a lower limit waits until the level is below that limit, at most a window.
+    /// A client may use the whole limit at the end of one window and again at the start of the next.
+    FixedWindow,
+    /// The generic cell rate algorithm (ITU-T I.371), a leaky bucket. Each charge raises a level, which drains
+    /// evenly at the rate of `limit` units per window. The level is at most the limit.
+    ///
+    /// For traffic that should arrive smoothly: after a burst, units return one by one.
+    ///
+    /// Checks with different limits may share a key, for example while a deployment changes a limit. In any
+    /// span as long as the window, they are then admitted less than twice the largest limit that charged
+    /// units within the span. A check with a lower limit waits until the level is below that limit, which
+    /// takes at most one window.
     Gcra,
 }
 
@@ -52,30 +82,30 @@ pub struct AlgorithmFacts {
     /// The algorithm. [`SlidingBuckets`](Algorithm::SlidingBuckets) has 60 buckets here; its facts
     /// hold for any number of them.
     pub algorithm: Algorithm,
-    /// The name in the text of a quota: `sliding-log`. The number of buckets follows the name of
-    /// [`SlidingBuckets`](Algorithm::SlidingBuckets) as `:60`.
+    /// The name in the text of a quota, such as `sliding-log`. After the name of
+    /// [`SlidingBuckets`](Algorithm::SlidingBuckets), a quota has the number of buckets: `:60`.
     pub text: &'static str,
-    /// The units admitted in any span as long as the window.
+    /// The most units that are admitted in any span as long as the window.
     pub promise: Promise,
     /// The highest cost of one check.
     pub max_cost: u32,
-    /// The tag in the names of stored keys. The number of buckets follows it.
+    /// The algorithm in the names of stored keys, where the number of buckets follows it.
     pub(crate) key_tag: &'static str,
-    /// The file in `lua/` without its extension, and the algorithm's name in a call of the script.
+    /// The name of the file in `lua/` without its extension, and of the algorithm in a call of the script.
     pub(crate) script: &'static str,
-    /// Whether a refund finds its charge by a receipt. The logs find it by its time.
+    /// Whether a refund needs the receipt of the charge. The logs find a charge by its time.
     pub(crate) needs_receipt: bool,
-    /// The work in Redis that each unit of a check adds, in tenths of a microsecond of the server.
+    /// The time in Redis that each unit of a check adds, in tenths of a microsecond.
     pub(crate) work_per_unit: u64,
 }
 
 impl AlgorithmFacts {
-    /// Returns the algorithm, with `buckets` buckets if it takes a number of them.
+    /// Returns the algorithm with `buckets` buckets, or the algorithm as it is if it has no buckets.
     ///
     /// # Panics
     ///
-    /// Panics if it takes a number of buckets and this one is not from 1 to 1000; at compile time in a
-    /// `const`. Parse a number from outside the program as text: `sliding-buckets:60`.
+    /// Panics if the algorithm has buckets and the number is not from 1 to 1000. In a `const`, that is a
+    /// compile error. For a number from outside the program, parse text such as `sliding-buckets:60`.
     #[must_use]
     pub const fn with_buckets(&self, buckets: u16) -> Algorithm {
         match self.algorithm {
@@ -91,12 +121,12 @@ impl AlgorithmFacts {
 
 /// The most units that an algorithm admits in any span as long as the window.
 ///
-/// If checks of one key have different limits, the limit is the largest one that charged within the
+/// If checks with different limits share a key, "the limit" is the largest one that charged units within the
 /// span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Promise {
-    /// Never more than the limit.
+    /// At most the limit.
     Limit,
     /// Less than twice the limit.
     BelowTwice,
@@ -105,7 +135,7 @@ pub enum Promise {
 }
 
 impl Promise {
-    /// Returns the most units that a limit admits in any span as long as the window.
+    /// Returns the most units that a quota with this limit admits in any span as long as the window.
     #[must_use]
     pub const fn max_units(self, limit: u32) -> u64 {
         let limit = limit as u64;
@@ -123,12 +153,12 @@ pub(super) const MAX_BUCKETS: u16 = 1_000;
 /// The highest cost for logs, which store each unit.
 const MAX_COST_OF_LOGS: u32 = 100_000;
 
-/// Builds [`Algorithm::ALL`] and [`Algorithm::facts`] from the same rows: an algorithm without a row
+/// Builds [`Algorithm::ALL`] and [`Algorithm::facts`] from the same rows, so that an algorithm without a row
 /// does not compile.
 macro_rules! algorithm_table {
     ($($algorithm:pat => $facts:expr,)*) => {
         impl Algorithm {
-            /// The table of all algorithms, from the strictest [promise](Promise) to the loosest.
+            /// The facts about every algorithm, from the strictest [promise](Promise) to the loosest.
             ///
             /// # Examples
             ///
@@ -140,7 +170,7 @@ macro_rules! algorithm_table {
             /// ```
             pub const ALL: &'static [AlgorithmFacts] = &[$($facts),*];
 
-            /// Returns the algorithm's row of [`Algorithm::ALL`].
+            /// Returns the row of this algorithm in [`Algorithm::ALL`].
             #[must_use]
             #[inline]
             pub const fn facts(self) -> &'static AlgorithmFacts {
@@ -216,7 +246,7 @@ algorithm_table! {
 }
 
 impl Algorithm {
-    /// Returns the number of buckets, if the algorithm takes one.
+    /// Returns the number of buckets, if the algorithm has buckets.
     pub(crate) const fn buckets(self) -> Option<u16> {
         match self {
             Self::SlidingBuckets(buckets) => Some(buckets),
@@ -230,7 +260,7 @@ impl Algorithm {
         self.buckets().map_or(1, u64::from)
     }
 
-    /// Returns whether the number of buckets is in its range, if there is one.
+    /// Returns whether the number of buckets is valid, or the algorithm has no buckets.
     pub(super) const fn is_in_range(self) -> bool {
         match self.buckets() {
             Some(buckets) => buckets >= 1 && buckets <= MAX_BUCKETS,
@@ -246,7 +276,7 @@ impl Algorithm {
     }
 }
 
-/// Returns the rule that an invalid algorithm breaks: the names of all algorithms.
+/// Returns the rule for the text of an algorithm: the names of all algorithms.
 pub(super) fn algorithm_rule() -> String {
     let names = Algorithm::ALL
         .iter()
@@ -265,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_describes_its_own_algorithm_by_names_of_its_own() {
+    fn each_algorithm_has_a_row_with_unique_names() {
         let distinct = |name: fn(&AlgorithmFacts) -> &str| {
             let names: HashSet<_> = Algorithm::ALL.iter().map(name).collect();
             assert_eq!(names.len(), Algorithm::ALL.len());
@@ -280,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_take_1_to_1000_buckets() {
+    fn the_number_of_buckets_is_from_1_to_1000() {
         let facts = Algorithm::SlidingBuckets(60).facts();
         for buckets in [1, MAX_BUCKETS] {
             let algorithm = facts.with_buckets(buckets);

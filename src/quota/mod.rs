@@ -1,6 +1,6 @@
 //! Quotas: a limit of units per window, and the algorithm that counts them.
 //!
-//! This room knows `error` and `std`.
+//! Depends only on `error`.
 
 mod algorithm;
 mod plan;

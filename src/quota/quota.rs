@@ -10,16 +10,18 @@ const MICROS_PER_SECOND: u64 = 1_000_000;
 const MIN_WINDOW_MICROS: u64 = 1_000;
 const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 
-/// A limit of units per window.
+/// A limit of units per window, such as 100 requests per minute.
 ///
-/// By default the window slides: a unit charged at *t* counts until *t* + window, and not a microsecond
-/// longer. Another [algorithm](Algorithm) may count differently. There is no separate burst: the whole
-/// limit may be used at once, and each unit returns one window after it was charged.
+/// A *unit* is what a check charges: by default, one for each request. By default the window slides: a unit
+/// that is charged at time *t* counts until *t* + window, to the microsecond, and then returns. Other
+/// [algorithms](Algorithm) may count differently. There is no separate burst size: a client may use the
+/// whole limit at once.
 ///
-/// The constructors are `const`, so a quota can be a constant. A quota from a configuration is parsed,
-/// see [`FromStr`](#impl-FromStr-for-Quota), or created by [`Quota::try_new`].
+/// The constructors are `const`, so a quota can be a constant. For values from a configuration, parse text
+/// like `100/minute` (see [`FromStr`](#impl-FromStr-for-Quota)) or call [`Quota::try_new`]. With the feature
+/// `serde`, a quota deserializes from the same text or from a map.
 ///
-/// A limit of 0 is valid and refuses everything.
+/// A limit of 0 is valid and refuses every check that costs anything.
 ///
 /// # Examples
 ///
@@ -63,20 +65,22 @@ impl Quota {
         Self::from_micros(limit, 3_600 * MICROS_PER_SECOND)
     }
 
-    /// Creates a quota of `limit` units in any 86 400 seconds. Not a calendar day, which would have an
-    /// edge to burst across.
+    /// Creates a quota of `limit` units in any 86 400 seconds.
+    ///
+    /// This is not a calendar day: around midnight, a client could use two daily limits in a few seconds.
     #[must_use]
     pub const fn per_day(limit: u32) -> Self {
         Self::from_micros(limit, 86_400 * MICROS_PER_SECOND)
     }
 
-    /// Creates a quota of `limit` units in any span of `window`, from 1 ms to 366 days. A fraction of a
-    /// microsecond is rounded up.
+    /// Creates a quota of `limit` units in any span of `window`.
+    ///
+    /// The window is from 1 ms to 366 days. A fraction of a microsecond is rounded up.
     ///
     /// # Panics
     ///
-    /// Panics if the window is out of range; at compile time in a `const`. Use [`Quota::try_new`] for a
-    /// window from outside the program.
+    /// Panics if the window is out of range. In a `const`, that is a compile error. For a window from
+    /// outside the program, use [`Quota::try_new`].
     #[must_use]
     pub const fn new(limit: u32, window: Duration) -> Self {
         let micros = micros_rounded_up(window);
@@ -87,7 +91,9 @@ impl Quota {
         Self::from_micros(limit, micros)
     }
 
-    /// Creates a quota as [`Quota::new`], for a window from outside the program.
+    /// Creates a quota as [`Quota::new`] does, but returns an error in place of a panic.
+    ///
+    /// For a window from outside the program, such as a configuration file.
     ///
     /// # Errors
     ///
@@ -110,12 +116,12 @@ impl Quota {
         }
     }
 
-    /// Sets the algorithm that counts. The default is [`Algorithm::SlidingLog`].
+    /// Sets the algorithm that counts the units. The default is [`Algorithm::SlidingLog`].
     ///
     /// # Panics
     ///
-    /// Panics if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000; at compile
-    /// time in a `const`. Use [`Quota::try_algorithm`] for a number from outside the program.
+    /// Panics if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000. In a `const`,
+    /// that is a compile error. For a number from outside the program, use [`Quota::try_algorithm`].
     ///
     /// # Examples
     ///
@@ -132,7 +138,9 @@ impl Quota {
         self
     }
 
-    /// Sets the algorithm as [`Quota::algorithm`], with a number of buckets from outside the program.
+    /// Sets the algorithm as [`Quota::algorithm`] does, but returns an error in place of a panic.
+    ///
+    /// For a number of buckets from outside the program.
     ///
     /// # Errors
     ///
@@ -150,8 +158,10 @@ impl Quota {
         }
     }
 
-    /// Sets a name, which distinguishes the quota in [`DecisionView::quotas`](crate::DecisionView::quotas)
-    /// and in the [headers](crate::Headers). The stored count does not depend on it.
+    /// Names the quota.
+    ///
+    /// The name distinguishes the quota in [`DecisionView::quotas`](crate::DecisionView::quotas) and in the
+    /// [headers](crate::Headers). Stored counts do not depend on it.
     #[must_use]
     pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = Some(name.into());
@@ -162,25 +172,25 @@ impl Quota {
         Self { limit, ..self }
     }
 
-    /// Returns the most units in a window.
+    /// Returns the number of units that a window has room for.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Returns the span in which at most [`limit`](Self::limit) units are admitted.
+    /// Returns the length of the window.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_micros)
     }
 
-    /// Returns the algorithm that counts.
+    /// Returns the algorithm that counts the units.
     #[must_use]
     pub const fn counted_by(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Returns the name set by [`named`](Self::named).
+    /// Returns the name, if [`named`](Self::named) set one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -200,7 +210,7 @@ const fn window_in_range(micros: u64) -> bool {
     micros >= MIN_WINDOW_MICROS && micros <= MAX_WINDOW_MICROS
 }
 
-/// Saturates: such a window is out of range anyway.
+/// Converts to microseconds. Saturates, because a window that long is out of range anyway.
 const fn micros_rounded_up(window: Duration) -> u64 {
     let fraction: u64 = if window.subsec_nanos().is_multiple_of(1_000) {
         0
@@ -253,7 +263,7 @@ mod tests {
         for buckets in [0, 1_001, u16::MAX] {
             let algorithm = Algorithm::SlidingBuckets(buckets);
             let error = Quota::per_hour(5).try_algorithm(algorithm).unwrap_err();
-            // As text is refused.
+            // The text of such an algorithm fails with the same error.
             let parsed = algorithm.to_string().parse::<Algorithm>();
             assert_eq!(parsed, Err(error.clone()));
             let text = error.to_string();
@@ -275,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_microsecond_lengthens_the_window() {
+    fn a_fraction_of_a_microsecond_is_rounded_up() {
         let quota = Quota::new(1, Duration::from_nanos(1_000_001));
         assert_eq!(quota.window(), Duration::from_micros(1_001));
     }

@@ -1,13 +1,16 @@
-//! The quotas of one limiter.
+//! A list of quotas that apply together.
 
 use std::sync::Arc;
 
 use super::quota::Quota;
 
-/// The quotas of one check. A check charges all of them or none.
+/// A list of quotas that apply together: a check is charged to all of them or to none.
 ///
-/// Cheap to clone. Converts from one [`Quota`], an array, a slice or a `Vec`, wherever quotas are
-/// expected. An empty list admits everything without a call of the store.
+/// Functions that take quotas take `impl Into<Quotas>`: one [`Quota`], an array, a slice or a `Vec`. The list
+/// also parses from text, such as `100/minute, 5/10s`. Cloning is cheap.
+///
+/// An empty list admits every check, and the store is not asked. Empty text is an error, and so is an empty
+/// list in a configuration, because a missing setting would disable the limiter.
 ///
 /// Two quotas with the same algorithm and window share one stored count. A check charges that count
 /// once, and each of the two quotas compares it with its own limit.
@@ -18,20 +21,24 @@ use super::quota::Quota;
 /// use tollgate::{Quota, Quotas};
 ///
 /// let quotas = Quotas::from([Quota::per_second(5), Quota::per_day(2_000)]);
-/// assert_eq!(quotas.iter().map(Quota::limit).max(), Some(2_000));
+/// assert_eq!(quotas.len(), 2);
+///
+/// let parsed: Quotas = "5/second, 2000/day".parse()?;
+/// assert_eq!(parsed, quotas);
+/// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quotas {
     list: Arc<[ListedQuota]>,
-    /// The index of the strictest quota of each stored count.
+    /// The index of the quota with the lowest limit of each stored count.
     strictest: Arc<[usize]>,
-    /// The lowest limit. A higher cost never fits.
+    /// The lowest limit. A higher cost is never admitted.
     min_limit: Option<u32>,
-    /// The lowest maximum cost of the algorithms.
+    /// The highest cost that all algorithms accept.
     max_cost: u32,
 }
 
-/// A quota and the number of its stored count.
+/// A quota, and the number of the stored count that it uses.
 #[derive(Debug, PartialEq, Eq)]
 struct ListedQuota {
     quota: Quota,
@@ -80,13 +87,13 @@ impl Quotas {
         self.list.len()
     }
 
-    /// Returns whether there is no quota, so that everything is admitted.
+    /// Returns whether the list is empty, so that every check is admitted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Returns whether these are the quotas of a slice, in the same order.
+    /// Returns whether this list has the same quotas as a slice, in the same order.
     #[inline]
     pub(crate) fn equals(&self, quotas: &[Quota]) -> bool {
         match (&*self.list, quotas) {
@@ -123,14 +130,14 @@ impl Quotas {
             .map(|listed| (&listed.quota, listed.counter))
     }
 
-    /// Returns the strictest quota of each stored count, in the order of the counts.
+    /// Returns the quota with the lowest limit of each stored count, in the order of the counts.
     ///
-    /// Its limit charges the count, for algorithms that drain a count by the limit.
+    /// This quota charges the count. `Gcra` drains at the rate of the limit that charged it.
     pub(crate) fn strictest(&self) -> impl Iterator<Item = &Quota> {
         self.strictest_with_index().map(|(_, quota)| quota)
     }
 
-    /// Returns the strictest quota of each stored count, with its index in the list.
+    /// Returns the quota with the lowest limit of each stored count, with its index in the list.
     pub(crate) fn strictest_with_index(&self) -> impl Iterator<Item = (usize, &Quota)> {
         let indices = self.strictest.iter();
         indices.filter_map(|index| Some((*index, &self.list.get(*index)?.quota)))
@@ -172,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_of_one_window_share_a_count() {
+    fn quotas_with_the_same_window_share_a_count() {
         let quotas = Quotas::from([
             Quota::per_minute(5),
             Quota::per_second(2),

@@ -1,4 +1,4 @@
-//! Quotas in configurations: text as [`FromStr`](std::str::FromStr) parses it, or a map.
+//! Serializes quotas as the text that [`FromStr`](std::str::FromStr) parses, or as a map.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,11 +13,12 @@ use super::quota::Quota;
 use super::quotas::Quotas;
 use super::text::{format_window, parse_window};
 
-/// A quota as a map. The window and the algorithm are text, as in the text of a quota.
+/// A quota as a map. The window and the algorithm have the same form as in the text of a quota.
 #[derive(Deserialize, Serialize)]
 #[serde(rename = "Quota", deny_unknown_fields)]
 struct QuotaMap {
     limit: u32,
+    #[serde(deserialize_with = "window_text")]
     window: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     algorithm: Option<Algorithm>,
@@ -37,11 +38,30 @@ impl QuotaMap {
     }
 }
 
-/// Reads text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
+/// Reads the text of a window. A number has no unit, so the error of a number asks for one.
+fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    struct WindowVisitor;
+
+    impl Visitor<'_> for WindowVisitor {
+        type Value = String;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("text with a unit, such as \"60s\" or \"minute\"")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<String, E> {
+            Ok(v.to_owned())
+        }
+    }
+
+    deserializer.deserialize_any(WindowVisitor)
+}
+
+/// Deserializes text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
 /// "algorithm": "sliding-buckets:60", "name": "burst"}`.
 ///
-/// A map has `limit` and `window`; `algorithm` and `name` are optional. Other fields are an error. The
-/// format must distinguish text from maps, as JSON, TOML and YAML do.
+/// In a map, `limit` and `window` are required, `algorithm` and `name` are optional, and any other field is
+/// an error. The format must be self-describing, as JSON, TOML and YAML are.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotaVisitor)
@@ -67,7 +87,7 @@ impl<'de> Visitor<'de> for QuotaVisitor {
     }
 }
 
-/// Writes text, or a map if the quota has a name.
+/// Serializes to text, or to a map if the quota has a name.
 impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.name() {
@@ -84,7 +104,9 @@ impl Serialize for Quota {
     }
 }
 
-/// Reads one quota, a list of quotas, or text with several: `"100/minute, 5/10s"`.
+/// Deserializes one quota, a list of quotas, or text with several: `"100/minute, 5/10s"`.
+///
+/// Empty text and an empty list are errors, because a missing setting would disable the limiter.
 impl<'de> Deserialize<'de> for Quotas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(QuotasVisitor)
@@ -113,11 +135,16 @@ impl<'de> Visitor<'de> for QuotasVisitor {
         while let Some(quota) = seq.next_element::<Quota>()? {
             quotas.push(quota);
         }
+        if quotas.is_empty() {
+            return Err(serde::de::Error::custom(
+                "an empty list of quotas would admit every check; list at least one quota",
+            ));
+        }
         Ok(quotas.into())
     }
 }
 
-/// Writes a list of quotas.
+/// Serializes to a list of quotas.
 impl Serialize for Quotas {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.len()))?;
@@ -128,14 +155,14 @@ impl Serialize for Quotas {
     }
 }
 
-/// Reads the text of an algorithm: `"gcra"`, `"sliding-buckets:60"`.
+/// Deserializes the name of an algorithm: `"gcra"`, `"sliding-buckets:60"`.
 impl<'de> Deserialize<'de> for Algorithm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(AlgorithmVisitor)
     }
 }
 
-/// Writes the text of the algorithm.
+/// Serializes to the name of the algorithm.
 impl Serialize for Algorithm {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -191,17 +218,22 @@ mod tests {
     }
 
     #[test]
-    fn quotas_are_one_or_a_list() {
+    fn quotas_are_text_a_map_or_a_list() {
         let list = from_str::<Quotas>(r#"["5/second", {"limit": 2000, "window": "day"}]"#);
         assert_eq!(
             list.unwrap(),
             Quotas::from([Quota::per_second(5), Quota::per_day(2_000)])
         );
-        assert!(from_str::<Quotas>("[]").unwrap().is_empty());
     }
 
     #[test]
-    fn what_is_malformed_is_named_with_the_rule_it_breaks() {
+    fn an_empty_list_is_an_error() {
+        let error = from_str::<Quotas>("[]").unwrap_err().to_string();
+        assert!(error.contains("list at least one quota"), "{error}");
+    }
+
+    #[test]
+    fn the_error_of_a_malformed_value_names_the_broken_rule() {
         for (json, texts) in [
             (r#""5/fortnight""#, ["5/fortnight", "the window is"]),
             (
@@ -212,7 +244,10 @@ mod tests {
                 r#"{"limit": 5, "window": "367d"}"#,
                 ["31708800s", "from 1 ms to 366 days"],
             ),
-            (r#"{"limit": 5, "window": 10}"#, ["10", "expected a string"]),
+            (
+                r#"{"limit": 5, "window": 10}"#,
+                ["10", r#"expected text with a unit, such as "60s""#],
+            ),
             (r#"{"limit": -5, "window": "10s"}"#, ["-5", "u32"]),
             (
                 r#"{"limit": 5, "window": "10s", "burst": 7}"#,
@@ -243,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_short() {
+    fn quotas_without_a_name_are_serialized_as_text() {
         assert_eq!(
             to_value(Quota::per_minute(100)).unwrap(),
             json!("100/minute")
@@ -257,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn serialized_quotas_deserialize_to_the_same_value(
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
             buckets in 1..=1_000_u16,

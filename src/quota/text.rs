@@ -1,4 +1,4 @@
-//! Quotas as text: `LIMIT/WINDOW`, and the algorithm unless it is the default.
+//! Parses and formats quotas: `LIMIT/WINDOW`, then the algorithm unless it is the default.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::quota::Quota;
 use super::quotas::Quotas;
 use crate::error::ConfigError;
 
-/// The units of time, longest first: microseconds, the word for one unit, the suffix of a number.
+/// The units of time, longest first: length in microseconds, word for one unit, suffix of a number.
 const TIME_UNITS: [(u64, &str, &str); 6] = [
     (86_400_000_000, "day", "d"),
     (3_600_000_000, "hour", "h"),
@@ -19,10 +19,13 @@ const TIME_UNITS: [(u64, &str, &str); 6] = [
     (1, "microsecond", "us"),
 ];
 
-/// Parses `LIMIT/WINDOW`, where the window is a word (`second`, `minute`, `hour`, `day`) or a number
-/// and a unit (`us`, `ms`, `s`, `m`, `h`, `d`): `100/minute`, `5/10s`, `2000/day`. An algorithm may
-/// follow after a space: `sliding-log`, `sorted-set-log`, `sliding-counter`, `sliding-buckets:60`,
-/// `fixed-window`, `gcra`.
+/// Parses `LIMIT/WINDOW` or `LIMIT/WINDOW ALGORITHM`: `100/minute`, `5/10s`, `2000/day gcra`.
+///
+/// - The limit is a whole number from 0 to 4294967295.
+/// - The window is `second`, `minute`, `hour`, `day`, or a whole number with a unit: `us`, `ms`, `s`, `m`,
+///   `h`, `d`.
+/// - The algorithm is `sliding-log` (the default), `sorted-set-log`, `sliding-counter`,
+///   `sliding-buckets:60`, `fixed-window` or `gcra`.
 impl FromStr for Quota {
     type Err = ConfigError;
 
@@ -51,8 +54,9 @@ impl FromStr for Quota {
     }
 }
 
-/// Parses quotas separated by commas: `100/minute, 5/10s`. Empty text is an error: a missing value would
-/// disable the limiter.
+/// Parses quotas with commas between them: `100/minute, 5/10s`.
+///
+/// Empty text is an error, because a missing setting would disable the limiter.
 impl FromStr for Quotas {
     type Err = ConfigError;
 
@@ -64,7 +68,7 @@ impl FromStr for Quotas {
 const WINDOW_RULE: &str =
     "the window is second, minute, hour, day, or a number and us, ms, s, m, h, d";
 
-/// Parses a window, in microseconds.
+/// Parses a window. Returns its length in microseconds.
 #[cfg(feature = "serde")]
 pub(super) fn parse_window(text: &str) -> Result<u64, ConfigError> {
     parse_micros(text.trim()).ok_or_else(|| ConfigError::quota_part("window", text, WINDOW_RULE))
@@ -82,7 +86,7 @@ pub(super) fn format_window(micros: u64) -> String {
     Window(micros).to_string()
 }
 
-/// Parses an algorithm as in the text of a [`Quota`]: `gcra`, `sliding-buckets:60`.
+/// Parses the name of an algorithm, as in the text of a [`Quota`]: `gcra`, `sliding-buckets:60`.
 impl FromStr for Algorithm {
     type Err = ConfigError;
 
@@ -132,7 +136,7 @@ fn parse_micros(text: &str) -> Option<u64> {
     Some(count.saturating_mul(*micros))
 }
 
-/// Parses digits only: `u64::from_str` also accepts a sign.
+/// Accepts digits only, unlike `u64::from_str`, which accepts a sign.
 fn parse_number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -192,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_parsed_as_meant() {
+    fn valid_text_is_parsed() {
         for (text, limit, window) in [
             ("100/minute", 100, Duration::from_secs(60)),
             ("5/10s", 5, Duration::from_secs(10)),
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_text_is_named_with_the_rule_it_breaks() {
+    fn the_error_of_malformed_text_names_the_broken_rule() {
         for (text, rule) in [
             ("", "LIMIT/WINDOW"),
             ("100", "LIMIT/WINDOW"),
@@ -245,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_malformed_text_is_quoted_in_part() {
+    fn the_error_quotes_only_the_beginning_of_a_long_text() {
         let error = "x".repeat(1 << 20).parse::<Quota>().unwrap_err();
         assert!(error.to_string().len() < 300);
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(
+        fn formatted_text_parses_to_the_same_value(
             limit: u32,
             micros in 1_000_u64..=366 * 86_400_000_000,
             facts in prop::sample::select(Algorithm::ALL),
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_stand_with_commas_between_them() {
+    fn a_list_of_quotas_is_separated_by_commas() {
         let text = "100/minute, 5/10s gcra";
         let quotas: Quotas = text.parse().unwrap();
         assert_eq!(quotas.len(), 2);

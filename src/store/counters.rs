@@ -1,4 +1,4 @@
-//! The counters of one key. A check charges all of its quotas or none.
+//! The counts of one limiter and key, for all of its quotas.
 
 use smallvec::SmallVec;
 
@@ -7,21 +7,24 @@ use crate::decision::{Answer, QuotaAnswer, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
-/// The counts of one limiter and key, by the rules of every [`Algorithm`]: the part of a store that need
-/// not be written again.
+/// The counts of one limiter and key, with the rules of every [`Algorithm`]. For stores outside this crate.
 ///
-/// A store that keeps a value for each limiter and key, in a database for example, reads the value, calls
-/// one of these functions, and writes the value back in the same transaction. The decisions are those of
-/// [`MemoryStore`](crate::MemoryStore) and [`RedisStore`](crate::RedisStore), to the microsecond. With the
-/// feature `serde`, counters can be serialized in any format.
+/// A [`Store`](crate::Store) keeps one value for each limiter and key, for example as a row of a database. To
+/// decide a check, it reads the value, calls [`check`](Self::check), and writes the value back in the same
+/// transaction. The decisions are the same as those of [`MemoryStore`](crate::MemoryStore) and
+/// [`RedisStore`](crate::RedisStore), to the microsecond. With the feature `serde`, the value can be serialized
+/// in any format.
 ///
-/// `now` is the time of the store's clock in microseconds. Read it inside the lock or the transaction: an
-/// earlier reading looks like a clock that stepped back. Units that the clock has not reached count as
-/// charged now, so a clock that steps back neither frees units nor locks a key out.
+/// # Time
+///
+/// `now` is the time of the store's clock, in microseconds. Read the clock inside the lock or the transaction:
+/// an earlier reading looks like a clock that stepped back. Units that were charged later than `now` count as
+/// charged now. So if the clock steps back, no units are freed, and none counts for longer than one window.
 ///
 /// # Examples
 ///
-/// A store in the memory of a process, under one lock. `examples/own_store` is one in SQLite.
+/// A store in the memory of the process, under one lock. The example `own_store` in the repository keeps its
+/// counts in SQLite.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -69,7 +72,7 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 /// # assert!(limiter.check("ada").await.unwrap().is_allowed());
 /// # });
 /// ```
-// One counter for each algorithm and window.
+// It has one counter for each algorithm and window.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
@@ -83,19 +86,19 @@ struct Counter {
     algorithm: Algorithm,
     window: u64,
     state: State,
-    /// The end of the time to live, in milliseconds of the store's clock. A key in Redis has the same
-    /// TTL, and counters that share a key there have the same here.
+    /// The end of the time to live, in milliseconds of the store's clock. Counters that share a key in Redis have
+    /// the same end.
     dies_at: u64,
-    /// The used part of the limit, in 1/1024: the largest over the quotas of the last check that had a
-    /// cost.
+    /// The used part of the limit, in 1/1024, as of the last check with a cost. If several quotas share the
+    /// counter, it is the largest part.
     used_part: u16,
 }
 
-/// The used part of its limit up to which a key may be dropped, in 1/1024.
+/// A key that has used at most this part of its limits may be dropped, in 1/1024.
 pub(super) const DROPPABLE_PART: u16 = 512;
 
 impl Counters {
-    /// Creates counters without units.
+    /// Creates empty counters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -103,8 +106,10 @@ impl Counters {
 
     /// Decides a check, and charges it to all of its quotas if all of them admit it.
     ///
-    /// A check that is refused, or whose cost is 0, leaves units as they are. It may drop units that have
-    /// expired, so that writing the counters back is useful but not necessary.
+    /// `source` is the [`Source`] of the answer: [`Source::Other`] for a store outside this crate.
+    ///
+    /// A check that is refused, or that costs 0, changes no count. It may drop expired units, so writing the
+    /// counters back is useful but not necessary.
     pub fn check(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let mut answer = Answer::default();
         answer.clear(now, source);
@@ -112,10 +117,10 @@ impl Counters {
         answer
     }
 
-    /// Decides a check as [`check`](Self::check) does, and charges nothing.
+    /// Decides a check as [`check`](Self::check) does, but charges nothing.
     ///
-    /// To decide several checks together, judge each, and check each only if all of them are
-    /// [admitted](Answer::is_admitted).
+    /// To decide several checks together, call `judge` for each. If all of them are
+    /// [admitted](Answer::is_admitted), call `check` for each.
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let mut expiry = self.expiry(now);
         let verdicts = check.quotas().iter().map(|quota| {
@@ -140,7 +145,7 @@ impl Counters {
         }
     }
 
-    /// Checks one quota, which most limiters have: its counter is looked up once and advanced once.
+    /// Checks a single quota, which is the usual case, with one lookup of its counter.
     #[inline(always)]
     fn check_one(&mut self, quota: &Quota, cost: u32, now: u64, answer: &mut Answer) {
         let check = QuotaCheck::new(quota, cost, now);
@@ -256,7 +261,7 @@ impl Counters {
             .find(|counter| counter.is_of(algorithm, window))
     }
 
-    /// Takes back units of an earlier charge, as far as they still count.
+    /// Returns those units of an earlier charge that still count.
     pub fn refund(&mut self, refund: Refund<'_>, now: u64) {
         let mut expiry = self.expiry(now);
         for (quota, answer) in refund.charged() {
@@ -274,7 +279,7 @@ impl Counters {
         self.share(expiry, now);
     }
 
-    /// Takes away units of each quota, whichever checks charged them.
+    /// Returns units in the counter of each quota, whichever checks charged them.
     pub fn credit(&mut self, credit: Credit<'_>, now: u64) {
         let mut expiry = self.expiry(now);
         for quota in credit.quotas().strictest() {
@@ -286,7 +291,7 @@ impl Counters {
         self.share(expiry, now);
     }
 
-    /// Forgets what is charged under the quotas of a reset.
+    /// Removes all units that count under the quotas of a reset.
     pub fn reset(&mut self, reset: Reset<'_>) {
         for quota in reset.quotas().strictest() {
             let (algorithm, window) = (quota.counted_by(), quota.window_micros());
@@ -295,19 +300,21 @@ impl Counters {
         }
     }
 
-    /// Drops the counters whose time to live is over.
+    /// Drops the counters that have expired.
     pub(super) fn remove_dead(&mut self, now: u64) {
         self.list.retain(|counter| !counter.is_dead(now));
     }
 
-    /// Returns whether nothing is stored, so that a store can drop the key.
+    /// Returns whether there are no counters, so that a store can drop the key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Returns the time, in microseconds of the store's clock, after which a store can drop the key: one to
-    /// about two windows after the last write. `None` if the counters are empty.
+    /// Returns the time after which a store can drop the key, in microseconds of the store's clock.
+    ///
+    /// `None` if there are no counters. Otherwise, it is at most two windows and a second after the last
+    /// change.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
         let last = self.list.iter().map(|counter| counter.dies_at).max()?;
@@ -319,8 +326,7 @@ impl Counters {
         self.list.iter().all(|counter| counter.is_idle(now))
     }
 
-    /// Returns the largest used part of any limit, in 1/1024; 0 once all units have returned. That is
-    /// the cost of dropping the key now.
+    /// Returns the largest used part of any limit, in 1/1024; 0 if all units have returned.
     pub(super) fn used_part(&self, now: u64) -> u16 {
         let active = self.list.iter().filter(|counter| !counter.is_idle(now));
         active.map(|counter| counter.used_part).max().unwrap_or(0)
@@ -478,7 +484,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_small() {
+    fn counters_take_at_most_80_bytes() {
         let size = size_of::<Counters>();
         assert!(size <= 80, "{size} bytes");
     }

@@ -1,4 +1,4 @@
-//! Opens a store by URL, for configuration.
+//! Opens a store by its URL.
 
 use std::sync::Arc;
 
@@ -8,23 +8,28 @@ use super::redis::RedisStore;
 use super::store::Store;
 use crate::error::ConfigError;
 
-/// Opens the store that a URL names, without connecting.
+/// Opens the store of a URL, for configuration. Does not connect.
 ///
 /// | URL | store |
 /// |---|---|
-/// | `memory:` | [`MemoryStore::new`] |
-/// | `redis://[user][:password@]host[:port][/database]` | [`RedisStore::open`]: feature `redis` |
-/// | `unix:///path/to/redis.sock` | the same on a socket of this machine |
-/// | `rediss://…` | the same over TLS: feature `tls` |
-/// | `redis+sentinel://host[:port],…/master[/database]` | the master that Sentinel names: feature `sentinel` |
-/// | `redis+cluster://host[:port],…` | the cluster of these nodes: feature `cluster` |
+/// | `memory:` | a [`MemoryStore`] for 100 000 keys |
+/// | `redis://[user][:password@]host[:port][/database]` | a [`RedisStore`] on one server (feature `redis`) |
+/// | `unix:///path/to/redis.sock` | the same over a Unix socket |
+/// | `rediss://…` | the same over TLS (feature `tls`) |
+/// | `redis+sentinel://host[:port],…/master[/database]` | the master that Redis Sentinel names (feature `sentinel`) |
+/// | `redis+cluster://host[:port],…` | the Redis Cluster with these nodes (feature `cluster`) |
 ///
-/// [`RedisStore::open`] documents those of Redis. In each, `valkey` may replace `redis`.
+/// The [docs of `RedisStore`](RedisStore#sentinel-cluster-tls) have the parameters of each URL. `valkey` may
+/// replace `redis`, and `valkeys` `rediss`.
+///
+/// A URL sets no prefix: all stored keys begin with `tollgate`. If several services share a Redis, open the
+/// store with [`RedisStore::open`] and set a [`prefix`](RedisStore::prefix). Otherwise, limiters of the same
+/// name in two services share their counts.
 ///
 /// # Errors
 ///
-/// When the URL names no store, or one that needs a feature this build does not have. The error never
-/// shows anything that could be a password.
+/// Returns an error of kind [`ConfigErrorKind::Url`](crate::ConfigErrorKind::Url) if the URL is malformed, or
+/// needs a feature that this build does not have. The text never contains a part that could be a password.
 ///
 /// # Examples
 ///
@@ -39,7 +44,7 @@ pub fn from_url(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
         "memory" => Err(ConfigError::url(
             "memory:…",
-            "the memory store takes no address, use `memory:`",
+            "the memory store takes no address: use `memory:`",
         )),
         _ => redis(url),
     }
@@ -56,7 +61,7 @@ fn redis(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     Err(ConfigError::url(
         &format!("{scheme}…"),
-        "this build supports only `memory:`; for Redis, enable the feature `redis`",
+        "this build supports only `memory:`: for Redis, enable the feature `redis`",
     ))
 }
 
@@ -104,6 +109,8 @@ mod tests {
             "redis://:secret@[::1]:7000/3",
             "unix:///tmp/redis.sock",
             "valkey://127.0.0.1",
+            "redis://:p@ssword@127.0.0.1",
+            "redis://:p%23ss@127.0.0.1/3?note=ann@work",
             #[cfg(feature = "tls")]
             "rediss://127.0.0.1",
             #[cfg(feature = "sentinel")]
@@ -152,18 +159,29 @@ mod tests {
                 "redis://user:secret@127.0.0.1?protocol=9",
                 "invalid protocol version",
             ),
+            ("redis://:pa#secret@127.0.0.1", "`#` in a user or password"),
+            (
+                "redis://user:1#secret@127.0.0.1",
+                "percent-encoded as `%23`",
+            ),
+            ("rediss://secret#secret@127.0.0.1/3", "`%23`"),
+            ("redis://:1/secret@127.0.0.1", "percent-encoded as `%2F`"),
+            ("redis://user:p@a/secret@127.0.0.1/0", "`%2F`"),
+            ("redis://:1?secret@127.0.0.1", "percent-encoded as `%3F`"),
+            ("redis+cluster://:1#secret@a,b", "`%23`"),
+            ("redis+sentinel://:1/secret@a,b/m", "`%2F`"),
             ("redis://user:secret@0.0.0.0", "wildcard"),
             #[cfg(not(feature = "tls"))]
             ("rediss://user:secret@127.0.0.1", "enable the feature `tls`"),
             #[cfg(feature = "tls")]
             (
                 "rediss://user:secret@127.0.0.1#insecure",
-                "a certificate is always checked",
+                "certificates are always checked",
             ),
             #[cfg(feature = "tls")]
             (
                 "rediss://user:secret@127.0.0.1?ca=/nowhere/ca.pem",
-                "`ca` cannot be read from /nowhere/ca.pem",
+                "failed to read `ca` from /nowhere/ca.pem",
             ),
             #[cfg(not(feature = "sentinel"))]
             (

@@ -1,4 +1,4 @@
-//! The future of a store's answer, and the recorder that learns its outcome.
+//! The future of a store's answer, and the recorder of its outcome.
 
 use std::fmt;
 use std::future::Future;
@@ -13,9 +13,9 @@ use crate::decision::Answer;
 use crate::error::{Error, ErrorKind, polled_after_completion};
 use crate::telemetry::StoreMeter;
 
-/// The future of a store's answer.
+/// The future of a store's answer, or of the result of another request to a store.
 ///
-/// It is either ready from the start, as in memory, or a boxed future.
+/// A store in memory returns a [`ready`](Self::ready) future, and a remote store a [`boxed`](Self::boxed) one.
 ///
 /// # Panics
 ///
@@ -23,12 +23,12 @@ use crate::telemetry::StoreMeter;
 #[must_use = "a store may be asked only when its future is awaited"]
 pub struct StoreFuture<T = Answer> {
     state: State<T>,
-    /// Learns the outcome, or on drop that the caller gave up. Ready futures have none.
+    /// Records the outcome, or, on drop, that the caller gave up. `None` for a future that was ready.
     recorder: Option<OutcomeRecorder>,
 }
 
 enum State<T> {
-    /// `None` once the future is done.
+    /// `None` after completion.
     Ready(Option<Result<T, Error>>),
     #[cfg_attr(
         not(any(feature = "redis", test)),
@@ -39,18 +39,18 @@ enum State<T> {
 }
 
 impl<T> StoreFuture<T> {
-    /// Creates a future that is ready.
+    /// Creates a future that is ready at once.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Self {
         Self::new(State::Ready(Some(answer)))
     }
 
-    /// Boxes a future that has to be awaited.
+    /// Boxes a future.
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self::new(State::Boxed(Box::pin(future)))
     }
 
-    /// Creates the future of an answer that another task sends, without a box.
+    /// Creates the future of an answer that another task sends. Takes no box.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn waiting(answer: oneshot::Receiver<Result<T, Error>>) -> Self {
         Self::new(State::Channel(answer))
@@ -64,7 +64,7 @@ impl<T> StoreFuture<T> {
         }
     }
 
-    /// Reports the outcome of this pending future.
+    /// Adds a recorder of the outcome to this pending future.
     pub(super) fn recorded_by(self, recorder: OutcomeRecorder) -> Self {
         Self {
             recorder: Some(recorder),
@@ -98,7 +98,7 @@ impl<T> StoreFuture<T> {
     }
 }
 
-// The value of a ready future is not pinned: it is moved out.
+// A ready answer is never pinned.
 impl<T> Unpin for StoreFuture<T> {}
 
 impl<T> Future for StoreFuture<T> {
@@ -114,14 +114,14 @@ impl<T> Future for StoreFuture<T> {
     }
 }
 
-/// Reports how a pending request ends: with an outcome, or, on drop, with a caller that gave up.
+/// Records how a pending request ends: with an outcome, or, on drop, because its caller gave up.
 pub(super) struct OutcomeRecorder {
     circuit_breaker: CircuitBreaker,
     partition: usize,
     operation: Operation,
     /// By the clock of the circuit breaker.
     started_at: u64,
-    /// Ends remembered refusals when a request that returns units ends. Held for its Drop.
+    /// For a request that returns units: on drop, removes the remembered refusals of the key.
     _invalidation: Option<Invalidation>,
     is_recorded: bool,
 }
@@ -153,7 +153,7 @@ impl OutcomeRecorder {
 
 impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
-        // Waits that callers cut short count as well: else a hanging store would look fast.
+        // Record waits of callers that gave up, too. Otherwise a store that hangs would look fast.
         if StoreMeter::IS_ENABLED && self.operation != Operation::Adjust {
             self.circuit_breaker.record_wait(self.started_at);
         }
@@ -206,7 +206,7 @@ mod tests {
         sender.send(Ok(7)).unwrap();
         for future in [
             StoreFuture::ready(Ok(7)),
-            // Would be ready as often as it is polled.
+            // This inner future would be ready on every poll.
             StoreFuture::boxed(poll_fn(|_| Poll::Ready(Ok(7)))),
             StoreFuture::waiting(receiver),
         ] {

@@ -1,9 +1,32 @@
-//! Stores of counts: the [`Store`] trait, and the stores of this crate.
+//! Stores keep the counts of a limiter and decide its checks.
 //!
-//! [`RedisStore`] shares its counts between all processes,
-//! [`MemoryStore`] counts in this one, by the same rules.
+//! | store | counts | for |
+//! |---|---|---|
+//! | [`RedisStore`] | in Redis or Valkey, shared by all processes | services with several processes |
+//! | [`MemoryStore`] | in the memory of this process | services with one process, tests |
+//! | [`TestStore`] (feature `test-util`) | in memory; refuses, fails or hangs when the test wants it | tests of a service |
+//! | any type that implements [`Store`] | where you like | other databases |
 //!
-//! This room knows `telemetry` and what is below it.
+//! [`RedisStore`] and [`MemoryStore`] make the same decisions, to the microsecond. [`from_url`] opens either
+//! by a URL from a configuration.
+//!
+//! # Examples
+//!
+//! ```
+//! use tollgate::{Quota, RateLimitLayer, store};
+//!
+//! let url = std::env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
+//! let layer = RateLimitLayer::new(store::from_url(&url)?, Quota::per_minute(100));
+//! # Ok::<(), tollgate::ConfigError>(())
+//! ```
+//!
+//! # Write a store
+//!
+//! 1. Implement [`Store`]. Only `id` and `check` are required.
+//! 2. Let [`Counters`] decide: it has every algorithm, and one value for each limiter and key.
+//! 3. Return a [`CircuitBreaker`], and for a remote store a [`RefusalCache`] and a [`BlockList`]. Limiters
+//!    use them around the store.
+//! 4. Run [`Conformance`] (feature `test-util`) in a test: it checks every rule that limiters rely on.
 
 mod block_list;
 mod circuit_breaker;
@@ -16,10 +39,7 @@ mod protected_store;
 pub(crate) mod redis;
 mod refusal_cache;
 mod requests;
-#[expect(
-    clippy::module_inception,
-    reason = "a room's main file is named like the room"
-)]
+#[expect(clippy::module_inception, reason = "the file of the trait `Store`")]
 mod store;
 #[cfg(feature = "test-util")]
 mod testing;

@@ -1,4 +1,4 @@
-//! A store behind its circuit breaker: what a limiter asks.
+//! A store with its circuit breaker, deadline and caches. Limiters ask the store through it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,21 @@ use super::store::Store;
 use crate::decision::{Answer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 
-/// A store, with the deadline, the circuit breaker, the fallback and the refusal cache that its limiters
-/// share.
+/// A store with its deadline, circuit breaker, fallback counts and refusal cache.
 #[derive(Clone)]
 pub(crate) struct ProtectedStore {
     store: Arc<dyn Store>,
     id: StoreId,
     circuit_breaker: CircuitBreaker,
     refusal_cache: Option<RefusalCache>,
-    /// `None` if the store enforces its deadline itself.
+    /// `None` if the store enforces its own deadline.
     deadline: Option<Duration>,
 }
 
-/// An answer that has to be waited for, or that is not in its place.
+/// An answer that was not written in place: it is pending, or it is an error.
 pub(crate) struct PendingAnswer {
     pub(crate) future: StoreFuture,
-    /// The mark to [remember](ProtectedStore::remember) the answer with.
+    /// The mark for [`ProtectedStore::remember`], if the store has a refusal cache.
     pub(crate) sent: Option<SendMark>,
 }
 
@@ -55,8 +54,8 @@ impl ProtectedStore {
         self.id
     }
 
-    /// Asks the store as [`Store::check_in_place`] does, unless the circuit breaker is open or this
-    /// process remembers the refusal.
+    /// Asks the store as [`Store::check_in_place`] does. Fails if the circuit breaker is open, and repeats a
+    /// remembered refusal.
     #[inline]
     pub(crate) fn check_in_place(
         &self,
@@ -80,7 +79,7 @@ impl ProtectedStore {
         None
     }
 
-    /// Repeats a remembered refusal, or asks the store.
+    /// Repeats a remembered refusal, or else asks the store.
     #[inline(never)]
     fn check_remembering(
         &self,
@@ -99,15 +98,15 @@ impl ProtectedStore {
         Some(PendingAnswer { future, sent })
     }
 
-    /// Remembers the answer to a check if it is a refusal. An admission ends what is remembered.
+    /// Remembers the answer to a check if it is a refusal. An admission removes the refusals of its key.
     pub(crate) fn remember(&self, check: Check<'_>, sent: SendMark, answer: &Answer) {
         if let Some(cache) = &self.refusal_cache {
             cache.record(check, sent, answer);
         }
     }
 
-    /// Sends the probe in the background, where no caller waits for it. Without a tokio runtime, the
-    /// check of this caller is the probe.
+    /// Sends a probe in the background, so that no caller waits for it. Without a tokio runtime, the check of
+    /// this caller is the probe.
     #[cold]
     fn probe(&self, check: Check<'_>, partition: usize) -> StoreFuture {
         let Ok(runtime) = Handle::try_current() else {
@@ -124,7 +123,7 @@ impl ProtectedStore {
         StoreFuture::ready(Err(self.circuit_breaker.open_error(partition)))
     }
 
-    /// Bounds a check by the deadline, and reports its outcome to the circuit breaker.
+    /// Applies the deadline to a check, and records its outcome in the circuit breaker.
     fn protect_check(
         &self,
         future: StoreFuture,
@@ -145,7 +144,7 @@ impl ProtectedStore {
         }
     }
 
-    /// Takes units back where they were charged: in the store, or in the counts of this process.
+    /// Returns units where they were charged: in the store or in the fallback counts.
     pub(crate) fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
         if refund.answer().source() != Source::Fallback {
             return self.adjust(refund.subject, || self.store.refund(refund));
@@ -156,7 +155,7 @@ impl ProtectedStore {
         StoreFuture::ready(Ok(()))
     }
 
-    /// Forgets what is charged to a key, in the counts of this process too.
+    /// Removes the units of a key in the store and in the fallback counts.
     pub(crate) fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
         if let Some(fallback) = self.fallback_if_used() {
             fallback.reset(reset);
@@ -164,12 +163,12 @@ impl ProtectedStore {
         self.adjust(reset.subject, || self.store.reset(reset))
     }
 
-    /// Credits units in the store, but not in the counts of this process.
+    /// Credits units in the store, but not in the fallback counts.
     pub(crate) fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
         self.adjust(credit.subject, || self.store.credit(credit))
     }
 
-    /// Changes counts in the store, unless the circuit breaker is open.
+    /// Sends a request that returns units to the store, unless the circuit breaker is open.
     fn adjust(
         &self,
         subject: Subject<'_>,
@@ -195,8 +194,8 @@ impl ProtectedStore {
         }
     }
 
-    /// Blocks a key. The circuit breaker has no part in it: the list of blocked keys may be on
-    /// another server than the counts of the key.
+    /// Blocks a key, even if the circuit breaker is open: the server of the block list may be another one than
+    /// the server of the key.
     pub(crate) fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         match self.store.block(block).try_ready() {
             Ok(outcome) => StoreFuture::ready(outcome),
@@ -204,10 +203,10 @@ impl ProtectedStore {
         }
     }
 
-    /// Bounds a pending future by the deadline, unless the store does so itself.
+    /// Applies the deadline to a pending future, unless the store enforces its own.
     fn bound<T: Send + 'static>(&self, pending: StoreFuture<T>) -> StoreFuture<T> {
         match self.deadline {
-            // There are no timers outside of a tokio runtime.
+            // Outside a tokio runtime there are no timers.
             Some(deadline) if Handle::try_current().is_ok() => {
                 StoreFuture::boxed(within_deadline(deadline, pending))
             }
@@ -215,8 +214,7 @@ impl ProtectedStore {
         }
     }
 
-    /// Decides by the counts of this process while the store fails. `None` if it has none, or no
-    /// room.
+    /// Decides by the fallback counts. `None` if the fallback is turned off, or has no room for the key.
     pub(crate) fn check_fallback(&self, check: Check<'_>) -> Option<Answer> {
         let mut answer = Answer::default();
         self.circuit_breaker
@@ -226,7 +224,7 @@ impl ProtectedStore {
         Some(answer.into_fallback())
     }
 
-    /// Returns the counts of this process if a limiter of the store has ever fallen back.
+    /// Returns the fallback counts, if a limiter of the store has ever fallen back.
     pub(crate) fn fallback_if_used(&self) -> Option<&MemoryCounts> {
         self.circuit_breaker.fallback_if_used()
     }
@@ -236,7 +234,7 @@ impl ProtectedStore {
         self.circuit_breaker.is_in_process()
     }
 
-    /// Asks the store past the circuit breaker. `None` unless it answers at once and without an error.
+    /// Asks the store without the circuit breaker. `None` unless it answers at once and without an error.
     pub(crate) fn check_unprotected(&self, check: Check<'_>) -> Option<Answer> {
         self.store.check(check).try_ready().ok()?.ok()
     }

@@ -1,63 +1,72 @@
-//! Refusals remembered in this process: a client that keeps retrying costs Redis next to nothing.
+//! Refusals that this process remembers, so that a client that keeps retrying causes almost no load on Redis.
 //!
-//! A check that a store refused with a wait stays refused until the wait has passed, no matter what
-//! is charged meanwhile. So this process refuses the same check on its own for 0.8 of the wait,
-//! measured from before the call was sent. That ends before Redis would admit the check, even while
-//! chrony slews the clock of Redis and that of this process at its maximum rate of 8.3 % in
-//! opposite directions.
+//! A check that was refused with a wait stays refused until the wait has passed, even if more is charged meanwhile.
+//! So this process refuses the same check without asking Redis for 0.8 of the wait, measured from the time at
+//! which the call was sent. That ends before Redis would admit the check, even while chrony slews the clock of
+//! Redis and the clock of this process in opposite directions at its maximum rate of 8.3 %.
 //!
-//! Only returned units let Redis admit the check earlier: a reset, a refund, a credit, a raised
-//! limit, a jump of the server's clock. Limiters that share the cache forget the refusals at once.
-//! Other processes, and a caller whose call Redis executes after the deadline, notice when the refusal
-//! expires.
+//! Redis may admit the check earlier only if units are returned (by a reset, a refund or a credit), if the
+//! limit is raised, or if the server's clock jumps. Units that are returned through a limiter with this cache
+//! remove the refusals of the key at once. All other changes are seen when the refusal expires, also those of
+//! a call that Redis executes after its deadline.
 //!
-//! With a wait of one second, a client that sends a check every millisecond reaches Redis six
-//! times: with the check that is admitted, and 1, 801, 961, 993 and 999 ms later.
+//! With a wait of one second, a client that sends a check every millisecond reaches Redis six times: with the
+//! admitted check, and 1, 801, 961, 993 and 999 ms later.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quick_cache::sync::Cache;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::requests::{Check, Subject};
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
 use crate::decision::{Answer, Wait};
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, HashFingerprint};
 use crate::quota::Quotas;
 use crate::telemetry::StoreMeter;
 
 #[cfg(all(test, feature = "test-util"))]
 mod tests;
 
-/// The default of the longest time that a refusal is remembered. It is also the delay until this
-/// process notices what others reset, gave back or raised.
+/// The longest time that a refusal is remembered by default. It is also the longest delay until this process
+/// sees units that other processes return, and limits that they raise.
 pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The limit on keys with remembered refusals. The busiest stay. About 200 bytes each, with mostly
-/// one refusal a key.
+/// The most keys with remembered refusals. When there are more, the least used are evicted. A key with one
+/// refusal takes about 200 bytes.
 const MAX_KEYS: usize = 10_000;
 
-/// The limit on remembered refusals of one key. They differ in cost or quotas.
+/// The most remembered refusals of one key, which differ in cost or quotas.
 const MAX_PER_KEY: usize = 8;
 
-/// The stripes of the locks: units returned to one key seldom concern the refusals of another.
+/// The number of lock stripes. With many, keys rarely share a lock and a generation.
 const STRIPES: usize = 256;
 
-/// The refusals that this process remembers and repeats without asking the store.
+/// A cache of refusals, so that a client that keeps retrying does not load a remote store.
 ///
-/// A store returns its cache from [`Store::refusal_cache`](crate::Store::refusal_cache), and its limiters
-/// look there before they ask the store. Clones are one cache, of the refusals of at most 10 000 keys.
+/// Limiters look for a remembered refusal before they ask the store. They repeat it for a check of the same
+/// limiter, key, quotas and cost, with a wait that is shorter by the time passed, and with
+/// [`Source::RefusalCache`](crate::Source::RefusalCache).
 ///
-/// A refusal is remembered for 0.8 of its wait and for at most [`max_age`](Self::max_age). It is repeated
-/// to checks of the same limiter, key, quotas and cost. An admission, a refund, a credit or a reset through
-/// any limiter of the store ends it at once.
+/// [`RedisStore`](crate::RedisStore) has a refusal cache; see its setting
+/// [`refusal_cache`](crate::RedisStore::refusal_cache). Use this type in a store outside this crate: keep one
+/// cache, and return a clone from [`Store::refusal_cache`](crate::Store::refusal_cache). Clones share their
+/// refusals. The cache holds the refusals of at most 10 000 keys, up to 8 for each.
 ///
-/// The cache is exact only if a wait of the store is: while nobody returns units, a refused check must stay
-/// refused until the wait that the store replied has passed.
+/// # How long a refusal is repeated
+///
+/// For 0.8 of its wait, and for at most [`max_age`](Self::max_age), from the time at which the check was sent.
+/// The margin covers two clocks that are slewed in opposite directions. An admission, a refund, a credit or a
+/// reset of the key through any limiter of the store removes its refusals at once. Other processes see returned
+/// units when their refusal expires.
+///
+/// The waits of the store must be exact: until the wait has passed, the store must refuse the check again,
+/// unless units are returned. Otherwise the cache refuses checks that the store would admit.
 ///
 /// # Examples
 ///
@@ -101,10 +110,12 @@ pub struct RefusalCache {
 
 struct Inner {
     settings: Settings,
-    /// By limiter and key. Read without a lock, changed under the lock of the key's stripe.
-    refusals: Cache<Fingerprint, Arc<[CachedRefusal]>>,
+    /// The refusals by the fingerprint of limiter and key. Reads take no lock; changes lock the stripe.
+    refusals: Refusals,
     stripes: [Stripe; STRIPES],
 }
+
+type Refusals = Cache<Fingerprint, Arc<[CachedRefusal]>, UnitWeighter, HashFingerprint>;
 
 #[derive(Clone)]
 struct Settings {
@@ -113,12 +124,12 @@ struct Settings {
     max_age: Duration,
 }
 
-/// The state that the keys of one stripe share.
+/// The lock and the generation of the keys of one stripe.
 struct Stripe {
-    /// Counts invalidations. A refusal that was in flight during one is not remembered.
+    /// Counts invalidations. A refusal that was in flight during an invalidation is not remembered.
     generation: AtomicU64,
-    /// Held while the refusals of a key are replaced. Otherwise, a thread that has read them before
-    /// an invalidation could put them back.
+    /// Held while the refusals of a key are replaced. Without it, a thread that has read them before an
+    /// invalidation could insert them again afterwards.
     lock: Mutex<()>,
 }
 
@@ -127,7 +138,7 @@ struct CachedRefusal {
     quotas: Quotas,
     cost: u32,
     answer: Answer,
-    /// When the answer arrived, in microseconds of the clock of this process.
+    /// The time at which the answer arrived, in microseconds of the clock of this process.
     answered_at: u64,
     expires_at: u64,
 }
@@ -147,7 +158,13 @@ impl RefusalCache {
         Self {
             inner: Arc::new(Inner {
                 settings,
-                refusals: Cache::new(MAX_KEYS),
+                refusals: Cache::with(
+                    MAX_KEYS,
+                    MAX_KEYS as u64,
+                    UnitWeighter,
+                    HashFingerprint::default(),
+                    DefaultLifecycle::default(),
+                ),
                 stripes: [const { Stripe::new() }; STRIPES],
             }),
         }
@@ -159,17 +176,17 @@ impl RefusalCache {
         Self::build(settings)
     }
 
-    /// Sets the longest time that a refusal is remembered; the default is one second. Zero turns the
-    /// cache off. Returns another, empty cache.
+    /// Sets the longest time that a refusal is remembered. The default is one second. Zero turns the cache
+    /// off.
     ///
-    /// It is also the delay until this process notices units that other processes return, and limits that
-    /// they raise.
+    /// It is also the longest delay until this process sees units that other processes return, and limits that
+    /// they raise. Returns a new, empty cache.
     #[must_use]
     pub fn max_age(self, max_age: Duration) -> Self {
         self.with(|settings| settings.max_age = max_age)
     }
 
-    /// Sets the name of the store in metrics; the default is `other`. Returns another, empty cache.
+    /// Sets the name of the store in metrics. The default is `other`. Returns a new, empty cache.
     #[must_use]
     pub fn named(self, store: &str) -> Self {
         self.meter(StoreMeter::new(store))
@@ -179,7 +196,7 @@ impl RefusalCache {
         self.with(|settings| settings.meter = meter)
     }
 
-    /// Uses a clock that a test moves by hand. Returns another, empty cache.
+    /// Uses a clock that a test moves. Returns a new, empty cache.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]
@@ -192,7 +209,7 @@ impl RefusalCache {
         self.with(|settings| settings.clock = clock)
     }
 
-    /// Returns the remembered refusal of a check that the store would refuse as well.
+    /// Returns the remembered refusal of a check, if the store would still refuse it.
     pub(super) fn get(&self, check: Check<'_>) -> Option<Answer> {
         if !self.remembers(check) {
             return None;
@@ -205,7 +222,7 @@ impl RefusalCache {
             .map(|refusal| refusal.answer.repeated_after(now - refusal.answered_at))
     }
 
-    /// Takes the mark for [`record`](Self::record). Call this before the check is sent.
+    /// Returns the mark for [`record`](Self::record). Call this before the check is sent.
     pub(super) fn before_send(&self, check: Check<'_>) -> SendMark {
         SendMark {
             sent_at: self.inner.settings.clock.now(),
@@ -213,8 +230,8 @@ impl RefusalCache {
         }
     }
 
-    /// Remembers a refusal. An admission forgets the refusals of its key: it makes the waits of
-    /// other costs longer than remembered.
+    /// Remembers a refusal. An admission removes the refusals of its key, because the waits of other costs are
+    /// now longer than remembered.
     pub(super) fn record(&self, check: Check<'_>, mark: SendMark, answer: &Answer) {
         if !self.remembers(check) {
             return;
@@ -234,7 +251,7 @@ impl RefusalCache {
         };
         let now = settings.clock.now();
         let is_same = |refusal: &CachedRefusal| refusal.matches(check.quotas(), check.cost());
-        // The same refusal, in flight at the same time.
+        // The same check may have been in flight twice.
         let mut known = known.iter().flat_map(|known| known.iter());
         if known.any(|refusal| is_same(refusal) && refusal.is_valid(now)) {
             return;
@@ -284,8 +301,8 @@ impl RefusalCache {
         settings.meter.record_refusals(|| refusals.len());
     }
 
-    /// Forgets the refusals of a key to which units are returned: now, and again when the returned
-    /// value is dropped, which is when the units have been returned.
+    /// Removes the refusals of a key to which units are being returned: now, and again when the returned value
+    /// is dropped. Drop it once the units have been returned.
     pub(super) fn invalidate(&self, subject: Subject<'_>) -> Invalidation {
         let invalidation = Invalidation {
             cache: self.clone(),
@@ -303,7 +320,7 @@ pub(crate) struct SendMark {
     generation: u64,
 }
 
-/// A return of units in progress. Forgets the refusals of its key again on drop.
+/// A return of units in progress. Removes the refusals of its key again on drop.
 pub(super) struct Invalidation {
     cache: RefusalCache,
     fingerprint: Fingerprint,
@@ -347,7 +364,7 @@ impl Stripe {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        // A panic cannot leave anything inconsistent: the lock protects no data of its own.
+        // Poisoning is ignored: the lock has no data that a panic could leave inconsistent.
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -371,15 +388,15 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns for how long a refusal with this wait is remembered at most.
+/// Returns how long a refusal with this wait may be remembered, in microseconds.
 ///
-/// A clock that is 8.3 % slow shows 0.917 of a time of which a clock that is 8.3 % fast shows
-/// 1.083, and 0.8 is less than 0.917 / 1.083.
+/// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less
+/// than 0.917 / 1.083.
 fn validity(wait: u64) -> u64 {
     wait / 5 * 4
 }
 
-/// Returns how long a refused check stays refused, in microseconds. `None` if it was admitted.
+/// Returns how long a refused check stays refused, in microseconds. `None` if the check was admitted.
 fn longest_wait(answer: &Answer) -> Option<u64> {
     let waits = answer.quotas().iter().map(|quota| quota.wait());
     match waits.max()? {

@@ -28,19 +28,19 @@ impl Subject<'_> {
 macro_rules! impl_subject_accessors {
     ($($request:ident)*) => {$(
         impl<'a> $request<'a> {
-            /// The name of the limiter, in its stored form. Limiters of one name share their counts.
+            /// Returns the name of the limiter, in its stored form. Limiters of one name share their counts.
             #[must_use]
             pub fn limiter(&self) -> &'a Key {
                 self.subject.limiter
             }
 
-            /// The key that is counted.
+            /// Returns the key that is counted.
             #[must_use]
             pub fn key(&self) -> &'a Key {
                 self.subject.key
             }
 
-            /// The quotas whose counts are meant; never empty.
+            /// Returns the quotas that apply. In requests of a limiter, the list is never empty.
             #[must_use]
             pub fn quotas(&self) -> &'a Quotas {
                 self.subject.quotas
@@ -51,7 +51,7 @@ macro_rules! impl_subject_accessors {
 
 impl_subject_accessors!(Check Reset Refund Credit);
 
-/// Asks a [`Store`](crate::Store) whether a cost fits into the quotas of a key.
+/// A request to a [`Store`](crate::Store): charge a cost to a key, if its quotas admit it.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Check<'a> {
@@ -73,14 +73,14 @@ impl<'a> Check<'a> {
         Self { subject, cost }
     }
 
-    /// The units to charge. A cost of 0 charges nothing.
+    /// Returns the number of units to charge. A check of cost 0 charges nothing.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.cost
     }
 }
 
-/// A [`Check`] that outlives its caller's borrow.
+/// A [`Check`] that owns its parts.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCheck {
@@ -116,7 +116,9 @@ impl From<Check<'_>> for OwnedCheck {
     }
 }
 
-/// Tells a [`Store`](crate::Store) to forget what is charged to a key.
+/// A request to a [`Store`](crate::Store): remove all units that count against a key.
+///
+/// Only the counts of [`quotas`](Self::quotas) are removed. A blocked key stays blocked.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Reset<'a> {
@@ -125,6 +127,8 @@ pub struct Reset<'a> {
 
 impl<'a> Reset<'a> {
     /// Creates a reset of the counts of these quotas.
+    ///
+    /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
     #[must_use]
     pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas) -> Self {
         let subject = Subject {
@@ -136,8 +140,9 @@ impl<'a> Reset<'a> {
     }
 }
 
-/// Tells a [`Store`](crate::Store) to block a key of a limiter, regardless of its quotas. It
-/// replaces an earlier block of the key.
+/// A request to a [`Store`](crate::Store): block a key of a limiter for a time, regardless of its quotas.
+///
+/// It replaces an earlier block of the key. A duration of zero unblocks the key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Block<'a> {
@@ -147,7 +152,9 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Creates a block of a key for a time from now on. Zero unblocks the key.
+    /// Creates a block of a key for a time that starts now. A duration of zero unblocks the key.
+    ///
+    /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
     #[must_use]
     pub fn new(limiter: &'a Key, key: &'a Key, duration: Duration) -> Self {
         Self {
@@ -157,26 +164,26 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The name of the limiter that blocks the key, in its stored form.
+    /// Returns the name of the limiter that blocks the key, in its stored form.
     #[must_use]
     pub fn limiter(&self) -> &'a Key {
         self.limiter
     }
 
-    /// The key to block.
+    /// Returns the key to block.
     #[must_use]
     pub fn key(&self) -> &'a Key {
         self.key
     }
 
-    /// How long the key is blocked from now on. Zero unblocks it.
+    /// Returns how long the key is blocked from now on. Zero unblocks it.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.duration
     }
 }
 
-/// Tells a [`Store`](crate::Store) to take back units that it charged.
+/// A request to a [`Store`](crate::Store): return units of one earlier charge.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Refund<'a> {
@@ -184,14 +191,16 @@ pub struct Refund<'a> {
     pub(crate) units: u32,
     /// The units that were charged.
     pub(crate) cost: u32,
-    /// The charged units that may still be refunded later.
+    /// The charged units that a later refund may still return.
     pub(crate) held: u32,
     pub(crate) answer: &'a Answer,
 }
 
 impl<'a> Refund<'a> {
-    /// Creates a refund of `units` that `check` charged with this answer. A later refund may take the
-    /// others.
+    /// Creates a refund of `units` units of a check that was charged with this answer.
+    ///
+    /// More units than the cost count as the cost. A later refund may return the rest: see
+    /// [`holding`](Self::holding).
     #[must_use]
     pub fn new(check: Check<'a>, answer: &'a Answer, units: u32) -> Self {
         let units = units.min(check.cost);
@@ -204,39 +213,42 @@ impl<'a> Refund<'a> {
         }
     }
 
-    /// Sets the charged units that a later refund may still take. The default is the cost less the units
-    /// of this refund; it is fewer after earlier refunds.
+    /// Sets the number of charged units that a later refund may still return.
+    ///
+    /// The default is the cost less the units of this refund. Set a lower number if an earlier refund has
+    /// already returned units of the charge.
     #[must_use]
     pub fn holding(self, held: u32) -> Self {
         Self { held, ..self }
     }
 
-    /// The units to take back: no more than were charged.
+    /// Returns the number of units to return: at most the cost.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.units
     }
 
-    /// The units that the check charged.
+    /// Returns the number of units that the check charged.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// The charged units that a later refund may still take.
+    /// Returns the number of charged units that a later refund may still return.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// The answer with which the store charged them.
+    /// Returns the store's answer to the check that charged the units.
     #[must_use]
     pub fn answer(&self) -> &'a Answer {
         self.answer
     }
 
-    /// Returns the quotas that were charged, each with its answer: the strictest one of each algorithm and
-    /// window, since all of them share a count.
+    /// Returns one quota for each stored count that was charged, with its answer.
+    ///
+    /// Quotas of one algorithm and window share a count. Of these it is the one with the lowest limit.
     pub fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
         let charging = self.subject.quotas.strictest_with_index();
@@ -244,8 +256,7 @@ impl<'a> Refund<'a> {
     }
 }
 
-/// Tells a [`Store`](crate::Store) to count fewer units than were charged, whichever check charged
-/// them.
+/// A request to a [`Store`](crate::Store): return units of a key, whichever checks charged them.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Credit<'a> {
@@ -254,7 +265,7 @@ pub struct Credit<'a> {
 }
 
 impl<'a> Credit<'a> {
-    /// Creates a credit of `units` to the counts of these quotas.
+    /// Creates a credit of `units` units to each count of these quotas.
     #[must_use]
     pub fn new(limiter: &'a Key, key: &'a Key, quotas: &'a Quotas, units: u32) -> Self {
         let subject = Subject {
@@ -265,7 +276,7 @@ impl<'a> Credit<'a> {
         Self { subject, units }
     }
 
-    /// How many units fewer each stored count holds afterwards; a smaller count drops to zero.
+    /// Returns the number of units to return in each stored count. A count with fewer units drops to zero.
     #[must_use]
     pub fn units(&self) -> u32 {
         self.units

@@ -10,14 +10,37 @@ use super::requests::{Block, Check, Credit, Refund, Reset};
 use crate::decision::{Answer, StoreId};
 use crate::error::{Error, ErrorKind};
 
-/// Keeps counts, and decides each check in one atomic step.
+/// Keeps the counts of limiters, and decides their checks.
 ///
-/// A check is admitted if every quota admits it, and then charged to all of them. Otherwise it is
-/// charged to none, and nothing is written. A check of cost 0 charges nothing. Time is the store's own.
+/// This crate has two implementations: [`RedisStore`](crate::RedisStore) and
+/// [`MemoryStore`](crate::MemoryStore). Implement the trait to keep counts elsewhere, for example in a
+/// database. [`RateLimiter`](crate::RateLimiter) and [`RateLimitLayer`](crate::RateLimitLayer) take any `impl
+/// Store`, also an `Arc<dyn Store>`.
+///
+/// # Rules
+///
+/// - A check is decided in one atomic step. If every quota admits it, it is charged to all of them. Otherwise
+///   it is charged to none.
+/// - A refused check, and a check of cost 0, change no count.
+/// - The store has one clock, and reads it once for each check.
+///
+/// # What to implement
+///
+/// [`id`](Self::id) and [`check`](Self::check) are required. [`refund`](Self::refund),
+/// [`credit`](Self::credit), [`reset`](Self::reset), [`block`](Self::block) and
+/// [`check_all`](Self::check_all) fail with [`ErrorKind::Unsupported`] by default.
+///
+/// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
+/// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
+/// ([`circuit_breaker`](Self::circuit_breaker)), a cache of refusals ([`refusal_cache`](Self::refusal_cache)),
+/// and blocked keys ([`block_list`](Self::block_list)).
+///
+/// To test an implementation, run the [`Conformance`](super::Conformance) kit of the feature `test-util`.
 ///
 /// # Examples
 ///
-/// A store that refuses every check with a cost, to see how a service reacts:
+/// A store that refuses every check with a cost, to see how a service reacts. [`Counters`](super::Counters)
+/// has an example of a store that counts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,27 +65,22 @@ use crate::error::{Error, ErrorKind};
 ///     }
 /// }
 /// ```
-///
-/// A store that counts needs neither algorithms nor a circuit breaker of its own: [`Counters`](super::Counters)
-/// decide, and [`circuit_breaker`](Self::circuit_breaker), [`refusal_cache`](Self::refusal_cache) and
-/// [`block_list`](Self::block_list) say what limiters put around the store. The conformance kit of the feature
-/// `test-util` proves an implementation.
 pub trait Store: Send + Sync + 'static {
-    /// Returns the identity of the store: the same for handles that share their counts, such as clones.
+    /// Returns the identity of the store, which is the same for all handles that share their counts.
     ///
-    /// A store keeps a [`StoreId::unique`] for its lifetime.
+    /// A store creates one with [`StoreId::unique`] and keeps it for its lifetime.
     fn id(&self) -> StoreId;
 
     /// Decides a check, and charges it if it is admitted.
     ///
-    /// The future owns what it needs. A store that can answer without waiting returns
-    /// [`StoreFuture::ready`]: the middleware then neither boxes nor awaits.
+    /// The future does not borrow from the check. A store that answers without waiting returns
+    /// [`StoreFuture::ready`], which takes no allocation.
     fn check(&self, check: Check<'_>) -> StoreFuture;
 
-    /// Decides as [`check`](Self::check) does, and writes an immediate answer to `answer`.
+    /// Decides as [`check`](Self::check) does, and writes the answer to `answer` if it is ready.
     ///
-    /// Returns `None` if the answer was written, else the future of the answer. To move a future of the
-    /// answer takes a store in memory as long as to decide.
+    /// Returns `None` if the answer was written, and the future of the answer otherwise. This is an
+    /// optimization for stores in memory: moving an answer in a future takes them as long as deciding.
     ///
     /// The default implementation returns the future of `check`.
     fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
@@ -70,15 +88,16 @@ pub trait Store: Send + Sync + 'static {
         Some(self.check(check))
     }
 
-    /// Decides several checks together, in one atomic step: they are charged if every one of them is
-    /// admitted, and otherwise none is. Returns an answer to each check, in their order.
+    /// Decides several checks together in one atomic step: all of them are charged, or none.
     ///
-    /// No two of the checks may have both limiter and key in common: a store may fail with an [`Error`] of kind
-    /// [`ErrorKind::Misconfigured`]. A check that is admitted while another is
-    /// refused has an answer that admits it, with the units used as they were.
+    /// Returns an answer to each check, in their order. If one check is refused, the answers to the others
+    /// still say whether each would be admitted, with the units used before.
     ///
-    /// The default implementation decides a single check by [`check`](Self::check). Several fail with an
-    /// [`Error`] of kind [`ErrorKind::Unsupported`].
+    /// Each check must have another limiter or another key. Otherwise a store may fail with an [`Error`] of
+    /// kind [`ErrorKind::Misconfigured`].
+    ///
+    /// The default implementation decides a single check by [`check`](Self::check), and fails for several with
+    /// an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
         match checks {
             [] => StoreFuture::ready(Ok(Vec::new())),
@@ -90,7 +109,7 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Forgets what is charged to a key.
+    /// Removes all units that count against a key, under the quotas of the request.
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
@@ -98,7 +117,7 @@ pub trait Store: Send + Sync + 'static {
         unsupported("this store cannot reset keys")
     }
 
-    /// Takes back units that the store charged, if they still count, and never units of another charge.
+    /// Returns units of one earlier charge, if they still count, and never units of another charge.
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
@@ -106,7 +125,7 @@ pub trait Store: Send + Sync + 'static {
         unsupported("this store cannot refund units")
     }
 
-    /// Counts fewer units than were charged, in each stored count and whichever check charged them.
+    /// Returns units of a key, whichever checks charged them, in each stored count of the quotas.
     ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
@@ -117,32 +136,34 @@ pub trait Store: Send + Sync + 'static {
     /// Blocks a key of a limiter for a time, or unblocks it, and updates the
     /// [block list](Self::block_list).
     ///
+    /// Limiters refuse a blocked key without asking the store.
+    ///
     /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         let _ = block;
         unsupported("this store cannot block keys")
     }
 
-    /// Returns the blocked keys, which limiters look up before they ask the store.
+    /// Returns the list of blocked keys, which limiters read before they ask the store.
     ///
     /// The default implementation returns an empty list.
     fn block_list(&self) -> BlockList {
         BlockList::new()
     }
 
-    /// Returns the circuit breaker through which limiters ask the store: with a deadline, and counts in
-    /// this process to fall back on.
+    /// Returns the circuit breaker through which limiters ask the store. It also has the deadline of a check,
+    /// and the fallback counts of this process.
     ///
-    /// The default implementation returns a new one to each limiter. A store that returns clones of one
-    /// circuit breaker shares what one limiter learns with the others.
+    /// The default implementation returns a new circuit breaker for each limiter. Keep one and return its
+    /// clones: if one limiter then finds that the store fails, all limiters know.
     fn circuit_breaker(&self) -> CircuitBreaker {
         CircuitBreaker::new()
     }
 
-    /// Returns the refusals that limiters repeat without asking the store.
+    /// Returns the cache of refusals that limiters repeat without asking the store.
     ///
-    /// The default implementation returns `None`: the store is asked each time. A store that returns
-    /// clones of one cache shares it between all its limiters.
+    /// The default implementation returns `None`: limiters always ask the store. A remote store keeps one cache
+    /// and returns its clones.
     fn refusal_cache(&self) -> Option<RefusalCache> {
         None
     }

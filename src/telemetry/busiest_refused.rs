@@ -1,10 +1,9 @@
-//! The keys that are refused most, in bounded memory: the space-saving algorithm of Metwally, Agrawal
-//! and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
+//! The keys with the most refusals, in bounded memory: the space-saving algorithm of Metwally, Agrawal and
+//! El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
 //!
-//! The number of counted keys is bounded. When it is reached, a new key replaces the key with the lowest
-//! count and takes over that count. So a count is never too low, and too high by at most the count that
-//! was taken over. With a capacity of n, a key that makes up more than 1/n of all refusals is always
-//! counted.
+//! At most n keys are counted. Once there are n, a new key replaces the key with the lowest count and takes
+//! over that count. So a count is never too low, and it is too high by at most the count that was taken over.
+//! A key with more than 1/n of all refusals is always among the counted keys.
 
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
@@ -14,23 +13,27 @@ use hashbrown::HashTable;
 
 use crate::key::{Fingerprint, Key};
 
-/// A key that was refused often, and how often.
+/// A key that was refused often, and the number of its refusals.
+///
+/// [`Admin::busiest_refused`](crate::Admin::busiest_refused) returns a list of these. The real number of
+/// refusals is from `refused - error` to `refused`. The error is 0 while at most as many keys were refused as
+/// [`RateLimiter::track_refused`](crate::RateLimiter::track_refused) tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusedKey {
-    /// The key as it is stored: hashed, if its source value is hashed.
+    /// The key as it is stored. Values of headers, for example, are stored as a hash.
     pub key: Key,
-    /// The number of refusals, at most.
+    /// The highest possible number of refusals.
     pub refused: u64,
-    /// The amount by which that number may be too high.
+    /// The amount by which `refused` may be too high.
     pub error: u64,
 }
 
-/// The size of the hash table relative to the number of keys. Removing from a full table leaves
-/// tombstones, which have to be swept.
+/// The size of the hash table relative to the number of keys. Removals from a full table leave tombstones,
+/// and cause rehashes.
 const TABLE_SIZE_FACTOR: usize = 4;
 
-/// The most keys for which the hash table has room at first.
+/// The most keys for which the hash table is allocated at first.
 const MAX_INITIAL_CAPACITY: usize = 1_000;
 
 /// The refusals of the most refused keys.
@@ -72,7 +75,7 @@ impl MostRefused {
         self.lock().record(key, self.capacity.get());
     }
 
-    /// Returns up to `max` keys, the most refused first.
+    /// Returns up to `max` keys with the most refusals, in descending order.
     pub(super) fn top(&self, max: usize) -> Vec<RefusedKey> {
         let mut keys = self.lock().keys.clone();
         keys.sort_by(|one, two| {
@@ -116,7 +119,8 @@ impl Counts {
         index
     }
 
-    /// Replaces a key that has the lowest count. The new key may have been refused as often before.
+    /// Replaces a key that has the lowest count. The new key takes over that count, as it may have been refused
+    /// that often before.
     fn replace_lowest(&mut self, key: &Key) -> usize {
         let index = self.find_lowest();
         let Some(counted) = self.keys.get_mut(index) else {
@@ -134,8 +138,8 @@ impl Counts {
 
     /// Returns the index of a key with the lowest count.
     ///
-    /// Counts only grow. So a key that has no more than the last lowest count still has the lowest one,
-    /// and the search goes on from the last key found.
+    /// Counts only grow. So a key whose count is at most the last lowest count has the lowest count now, and
+    /// the search continues from the last key found.
     fn find_lowest(&mut self) -> usize {
         let count_at = |index: usize| self.keys.get(index).map(|counted| counted.refused);
         let len = self.keys.len();
@@ -189,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_count_is_never_too_low_and_too_high_by_its_error_at_most(
+        fn a_count_is_never_too_low_and_at_most_its_error_too_high(
             capacity in 1..20_usize,
             stream in prop::collection::vec((0..60_u16, 0..60_u16).prop_map(|(a, b)| a.min(b)), 0..600),
         ) {

@@ -1,4 +1,4 @@
-//! Records the outcome of each check in metrics, events and the counts of refused keys.
+//! Records the outcome of each check: metrics, events and the most refused keys.
 
 use std::error::Error as StdError;
 use std::num::NonZeroUsize;
@@ -12,7 +12,7 @@ use super::outcome_label::OutcomeLabel;
 use crate::decision::{Decision, DecisionView, Source};
 use crate::error::{Error, ErrorKind};
 
-/// The metrics, events and refused keys of one limiter. Its clones share them.
+/// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     limiter: Arc<str>,
@@ -31,12 +31,12 @@ impl Telemetry {
         }
     }
 
-    /// Returns the number of keys whose refusals are counted.
+    /// Returns the number of keys whose refusals are counted at most; `None` if they are not counted.
     pub(crate) fn tracked_keys(&self) -> Option<NonZeroUsize> {
         self.most_refused.as_ref().map(MostRefused::capacity)
     }
 
-    /// Returns up to `max` keys, the most refused first.
+    /// Returns up to `max` keys with the most refusals, in descending order.
     pub(crate) fn most_refused(&self, max: usize) -> Vec<RefusedKey> {
         let most_refused = self.most_refused.as_ref();
         most_refused.map_or_else(Vec::new, |keys| keys.top(max))
@@ -60,13 +60,13 @@ impl Telemetry {
         }
     }
 
-    /// Records a request that was not counted.
+    /// Records a request that is exempt from limits.
     pub(crate) fn record_exempt(&self) {
         self.counts.count(OutcomeLabel::Exempt, Source::None);
         self.events.log_exempt(&self.limiter);
     }
 
-    /// Records a check that was not decided.
+    /// Records a check without a decision.
     #[cold]
     pub(crate) fn record_failure(
         &self,
@@ -87,7 +87,7 @@ impl Telemetry {
             }
             Ok(decision) => self.record_decision(OutcomeLabel::Refused, decision.view()),
             Err(error) => {
-                // No wait would help, so this is a refusal.
+                // The store did not fail: the check can never be admitted, which is a refusal.
                 let outcome = match error.kind() {
                     ErrorKind::CostExceedsLimit => OutcomeLabel::Refused,
                     _ => OutcomeLabel::Failed,

@@ -1,8 +1,8 @@
 //! One event for each check.
 //!
-//! Field names are those of OpenTelemetry if it has one (`error.type`), and times are seconds as there.
-//! An event never contains a key. It contains an alias, which stays the same for a key while this process
-//! runs, and from which the key cannot be found.
+//! Fields have the names of OpenTelemetry where it defines one (`error.type`), and times are in seconds. An
+//! event never contains a key. It contains an alias, which is the same for all events of a key while this
+//! process runs, and does not reveal the key.
 
 use std::error::Error as StdError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use super::outcome_label::OutcomeLabel;
 use crate::clock::Clock;
 use crate::decision::DecisionView;
 
-/// The most refusals per second and limiter that are logged at info. Enough to see which keys are refused
-/// and why, and too few for a client to fill a disk. The others are logged at debug.
+/// The most refusals per second and limiter that are logged at level info; the others are logged at debug.
+/// This shows which keys are refused and why, and a client cannot fill a disk.
 const MAX_INFO_PER_SECOND: u64 = 10;
 
-/// Logs a refusal at the level.
+/// Logs a refusal at a level.
 macro_rules! refusal {
     ($level:ident, $limiter:ident, $outcome:ident, $decision:ident $(, $left_out:ident)?) => {
         $level!(
@@ -40,9 +40,9 @@ macro_rules! refusal {
 #[derive(Debug)]
 pub(super) struct Events {
     clock: Clock,
-    /// The last second with a refusal at info, times 16, plus the number of those refusals.
+    /// The last second with a refusal at info, times 16, plus the number of such refusals in that second.
     logged: AtomicU64,
-    /// The refusals since then that were not at info.
+    /// The refusals since the last one at info.
     left_out: AtomicU64,
 }
 
@@ -122,10 +122,10 @@ impl Events {
         );
     }
 
-    /// Returns `Some` if the outcome is logged at info, with the number of refusals that were not since
-    /// the last one.
+    /// Returns `Some` if the outcome is to be logged at info, with the number of refusals that were left out
+    /// since the last one at info.
     fn take_info_turn(&self, outcome: OutcomeLabel) -> Option<u64> {
-        // A dry run has its own line, with the number of refusals.
+        // A dry run has its own log line, with the number of refusals.
         let is_info =
             outcome == OutcomeLabel::Refused && enabled!(target: "tollgate::check", Level::INFO);
         if is_info {
@@ -135,8 +135,7 @@ impl Events {
         }
     }
 
-    /// Returns `Some` if a refusal in this second is logged at info, with the number of refusals that were
-    /// not since the last one.
+    /// Does the same for a refusal in this second.
     fn take_turn(&self, second: u64) -> Option<u64> {
         let step = |logged: u64| match (logged / 16, logged % 16) {
             (last, count) if last == second && count >= MAX_INFO_PER_SECOND => None,
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_at_info_are_bounded_per_second_and_the_next_has_the_number_of_the_others() {
+    fn ten_refusals_per_second_are_logged_at_info_and_the_next_counts_the_others() {
         let events = Events::default();
         for second in [7, 8, 30] {
             for index in 0..MAX_INFO_PER_SECOND {

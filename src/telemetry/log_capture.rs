@@ -3,7 +3,7 @@
 #[path = "../../tests/support/log.rs"]
 mod log;
 
-/// Returns the lines that are logged while `steps` run.
+/// Runs `steps`, and returns the lines that they logged.
 pub(crate) fn log_of(steps: impl FnOnce()) -> Vec<String> {
     log::keep();
     steps();

@@ -1,7 +1,6 @@
 //! Metrics, events, the outage log and the most refused keys, for operators.
 //!
-//! This room knows `decision`, `key`, `error` and `clock`. It decides nothing and delays no check:
-//! telemetry without a listener costs one load.
+//! Depends only on `decision`, `key`, `error` and `clock`. It makes no decisions.
 
 mod busiest_refused;
 mod checks;

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use crate::decision::Source;
 use crate::error::{Error, ErrorKind};
 
-/// The time without a failure after which an outage is over. Keeps a store that fails now and then from
-/// logging each failure.
+/// The time without a failure after which an outage is over. Without it, a store that fails now and then
+/// would log each failure.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The factor by which [`QUIET`] is longer after a wrong set-up.
+/// The factor by which [`QUIET`] is longer for a wrong set-up.
 const QUIETER: u32 = 60;
 
-/// Remembers what was logged about a store or a lookup that may fail, for one handle of a limiter.
+/// The outages of a store or a lookup, as one handle of a limiter has logged them.
 #[derive(Debug)]
 pub(crate) struct OutageLog {
     /// The name of the store or lookup in the log.
@@ -34,7 +34,7 @@ const FAILING: u8 = 1;
 const MISCONFIGURED: u8 = 2;
 
 impl OutageLog {
-    /// Creates the log of a subject: "the store".
+    /// Creates the log of a subject, such as "the store".
     pub(crate) fn new(subject: &'static str) -> Self {
         Self::with_quiet(subject, QUIET)
     }
@@ -54,8 +54,8 @@ impl OutageLog {
         }
     }
 
-    /// Records a failure and its consequence. Logs the first one, and the first one that is due to a wrong
-    /// set-up.
+    /// Records a failure. Logs the first failure of an outage with its consequence, and the first that is due
+    /// to a wrong set-up.
     pub(crate) fn record_failure(&self, limiter: &str, consequence: &str, error: &Error) {
         self.last_failure.store(self.millis(), Ordering::Relaxed);
         let is_misconfigured = error.kind() == ErrorKind::Misconfigured;
@@ -68,14 +68,13 @@ impl OutageLog {
             return;
         }
         if is_misconfigured {
-            tracing::error!(target: "tollgate::outage", limiter, "{consequence} until this is fixed: {}", WithSource(error));
+            tracing::error!(target: "tollgate::outage", limiter, "{} is misconfigured, {consequence}: {}", self.subject, WithSource(error));
         } else {
-            let subject = self.subject;
-            tracing::warn!(target: "tollgate::outage", limiter, "{consequence} until {subject} is back: {}", WithSource(error));
+            tracing::warn!(target: "tollgate::outage", limiter, "{} failed, {consequence}: {}", self.subject, WithSource(error));
         }
     }
 
-    /// Records a decision: a success if the store made it.
+    /// Records a decision. It is a success if the store made it.
     #[inline]
     pub(crate) fn record_decision(&self, limiter: &str, source: Source) {
         if !matches!(source, Source::RefusalCache | Source::Block | Source::None) {
@@ -86,7 +85,7 @@ impl OutageLog {
     /// Records a success. Logs the end of an outage.
     #[inline]
     pub(crate) fn record_success(&self, limiter: &str) {
-        // Read first: a write would move the cache line between cores on each request.
+        // Read only: a write would move the cache line between cores on each request.
         let logged = self.logged.load(Ordering::Relaxed);
         if logged != WORKING {
             self.end_outage(limiter, logged);
@@ -96,7 +95,7 @@ impl OutageLog {
     #[cold]
     fn end_outage(&self, limiter: &str, logged: u8) {
         let last_failure = Duration::from_millis(self.last_failure.load(Ordering::Relaxed));
-        // A wrong set-up may concern one key, while others are decided.
+        // A wrong set-up may affect one key, while the store decides others.
         let quiet = if logged == MISCONFIGURED {
             self.quiet * QUIETER
         } else {
@@ -104,7 +103,7 @@ impl OutageLog {
         };
         let is_over = self.start.elapsed().saturating_sub(last_failure) >= quiet;
         if is_over && self.logged.swap(WORKING, Ordering::Relaxed) != WORKING {
-            tracing::info!(target: "tollgate::outage", limiter, "{} answers again", self.subject);
+            tracing::info!(target: "tollgate::outage", limiter, "{} works again", self.subject);
         }
     }
 
@@ -113,8 +112,8 @@ impl OutageLog {
     }
 }
 
-/// Formats an error, with its source if the lookup of quotas failed. The lookup is the application's, and
-/// the error's own text does not contain its source.
+/// Formats an error. Adds the source if the lookup of quotas failed, because the source is an error of the
+/// application, which the text does not contain.
 struct WithSource<'a>(&'a Error);
 
 impl fmt::Display for WithSource<'_> {
@@ -135,7 +134,7 @@ mod tests {
     use crate::telemetry::log_of;
 
     #[test]
-    fn an_outage_is_a_line_when_it_begins_and_one_when_it_ends() {
+    fn the_beginning_and_the_end_of_an_outage_are_logged() {
         let error = Error::new(ErrorKind::Unavailable, "connection refused");
         let log = log_of(|| {
             let outage = OutageLog::with_quiet("the store", Duration::ZERO);
@@ -220,12 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn the_line_has_the_consequence_and_its_end() {
+    fn the_line_says_what_happens_until_when() {
         let error = Error::new(ErrorKind::Unavailable, "connection refused");
         let log = log_of(|| {
             OutageLog::new("the store").record_failure("search", "all is admitted", &error);
         });
-        let text = "all is admitted until the store is back: connection refused";
+        let text = "the store failed, all is admitted: connection refused";
         assert!(
             log[0].contains(text) && log[0].contains("search"),
             "{log:?}"
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_has_the_cause_of_a_failed_lookup() {
+    fn the_line_has_the_source_of_a_failed_lookup() {
         let error = Error::new(ErrorKind::QuotasUnknown, "the quotas could not be found");
         let error = error.with_source(fmt::Error);
         let log =

@@ -1,17 +1,17 @@
-//! The outcomes that metrics and events tell apart.
+//! The outcome of a check as a label of metrics and events.
 
 /// The outcome of a check, as metrics and events label it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutcomeLabel {
     Admitted,
     Refused,
-    /// Refused in a dry run: the request was forwarded.
+    /// Refused in a dry run, so the request was passed on.
     WouldReject,
-    /// Not counted: skipped, exempt by its plan, or without a key if that is permitted.
+    /// Not checked: skipped, exempt by its plan, or without a key in a layer that exempts such requests.
     Exempt,
-    /// Without a key, or with one that cannot be extracted: answered without a check.
+    /// Rejected without a check: the request has no key, or the key cannot be extracted.
     NoKey,
-    /// Not decided, and the failure policy is not to admit.
+    /// Not decided, and not admitted by the failure policy.
     Failed,
 }
 

@@ -1,4 +1,4 @@
-//! What is sent vanishes, and nothing says so.
+//! Packets vanish without an error.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::redis_server::RedisServer;
 
 const QUOTA: Quota = Quota::per_hour(1_000_000);
 
-/// What the kernel is told: so long it waits for a peer to take what was sent.
+/// The kernel's TCP user timeout: how long sent data may stay unacknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Requests to a limit on a Redis behind a proxy.

@@ -1,4 +1,4 @@
-//! Requests that are given up at any moment.
+//! Requests are cancelled at random points.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::support::redis_server::RedisServer;
 const TASKS: u32 = 128;
 const KEYS: u32 = 16;
 
-/// What was told to the requests that lived to hear it: of each key, the units used.
+/// The decisions of the requests that were not cancelled: the units used, for each key.
 type Told = BTreeMap<u32, Vec<u32>>;
 
 /// Numbers without a pattern that is worth the name.
@@ -74,7 +74,7 @@ async fn storm(layer: RateLimitLayer, seed: u32, left: Arc<AtomicU32>) -> Told {
     told
 }
 
-/// Runs a storm on a store; reports what was told, and how many units the server holds of each key.
+/// Runs the load on a store. Reports the decisions, and the units of each key on the server.
 async fn counts_after_a_storm(
     server: &RedisServer,
     store: RedisStore,
@@ -126,7 +126,7 @@ async fn counts_after_a_storm(
     (told, counted)
 }
 
-/// No unit was told twice, and none that is not there.
+/// Each reported unit is unique and is on the server.
 fn assert_told_once(told: &Told, counted: &BTreeMap<u32, u32>) {
     for (key, used) in told {
         let mut distinct = used.clone();

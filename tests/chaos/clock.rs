@@ -1,4 +1,4 @@
-//! The clock of the server steps by an hour, to and fro.
+//! The clock of the server steps by an hour, forward and back.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -57,7 +57,7 @@ impl Skew {
     }
 }
 
-/// A server whose clock can be stepped.
+/// A server with a clock that the test can step.
 fn skewed_server(directory: &Path) -> (RedisServer, Skew) {
     let [source, library, offset] =
         ["skew.c", "skew.so", "offset"].map(|name| directory.join(name));

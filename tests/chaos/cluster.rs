@@ -1,4 +1,4 @@
-//! A cluster loses a master, or moves slots while it is asked.
+//! A cluster loses a master, or moves slots under load.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn closed(cluster: &Cluster) -> RateLimitLayer {
     by_path(store.deadline(DEADLINE), QUOTA).on_failure(FailurePolicy::closed())
 }
 
-/// How many units of a key were told to have been admitted, and how many are counted.
+/// How many units of a key were reported as admitted, and how many are counted.
 async fn told_and_counted(cluster: &Cluster, answers: &Answers, key: usize) -> (u32, u32) {
     let of_key = answers.0.iter().skip(key).step_by(KEYS);
     let told = of_key.filter(|answer| answer.status == 200).count();

@@ -1,4 +1,4 @@
-//! Redis is not there.
+//! Redis is not running.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The master is killed, and the sentinels make its replica the master.
+//! The master is killed, and Sentinel promotes its replica.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Redis has no memory left, and evicts nothing.
+//! Redis has no memory left and evicts no keys.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn a_full_server_refuses_what_it_must_and_heals_with_its_memory() {
         drive.goes_on_for(span).await;
         let answers = drive.end().await;
 
-        // A request whose turn is even was refused before, and must be.
+        // Requests with an even turn were refused before, and must be refused.
         let (mut refusals, mut admissions) = (0, 0);
         for (turn, answer) in answers.0.iter().enumerate() {
             let must_be = if turn % 2 == 0 { 429 } else { 200 };

@@ -1,4 +1,4 @@
-//! Redis hangs: it takes every request, and answers none.
+//! Redis hangs: it accepts requests and does not answer.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn a_hung_server_costs_a_request_the_deadline_and_once_that_is_known_nothing() {
         assert!(added < MS, "{added:?}");
         exact.assert_within(Duration::from_secs(1));
         assert!(stale <= CAP, "{stale}");
-        // Each policy answers as it says: here nobody is over a limit.
+        // The response is that of the policy: no key is above its limit here.
         let by = |answers: &Answers, by: By, status: u16| {
             let known = answers.due(stopped + 2 * DEADLINE, resumed);
             assert_eq!(
@@ -109,7 +109,7 @@ fn a_hung_server_costs_a_request_the_deadline_and_once_that_is_known_nothing() {
     });
 }
 
-/// How many units were charged for which nobody was admitted.
+/// How many units were charged without an admitted request.
 async fn stale(server: &Node, answers: &Answers) -> u64 {
     let store = patient(&server.url());
     let direct = RateLimiter::new(store, QUOTA);

@@ -1,4 +1,4 @@
-//! What answers is not Redis, or not whole.
+//! The server is not Redis, or its replies are truncated.
 
 use std::time::Duration;
 

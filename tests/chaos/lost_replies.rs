@@ -1,5 +1,5 @@
-//! The connection is cut when Redis has got a call, and before its reply is there: whether it was
-//! executed cannot be known.
+//! The connection is cut after Redis received a call and before the reply arrived: it is unknown whether the
+//! call was executed.
 
 use std::time::Duration;
 

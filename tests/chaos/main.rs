@@ -1,7 +1,7 @@
-//! What becomes of a service when Redis has a bad day: real servers, real faults, a load that does
-//! not wait, and figures that must hold.
+//! Fault tests: real servers, real faults, a load that does not wait for responses, and bounds that must
+//! hold.
 //!
-//! Short here; `tests/run chaos` takes its time, and prints the table.
+//! `cargo test` runs a short form. `tests/run chaos` runs the full form and prints the table.
 
 #[path = "../support/drive.rs"]
 mod drive;

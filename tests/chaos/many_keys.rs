@@ -1,4 +1,4 @@
-//! A million keys, each seen for the first time, and then all of them again.
+//! A million new keys, and then the same keys again.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::redis_server::{DeadPort, RedisServer};
 const WINDOW: Duration = Duration::from_secs(1);
 const TASKS: u64 = 128;
 
-/// Of so many keys, a process has seen enough to have its buffers.
+/// After this many keys, the buffers of the process have reached their size.
 const WARM: u64 = 5_000;
 
 /// A figure of this process, in KiB.

@@ -1,4 +1,4 @@
-//! Redis is there, and refuses us as things are set up.
+//! Redis runs, but rejects calls because of its configuration.
 
 use std::time::Duration;
 

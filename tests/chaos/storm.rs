@@ -1,4 +1,4 @@
-//! Redis forgets the script and drops every connection, ten times a second.
+//! SCRIPT FLUSH and CLIENT KILL ten times per second.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

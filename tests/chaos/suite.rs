@@ -1,4 +1,4 @@
-//! How a test of the chaos suite runs: its turn, its size, its runtime, and its line in the table.
+//! The environment of a fault test: its turn, size, runtime, and row in the table.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -77,24 +77,24 @@ pub(crate) async fn until(within: Duration, what: &str, mut holds: impl AsyncFnM
     assert!(in_time.is_ok(), "not within {within:?}: {what}");
 }
 
-/// A store whose deadline a slow machine keeps: where nothing hangs, whether one is missed says nothing.
+/// A store with a deadline that a slow machine meets, for tests in which nothing hangs.
 pub(crate) fn patient(url: &str) -> RedisStore {
     let store = RedisStore::open(url).expect("a URL");
     store.deadline(Duration::from_secs(10))
 }
 
-/// With the policy that admits nobody whom the store does not admit.
+/// Sets the policy that rejects every request that the store does not admit.
 pub(crate) fn closed(layer: RateLimitLayer) -> RateLimitLayer {
     layer.on_failure(FailurePolicy::closed())
 }
 
-/// What a parent tells the process that runs the same test as its child.
+/// The variable with the argument for a child process that runs the same test.
 const TOLD: &str = "TOLLGATE_CHAOS_CHILD";
 
 /// What stands before the report of a child.
 const REPORT: &str = "reported: ";
 
-/// What this process was told, if it is a child of a test.
+/// Returns the argument of this process, if it is a child of a test.
 pub(crate) fn told() -> Option<String> {
     env::var(TOLD).ok()
 }

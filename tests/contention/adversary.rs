@@ -1,4 +1,4 @@
-//! Threads that ask about one key as often as they can, and give some of it back.
+//! Threads that check one key as fast as they can, and refund some of it.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

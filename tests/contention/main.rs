@@ -1,8 +1,8 @@
-//! The promise under contention: many threads ask about one key at once, and in no span as long as the
-//! window is more admitted than the algorithm promises.
+//! The promise under contention: many threads check one key at once, and no span as long as the window has
+//! more admissions than the algorithm promises.
 //!
-//! Every thread notes when it asked and when it had its answer. An admission counts in a span only if
-//! all of that time lies inside, so what is counted was admitted there for certain.
+//! Every thread records when a check started and ended. An admission counts in a span only if the whole check
+//! is inside it, so a counted admission was certainly in the span.
 
 mod adversary;
 mod spans;
@@ -124,8 +124,8 @@ const IN_REDIS: [Traffic; 3] = [
     },
 ];
 
-/// The most units in a span of so many windows. What is about the limit for steady traffic is the limit
-/// of each aligned window too.
+/// The most units in a span of this many windows. An algorithm that promises about the limit for steady
+/// traffic also keeps the limit in each aligned window.
 fn max_in_windows(algorithm: Algorithm, windows: u64, limit: u32) -> u64 {
     let spare = match algorithm.facts().promise {
         Promise::Limit => 0,
@@ -144,7 +144,7 @@ fn is_kept(algorithm: Algorithm, traffic: &Traffic, outcome: &Outcome) -> Result
     // whole microseconds.
     let window = traffic.window - traffic.window / 2_000 - Duration::from_micros(2);
     let most = admissions.most_within(window);
-    // So many windows cover all that was admitted, the last one included.
+    // This number of windows covers all admissions, including the last one.
     let windows = admissions.lasted().as_micros() / window.as_micros() + 1;
     let windows = u64::try_from(windows).expect("few");
     let (total, most_in_all) = (
@@ -181,7 +181,7 @@ fn holds_in_redis(algorithm: Algorithm) {
         true => store_on(&server),
     };
     let broken = IN_REDIS.iter().enumerate().filter_map(|(index, traffic)| {
-        let store = store_for(traffic).prefix(&index.to_string());
+        let store = store_for(traffic).prefix(index.to_string());
         let outcome = traffic.run(algorithm, &store, Runtime::new);
         is_kept(algorithm, traffic, &outcome).err()
     });

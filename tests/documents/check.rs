@@ -1,11 +1,11 @@
-//! Finds what is wrong with a document.
+//! Finds the problems of a document.
 
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use crate::commands;
 use crate::markdown::{Block, Document, Kind};
-use crate::sources::source;
+use crate::sources::{Source, source};
 
 pub(crate) struct Problem {
     pub(crate) line: usize,
@@ -31,9 +31,11 @@ pub(crate) fn problems(document: &Document, doctested: bool) -> Vec<Problem> {
         .filter_map(|block| {
             let plain = block.from.is_none();
             match &block.kind {
-                Kind::Code(language) if is_rust(language) => rust(language, doctested)
-                    .err()
-                    .map(|message| Problem::new(block.line, message)),
+                Kind::Code(language) if is_rust(language) && !is_compiled_elsewhere(block) => {
+                    rust(language, doctested)
+                        .err()
+                        .map(|message| Problem::new(block.line, message))
+                }
                 Kind::Code(language) if plain && language == "sh" => None,
                 // A column of figures is aligned to the right.
                 Kind::Table(_) if plain && !block.text.contains("--:") => None,
@@ -76,6 +78,12 @@ fn is_rust(language: &str) -> bool {
     ];
     let mut words = language.split(',');
     language.is_empty() || words.any(|word| known.iter().any(|one| word.trim().starts_with(one)))
+}
+
+/// Whether the block repeats code of a package, which is compiled and compared with the block.
+fn is_compiled_elsewhere(block: &Block) -> bool {
+    let source = block.from.as_deref().and_then(source);
+    matches!(source, Some(Source::Compiled(_)))
 }
 
 fn rust(language: &str, doctested: bool) -> Result<(), String> {

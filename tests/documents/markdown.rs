@@ -32,6 +32,8 @@ pub(crate) struct Block {
     pub(crate) line: usize,
     /// The name in the comment before it.
     pub(crate) from: Option<String>,
+    /// The words after that name.
+    pub(crate) arguments: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -63,9 +65,14 @@ impl Document {
         let mut blocks = Vec::new();
         let mut commands = Vec::new();
         let mut links = Vec::new();
-        let mut marker = None;
+        let mut marker: Option<String> = None;
         let mut rows: Vec<Vec<String>> = Vec::new();
         let line_of = |at: usize| text[..at].matches('\n').count() + 1;
+        let words_of = |marker: Option<String>| {
+            let marker = marker.unwrap_or_default();
+            let mut words = marker.split_whitespace().map(str::to_owned);
+            (words.next(), words.collect::<Vec<_>>())
+        };
         for (event, range) in Parser::new_ext(&text, Options::ENABLE_TABLES).into_offset_iter() {
             match event {
                 Event::Html(html) => {
@@ -77,12 +84,14 @@ impl Document {
                     let fenced = &text[range.clone()];
                     let begin = fenced.find('\n').map_or(fenced.len(), |at| at + 1);
                     let end = fenced.rfind("```").unwrap_or(fenced.len()).max(begin);
+                    let (from, arguments) = words_of(marker.take());
                     blocks.push(Block {
                         kind: Kind::Code(info.trim().to_owned()),
                         text: fenced[begin..end].to_owned(),
                         range: range.start + begin..range.start + end,
                         line: line_of(range.start),
-                        from: marker.take(),
+                        from,
+                        arguments,
                     });
                 }
                 Event::Start(Tag::TableHead | Tag::TableRow) => rows.push(Vec::new()),
@@ -90,13 +99,17 @@ impl Document {
                     let cell = text[range].trim().trim_matches('|').trim().to_owned();
                     rows.last_mut().expect("a row").push(cell);
                 }
-                Event::End(TagEnd::Table) => blocks.push(Block {
-                    kind: Kind::Table(std::mem::take(&mut rows)),
-                    text: text[range.clone()].to_owned(),
-                    line: line_of(range.start),
-                    range,
-                    from: marker.take(),
-                }),
+                Event::End(TagEnd::Table) => {
+                    let (from, arguments) = words_of(marker.take());
+                    blocks.push(Block {
+                        kind: Kind::Table(std::mem::take(&mut rows)),
+                        text: text[range.clone()].to_owned(),
+                        line: line_of(range.start),
+                        range,
+                        from,
+                        arguments,
+                    });
+                }
                 // rustdoc and the browser know where `<https://…>` leads.
                 Event::Start(Tag::Link {
                     link_type: LinkType::Autolink,

@@ -7,6 +7,8 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::support;
+
 pub(crate) struct Project {
     /// The features that each feature turns on.
     features: BTreeMap<String, Vec<String>>,
@@ -92,23 +94,7 @@ pub(crate) fn read(path: &str) -> String {
     text.unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the files below a directory that have one of the extensions, except for build output.
+/// Returns the files below a directory of the repository that have one of the extensions.
 pub(crate) fn files(directory: &str, extensions: &[&str]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut directories = vec![crate::root().join(directory)];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(&directory).into_iter().flatten() {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() && !path.ends_with("target") {
-                directories.push(path);
-            } else if path
-                .extension()
-                .is_some_and(|end| extensions.iter().any(|one| end == *one))
-            {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
+    support::files::files(&crate::root().join(directory), extensions)
 }

@@ -1,4 +1,4 @@
-//! The contract of tower: who is called when, and what becomes of who leaves.
+//! The contract of tower: the order of calls, and cancelled requests.
 
 use axum::body::Bytes;
 use axum::http::{Request, Response};
@@ -95,7 +95,7 @@ async fn an_inner_service_that_is_not_ready_is_not_called() {
         assert!(!mocked.is_called().await);
         assert_eq!(mocked.used().await, 0);
         mocked.inner.allow(1);
-        // Who waits for it is woken.
+        // A waiting task is woken.
         assert!(mocked.service.is_woken());
         assert!(matches!(mocked.service.poll_ready(), Poll::Ready(Ok(()))));
         let response = tokio::spawn(mocked.service.call(to("/ada")));

@@ -1,4 +1,4 @@
-//! `dry_run`: all is counted and told, nothing is refused.
+//! `dry_run`: counts and reports every request, and rejects none.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -63,7 +63,7 @@ async fn a_header_of_the_operators_choice_tells_what_would_be_refused() {
         assert_eq!(told(&response, "x-would-reject"), expected);
         assert_eq!(told(&response, "x-ratelimit-limit"), "-");
     }
-    // It makes a dry run by itself.
+    // `dry_run_header` enables the dry run.
     let name = HeaderName::from_static("x-would-reject");
     let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(by_path());
     assert_eq!(ask(&layer.dry_run_header(name), "/ada").await.status(), 200);
@@ -95,7 +95,7 @@ struct Found {
     reservation: Option<Reservation>,
 }
 
-/// Sends a request to a handler behind what `wrap` puts before it, and tells what it finds there.
+/// Sends a request to a handler behind the layers of `wrap`, and returns the extension that the handler sees.
 async fn found_behind<S>(wrap: impl FnOnce(Handler) -> S) -> Found
 where
     S: Service<Request<()>, Error = Infallible>,

@@ -1,5 +1,5 @@
-//! The law of `RateLimiter::settle`, for any reservation: what counts afterwards is what others were
-//! charged and what was used, or the limit where that is less.
+//! A property of `RateLimiter::settle` for any reservation: afterwards, the units used are the actual cost
+//! plus the charges of others, at most the limit.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! What a layer does beyond counting: plans, waiting, settling, dry runs, choice of requests, and what it
-//! says of itself.
+//! Features of a layer beyond counting: plans, waiting, settling, dry runs, skipped requests and diagnostics.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -70,7 +69,7 @@ fn by_hand<F: Future>(future: F) -> ByHand<F> {
 }
 
 impl<F: Future> ByHand<F> {
-    /// Polls it once; nobody is woken.
+    /// Polls it once with a waker that does nothing.
     fn poll(&mut self) -> Poll<F::Output> {
         let mut nobody = Context::from_waker(Waker::noop());
         self.0.as_mut().poll(&mut nobody)

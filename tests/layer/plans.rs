@@ -1,4 +1,4 @@
-//! `quotas_for`: each key has the quotas that its plan says.
+//! `quotas_for`: each key has the quotas of its plan.
 
 use std::convert::Infallible;
 use std::error::Error as _;
@@ -25,7 +25,7 @@ use crate::{ask, by_hand, by_path, status, to, told, used};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A layer with a limit of 3 an hour of its own.
+/// A layer with a default limit of 3 per hour.
 fn layer(store: impl Store) -> RateLimitLayer {
     RateLimitLayer::new(store, Quota::per_hour(3)).key(by_path())
 }
@@ -307,7 +307,7 @@ async fn a_plan_is_waited_for_and_the_service_that_was_ready_is_called() {
         let handler = |_: Request<()>| async {
             Ok::<_, Infallible>(Response::new(Empty::<bytes::Bytes>::new()))
         };
-        // One permit: whoever was polled ready has it.
+        // There is one permit: the service that was polled ready has it.
         let mut service = layer.layer(ConcurrencyLimitLayer::new(1).layer(service_fn(handler)));
         service.ready().await.unwrap();
         let mut response = by_hand(service.call(to("/ada")));

@@ -1,4 +1,4 @@
-//! `.settle(..)` and `Reservation`: what was charged becomes what the request has cost.
+//! `.settle(..)` and `Reservation`: the charge becomes the actual cost of the request.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -54,7 +54,7 @@ fn by_the_kilobyte() -> (RateLimitLayer, RateLimiter) {
     (layer, limiter)
 }
 
-/// Waits until so many units count: what is settled in the background is so soon.
+/// Waits until this many units count. Settlements run in the background.
 async fn counts(limiter: &RateLimiter, key: &str, units: u32) {
     let patience = Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,4 +1,4 @@
-//! Which requests are counted, how others are answered, and layers within layers.
+//! Which requests are counted, rejections with other statuses, and nested layers.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -94,7 +94,7 @@ async fn a_responder_writes_the_refusal_and_the_layer_adds_what_is_missing() {
     ] {
         let (response, body) = refused(layer).await;
         assert_eq!(body, text);
-        // Of its own, which is 200 here.
+        // The responder sets the status, which is 200 here.
         assert_eq!(response.status(), 200);
         assert_eq!(told(&response, "retry-after"), "3600");
         assert_eq!(told(&response, "cache-control"), "no-store");

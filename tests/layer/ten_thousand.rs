@@ -1,5 +1,5 @@
-//! Ten thousand requests through two layers, of which each is settled in its own way: afterwards Redis
-//! holds what the test has counted, unit by unit.
+//! Ten thousand requests through two layers, each with its own settlement: afterwards the units in Redis
+//! equal those that the test expects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn limiter(store: &RedisStore, name: &str) -> RateLimiter {
     RateLimiter::new(store.clone(), Quota::per_hour(ROOM)).name(name)
 }
 
-/// One of the two layers; a refusal says whose it is.
+/// One of the two layers. A rejection has the name of its layer.
 fn layer(store: &RedisStore, name: &'static str, header: &'static str) -> RateLimitLayer {
     RateLimitLayer::from(limiter(store, name))
         .key(by(header))

@@ -1,4 +1,4 @@
-//! `wait_up_to`: a request waits for its turn, as long as that is not too late.
+//! `wait_up_to`: a request waits until it is admitted, unless that takes too long.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// Longer than any machine stands still, and shorter than what is waited for in vain.
 const SOON: Duration = Duration::from_secs(10);
 
-/// One an hour, for who has two hours.
+/// A limit of one per hour, and requests that wait for up to two hours.
 fn patient(store: impl Store) -> RateLimitLayer {
     let layer = RateLimitLayer::new(store, Quota::new(1, HOUR)).key(by_path());
     layer.wait_up_to(2 * HOUR)
@@ -194,7 +194,7 @@ async fn who_waits_by_a_plan_asks_again_by_that_plan() {
     }
 }
 
-/// What becomes of a request whose store begins to fail while it waits: its status, and who decided.
+/// Returns the status of a request and the source of its decision, if the store starts to fail while it waits.
 async fn failing_while_waiting(policy: FailurePolicy) -> (u16, Option<Source>, Duration) {
     let store = Moody::new(Mood::Fine);
     let quota = Quota::new(1, Duration::from_secs(10));

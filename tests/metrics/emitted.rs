@@ -1,4 +1,4 @@
-//! What the crate tells when all that it can tell of happens.
+//! Triggers every metric and event of the crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -42,7 +42,7 @@ pub(crate) struct Emitted {
     pub(crate) events: Vec<Told>,
 }
 
-/// Whom the limiters count.
+/// The keys of the limiters.
 pub(crate) const WHO: &str = "ada.lovelace";
 
 pub(crate) static EMITTED: LazyLock<Emitted> = LazyLock::new(|| {
@@ -94,7 +94,7 @@ async fn everything() {
 
     fails(Moody::new(Mood::Hangs)).await;
     fails(Moody::new(Mood::Fails(ErrorKind::InvalidReply))).await;
-    // A password that nobody told.
+    // A wrong password.
     run(
         &mut server.connect(),
         &["CONFIG", "SET", "requirepass", "x"],
@@ -125,7 +125,7 @@ async fn blocked() {
     assert!(!limiter.check(WHO).await.expect("a decision").is_allowed());
 }
 
-/// So many refusals at once, of those who come after the first.
+/// The number of refusals at once.
 pub(crate) const CROWD: usize = 100;
 
 async fn crowd() {

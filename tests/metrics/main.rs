@@ -1,5 +1,5 @@
-//! What is told of limits, and what asks for it: the dashboard, the alerts and the guide know every metric,
-//! label and word that there is, and none that there is not.
+//! The dashboard, the alerts and the guide use only metrics, labels and values that exist, and mention all of
+//! them.
 
 mod emitted;
 mod promql;
@@ -16,7 +16,7 @@ use tracing::Level;
 /// Labels that Prometheus adds.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 
-/// Labels whose values are names that the application gave.
+/// Labels with names from the application as values.
 const NAMES: [&str; 2] = ["limiter", "store"];
 
 /// The metric that a series belongs to: of a histogram, several do.

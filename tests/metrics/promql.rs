@@ -1,5 +1,4 @@
-//! What an expression of `PromQL` asks for: names, labels and their values. Whether it is one is for Prometheus
-//! to say.
+//! Finds the metric names and labels in a `PromQL` expression. Prometheus validates the syntax.
 
 use std::collections::BTreeSet;
 use std::iter::Peekable;

@@ -1,4 +1,4 @@
-//! The page of the example `admin`, in Chromium: what an operator does there, and that it is done.
+//! The page of the example `admin` in Chromium: the actions of an operator take effect.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ impl Desk {
         self.press(&format!("{token}{ENTER}")).await;
     }
 
-    /// Sends keys to whatever has the focus.
+    /// Sends keys to the element with the focus.
     async fn press(&self, keys: &str) {
         let focused = self.browser.client.active_element().await;
         focused.expect("a focus").send_keys(keys).await.expect(keys);
@@ -55,12 +55,12 @@ impl Desk {
         element.is_displayed().await.expect(css)
     }
 
-    /// Has the page look at the key of this machine under the limiter of `/`.
+    /// Looks up the key of this machine in the limiter of `/`.
     async fn look(&self) {
         let limiter = self.browser.find("#limiter").await;
         limiter.select_by_value("site").await.expect("an option");
         self.browser
-            .until("#quotas", |text| text == "Allows 10/hour.")
+            .until("#quotas", |text| text == "Quotas: 10/hour")
             .await;
         self.browser.put("#value", "127.0.0.1").await;
         self.browser.click("#look button").await;
@@ -78,7 +78,7 @@ impl Desk {
         statuses
     }
 
-    /// Nothing was complained of.
+    /// Closes the browser. Its console must be empty.
     async fn end(self) {
         let console = self.browser.console().await;
         assert!(console.is_empty(), "{console:#?}");
@@ -135,16 +135,16 @@ async fn an_operator_looks_at_a_key_resets_it_credits_it_and_blocks_it() {
     let wait: u64 = wait.parse().expect(wait);
     assert!(wait > 10_700 && wait <= 10_800, "{wait}");
     browser
-        .until("#blocked-rows", |text| text == "ip=127.0.0.1 3 h Look")
+        .until("#blocked-rows", |text| text == "ip=127.0.0.1 3 h Look up")
         .await;
 
     browser.click("#unblock").await;
     browser.until("#blocked-rows", |text| text == "none").await;
     assert_eq!(browser.text("#blocked-for").await, "Not blocked.");
     assert_eq!(desk.statuses(1).await, [200]);
-    // From the list of those that are refused most, under the same limiter.
+    // From the list of the most refused keys, in the same limiter.
     browser
-        .until("#busiest-rows", |text| text == "ip=127.0.0.1 4 Look")
+        .until("#busiest-rows", |text| text == "ip=127.0.0.1 4 Look up")
         .await;
     browser.click("#busiest-rows button").await;
     browser
@@ -158,7 +158,7 @@ async fn a_token_that_is_wrong_is_said_and_one_that_is_right_is_kept_until_logge
     let desk = Desk::start().await;
     desk.log_in("guess").await;
     desk.browser
-        .until("#login-error", |text| text == "The token is not accepted.")
+        .until("#login-error", |text| text == "Wrong token.")
         .await;
     assert!(!desk.is_shown("#desk").await);
     // The browser itself notes an answer of 401.
@@ -183,7 +183,7 @@ async fn a_token_that_is_wrong_is_said_and_one_that_is_right_is_kept_until_logge
     desk.end().await;
 }
 
-/// Has the page wait for answers whose path ends so, until `release` is called.
+/// Holds back responses for paths with this ending, until the page calls `release`.
 const HOLD: &str = r"
     const fetched = window.fetch;
     const held = new Promise((release) => { window.release = release; });
@@ -233,14 +233,14 @@ async fn all_of_it_is_done_by_the_keyboard() {
     let desk = Desk::start().await;
     desk.log_in(&desk.token).await;
     desk.browser
-        .until("#quotas", |text| text == "Allows 5/second, 1000/hour.")
+        .until("#quotas", |text| text == "Quotas: 5/second, 1000/hour")
         .await;
     assert_eq!(desk.focus().await, "value");
     desk.press(&format!("127.0.0.1{ENTER}")).await;
     desk.browser
         .until("#key", |text| text == "ip=127.0.0.1")
         .await;
-    // On through the buttons to the time of a block.
+    // Tabs from the button to the duration of a block.
     let mut passed = Vec::new();
     while desk.focus().await != "time" {
         desk.press(TAB).await;
@@ -255,11 +255,11 @@ async fn all_of_it_is_done_by_the_keyboard() {
     desk.browser
         .until("#blocked-for", |text| text.starts_with("Blocked for "))
         .await;
-    // What is wrong is said, and nothing is looked at.
+    // An invalid value is reported.
     desk.browser.put("#value", "127.0.0").await;
     desk.press(ENTER).await;
     desk.browser
-        .until("#status", |text| text.contains("this is no address"))
+        .until("#status", |text| text.contains("not an IP address"))
         .await;
     let console = desk.browser.console().await;
     assert!(

@@ -1,4 +1,4 @@
-//! What a script in Chromium gets to see of a limit on another origin.
+//! The headers of a limit that a script in Chromium can read from another origin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

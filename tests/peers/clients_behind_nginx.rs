@@ -1,4 +1,4 @@
-//! Behind nginx, each client has one count, whatever headers it makes up.
+//! Behind nginx, each client has one count, whichever headers it forges.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ const EDGE: &str = "127.0.0.10";
 const INNER: &str = "127.0.0.11";
 const PROXIES: &str = "127.0.0.8/29";
 
-/// What nginx is mostly told: to append the address of its client.
+/// The usual setting of nginx: append the address of its client.
 const APPENDS: &str = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;";
 
 /// The headers of one request each. What of them is passed on is up to nginx.
@@ -74,7 +74,7 @@ fn made_up() -> Vec<Vec<(&'static str, String)>> {
     ]
 }
 
-/// A router whose limit nobody reaches here, and the limiter that tells its counts.
+/// A router with a limit that the test does not reach, and its limiter, to read the counts.
 async fn limited_by(listen: &str, key: impl KeyExtractor) -> (SocketAddr, RateLimiter) {
     let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_day(1_000));
     let layer = RateLimitLayer::from(limiter.clone()).key(key);
@@ -114,8 +114,8 @@ async fn used(limiter: &RateLimiter, of: impl Fn(IpAddr) -> Key, client: &str) -
     limiter.peek(key).await.unwrap().used()
 }
 
-/// Each client is charged for its own requests and nobody else for any, behind these proxies: the
-/// addresses from which they connect and what they are told, the last first.
+/// Asserts that each client is charged for its own requests only. `proxies` has the address and the settings
+/// of each proxy, the last first.
 async fn assert_one_count_each(key: ClientIp, proxies: &[(&str, &str)]) {
     let (mut way, limiter) = limited_by("127.0.0.1:0", key.clone()).await;
     let mut running = Vec::new();

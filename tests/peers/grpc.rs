@@ -1,4 +1,4 @@
-//! What a client of gRPC sees of a limit.
+//! A limit, as a gRPC client sees it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,8 +16,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::server::HealthReporter;
 use tonic_types::StatusExt as _;
 
-/// The way to a service, which tells whether it is well, behind a limit of calls by everybody; and
-/// what decides whether it is.
+/// A channel to a health service with a global limit, and the reporter that sets its health.
 async fn limited_to(quota: Quota) -> (Channel, HealthReporter) {
     let limit = RateLimitLayer::new(MemoryStore::new(), quota)
         .key(key::global())
@@ -35,7 +34,7 @@ fn question() -> Request<HealthCheckRequest> {
     Request::new(HealthCheckRequest::default())
 }
 
-/// What a refusal tells of the time to wait, as metadata in milliseconds and as a detail.
+/// The wait in a refusal: as metadata in milliseconds, and as a status detail.
 fn told(refusal: &Status) -> (u64, Duration) {
     let pushback = refusal.metadata().get("grpc-retry-pushback-ms");
     let pushback = pushback.unwrap_or_else(|| panic!("{refusal:?}"));

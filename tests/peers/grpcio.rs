@@ -1,4 +1,4 @@
-//! grpcio waits as long as the pushback of a refusal says, if its channel has a retry policy.
+//! grpcio waits for the pushback time of a refusal, if its channel has a retry policy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Servers, proxies and clients that are not ours: what they make of a limit, and it of them.
+//! Limits with other servers, proxies and clients.
 //!
-//! `tests/run peers` installs them and runs this; a test whose program is missing fails.
+//! `tests/run peers` installs the programs and runs this. A test fails if its program is missing.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! An nginx that belongs to one test and dies with it.
+//! An nginx that belongs to one test and ends with it.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Clients from npm at a limit: which headers they read, when they ask again, and what comes of it. The
-//! guide's table of clients says the same.
+//! Clients from npm at a limit: which headers they read and when they retry. The guide has the same table of
+//! clients.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ async fn without_retry_after(request: Request, next: Next) -> Response {
     response
 }
 
-/// Each path has a limit of its own.
+/// Each path has a separate limit.
 fn limited(headers: Option<Headers>) -> RateLimitLayer {
     let layer = RateLimitLayer::new(MemoryStore::new(), Quota::new(1, WINDOW))
         .key(key::from_fn(|parts| Some(Key::from(parts.uri.path()))));
@@ -156,7 +156,7 @@ async fn ask(requests: &Value) -> Vec<Value> {
 enum Takes {
     /// It waits as long as it should, and is admitted.
     AsTold,
-    /// It waits for a time of its own or not at all, and is refused again.
+    /// It ignores the headers: waits for another time or not at all, and is refused again.
     TooEarly,
     /// It does not ask again.
     Never,

@@ -1,4 +1,4 @@
-//! The page of the example `playground`, in Chromium: what one can do there, and that it is true.
+//! The page of the example `playground` in Chromium: its controls work, and its counts are those of the server.
 
 mod failing;
 mod frames;
@@ -31,7 +31,7 @@ struct Playground {
 }
 
 impl Playground {
-    /// With these settings in the address of the page.
+    /// Opens the page with these settings in its URL.
     async fn start(settings: &str) -> Self {
         Self::start_on("memory:", settings).await
     }
@@ -77,7 +77,7 @@ impl Playground {
         )
     }
 
-    /// What the page shows is what the server counted, for each algorithm, of so many requests.
+    /// Waits until the page shows this number of requests, and compares its counts with those of the server.
     async fn assert_counts(&self, asked: u64) {
         let shown = asked.to_string();
         self.browser
@@ -88,7 +88,7 @@ impl Playground {
         for (algorithm, admitted) in ALGORITHMS.into_iter().zip(admitted) {
             let refused = asked - admitted;
             let mut shown = self.shown(algorithm).await;
-            // Text changes ten times a second.
+            // The page updates its text ten times per second.
             for _ in 0..50 {
                 if shown != [admitted, refused] {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -99,7 +99,7 @@ impl Playground {
         }
     }
 
-    /// Nothing was complained of.
+    /// Closes the browser. Its console must be empty.
     async fn end(self) {
         let console = self.browser.console().await;
         assert!(console.is_empty(), "{console:#?}");
@@ -157,7 +157,7 @@ async fn a_burst_above_the_limit_is_refused_in_part_and_the_wait_runs_down() {
         .until("#status", |text| text.contains("30 requests"))
         .await;
     assert!(
-        said.contains("8 admitted, 22 refused. The next one passes in "),
+        said.contains("8 admitted, 22 refused. The next request is admitted in "),
         "{said}"
     );
     let answer = page.browser.text("#answer").await;
@@ -219,9 +219,7 @@ async fn starting_over_ends_a_stream_first_and_nothing_is_used_then() {
         .await;
     page.browser.click("#reset").await;
     page.browser
-        .until("#status", |text| {
-            text == "The counts of this key were reset."
-        })
+        .until("#status", |text| text == "Counts of this key reset.")
         .await;
     assert_eq!(page.browser.text("#stream").await, "Start stream");
     let url = format!(
@@ -233,12 +231,12 @@ async fn starting_over_ends_a_stream_first_and_nothing_is_used_then() {
     for lane in look["lanes"].as_array().expect("a list") {
         assert_eq!(lane["used"][0], 0, "{look}");
     }
-    // And the end of the stream is told before, not after.
+    // The message about the end of the stream appears before, not after.
     page.browser
         .until("#remaining", |text| text == "100,000")
         .await;
     let said = page.browser.text("#status").await;
-    assert_eq!(said, "The counts of this key were reset.");
+    assert_eq!(said, "Counts of this key reset.");
     page.end().await;
 }
 
@@ -334,7 +332,7 @@ async fn quotas_that_cannot_be_read_are_told_beside_the_field_and_nothing_is_sen
     for (wrong, rule) in [
         ("100", "LIMIT/WINDOW"),
         ("5/fortnight", "the window is"),
-        ("5/10s gcra", "the algorithm is chosen above"),
+        ("5/10s gcra", "select the algorithm above"),
         ("1/1s, 2/2s, 3/3s, 4/4s, 5/5s", "at most 4"),
     ] {
         page.browser.put("#quotas", wrong).await;
@@ -351,7 +349,7 @@ async fn quotas_that_cannot_be_read_are_told_beside_the_field_and_nothing_is_sen
     }
     page.browser.click("#send").await;
     page.browser
-        .until("#status", |text| text.starts_with("Cannot be used: "))
+        .until("#status", |text| text.starts_with("Invalid settings: "))
         .await;
     page.browser.put("#quotas", "6/10s").await;
     page.browser

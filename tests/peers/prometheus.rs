@@ -1,4 +1,4 @@
-//! Prometheus scrapes the example `observability`, and answers what its dashboard and its alerts ask.
+//! Prometheus scrapes the example `observability` and evaluates the queries of its dashboard and alerts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The Python that `tests/run peers` makes, and the scripts beside this file.
+//! The Python environment that `tests/run peers` creates, and the scripts in this directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Uploads that are refused before their bodies are read, on connections that clients keep.
+//! Uploads that are rejected before their bodies are read, on keep-alive connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ async fn refusing(
     (address, connections)
 }
 
-/// The outcomes of posts of so many bytes, by a client that keeps its connection.
+/// The outcomes of posts of this size, by a client with keep-alive.
 async fn posts_to(address: SocketAddr, bytes: u32) -> Value {
     let arguments = [format!("http://{address}/"), bytes.to_string()];
     python::run("uploads.py", &arguments.each_ref().map(String::as_str)).await

@@ -1,4 +1,4 @@
-//! urllib3's `Retry` waits what `Retry-After` says, and is then admitted.
+//! urllib3's `Retry` waits for the time in `Retry-After`, and is then admitted.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ async fn note(State(log): State<Log>, request: Request, next: Next) -> Response 
 
 #[tokio::test]
 async fn urllib3_waits_as_long_as_told_and_is_then_admitted() {
-    // One request in any 2.5 seconds: whole seconds are told, rounded up.
+    // One request in any 2.5 seconds. `Retry-After` has whole seconds, rounded up.
     let quota = Quota::new(1, Duration::from_millis(2_500));
     let log = Log::default();
     let app = Router::new()

@@ -1,4 +1,4 @@
-//! A Chromium without a screen, that a test drives.
+//! A headless Chromium that a test controls.
 
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -88,7 +88,7 @@ impl Browser {
         self.extra("goog/cdp/execute", body).await
     }
 
-    /// The role and the name of each control, sorted, as those hear it who do not see the page.
+    /// The role and the accessible name of each control, sorted.
     pub(crate) async fn controls(&self) -> Vec<(String, String)> {
         const ROLES: [&str; 5] = ["button", "combobox", "link", "spinbutton", "textbox"];
         let tree = self

@@ -21,7 +21,7 @@ pub(crate) fn documented() -> Vec<&'static str> {
     ["ACL", "SETUSER"].into_iter().chain(words).collect()
 }
 
-/// A store whose clock is ahead of the server's.
+/// A store with a clock ahead of the server's.
 fn later(store: &RedisStore, millis: u32) -> RedisStore {
     let clock = include_str!("../../lua/clock.lua");
     let now_text = "now_text = string.format('%.0f', now)";

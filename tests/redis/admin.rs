@@ -1,4 +1,4 @@
-//! Administration of keys holds in all processes, and what it costs.
+//! Changes by an operator apply to all processes; their cost in Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ const LIST: &str = "tollgate:v2:{blocks}";
 /// The default refresh interval, with a margin for a busy machine.
 const SOON: Duration = Duration::from_millis(1_300);
 
-/// A limiter as in a process of its own, which refreshes the block list.
+/// A limiter as in a separate process, which refreshes the block list.
 fn limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::open(&server.url()).unwrap();
     RateLimiter::new(store.deadline(10 * SECOND), Quota::per_hour(1_000_000))
@@ -595,7 +595,7 @@ async fn a_list_of_another_type_is_a_misconfiguration_and_checks_go_on() {
             lines.extend(log::kept());
         }
         let says = [
-            "refreshing the block list works again",
+            "the block list is refreshed again",
             "failed to refresh the block list: ",
         ][usize::from(list_is_bad)];
         assert!(lines.len() == 1 && lines[0].contains(says), "{lines:?}");
@@ -697,7 +697,7 @@ async fn on_a_cluster_without_one_master_blocks_are_read_from_the_others() {
         assert!(begin.elapsed() < 2 * SOON, "{:?}", begin.elapsed());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A key whose counts were on the dead master can be blocked.
+    // A key can be blocked even if its counts were on the dead master.
     there.admin().block(&of_lost, HOUR).await.unwrap();
     assert_eq!(source(&there, &of_lost).await, Source::Block);
 }

@@ -1,4 +1,4 @@
-//! Checks that wait at the same time share a call, and are decided as if each had its own.
+//! Checks that wait at the same time share a call and get the same decisions as in separate calls.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use crate::store_on;
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, signal};
 
-/// A limiter whose script the server knows.
+/// A limiter, after the server has loaded the script.
 async fn limiter(server: &RedisServer, quota: Quota) -> RateLimiter {
     let limiter = RateLimiter::new(store_on(server), quota);
     let _ = limiter.peek("nobody").await.unwrap();

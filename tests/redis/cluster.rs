@@ -1,4 +1,4 @@
-//! A server of a cluster runs a call only if all its keys are in one slot.
+//! A cluster runs a call only if all its keys are in one slot.
 
 use std::num::NonZeroU16;
 

@@ -224,10 +224,8 @@ async fn a_full_server_still_refuses_but_admits_nothing() {
 async fn a_replica_is_unavailable() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(2));
-    let mut connection = server.connect();
     let nowhere = DeadPort::new();
-    let port = nowhere.port().to_string();
-    run(&mut connection, &["REPLICAOF", "127.0.0.1", &port]);
+    server.replicate(nowhere.port());
     let error = limiter.check("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }

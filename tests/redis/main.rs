@@ -27,6 +27,7 @@ mod script;
 mod sentinel;
 mod settings;
 mod stored;
+mod texts;
 #[cfg(feature = "tls")]
 mod tls;
 mod together;

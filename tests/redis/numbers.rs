@@ -1,4 +1,4 @@
-//! Numbers at the edges of what Lua and Redis keep exactly.
+//! Numbers at the limits of what Lua and Redis store exactly.
 
 use std::time::Duration;
 

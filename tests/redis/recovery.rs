@@ -8,7 +8,7 @@ use tollgate::{Decision, Error, ErrorKind, Quota, RateLimiter, RedisStore};
 use crate::support::costs::{calls, forget_calls};
 use crate::support::decided;
 use crate::support::node::Node;
-use crate::support::redis_server::{RedisServer, run, signal};
+use crate::support::redis_server::{RedisServer, signal};
 use crate::support::relay::Relay;
 
 /// The default deadline.
@@ -184,8 +184,7 @@ async fn a_demoted_master_is_left_for_the_new_one_at_the_address() {
     let relay = Relay::to(old.port()).await;
     let limiter = limiter(&relay.url());
     let _ = decided(&limiter, "ada").await;
-    let port = new.port().to_string();
-    run(&mut old.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    old.replicate(new.port());
     relay.lead_to(new.port());
     let begin = Instant::now();
     // The replica fails the entry, not the call.
@@ -202,8 +201,7 @@ async fn a_demoted_master_is_left_for_the_new_one_at_the_address() {
 #[tokio::test]
 async fn reconnecting_to_a_replica_backs_off() {
     let (master, replica) = (RedisServer::start(), RedisServer::start());
-    let port = master.port().to_string();
-    run(&mut replica.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    replica.replicate(master.port());
     let relay = Relay::to(replica.port()).await;
     let limiter = limiter(&relay.url());
     let _ = drive(&limiter, Duration::from_millis(1_200)).await;

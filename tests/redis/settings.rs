@@ -1,4 +1,4 @@
-//! Settings are chosen before a store is used. Later they would split it.
+//! Settings are chosen before a store is used. A later change is an error, because handles would differ.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A service of HTTP without a server, and the stores that a layer before it may have.
+//! An HTTP service without a server, and stores for a layer around it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};

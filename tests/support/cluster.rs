@@ -5,7 +5,7 @@ use super::node::{Node, wait_until};
 /// The slots of a cluster.
 const SLOTS: usize = 16_384;
 
-/// After so many milliseconds without an answer a node is taken to be down.
+/// After this many milliseconds without an answer, a node counts as down.
 const NODE_TIMEOUT: &str = "1000";
 
 /// Six servers on free ports of this machine, ready to answer.

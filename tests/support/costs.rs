@@ -1,5 +1,5 @@
-//! What counting takes in Redis: the memory of a key, and the commands of a check. The bench prints
-//! it, and a test holds it below what is promised.
+//! The cost of counting in Redis: the memory of a key and the commands of a check. A bench prints it, and a
+//! test asserts its bounds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) async fn limiter(store: RedisStore, algorithm: Algorithm, limit: u32)
     limiter
 }
 
-/// Admits so many checks of one unit, at once: each is a call of its own, with a time of its own.
+/// Sends checks of one unit, one call each, so that each has a different time.
 pub(crate) async fn fill(limiter: &RateLimiter, key: &'static str, units: u32) {
     let mut checks = JoinSet::new();
     for _ in 0..units {
@@ -63,7 +63,7 @@ pub(crate) fn calls_in(info: &str) -> BTreeMap<String, u64> {
     let calls = info.lines().filter_map(|line| {
         let (name, stats) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         let calls = stats.split(',').next()?.parse().ok()?;
-        // Before Redis 7.0 a subcommand has no line of its own.
+        // Before Redis 7.0, subcommands have no separate lines.
         let measures = ["config", "config|resetstat", "info"].contains(&name);
         (!measures).then(|| (name.to_owned(), calls))
     });

@@ -1,5 +1,5 @@
-//! A load on the middleware that does not wait for it: requests begin on schedule, whether those
-//! before them have been answered or not, and what they waited is measured from when they were due.
+//! An open-loop load on the middleware: requests start on schedule, even if earlier ones are still in flight.
+//! Latency is measured from the scheduled start.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -35,13 +35,13 @@ pub(crate) struct Answer {
     pub(crate) by: By,
 }
 
-/// Who decided.
+/// The source of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Source(Source),
-    /// Nobody, for this reason.
+    /// None: the request was rejected for this reason.
     Error(ErrorKind),
-    /// Nobody, and the request went on.
+    /// None: the request was passed on.
     Nobody,
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn ask(layer: &RateLimitLayer, path: &str) -> Response<()> {
     answered.expect("nothing fails").map(drop)
 }
 
-/// The service behind the middleware: it tells who admitted the request.
+/// The service behind the middleware. It returns the source of the decision.
 async fn handle(request: Request<()>) -> Result<Response<String>, Infallible> {
     let mut response = Response::new(String::new());
     if let Some(decision) = request.extensions().get::<DecisionView>() {
@@ -85,7 +85,7 @@ async fn handle(request: Request<()>) -> Result<Response<String>, Infallible> {
     Ok(response)
 }
 
-/// Who decided what became this answer.
+/// Returns the source of the decision behind a response.
 pub(crate) fn decided_by(response: &Response<()>) -> By {
     let extensions = response.extensions();
     if let Some(decision) = extensions.get::<DecisionView>() {
@@ -118,8 +118,8 @@ impl Drive {
         Self::start_at(RATE, layer, path)
     }
 
-    /// The same, so many times a second. Runs on the runtime that calls, paced by a thread of its
-    /// own: the timers of tokio tick by the millisecond.
+    /// The same, at a rate per second. Runs on the calling runtime. A separate thread sets the pace, because
+    /// the timers of tokio have a resolution of a millisecond.
     pub(crate) fn start_at<P>(rate: u32, layer: &RateLimitLayer, path: P) -> Self
     where
         P: Fn(u64) -> String + Send + 'static,
@@ -268,7 +268,7 @@ impl Answers {
     }
 }
 
-/// So many answers of Redis in a row, and it is back.
+/// After this many answers of Redis in a row, it counts as recovered.
 const STEADY: usize = 100;
 
 /// How Redis came to decide again.
@@ -295,7 +295,7 @@ impl Recovery {
 fn tail(durations: impl Iterator<Item = Duration>) -> Tail {
     let mut all: Vec<Duration> = durations.collect();
     all.sort_unstable();
-    // The least that so many thousandths are not above.
+    // The smallest value that this fraction of the values does not exceed.
     let quantile = |thousandths: usize| {
         let rank = (all.len() * thousandths).div_ceil(1_000);
         all.get(rank.saturating_sub(1)).copied().unwrap_or_default()

@@ -1,11 +1,11 @@
-//! The examples, as programs of their own.
+//! Builds and runs the examples as separate programs.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Once;
 
-/// An example that runs, and ends with its test.
+/// A running example, which ends with its test.
 pub(crate) struct Example {
     pub(crate) process: Child,
     output: BufReader<ChildStdout>,
@@ -36,7 +36,7 @@ impl Example {
         line
     }
 
-    /// The address that the first lines tell to try.
+    /// Returns the address in the first lines of output.
     pub(crate) fn address(&mut self) -> String {
         let listening = self.line();
         let address = listening.strip_prefix("Listening on ").expect(&listening);
@@ -53,12 +53,12 @@ impl Drop for Example {
     }
 }
 
-/// The program of an example as its source now stands: `cargo test` builds all examples, but not
-/// where only some tests are asked for.
+/// Builds the examples and returns the program of one. `cargo test` builds all examples, but not if only some
+/// tests are selected.
 pub(crate) fn built(name: &str) -> PathBuf {
     static BUILD: Once = Once::new();
     let tests = std::env::current_exe().expect("this program");
-    // Examples stand beside the directory of the tests, in that of the profile.
+    // The directory of examples is in the directory of the profile, like that of the tests.
     let profile = tests.ancestors().nth(2).expect("a build directory");
     BUILD.call_once(|| {
         let mut build = Command::new(env!("CARGO"));
@@ -66,8 +66,8 @@ pub(crate) fn built(name: &str) -> PathBuf {
         if profile.ends_with("release") {
             build.arg("--release");
         }
-        // What cargo tells this test of its package, build scripts of others watch: ring would be built
-        // anew, and all that needs it.
+        // Build scripts of dependencies watch these variables of the test's package. With them, cargo would
+        // rebuild ring and everything that depends on it.
         for (name, _) in std::env::vars() {
             if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
                 build.env_remove(name);

@@ -1,5 +1,5 @@
-//! What is logged on this thread, and on those that adopt its log. One subscriber for the whole
-//! program: those that come and go with tests on other threads switch lines on and off for all.
+//! Captures the log of this thread, and of threads that join it. The program has one subscriber, because
+//! subscribers that come and go enable and disable lines for all threads.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ impl Log {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has this thread write to the same log: one of a runtime, whose test reads it.
+    /// Makes this thread write to the same log, for threads of a runtime.
     pub(crate) fn adopt(&self) {
         LOG.set(self.clone());
     }

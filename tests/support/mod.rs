@@ -1,4 +1,4 @@
-//! What several tests need: a Redis of their own.
+//! Helpers of several tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
 #[cfg(feature = "redis")]
@@ -7,6 +7,7 @@ pub(crate) mod cluster;
 #[cfg(feature = "redis")]
 pub(crate) mod costs;
 pub(crate) mod example;
+pub(crate) mod files;
 pub(crate) mod log;
 #[cfg(feature = "test-util")]
 pub(crate) mod moody;

@@ -1,4 +1,4 @@
-//! A store in memory that fails when the test wants it to, in one of many ways.
+//! A store in memory that fails on request, in several ways.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! One server of several that belong to a test: it can be hung, killed and started again on its port.
+//! One of several servers of a test: it can be stopped, killed and restarted on its port.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::redis_server;
 /// How long a test waits for servers that start, agree or fail over.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process of redis-server on a port of this machine, with a directory of its own.
+/// A redis-server process on a local port, with its own directory.
 pub(crate) struct Node {
     process: Process,
     port: u16,
@@ -64,7 +64,7 @@ impl Node {
         let mut connection = client.get_connection().ok()?;
         let info = redis::cmd("INFO").arg("server").query(&mut connection);
         let info: redis::InfoDict = match info {
-            // It is there, and wants a password: whose it is cannot be told.
+            // It runs and requires a password, so its process id is unknown.
             Err(error) if error.code() == Some("NOAUTH") => return Some(self.process.id()),
             info => info.ok()?,
         };
@@ -89,7 +89,7 @@ impl Node {
         client.get_connection().expect("the server is ready")
     }
 
-    /// The reply to a command, on a connection of its own.
+    /// Runs a command on a new connection and returns the reply.
     pub(crate) fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
         let reply = self.try_ask(command);
         reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))

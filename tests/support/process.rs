@@ -1,4 +1,4 @@
-//! A program that a test starts, and that ends with the test.
+//! A child process that ends with the test.
 
 use std::process::{Child, Command};
 

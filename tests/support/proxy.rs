@@ -1,4 +1,4 @@
-//! A wire between a store and its server that can be disturbed.
+//! A proxy between a store and its server that can disturb the connection.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::sync::Arc;
@@ -16,19 +16,17 @@ use tokio::task::JoinHandle;
 pub(crate) enum Wire {
     /// It carries everything.
     Whole,
-    /// Each reply is held back for so long.
+    /// Delays each reply.
     Slow(Duration),
-    /// Every so many replies, the server has got the request and one reply is lost: both ends are
-    /// closed in its place.
+    /// Every n-th reply is lost after the server has received the request: both ends are closed instead.
     CutBeforeReply(u64),
-    /// As before, but so many bytes of the reply are passed on.
+    /// Like `CutBeforeReply`, but passes on this many bytes of the reply.
     Truncate { every: u64, bytes: usize },
-    /// Of the connections that there have been so far, nothing is read any more, at either end, and
-    /// nothing is closed. New ones are whole.
+    /// Stops reading existing connections at both ends without closing them. New connections work.
     HoleForOld,
     /// The same for all connections.
     Hole,
-    /// The end of the store is told that nothing more will come; its own end stays open.
+    /// Half-closes the connection: the store reads its end, and can still write.
     HalfClosed,
     /// To whatever is asked, this is answered.
     Answers(&'static [u8]),

@@ -1,4 +1,4 @@
-//! A Redis server that belongs to one test and dies with it.
+//! A Redis server that belongs to one test and ends with it.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -129,6 +129,12 @@ impl RedisServer {
         self.process.process.id()
     }
 
+    /// Makes the server a replica of the one at a port of this machine.
+    pub(crate) fn replicate(&self, port: u16) {
+        let port = port.to_string();
+        run(&mut self.connect(), &["REPLICAOF", "127.0.0.1", &port]);
+    }
+
     /// A blocking connection for the test itself.
     pub(crate) fn connect(&self) -> redis::Connection {
         self.try_connect().expect("the server is ready")
@@ -146,7 +152,7 @@ impl RedisServer {
     }
 }
 
-/// All keys with their times to live in milliseconds, as PTTL tells them.
+/// All keys with their PTTL in milliseconds.
 pub(crate) fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, i64)> {
     let keys: Vec<String> = connection.keys("*").expect("KEYS answers");
     let pttl = |key: String| {
@@ -156,7 +162,7 @@ pub(crate) fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, 
     keys.into_iter().map(pttl).collect()
 }
 
-/// Runs a command whose reply does not matter.
+/// Runs a command and ignores the reply.
 pub(crate) fn run(connection: &mut redis::Connection, command: &[&str]) {
     let mut packed = redis::cmd(command[0]);
     packed.arg(&command[1..]);
@@ -179,8 +185,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// A port on which nobody listens, for as long as this lives: it is taken, so that no server that
-/// another test starts is given it.
+/// A port without a listener. It is bound, so that no server of another test gets it.
 pub(crate) struct DeadPort(socket2::Socket);
 
 impl DeadPort {

@@ -1,4 +1,4 @@
-//! A way to a server that a test can block or lead elsewhere.
+//! A relay to a server that a test can block or redirect.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! A master and its replica, watched over by three sentinels.
+//! A master and its replica, monitored by three sentinels.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use super::node::{Node, wait_until};
 /// What the sentinels call the master.
 const NAME: &str = "mymaster";
 
-/// After so many milliseconds without an answer a sentinel takes a server to be down.
+/// After this many milliseconds without an answer, a server counts as down for a sentinel.
 const DOWN_AFTER: u32 = 500;
 
 /// A replica has the master's data at once: one that waited for it would refuse to become master.
@@ -92,8 +92,7 @@ fn master_of(sentinel: &Node) -> HashMap<String, String> {
     sentinel.ask(&["SENTINEL", "MASTER", NAME])
 }
 
-/// The settings of a sentinel, which is told of those that are there already: else they would look
-/// for each other for seconds.
+/// The settings of a sentinel, including the other sentinels: discovery would take seconds.
 fn settings(servers: &[Node], others: &[Node], id: usize, further: &str) -> String {
     let id_of = |id: usize| id.to_string().repeat(40);
     let [master, replica] = servers else {

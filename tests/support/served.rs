@@ -1,4 +1,4 @@
-//! A router behind a real server, and a client that is not ours.
+//! A router behind a real server, and an independent client.
 
 use std::net::SocketAddr;
 

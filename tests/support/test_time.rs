@@ -1,4 +1,4 @@
-//! One time for a memory store and a Redis: it stands until the test moves it.
+//! One clock for a memory store and a Redis. It moves only when the test moves it.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const CLOCK: &str = include_str!("clock.lua");
 /// For how long a refusal is remembered here.
 const MAX_AGE_OF_DENIALS: Duration = Duration::from_secs(1);
 
-/// Sets the time, and deletes the keys whose time to live it ends: one that is too short then shows
-/// as a wrong decision. A key without a time to live is an error.
+/// Sets the time and deletes the keys that expire, so that a TTL that is too short causes a wrong decision. A
+/// key without a TTL is an error.
 const MOVE: &str = r"
 redis.call('SET', 'test:clock', ARGV[1])
 for _, key in ipairs(redis.call('KEYS', '*')) do

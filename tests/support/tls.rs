@@ -1,4 +1,4 @@
-//! A server that speaks TLS, with certificates that the test makes.
+//! A TLS server, with certificates that the test generates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) struct TlsServer {
 }
 
 impl TlsServer {
-    /// A server whose clients need certificates, or need none.
+    /// A server that requires client certificates, or does not.
     pub(crate) fn start(asks_clients: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         write_certificates(directory.path());

@@ -1,11 +1,11 @@
-//! What the example `observability` has Grafana and Prometheus ask.
+//! The queries of the dashboard and the alerts of the example `observability`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// What is asked for, and by whom.
+/// A query, and the panel or alert that has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) of: String,

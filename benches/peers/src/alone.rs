@@ -113,7 +113,7 @@ async fn all(server: &RedisServer, count: usize) -> [Keyed; 6] {
     let on_redis = |algorithm| {
         let store = RedisStore::open(&server.url()).expect("a URL");
         let store = store.deadline(Duration::from_secs(10));
-        // Of a name of its own, so that none finds the keys of another.
+        // Different names, so that contestants do not share keys.
         let limiter = RateLimiter::new(store, quota(algorithm));
         Limiter::Tollgate(limiter.name(format!("{algorithm:?}")))
     };

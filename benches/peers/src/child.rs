@@ -1,4 +1,4 @@
-//! A contestant in a process of its own, so that no allocator and no runtime is shared.
+//! Runs a contestant in a separate process, so that contestants share no allocator and no runtime.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::Ipv4Addr;

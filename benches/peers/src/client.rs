@@ -1,5 +1,4 @@
-//! The load: connections that are kept alive, one request at a time on each, every answer read to
-//! its end.
+//! The load: keep-alive connections with one request in flight each. Reads every response to its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Contestants behind the same handler, end to end.
+//! Contestants around the same handler, measured over HTTP.
 
 use crate::args::Args;
 use crate::child::Server;

@@ -1,4 +1,4 @@
-//! One check at a time, without HTTP: what tollgate adds to a bare call of its own script.
+//! One check at a time, without HTTP: the time that tollgate adds to a plain call of its script.
 
 use std::sync::Arc;
 use std::time::Duration;

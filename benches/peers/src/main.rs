@@ -1,6 +1,6 @@
-//! tollgate beside other limiters, behind one axum handler and one load: requests per second as
-//! ratios to the server without a limiter, tails, and what Redis spends. `../../README.md` says how
-//! it is measured.
+//! tollgate and other limiters around one axum handler, with the same load: requests per second relative to
+//! the server without a limiter, latency percentiles, and the cost in Redis. `../../README.md` says how it is
+//! measured.
 
 mod alone;
 mod args;

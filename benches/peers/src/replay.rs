@@ -1,5 +1,5 @@
-//! The call that tollgate makes, taken from the server's own MONITOR: what a bare EVALSHA of the
-//! same script costs is then measured with the same bytes, however they come to look.
+//! Records a call of tollgate from Redis's MONITOR, so that a plain EVALSHA with the same bytes can be
+//! measured.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

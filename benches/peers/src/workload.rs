@@ -1,4 +1,4 @@
-//! What is asked of all contestants.
+//! The workloads, the same for all contestants.
 
 use std::time::Duration;
 

@@ -1,23 +1,23 @@
-// The desk of an operator: asks the API of this page, and shows what it says.
+// Sends the operator's requests to the API of this page and shows the results.
 
-const EVERY = 5000; // milliseconds between two requests for the lists
+const REFRESH_LISTS = 5000; // milliseconds
 const byId = (id) => document.getElementById(id);
 
-// The token stays with this tab, until it is closed or logged out.
+// The token is kept in this tab until the tab is closed or the operator logs out.
 const token = {
   get: () => sessionStorage.getItem("token"),
   set: (text) => sessionStorage.setItem("token", text),
-  forget: () => sessionStorage.removeItem("token"),
+  remove: () => sessionStorage.removeItem("token"),
 };
 
-class Refused extends Error {
+class RequestFailed extends Error {
   constructor(status, text) {
-    super(text.trim() || `the service answered ${status}`);
+    super(text.trim() || `The service responded with status ${status}.`);
     this.status = status;
   }
 }
 
-async function ask(path, body) {
+async function request(path, body) {
   const headers = { authorization: `Bearer ${token.get()}` };
   const options = body === undefined ? { headers } : {
     method: "POST",
@@ -28,10 +28,10 @@ async function ask(path, body) {
   try {
     answer = await fetch(`/api/limiters${path}`, options);
   } catch {
-    throw new Refused(0, "the service does not answer");
+    throw new RequestFailed(0, "The service does not respond.");
   }
   if (answer.ok) return answer.json();
-  throw new Refused(answer.status, await answer.text());
+  throw new RequestFailed(answer.status, await answer.text());
 }
 
 // The key whose status is shown: the path of its limiter, and the key as it is stored.
@@ -65,20 +65,20 @@ function empty(columns, text) {
   return nothing;
 }
 
-function lookAt(key) {
+function lookUpButton(key) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "small";
-  button.textContent = "Look";
-  button.setAttribute("aria-label", `Look at ${key}`);
+  button.textContent = "Look up";
+  button.setAttribute("aria-label", `Look up ${key}`);
   button.addEventListener("click", () => attempt(() => peek({ kind: "stored", value: key })));
   return button;
 }
 
 const limiterPath = () => `/${encodeURIComponent(byId("limiter").value)}`;
 
-// Whether an answer is still of use: none is once there was another limiter, or a log-out.
-const isAt = (limiter) => !byId("desk").hidden && limiterPath() === limiter;
+// Responses for another limiter, or after logging out, are ignored.
+const isCurrent = (limiter) => !byId("desk").hidden && limiterPath() === limiter;
 
 function show(limiter, keyStatus) {
   shown = { limiter, key: keyStatus.key };
@@ -87,7 +87,7 @@ function show(limiter, keyStatus) {
   const line = byId("blocked-for");
   line.dataset.blocked = blocked !== null;
   line.textContent = blocked === null ? "Not blocked." : `Blocked for ${duration(blocked)}.`;
-  if (keyStatus.source === "Fallback") line.textContent += " The store fails: these are the counts of this process.";
+  if (keyStatus.source === "Fallback") line.textContent += " The store is unreachable: these are the counts of this process.";
   byId("quota-rows").replaceChildren(...keyStatus.quotas.map((quota) =>
     row(quota.quota, quota.used, quota.remaining, duration(quota.returns_in_seconds))));
   byId("key-status").hidden = false;
@@ -95,48 +95,48 @@ function show(limiter, keyStatus) {
 
 async function peek(key) {
   const limiter = limiterPath();
-  const keyStatus = await ask(`${limiter}/peek`, { key });
-  if (!isAt(limiter)) return;
+  const keyStatus = await request(`${limiter}/peek`, { key });
+  if (!isCurrent(limiter)) return;
   show(limiter, keyStatus);
   say("");
 }
 
-async function change(order, done) {
+async function change(edit, done) {
   const { limiter, key } = shown;
-  const keyStatus = await ask(`${limiter}/change`, { key: { kind: "stored", value: key }, ...order });
-  if (!isAt(limiter)) return;
+  const keyStatus = await request(`${limiter}/change`, { key: { kind: "stored", value: key }, ...edit });
+  if (!isCurrent(limiter)) return;
   show(limiter, keyStatus);
   say(done);
   await lists();
 }
 
-// The lists are not changed under the fingers of who goes through them.
+// The lists do not refresh while one of their buttons has the focus.
 const isInLists = () => document.querySelector(".lists").contains(document.activeElement);
 
 async function lists() {
   const limiter = limiterPath();
-  const told = await ask(limiter);
-  if (!isAt(limiter)) return;
-  const blocked = told.blocked.map(({ key, seconds }) => row(key, duration(seconds), lookAt(key)));
+  const overview = await request(limiter);
+  if (!isCurrent(limiter)) return;
+  const blocked = overview.blocked.map(({ key, seconds }) => row(key, duration(seconds), lookUpButton(key)));
   byId("blocked-rows").replaceChildren(...(blocked.length ? blocked : [empty(3, "none")]));
-  const busiest = told.busiest.map(({ key, refused, error }) =>
-    row(key, error ? `${refused - error} to ${refused}` : refused, lookAt(key)));
+  const busiest = overview.busiest.map(({ key, refused, error }) =>
+    row(key, error ? `${refused - error} to ${refused}` : refused, lookUpButton(key)));
   byId("busiest-rows").replaceChildren(...(busiest.length ? busiest : [empty(3, "none")]));
 }
 
-// Does it, and says what went wrong.
-async function attempt(what) {
+// Runs an action and shows its error.
+async function attempt(action) {
   try {
-    await what();
+    await action();
   } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    if (error.status === 401) logOut("The token is not accepted.");
+    if (!(error instanceof RequestFailed)) throw error;
+    if (error.status === 401) logOut("Wrong token.");
     else if (byId("desk").hidden) byId("login-error").textContent = error.message;
     else say(error.message, true);
   }
 }
 
-// Nothing of one limiter stays under the next, and nothing at all behind a log-out.
+// Removes everything that belongs to the previous limiter or login.
 function clear() {
   shown = null;
   byId("key-status").hidden = true;
@@ -147,11 +147,11 @@ function clear() {
 function chooseLimiter() {
   const limiter = limiters.find(({ name }) => name === byId("limiter").value);
   clear();
-  byId("quotas").textContent = `Allows ${limiter.quotas.join(", ") || "everything"}.`;
+  byId("quotas").textContent = `Quotas: ${limiter.quotas.join(", ") || "none"}`;
   return attempt(lists);
 }
 
-const HINTS = { address: "127.0.0.1", header: "the value that was sent", text: "ada", stored: "ip=127.0.0.1" };
+const HINTS = { address: "127.0.0.1", header: "the header value", text: "ada", stored: "ip=127.0.0.1" };
 
 function chooseKind() {
   const kind = byId("kind").value;
@@ -161,7 +161,7 @@ function chooseKind() {
 }
 
 async function logIn() {
-  limiters = await ask("");
+  limiters = await request("");
   byId("limiter").replaceChildren(...limiters.map(({ name }) => new Option(name, name)));
   byId("login").hidden = true;
   byId("desk").hidden = false;
@@ -172,8 +172,8 @@ async function logIn() {
   await chooseLimiter();
 }
 
-function logOut(why = "") {
-  token.forget();
+function logOut(reason = "") {
+  token.remove();
   byId("desk").hidden = true;
   byId("log-out").hidden = true;
   clear();
@@ -182,14 +182,14 @@ function logOut(why = "") {
   byId("look").reset();
   chooseKind();
   byId("login").hidden = false;
-  byId("login-error").textContent = why;
+  byId("login-error").textContent = reason;
   byId("token").focus();
 }
 
-function on(id, event, what) {
-  byId(id).addEventListener(event, (happened) => {
-    happened.preventDefault();
-    attempt(what);
+function on(id, type, action) {
+  byId(id).addEventListener(type, (event) => {
+    event.preventDefault();
+    attempt(action);
   });
 }
 
@@ -204,7 +204,7 @@ on("look", "submit", () => {
   const [kind, value] = [byId("kind").value, byId("value").value.trim()];
   return peek(kind === "header" ? { kind, name: byId("header").value.trim(), value } : { kind, value });
 });
-on("reset", "click", () => change({ do: "reset" }, "Reset: nothing is charged."));
+on("reset", "click", () => change({ do: "reset" }, "Reset. The key has used 0 units."));
 on("credit", "submit", () => {
   const units = byId("units").valueAsNumber;
   return change({ do: "credit", units }, `Credited ${units} units.`);
@@ -219,4 +219,4 @@ chooseKind();
 if (token.get()) attempt(logIn);
 setInterval(() => {
   if (!byId("desk").hidden && !document.hidden && !isInLists()) attempt(lists);
-}, EVERY);
+}, REFRESH_LISTS);

@@ -1,11 +1,11 @@
-//! A store in SQLite: one file, which several processes of a machine may share, and one transaction a check.
+//! A store in SQLite. Several processes of a machine can share the file. Each check is one transaction.
 //!
-//! [`Counters`] of the crate decide, so that every algorithm, refunds and credits are exact. This file only
-//! reads and writes them, as a store in any database with transactions would. The conformance kit proves it
-//! in `tests/conformance.rs`.
+//! [`Counters`] decide checks, refunds and credits by the rules of the crate. This file only loads and saves
+//! them, as a store in any database with transactions can. `tests/conformance.rs` runs the conformance kit on
+//! it.
 //!
-//! SQLite answers in some tens of microseconds, so a check blocks its thread for that long. A store that
-//! waits for a network returns `StoreFuture::boxed`.
+//! SQLite answers within tens of microseconds, so a check blocks its thread. A store that waits for a network
+//! returns `StoreFuture::boxed` instead.
 
 use std::fmt;
 use std::path::Path;
@@ -19,7 +19,7 @@ use tollgate::store::{
 };
 use tollgate::{Error, ErrorKind, Key};
 
-/// `counters` is JSON; `expires_at` and `until` are microseconds of the Unix epoch.
+/// `counters` is JSON. `expires_at` and `until` are microseconds since the Unix epoch.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS counts (
         limiter TEXT NOT NULL, key TEXT NOT NULL, counters TEXT NOT NULL, expires_at INTEGER NOT NULL,
@@ -32,16 +32,16 @@ const TABLES: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// How long a transaction waits for another process.
+/// How long a transaction waits for the lock of another process.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How often this process reads the keys that others have blocked.
+/// How often this process reloads the blocked keys.
 const BLOCKS_REFRESH: Duration = Duration::from_secs(1);
 
-/// The expired keys that a check removes: more than it can add.
+/// How many expired keys a check removes: more than it adds, so that the file does not grow.
 const REMOVED_PER_CHECK: u32 = 2;
 
-/// Counts in a file of SQLite. Clones are one store.
+/// A store in a SQLite file. Clones share one connection.
 #[derive(Clone)]
 pub struct SqliteStore {
     id: StoreId,
@@ -52,19 +52,19 @@ pub struct SqliteStore {
 
 struct Database {
     connection: Mutex<Connection>,
-    /// Returns the time in microseconds of the Unix epoch.
+    /// Returns the time in microseconds since the Unix epoch.
     now: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl SqliteStore {
-    /// Opens the file, and creates it if it does not exist.
+    /// Opens the file and creates it if it does not exist.
     ///
     /// # Errors
     ///
     /// When the file cannot be opened, or is not a database.
     #[expect(
         clippy::disallowed_methods,
-        reason = "this store owns a clock: the one that all processes of the machine share"
+        reason = "the time of this store is the system clock, which all processes of the machine share"
     )]
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_at(path, || {
@@ -73,7 +73,7 @@ impl SqliteStore {
         })
     }
 
-    /// Opens the file with another clock, which tells microseconds of the Unix epoch.
+    /// Opens the file with another clock, in microseconds since the Unix epoch.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl SqliteStore {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // A crash of the machine may lose the last charges, but leaves the file intact.
+    // With these settings, a crash of the machine may lose the last charges but does not corrupt the file.
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.execute_batch(TABLES)?;
@@ -110,7 +110,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 impl Database {
-    /// Runs one transaction, which no other one interrupts. Passes the time on.
+    /// Runs a transaction with the current time.
     fn transact<T>(
         &self,
         run: impl FnOnce(&Transaction<'_>, u64) -> Result<T, Error>,
@@ -119,17 +119,17 @@ impl Database {
             .connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Immediate: otherwise two transactions could read the same counts.
+        // Immediate, because otherwise two transactions could read the same counts.
         let transaction = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(|error| failed(&error))?;
-        // Read in the transaction, so that times are in the order of the charges.
+        // The time is read inside the transaction, so that charges have increasing times.
         let result = run(&transaction, (self.now)())?;
         transaction.commit().map_err(|error| failed(&error))?;
         Ok(result)
     }
 
-    /// Changes the counters of a key.
+    /// Loads, changes and saves the counters of a key.
     fn adjust(
         &self,
         limiter: &Key,
@@ -193,7 +193,7 @@ impl Database {
         })
     }
 
-    /// Reads the limiters and keys that are blocked, and for how long.
+    /// Reads the blocked keys, each with its limiter and the remaining time.
     fn read_blocks(&self) -> Result<Vec<(Key, Key, Duration)>, Error> {
         self.transact(|transaction, now| {
             let mut blocks = Vec::new();
@@ -217,7 +217,7 @@ impl Database {
     }
 }
 
-/// Reads the counters of a key: none if there are none, or if they have expired.
+/// Reads the counters of a key. They are empty if the key is new or expired.
 fn read(
     transaction: &Transaction<'_>,
     limiter: &Key,
@@ -236,16 +236,13 @@ fn read(
     match stored().map_err(|error| failed(&error))? {
         None => Ok(Counters::new()),
         Some(text) => serde_json::from_str(&text).map_err(|error| {
-            let text = format!(
-                "the counters of {:?} are not readable: {error}",
-                key.as_str()
-            );
+            let text = format!("cannot parse stored counters: {error}");
             Error::new(ErrorKind::InvalidReply, text)
         }),
     }
 }
 
-/// Writes the counters of a key, or removes the key if they are empty.
+/// Writes the counters of a key, or deletes the row if they are empty.
 fn write(
     transaction: &Transaction<'_>,
     limiter: &Key,
@@ -314,7 +311,7 @@ impl Store for SqliteStore {
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         let blocked = self.database.block(block);
-        // This process knows at once; others after their next refresh.
+        // This process applies the block at once, other processes at their next refresh.
         StoreFuture::ready(blocked.and_then(|()| self.block_list.put(block)))
     }
 

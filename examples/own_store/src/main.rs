@@ -1,5 +1,7 @@
-//! Counts how often it is run for each name, in a file: `cargo run -p own_store -- ada` is admitted three times a
-//! minute, also by several processes at once.
+//! Limits how often it can run for a name: `cargo run -p own_store -- ada`
+//!
+//! Each name is admitted three times per minute. The counts are in `own_store.db`, which several processes
+//! can share.
 
 use std::process::ExitCode;
 
@@ -13,7 +15,7 @@ async fn main() -> Result<ExitCode, tollgate::Error> {
     let limiter = RateLimiter::new(store, Quota::per_minute(3)).name("runs");
     let decision = limiter.check(name).await?;
     if let Some(wait) = decision.retry_after() {
-        println!("refused: again in {wait:.1?}");
+        println!("refused: retry in {wait:.1?}");
         return Ok(ExitCode::FAILURE);
     }
     println!("admitted: {} left", decision.remaining());

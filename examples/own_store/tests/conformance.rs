@@ -1,4 +1,4 @@
-//! The store keeps the rules of the crate, and does for limiters what the stores of the crate do.
+//! The store passes the conformance kit and works with every method of a limiter.
 
 use std::sync::Arc;
 use std::thread;

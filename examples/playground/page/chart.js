@@ -1,22 +1,22 @@
-// Draws one lane: above, how full its window was; below, its requests.
+// Draws the chart of one algorithm: the units in the trailing window, and below them the requests.
 
 import { BINS } from "./history.js";
 
-/** Kept free at the right, so that a mark of now is whole. */
+/** Free space at the right edge, so that the latest mark is not cut off. */
 export const PAD = 10;
 
-/** So many requests in one bin are drawn at full length. */
-const LONGEST = 500;
+/** A bin with this many requests has a mark of full length. */
+const FULL_LENGTH = 500;
 
 const NAMES = ["ink", "soft", "grid", "band", "edge", "admitted", "within", "refused", "beyond", "used", "card"];
 
-/** The colors of the style sheet, as they are now: light or dark. */
+/** Returns the current colors of the style sheet, light or dark. */
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(NAMES.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-/** The times that are marked on the axis, in milliseconds before now. */
+/** Returns the marks of the time axis, in milliseconds before now. */
 export function ticks(span) {
   const steps = [250, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000];
   const step = steps.find((step) => span / step <= 8) ?? 60_000;
@@ -82,7 +82,7 @@ function vertical(context, x, height) {
   context.lineTo(Math.round(x) + 0.5, height);
 }
 
-/** Calls `point` with the left edge of each bin in sight, its right edge and its slot. */
+/** Calls `point` with the left edge, right edge and slot of each visible bin. */
 function eachBin({ history, view, x }, point) {
   for (let bin = history.last - BINS; bin <= history.last; bin++) {
     const right = Math.min((bin + 1) * history.bin, view.now);
@@ -116,7 +116,7 @@ function drawCurves(plot) {
     context.restore();
   }
   area(colors.within, floor, 1);
-  // The area alone hardly stands out of the ground.
+  // The area alone has too little contrast.
   context.lineWidth = 1.5;
   context.strokeStyle = colors.admitted;
   context.beginPath();
@@ -144,7 +144,7 @@ function drawLimit({ context, history, view, colors, x, y, floor }) {
     context.setLineDash([1, 4]);
     horizontal(context, x(view.now), y(2));
     context.setLineDash([]);
-    label(context, colors, "twice", y(2) - 3);
+    label(context, colors, "2 × limit", y(2) - 3);
   }
 }
 
@@ -165,14 +165,14 @@ function label(context, colors, text, y) {
   context.fillText(text, 4, y);
 }
 
-/** Each bin's requests: admitted ones stand on the line, refused ones hang from it. */
+/** Draws the requests of each bin: admitted ones above the line, refused ones below. */
 function drawMarks(plot, height) {
   const { context, lane, colors, view } = plot;
   const radius = view.isLarge ? 2.8 : 2;
   const reach = height / 2 - radius - 1.5;
   const line = plot.floor + height / 2;
   const length = (requests) => {
-    const part = Math.min(1, Math.log(requests) / Math.log(LONGEST));
+    const part = Math.min(1, Math.log(requests) / Math.log(FULL_LENGTH));
     return radius + 1.5 + (reach - radius - 1.5) * part;
   };
   context.strokeStyle = colors.grid;

@@ -1,32 +1,32 @@
-// What happened lately, for each algorithm, in bins of time: as many as are drawn, however many
-// requests there were. Times are milliseconds by the server's clock.
+// The recent requests of each algorithm, in time bins, so that drawing costs the same for any number of requests.
+// Times are milliseconds by the server's clock.
 
 import { Trailing } from "./trailing.js";
 
 export const BINS = 200;
 
-/** More than are drawn: the ring is overwritten out of sight. */
+/** More than are drawn, so that the bin that is overwritten is not visible. */
 const RING = 256;
 
-/** The place of a bin in the ring. */
+/** The index of a bin in the ring. */
 const slot = (bin) => ((bin % RING) + RING) % RING;
 
 /** One algorithm. */
 class Lane {
   constructor(quotas) {
     this.trailings = quotas.map((quota) => new Trailing(quota));
-    /** What was in the trailing window of each quota when a bin began. */
+    /** The units in the trailing window of each quota when a bin began. */
     this.starts = quotas.map(() => new Float64Array(RING));
-    /** Requests, by bin. */
+    /** Requests per bin. */
     this.admitted = new Uint32Array(RING);
     this.refused = new Uint32Array(RING);
-    /** The most that was in the trailing window, and what the store counted, as parts of the limit. */
+    /** The most units in the trailing window, and the units used by the store's count, as fractions of the limit. */
     this.trailing = new Float32Array(RING);
     this.used = new Float32Array(RING);
     this.totals = { admitted: 0, refused: 0 };
-    /** The most that was in a trailing window since the start. */
+    /** The most units in a trailing window since the start. */
     this.most = { units: 0, limit: this.trailings[0].limit, ratio: 0 };
-    /** How things stood at last, by the store. */
+    /** The latest decision of the store. */
     this.decision = null;
     this.usedNow = 0;
   }
@@ -48,8 +48,8 @@ class Lane {
   }
 
   /**
-   * A request was admitted in `bin`. Reports come late, so bins behind it may have been drawn: it counts
-   * there, too, as far as its window reaches.
+   * Adds a request that was admitted in `bin`. Reports are late, so later bins may be drawn already. The request
+   * counts in those too, until its window ends.
    */
   charge(bin, began, cost, { last, until, bin: width }) {
     this.trailings.forEach((trailing, i) => {
@@ -66,7 +66,7 @@ class Lane {
     });
   }
 
-  /** So many units were in the trailing window of a quota at some moment of a bin. */
+  /** Raises the maximum of a bin to this number of units in the trailing window of a quota. */
   #raise(bin, quota, units) {
     const { limit } = this.trailings[quota];
     const ratio = limit > 0 ? units / limit : 0;
@@ -75,7 +75,7 @@ class Lane {
     if (ratio > this.most.ratio) this.most = { units, limit, ratio };
   }
 
-  /** Takes a decision of the store, for the bins from `bin` to `last`. */
+  /** Applies a decision of the store to the bins from `bin` to `last`. */
   update(bin, last, decision, limits) {
     this.decision = decision;
     const parts = decision.used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
@@ -91,23 +91,23 @@ export class History {
     this.bin = span / BINS;
     this.lanes = Array.from({ length: lanes }, () => new Lane(quotas));
     this.asked = 0;
-    /** Everything until here is in the bins. */
+    /** The bins are complete up to this time. */
     this.until = 0;
     this.last = null;
     this.updatedAt = 0;
   }
 
-  /** Where what happened in a bin is kept. */
+  /** The index of a bin in the arrays of a lane. */
   slot(bin) {
     return slot(bin);
   }
 
-  /** The bin of a moment; the oldest that there is for one that is longer ago. */
+  /** The bin of a time, or the oldest bin if the time is earlier. */
   #binOf(time) {
     return Math.max(Math.floor(time / this.bin), this.last - RING + 1);
   }
 
-  /** Lets the windows slide up to a moment. */
+  /** Moves the trailing windows to a time. */
   advance(now) {
     if (now <= this.until) return;
     const bin = Math.floor(now / this.bin);
@@ -123,13 +123,13 @@ export class History {
     this.until = now;
   }
 
-  /** Takes in what the server reports. */
+  /** Adds a report of the server. */
   record({ now, cost, requests, lanes }) {
     for (const [began, took, admitted] of requests) {
       this.#request(began / 1000, (began + took) / 1000, admitted, cost);
     }
     this.advance(now / 1000);
-    // Reports may overtake each other.
+    // Reports may arrive out of order.
     if (now < this.updatedAt) return;
     this.updatedAt = now;
     const limits = this.quotas.map(({ limit }) => limit);
@@ -150,7 +150,7 @@ export class History {
     });
   }
 
-  /** The highest curve in sight, as a part of the limit. */
+  /** The highest visible value, as a fraction of the limit. */
   get peak() {
     let peak = 0;
     for (const lane of this.lanes) {
@@ -162,7 +162,7 @@ export class History {
     return peak;
   }
 
-  /** Whether there is nothing in sight that could move. */
+  /** Whether the charts are empty. */
   get isQuiet() {
     const seen = (lane) => lane.admitted.some(Boolean) || lane.refused.some(Boolean);
     return this.peak === 0 && !this.lanes.some(seen);

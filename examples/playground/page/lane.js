@@ -1,4 +1,4 @@
-// One algorithm beside the others: its name, its counts and its chart.
+// The view of one algorithm: its name, its counts and its chart.
 
 import { Chart } from "./chart.js";
 
@@ -14,7 +14,7 @@ export class LaneView {
     const title = document.createElement("h3");
     this.button = element("button", "", name);
     this.button.type = "button";
-    this.button.title = "Answer by this algorithm";
+    this.button.title = "Show the responses of this algorithm";
     this.button.addEventListener("click", choose);
     title.append(this.button);
     const counts = element("p", "counts");
@@ -24,10 +24,10 @@ export class LaneView {
     this.refused.title = "refused";
     counts.append(this.admitted, this.refused);
     this.most = element("p", "most");
-    head.append(title, element("p", "promise", `In any span as long as the window: ${promise}.`), counts, this.most);
+    head.append(title, element("p", "promise", `Admits in any span as long as the window: ${promise}.`), counts, this.most);
     const canvas = document.createElement("canvas");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${name}: requests and the trailing window over time`);
+    canvas.setAttribute("aria-label", `${name}: requests, and units in the trailing window, over time`);
     this.root.append(head, canvas);
     this.chart = new Chart(canvas);
   }
@@ -37,17 +37,17 @@ export class LaneView {
     this.button.setAttribute("aria-pressed", chosen);
   }
 
-  /** Tells the counts in text. */
-  tell({ totals, most }, isSingle) {
+  /** Updates the counts. */
+  showCounts({ totals, most }, isSingle) {
     write(this.admitted, totals.admitted.toLocaleString("en"));
     write(this.refused, totals.refused.toLocaleString("en"));
     const units = isSingle ? most.units.toLocaleString("en") : `${Math.round(100 * most.ratio)} %`;
-    write(this.most, most.units > 0 ? `at most ${units}${isSingle ? " in a window" : " of a limit"}` : "");
+    write(this.most, most.units > 0 ? `most in a window: ${units}${isSingle ? "" : " of a limit"}` : "");
     this.most.dataset.beyond = most.ratio > 1;
   }
 }
 
-/** Writes a text where it is another than before. */
+/** Sets a text if it has changed. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -10,34 +10,34 @@ import * as settings from "./settings.js";
 
 const byId = (id) => document.getElementById(id);
 
-/** Others may use the same key: so often it is looked at, in milliseconds. */
-const LOOK_EVERY = 200;
+/** Milliseconds between two reads of the counts. Other clients may use the same key. */
+const PEEK_EVERY = 200;
 
-/** Who does not answer is asked ever more seldom, but so often that its return is soon seen. */
-const LOOK_AT_LEAST_EVERY = 5_000;
+/** The longest backoff while the server is unreachable, in milliseconds. */
+const MAX_BACKOFF = 5_000;
 
-/** Who pauses for so long has typed what is meant. */
-const TYPING = 250;
+/** Settings apply when typing has paused for this long, in milliseconds. */
+const TYPING_PAUSE = 250;
 
-/** Text changes so often; charts with each frame. */
-const TELL_EVERY = 100;
+/** Milliseconds between two updates of the text. Charts update with each frame. */
+const TEXT_EVERY = 100;
 
-/** What is set, and what was seen of it. */
+/** The limit and key that the page shows, with their history. */
 let session = null;
 let gauges = null;
-/** Whether what stands in the form can be used. */
+/** Whether the form is valid. */
 let valid = false;
 let colors = palette();
-/** The stream that runs, and when its end has been told. */
+/** The running stream, and a promise that resolves after its end was shown. */
 let running = null;
 
 const views = ALGORITHMS.map((algorithm, i) => new LaneView(algorithm, () => choose(i)));
 
-/** Takes in a report of the session; one that is over is let go. */
+/** Records a report. Reports of an earlier session are ignored. */
 function take(report, to) {
   if (to !== session) return;
   if (!session.record(report)) {
-    // The server was started anew, and so is this.
+    // The server was restarted.
     session = null;
     apply();
     return;
@@ -46,15 +46,15 @@ function take(report, to) {
   if (report.requests.length > 0) showAnswer(report.answer);
 }
 
-// What is set.
+// Settings.
 
-/** Takes what is set. Another limit or key begins anew; another algorithm or cost does not. */
+/** Applies the form. A new limit or key starts a new session; a new algorithm or cost does not. */
 async function apply() {
   const current = settings.read();
   const same = session && current.quotas === session.settings.quotas && current.key === session.settings.key;
   try {
     const report = await server.peek(current);
-    // Typed on meanwhile.
+    // The user has typed more since.
     if (JSON.stringify(settings.read()) !== JSON.stringify(current)) return;
     if (!same) {
       stop();
@@ -70,7 +70,7 @@ async function apply() {
     settings.keep(current);
     byId("command").textContent = server.command(current);
     arrange();
-    tell();
+    showText();
   } catch (error) {
     fail(error);
   }
@@ -80,9 +80,9 @@ function fail(error) {
   if (error instanceof server.Invalid) {
     valid = false;
     showErrors(error);
-    say(`Cannot be used: ${error.message}`);
+    say(`Invalid settings: ${error.message}`);
   } else if (error instanceof server.Unreachable) {
-    showState("failing", "The playground does not answer: is it still running?");
+    showState("failing", "The playground is unreachable. Is it still running?");
   } else {
     throw error;
   }
@@ -93,7 +93,7 @@ function choose(algorithm) {
   apply();
 }
 
-/** The algorithm that answers stands first, the others as always. */
+/** Puts the selected algorithm first. */
 function arrange() {
   const focused = document.activeElement;
   const first = views[session.chosen];
@@ -110,20 +110,20 @@ function showAxis(span) {
     label.style.left = `calc((100% - ${PAD}px) * ${1 - tick / span})`;
     return label;
   });
-  // One at the very edge would be cut.
+  // A label at the left edge would be cut off.
   byId("axis").replaceChildren(...labels.slice(0, ticks(span).at(-1) === span ? -1 : undefined));
 }
 
 // Traffic.
 
-/** Whether what stands in the form is taken, and can be used. */
+/** Applies the form at once. Returns whether it is valid. */
 async function ready() {
   clearTimeout(typing);
   await apply();
   return valid && session !== null;
 }
 
-/** Sends requests at the same time, as far as the browser does. */
+/** Sends requests at once, within the connection limit of the browser. */
 async function send(count) {
   if (count === null || !(await ready())) return;
   const { settings: current } = session;
@@ -139,19 +139,19 @@ async function send(count) {
   } catch (error) {
     return fail(error);
   }
-  tell();
+  showText();
   const outcome = count === 1
     ? (admitted === 1 ? "Admitted." : "Refused.")
     : `${count} requests: ${admitted} admitted, ${count - admitted} refused.`;
   const { wait } = to;
-  const then = wait > 0 && wait < Infinity ? ` The next one passes in ${seconds(wait)}.` : "";
+  const then = wait > 0 && wait < Infinity ? ` The next request is admitted in ${seconds(wait)}.` : "";
   say(outcome + then);
 }
 
 async function startStream() {
   const pace = { rate: settings.number("rate"), seconds: settings.number("seconds") };
   if (pace.rate === null || pace.seconds === null || !(await ready())) return;
-  // Pressed twice meanwhile.
+  // The button was pressed twice.
   if (running) return;
   const to = session;
   let seen = 0;
@@ -159,8 +159,8 @@ async function startStream() {
     seen += report.requests.length;
     take(report, to);
   });
-  say(`${pace.rate} requests a second, for ${pace.seconds} s.`);
-  const ended = stream.counted.then((done) => tellEnd(done, seen, to)).catch(fail).finally(() => {
+  say(`Sending ${pace.rate} requests per second for ${pace.seconds} s.`);
+  const ended = stream.counted.then((done) => showEnd(done, seen, to)).catch(fail).finally(() => {
     running = null;
     showRunning();
   });
@@ -169,11 +169,11 @@ async function startStream() {
   await ended;
 }
 
-function tellEnd(done, seen, { chosen }) {
+function showEnd(done, seen, { chosen }) {
   const admitted = done.admitted[chosen];
   say(done.asked === seen
-    ? `${done.asked.toLocaleString("en")} requests: ${admitted.toLocaleString("en")} admitted, as the server counted.`
-    : `The server counted ${done.asked} requests, and the page saw ${seen}.`);
+    ? `${done.asked.toLocaleString("en")} requests: ${admitted.toLocaleString("en")} admitted.`
+    : `Error: the server counted ${done.asked} requests, but the page received ${seen}.`);
 }
 
 function stop() {
@@ -186,8 +186,8 @@ function showRunning() {
   button.setAttribute("aria-pressed", running !== null);
 }
 
-async function startOver() {
-  // What the stream still sends would be charged after the reset.
+async function resetCounts() {
+  // Otherwise the stream would charge more after the reset.
   stop();
   await running?.ended;
   if (!(await ready())) return;
@@ -196,13 +196,13 @@ async function startOver() {
     if (failure !== null) return say(`Not reset: ${failure}`);
     session = null;
     await apply();
-    say("The counts of this key were reset.");
+    say("Counts of this key reset.");
   } catch (error) {
     fail(error);
   }
 }
 
-// What is drawn.
+// Drawing.
 
 let quiet = false;
 let drawn = 0;
@@ -210,7 +210,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 function draw(time) {
   requestAnimationFrame(draw);
-  // Who wants no motion sees steps.
+  // With reduced motion, draw two frames per second.
   if (!session || (still.matches && time - drawn < 500)) return;
   const { history } = session;
   history.advance(serverNow());
@@ -227,30 +227,30 @@ function draw(time) {
   });
 }
 
-function tell() {
+function showText() {
   if (!session) return;
   const { history, quotas, chosen } = session;
   const { decision } = history.lanes[chosen];
   if (decision) gauges.show(decision);
   showNumbers(decision, session.wait, history.asked);
-  views.forEach((view, i) => view.tell(history.lanes[i], quotas.length === 1));
+  views.forEach((view, i) => view.showCounts(history.lanes[i], quotas.length === 1));
 }
 
-/** Looks how things stand, again and again. */
-async function look(pause) {
-  let next = LOOK_EVERY;
+/** Reads the counts, again and again. */
+async function poll(pause) {
+  let next = PEEK_EVERY;
   const to = session;
   try {
     if (to && !document.hidden) take(await server.peek(to.settings), to);
   } catch (error) {
-    next = Math.min(2 * pause, LOOK_AT_LEAST_EVERY);
+    next = Math.min(2 * pause, MAX_BACKOFF);
     fail(error);
   } finally {
-    setTimeout(look, next, next);
+    setTimeout(poll, next, next);
   }
 }
 
-// Off it goes.
+// Start.
 
 function onSubmit(form, action) {
   byId(form).addEventListener("submit", (event) => {
@@ -265,17 +265,17 @@ byId("algorithm").addEventListener("change", apply);
 for (const field of ["quotas", "key", "cost"]) {
   byId(field).addEventListener("input", () => {
     clearTimeout(typing);
-    typing = setTimeout(apply, TYPING);
+    typing = setTimeout(apply, TYPING_PAUSE);
   });
 }
 onSubmit("one", () => send(1));
 onSubmit("many", () => send(settings.number("burst")));
 onSubmit("steady", () => (running ? stop() : startStream()));
-byId("reset").addEventListener("click", startOver);
+byId("reset").addEventListener("click", resetCounts);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   colors = palette();
   quiet = false;
 });
-setInterval(tell, TELL_EVERY);
-look(LOOK_EVERY);
+setInterval(showText, TEXT_EVERY);
+poll(PEEK_EVERY);
 apply().then(() => requestAnimationFrame(draw));

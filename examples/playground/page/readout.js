@@ -1,4 +1,4 @@
-// Numbers beside the charts: how things stand now, and the last answer as it came.
+// The numbers next to the charts, and the last response.
 
 import { write } from "./lane.js";
 
@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 
 const REASONS = { 200: "OK", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable" };
 
-/** Headers that are about the limit. */
+/** Headers of the limit, which are highlighted. */
 const OF_LIMIT = /^(retry-after|x-ratelimit-.*|ratelimit.*)$/;
 
 const number = (value) => value.toLocaleString("en");
@@ -17,12 +17,12 @@ export function seconds(ms) {
   return `${(Math.ceil(ms / 100) / 10).toFixed(1)} s`;
 }
 
-/** Says something to who listens, too. */
+/** Shows a message. Screen readers announce it. */
 export function say(text) {
   write(byId("status"), text);
 }
 
-/** What is wrong with a field; nothing for all. */
+/** Shows the error of a field, or removes all errors if there is none. */
 export function showErrors(invalid) {
   for (const field of ["quotas", "key", "cost"]) {
     const wrong = invalid?.field === field;
@@ -33,15 +33,15 @@ export function showErrors(invalid) {
   }
 }
 
-/** Where it is counted. */
+/** Shows which store counts. */
 export function showStore(decision) {
   const [state, text] = {
-    Memory: ["well", "Counted in the memory of this process: all tabs share it"],
-    Redis: ["well", "Counted in Redis: all tabs and processes share it"],
-    RefusalCache: ["well", "Counted in Redis: all tabs and processes share it"],
-    Fallback: ["failing", "Redis does not answer: counted in this process meanwhile"],
-    Other: ["well", "Counted in a store of another crate"],
-  }[decision?.source] ?? ["failing", "The store does not answer"];
+    Memory: ["well", "Counts in memory: all tabs share them"],
+    Redis: ["well", "Counts in Redis: all tabs and processes share them"],
+    RefusalCache: ["well", "Counts in Redis: all tabs and processes share them"],
+    Fallback: ["failing", "Redis is unreachable: this process counts alone until it is back"],
+    Other: ["well", "Counts in a store of another crate"],
+  }[decision?.source] ?? ["failing", "The store is unreachable"];
   showState(state, text);
 }
 
@@ -50,7 +50,7 @@ export function showState(state, text) {
   write(byId("store"), text);
 }
 
-/** The status line and the headers; those of the limit stand out. */
+/** Shows the status line and the headers. */
 export function showAnswer({ status, headers }) {
   const line = document.createElement("strong");
   line.textContent = `HTTP ${status} ${REASONS[status] ?? ""}`;
@@ -63,7 +63,7 @@ export function showAnswer({ status, headers }) {
   byId("answer").replaceChildren(line, ...lines);
 }
 
-/** One bar for each quota. */
+/** A bar for each quota. */
 export class Gauges {
   constructor(quotas) {
     this.bars = quotas.map(({ text, limit }) => {
@@ -95,7 +95,7 @@ export class Gauges {
   }
 }
 
-/** `wait`: milliseconds, `Infinity` for never, null for none. */
+/** `wait`: milliseconds, `Infinity` for never, null if no request was refused. */
 export function showNumbers(decision, wait, asked) {
   write(byId("remaining"), decision ? number(decision.remaining) : "–");
   const text = wait === null ? "–" : wait === Infinity ? "never" : wait > 0 ? seconds(wait) : "now";

@@ -1,6 +1,6 @@
-// What the server is asked. Settings travel in the query, so the same works from a terminal.
+// Requests to the server. The settings are in the query, so that the same request works in a terminal.
 
-/** A field that the server cannot use. */
+/** The server rejected a field. */
 export class Invalid extends Error {
   constructor({ field, why }) {
     super(why);
@@ -8,46 +8,46 @@ export class Invalid extends Error {
   }
 }
 
-/** Nobody answers, or not to the end. */
+/** The server is unreachable, or a response was cut off. */
 export class Unreachable extends Error {}
 
-/** As text that people read: what may stand in a query as it is, does. */
+/** Formats a query. Slashes and commas stay readable. */
 export const query = (fields) => `${new URLSearchParams(fields)}`.replaceAll("%2F", "/").replaceAll("%2C", ",");
 
 async function ask(method, path, fields) {
-  const response = await heard(fetch(`${path}?${query(fields)}`, { method, cache: "no-store" }));
-  if (response.status === 400) throw new Invalid(await told(response));
-  if (!response.ok) throw new Error(`${response.status}: ${await heard(response.text())}`);
+  const response = await received(fetch(`${path}?${query(fields)}`, { method, cache: "no-store" }));
+  if (response.status === 400) throw new Invalid(await json(response));
+  if (!response.ok) throw new Error(`${response.status}: ${await received(response.text())}`);
   return response;
 }
 
-/** Tells failures of the network, which browsers report as a TypeError, from those of this page. */
-async function heard(answer) {
+/** Browsers report network failures as TypeError. This separates them from errors of this page. */
+async function received(answer) {
   try {
     return await answer;
   } catch (error) {
-    throw new Unreachable("nobody answers", { cause: error });
+    throw new Unreachable("no response", { cause: error });
   }
 }
 
-/** The JSON of an answer. */
-const told = async (response) => JSON.parse(await heard(response.text()));
+/** Parses the JSON of a response. */
+const json = async (response) => JSON.parse(await received(response.text()));
 
-/** How things stand, without a request. */
+/** Returns the current counts without sending a request. */
 export async function peek(settings) {
-  const report = await told(await ask("GET", "/peek", settings));
+  const report = await json(await ask("GET", "/peek", settings));
   if (report.invalid) throw new Invalid(report.invalid);
   return report;
 }
 
 /** Sends one request. */
-export const send = async (settings) => told(await ask("POST", "/send", settings));
+export const send = async (settings) => json(await ask("POST", "/send", settings));
 
-/** The same from a terminal. */
+/** The command that sends the same request in a terminal. */
 export const command = (settings) =>
   `curl -i -X POST '${location.origin}/request?${query(settings)}'`;
 
-/** Requests that the server sends at a steady rate, beginning now. */
+/** Requests that the server sends at a steady rate, starting now. */
 export class Stream {
   #id = crypto.randomUUID();
   #begun;
@@ -55,13 +55,13 @@ export class Stream {
   /** Calls `seen` with each report. */
   constructor(settings, pace, seen) {
     this.#begun = ask("POST", "/stream", { ...settings, ...pace, id: this.#id });
-    /** What the server counted, once it has ended. */
+    /** Resolves at the end of the stream to the server's counts. */
     this.counted = this.#begun.then((response) => follow(response.body, seen));
   }
 
-  /** Has it end; what was sent until then is still reported. */
+  /** Stops the stream. Requests sent before are still reported. */
   async stop() {
-    // A request on another connection could be there first, and stop nothing.
+    // Otherwise this request could arrive before the stream has started.
     await this.#begun;
     await ask("POST", "/stream/stop", { id: this.#id });
   }
@@ -74,18 +74,18 @@ async function follow(body, seen) {
     if (report.done) done = report.done;
     else seen(report);
   }
-  if (!done) throw new Unreachable("the stream was cut");
+  if (!done) throw new Unreachable("the stream was cut off");
   return done;
 }
 
-/** Forgets what is charged to the key. Resolves to why it could not be; null if it was. */
-export const reset = async (settings) => (await told(await ask("POST", "/reset", settings))).failure;
+/** Resets the counts of the key. Resolves to the cause of a failure, or to null. */
+export const reset = async (settings) => (await json(await ask("POST", "/reset", settings))).failure;
 
 async function* lines(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await heard(reader.read());
+    const { done, value } = await received(reader.read());
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop();

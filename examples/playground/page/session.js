@@ -1,19 +1,19 @@
-// One limit and key on the page: what was seen of it, and what of that is still to come.
+// One limit and key on the page: its history, and the next times at which units return.
 
 import { ALGORITHMS } from "./algorithms.js";
 import { History } from "./history.js";
 
-/** The one whose units return at the edge of an aligned window, all at once. */
+/** The fixed window, whose units all return at the edge of an aligned window. */
 const FIXED = ALGORITHMS.findIndex(({ id }) => id === "fixed-window");
 
-/** What the server's clock is behind that of the page, in milliseconds. */
+/** The difference between the clocks of the page and the server, in milliseconds. */
 let offset = Infinity;
 
 export const serverNow = () => performance.now() - offset;
 
 /**
- * Sets the server's clock. It was read when a report was written: the least delay is right. Returns
- * whether it is another clock than before, of a server that was started anew.
+ * Updates the difference from the time in a report. The smallest difference is the most accurate, because it has the
+ * least delay. Returns whether the server was restarted.
  */
 function setClock(micros) {
   const seen = performance.now() - micros / 1000;
@@ -22,7 +22,7 @@ function setClock(micros) {
   return isAnother;
 }
 
-/** How much time is in sight: twice the longest window that one can wait for. */
+/** The visible time span: twice the longest window of at most a minute. */
 function spanOf(quotas) {
   const windows = quotas.map(({ window }) => window / 1000);
   const watched = windows.filter((window) => window <= 60_000);
@@ -30,7 +30,7 @@ function spanOf(quotas) {
   return Math.min(120_000, Math.max(2_000, 2 * longest));
 }
 
-/** A moment so long after another; never, if there is no wait that helps. */
+/** The time when a wait ends; `Infinity` if no wait is long enough. */
 const after = (now, wait) => (wait === null ? Infinity : (now + wait) / 1000);
 
 export class Session {
@@ -38,18 +38,18 @@ export class Session {
     this.settings = settings;
     this.quotas = quotas;
     this.history = new History(quotas, spanOf(quotas), ALGORITHMS.length);
-    /** When the last request that was refused may be tried again, by algorithm. */
+    /** When to retry the last refused request, by algorithm. */
     this.retryAt = ALGORITHMS.map(() => null);
-    /** Where an aligned window ends, once it is known. */
+    /** The end of an aligned window, if known. */
     this.edge = null;
   }
 
-  /** Which algorithm answers. */
+  /** The index of the selected algorithm. */
   get chosen() {
     return ALGORITHMS.findIndex(({ id }) => id === this.settings.algorithm);
   }
 
-  /** Takes in a report; not one of a server that was started anew. */
+  /** Adds a report. Returns false if the server was restarted. */
   record(report) {
     if (setClock(report.now)) return false;
     this.history.record(report);
@@ -57,7 +57,7 @@ export class Session {
     report.lanes.forEach((decision, i) => {
       if (!decision) return;
       if (last) this.retryAt[i] = (last[2] >> i) & 1 ? null : after(report.now, decision.retry_after);
-      // Others may have given units back.
+      // Units may have been returned elsewhere.
       else if (decision.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
     });
     const fixed = report.lanes[FIXED];
@@ -65,13 +65,13 @@ export class Session {
     return true;
   }
 
-  /** How long until the last refused request may be tried again; null if none was. */
+  /** How long to wait before retrying the last refused request; null if none was refused. */
   get wait() {
     const at = this.retryAt[this.chosen];
     return at === null ? null : Math.max(0, at - serverNow());
   }
 
-  /** The edges of aligned windows in sight. */
+  /** The visible edges of aligned windows. */
   get edges() {
     if (this.edge === null) return [];
     const { until, span } = this.history;

@@ -1,4 +1,4 @@
-// What is set in the form, and in the address of the page: so a reload keeps it, and another tab has it.
+// The settings in the form and in the URL of the page, so that a reload keeps them and another tab has them.
 
 import { ALGORITHMS } from "./algorithms.js";
 import { query } from "./server.js";
@@ -10,13 +10,13 @@ export function read() {
   return Object.fromEntries(FIELDS.map((field) => [field, byId(field).value]));
 }
 
-/** Fills the form, out of the address as far as that says something. */
+/** Fills the form from the URL. */
 export function fill() {
   const options = ALGORITHMS.map(({ id, name }) => new Option(name, id));
   byId("algorithm").replaceChildren(...options);
-  const told = new URLSearchParams(location.search);
+  const query = new URLSearchParams(location.search);
   for (const field of FIELDS) {
-    const value = told.get(field);
+    const value = query.get(field);
     const known = field !== "algorithm" || ALGORITHMS.some(({ id }) => id === value);
     if (value !== null && known) byId(field).value = value;
   }
@@ -28,7 +28,7 @@ export function keep(settings) {
   byId("another").href = address;
 }
 
-/** The number in a field; null if it is none that the field takes, which the browser tells. */
+/** Returns the number in a field, or null if it is invalid. The browser then shows why. */
 export function number(id) {
   const field = byId(id);
   return field.reportValidity() ? field.valueAsNumber : null;

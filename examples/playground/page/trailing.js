@@ -1,6 +1,6 @@
-// The trailing window of one quota, as far as it is certain. Times are milliseconds.
+// The units in the trailing window of one quota: a lower bound. Times are milliseconds.
 
-/** Units that return so close to each other are one step of the curve, as parts of a window. */
+/** Units that return within this fraction of a window are one step of the curve. */
 const FINEST = 1 / 2000;
 
 export class Trailing {
@@ -8,20 +8,20 @@ export class Trailing {
     this.limit = limit;
     this.window = window / 1000;
     this.units = 0;
-    /** When units return, soonest first; those before `head` have. */
+    /** When units return, soonest first. Those before `head` have returned. */
     this.queue = [];
     this.head = 0;
   }
 
   /**
-   * A unit was charged at some moment between `began` and now. It is counted from when it is sure to be
-   * charged until it may be a window old: so more than the limit is more than the limit.
+   * Adds units that were charged at an unknown time between `began` and now. They count from now until a window
+   * after `began`, which is never too long. So if the curve exceeds the limit, the limit was really exceeded.
    */
   add(began, units) {
     const until = began + this.window;
     this.units += units;
     let place = this.queue.length;
-    // Reports may overtake each other.
+    // Reports may arrive out of order.
     while (place > this.head && this.queue[place - 1].until > until) place -= 1;
     const before = place > this.head ? this.queue[place - 1] : null;
     if (before && until < before.until + this.window * FINEST) before.units += units;

@@ -1,17 +1,18 @@
-//! The generic cell rate algorithm as a meter: a charge raises the level, which drains evenly, by a
-//! limit of units per window. The level is at most the limit.
+//! The generic cell rate algorithm (ITU-T I.371) as a leaky bucket: a charge raises the level, which drains
+//! evenly at `limit` units per window. The level is at most the limit.
 //!
-//! The limit per window after a burst of at most the limit, so below twice the limit in any span as
-//! long as the window. If callers share a key with different limits, the limit is the largest one that
-//! charged within the span. Levels are whole parts of a unit, so nothing drifts if the limit does not
-//! divide the window. Twin of `lua/gcra.lua`.
+//! Admits a burst of at most the limit and then the limit per window, so less than twice the limit in any span
+//! as long as the window. If callers share a key with different limits, the limit here is the largest one that
+//! charged units within the span. Levels are integers in parts of a unit, so there is no drift if the limit
+//! does not divide the window. The same rule in Redis: `lua/gcra.lua`.
 //!
-//! A check with a lower limit does not lower the level. While the level is above the limit of the
-//! check, it drains at the rate of the last charge, so no caller waits longer than a window.
+//! The level drains at the limit of the last charge, whoever looks at it. So callers with different limits agree
+//! on the level, a check with a lower limit does not lower it, and no caller waits longer than one window.
 //!
-//! Units drain in the order in which they were charged. The position of a charge is the inflow at its
-//! end, so the inflow since tells how many units were charged after it. [`Holes`] lists the refunded
-//! units among those, so that a refund of one charge takes no units of another.
+//! Units drain in the order in which they were charged. The *inflow* is the number of units charged so far,
+//! and the position of a charge is the inflow at its end. So the difference to the current inflow is the number
+//! of units charged later. [`Holes`] lists which of them were refunded, so that a refund of one charge takes no
+//! units of another.
 
 use std::borrow::Cow;
 
@@ -20,30 +21,29 @@ use super::super::counter_state::CountingRule;
 use super::super::quota_check::{Charge, QuotaCheck};
 use super::holes::Holes;
 
-/// The level of a meter at a time.
+/// The level at a time.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(crate) struct Gcra {
     time: u64,
     /// The whole units of the level.
     units: u32,
-    /// The units that drain per window: the limit of the last charge. In a current meter, the limit of
-    /// the check if the level is not above it.
+    /// The units that drain per window: the limit of the last charge, never below the level.
     rate: u32,
-    /// The part of one more unit, in units × microseconds: a whole unit is a window of them.
+    /// The part of one more unit, in units × microseconds. A whole unit is as many as the window has
+    /// microseconds.
     part: u64,
-    /// The units charged since the meter was empty or the number overflowed.
+    /// The units charged since the level was last 0, or since this number overflowed.
     inflow: u32,
-    /// Always false. Its spare values hold the discriminant of `State`, which would otherwise take 8
-    /// more bytes for each key.
+    /// Always false. The compiler stores the discriminant of `State` in its unused values, which saves 8 bytes
+    /// for each key.
     #[cfg_attr(feature = "serde", serde(skip))]
     _niche: bool,
-    /// Boxed, because most meters never have any.
+    /// Boxed, because most keys have no refunds.
     holes: Option<Box<Holes>>,
 }
 
-/// The parts of a unit in which levels are calculated: a unit is `whole` parts, and `rate` parts
-/// drain per tick.
+/// The scale in which levels are calculated: a unit has `whole` parts, and `rate` parts drain per tick.
 #[derive(Clone, Copy)]
 struct Scale {
     tick: u64,
@@ -68,15 +68,10 @@ impl Scale {
 }
 
 impl Gcra {
-    /// Returns the scale of a stored meter. It drains with a limit of 0 too.
+    /// Returns the scale of this level. A counter without charges has no rate.
     #[inline(always)]
     fn scale(&self, check: &QuotaCheck) -> Scale {
-        let rate = if self.units > check.limit {
-            self.rate
-        } else {
-            check.limit
-        };
-        Scale::new(rate.max(1), check.window)
+        Scale::new(self.rate.max(1), check.window)
     }
 
     #[inline(always)]
@@ -104,7 +99,7 @@ impl CountingRule for Gcra {
         self.time > check.now
     }
 
-    /// Leaves out the holes, which time does not change.
+    /// Returns the counter without its holes, which do not change with time.
     #[inline(always)]
     fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
         let scale = self.scale(check);
@@ -115,16 +110,15 @@ impl CountingRule for Gcra {
         Cow::Owned(if drained >= level {
             Self {
                 time: check.now,
-                rate: check.limit,
                 ..Self::default()
             }
         } else {
             let (units, part) = scale.split(level - drained);
             Self {
-                // Not `check.now`: the started tick has not drained yet.
+                // Not `check.now`: a tick that has begun has not drained yet.
                 time: time + passed * scale.tick,
                 units,
-                rate: scale.rate,
+                rate: self.rate,
                 part,
                 inflow: self.inflow,
                 holes: None,
@@ -148,16 +142,14 @@ impl CountingRule for Gcra {
 
     #[inline(always)]
     fn time_until(&self, check: &QuotaCheck, target: u64) -> u64 {
-        let scale = Scale::new(self.rate, check.window);
+        let scale = self.scale(check);
         let over = self.level(scale).saturating_sub(target * scale.whole);
         let ticks = over.div_ceil(scale.rate.into());
         (ticks * scale.tick).saturating_sub(check.now - self.time)
     }
 
     fn is_idle(&self, check: &QuotaCheck) -> bool {
-        let limit = self.rate;
-        let check = QuotaCheck { limit, ..*check };
-        self.current(&check).used(&check) == 0
+        self.current(check).used(check) == 0
     }
 
     #[inline(always)]
@@ -178,13 +170,13 @@ impl CountingRule for Gcra {
         self.inflow.into()
     }
 
-    /// Units drain in the order in which they were charged. So the level minus the units charged later
-    /// is the most that can be left of the charge.
+    /// Units drain in the order in which they were charged, so the level minus the units charged later is the
+    /// most that can be left of the charge.
     fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) -> bool {
         let scale = self.scale(check);
         let (end, inflow) = (charge.receipt.position, u64::from(self.inflow));
         if end > inflow {
-            // The charge belongs to another meter, which began in the same microsecond.
+            // The charge belongs to an earlier generation, which began in the same microsecond.
             return false;
         }
         let returned = self
@@ -209,16 +201,9 @@ impl CountingRule for Gcra {
         true
     }
 
-    /// Takes the oldest units, which would drain next.
+    /// Removes the oldest units, which would drain next.
     fn credit(&mut self, check: &QuotaCheck, units: u64) {
         let scale = self.scale(check);
-        let left = u64::from(self.units).saturating_sub(units);
-        if self.units > check.limit && left <= check.limit.into() {
-            // From here on the meter drains slower with this limit. What has drained stays drained.
-            let rate = self.rate;
-            self.advance(check);
-            (self.time, self.rate) = (check.now, rate);
-        }
         self.lower(scale, units * scale.whole);
     }
 }

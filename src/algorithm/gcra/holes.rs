@@ -1,7 +1,8 @@
-//! The refunded units of a meter, by their position in its inflow. Twin of `lua/holes.lua`.
+//! The refunded units of a [`Gcra`](super::gcra::Gcra), by their position in its inflow. `lua/holes.lua` does
+//! the same in Redis.
 
-/// The most holes of a meter. One more merges the two neighbours with the fewest units. A refund of a
-/// charge between them then takes up to that many units less, never more.
+/// The most holes of a key. One more hole merges the two neighbours with the fewest units. A refund of a
+/// charge between those two may then take fewer units, by the units of the holes, but never more.
 const MAX_HOLES: usize = 32;
 
 /// The ranges of positions in which units were refunded, oldest first.
@@ -9,15 +10,15 @@ const MAX_HOLES: usize = 32;
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub(super) struct Holes(Vec<Hole>);
 
-/// A row of charges of which units were refunded. All but the last are closed: no later refund can
-/// take more of them.
+/// Adjacent charges of which units were refunded. All but the last one are closed: no later refund can take
+/// more of their units.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 struct Hole {
     /// The start of the first charge.
     start: u64,
-    /// The end of the last charge. One less if that charge is open, so that no later hole joins this
-    /// one: a refund of the open charge has to count the holes behind it.
+    /// The end of the last charge. One less if that charge is open, so that no later hole joins this one: a
+    /// later refund of the open charge has to count the holes after it.
     end: u64,
     /// The refunded units of these charges.
     units: u64,
@@ -59,7 +60,7 @@ impl Holes {
         }
     }
 
-    /// Merges a hole with the next one if they touch: no charge between them is open.
+    /// Merges a hole with the next one if they touch. Then no charge between them is open.
     fn join(&mut self, index: usize) {
         if let Some([one, next]) = self.0.get(index..).and_then(|holes| holes.first_chunk())
             && one.end == next.start
@@ -68,7 +69,7 @@ impl Holes {
         }
     }
 
-    /// Returns the index of the first of the two neighbours with the fewest units.
+    /// Returns the index of the first hole of the two neighbours with the fewest units.
     fn smallest_pair(&self) -> usize {
         let pairs = self.0.iter().zip(self.0.iter().skip(1));
         let units = pairs.map(|(one, next)| one.units + next.units);
@@ -86,8 +87,7 @@ impl Holes {
         }
     }
 
-    /// Drops the holes before which all units have drained, given the inflow and the whole units of the
-    /// level.
+    /// Drops the holes whose earlier units have all drained. `level` is the whole units of the level.
     pub(super) fn drop_drained(&mut self, inflow: u64, level: u64) {
         let mut refunded = 0;
         let kept = self.0.iter().rev().take_while(|hole| {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_in_a_row_are_one_hole_in_any_order_of_refunds() {
+    fn refunds_of_adjacent_charges_make_one_hole_in_any_order() {
         for order in [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 2, 0]] {
             let mut holes = Holes::default();
             for charge in order {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_charge_does_not_join_the_hole_behind_it() {
+    fn an_open_charge_does_not_join_the_hole_after_it() {
         let mut holes = Holes::default();
         holes.add(0, 5, 2, true);
         holes.add(5, 10, 5, false);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_charge_counts_the_holes_behind_it_alone() {
+    fn an_open_charge_counts_only_the_holes_after_it() {
         let mut holes = Holes::default();
         holes.add(0, 5, 5, false);
         holes.add(10, 15, 2, true);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_holes_merge_the_two_smallest_and_no_charge_gets_more() {
+    fn too_many_holes_merge_the_two_smallest_and_no_refund_takes_more() {
         let mut holes = Holes::default();
         for charge in 0..=MAX_HOLES as u64 {
             let units = if charge < 7 { 3 } else { 1 };
@@ -153,13 +153,14 @@ mod tests {
         assert_eq!(holes.0.len(), MAX_HOLES);
         assert_eq!(shown(&holes)[7], (70, 85, 2));
         assert_eq!(holes.units_after(0), MAX_HOLES as u64 + 1 + 7 * 2);
-        // The hole at 80 is behind the charge at 75 to 80, and is no longer counted there.
+        // The hole at 80 to 85 was merged with the one before. A refund of the charge at 75 to 80 no longer
+        // counts it.
         assert_eq!(holes.units_after(80), MAX_HOLES as u64 - 8);
         assert_eq!(holes.units_after(90), MAX_HOLES as u64 - 8);
     }
 
     #[test]
-    fn a_hole_is_dropped_once_all_before_it_has_drained() {
+    fn a_hole_is_dropped_once_all_earlier_units_have_drained() {
         let mut holes = Holes::default();
         holes.add(5, 10, 5, false);
         holes.add(15, 20, 5, false);

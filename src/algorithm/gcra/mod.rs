@@ -1,4 +1,4 @@
-//! The generic cell rate algorithm, and the list of refunded units that it needs.
+//! The generic cell rate algorithm, and its list of refunded units.
 
 mod gcra;
 mod holes;

@@ -1,22 +1,22 @@
-//! The units of a log, packed into eight bytes for each time of a charge.
+//! The units of a log as runs of eight bytes, one for each microsecond in which units were charged.
 //!
-//! A run is one number: the time of its units since a common base, and their count. Ten units at ten
-//! times are 80 bytes, a hundred thousand at one time are eight. Units that do not fit into a run go
-//! into another one of the same time.
+//! A run is one integer: its time since a common base, and its number of units. Ten units at ten times take
+//! 80 bytes, and 100 000 units at one time take eight. Units that do not fit into a run go into another run of
+//! the same time.
 
 use super::super::arithmetic::saturate;
 
-/// The bits of a run that count its units; the other 45 are its time. 2^45 microseconds are 407 days,
-/// and no window is longer than 366.
+/// The bits of a run for its number of units. The other 45 bits are its time: 2^45 microseconds are 407 days,
+/// and no window is longer than 366 days.
 const UNIT_BITS: u32 = 19;
 const MAX_UNITS: u64 = (1 << UNIT_BITS) - 1;
 const MAX_TIME: u64 = u64::MAX >> UNIT_BITS;
 
-/// The capacity below which a buffer never shrinks. Otherwise intermittent traffic would free and
-/// allocate it again and again.
+/// The capacity below which a buffer does not shrink, because intermittent traffic would free and allocate it
+/// repeatedly.
 const MIN_CAPACITY: usize = 16;
 
-/// The length up to which a full log moves its runs rather than grow.
+/// The length up to which a full log moves its runs in place of growing.
 const FEW_RUNS: usize = 64;
 
 /// The charged units, oldest first.
@@ -51,7 +51,7 @@ impl From<Runs> for Vec<(u64, u32)> {
 
 #[cfg(feature = "serde")]
 impl From<Vec<(u64, u32)>> for Runs {
-    /// Expects the times in order, as they were written.
+    /// Expects the times in ascending order, as they were serialized.
     fn from(list: Vec<(u64, u32)>) -> Self {
         let mut runs = Self::default();
         for (time, units) in list {
@@ -87,10 +87,10 @@ impl Runs {
         self.stored().iter().map(|run| self.unpack(*run))
     }
 
-    /// Returns when the unit at `index` was charged, counted from 0 at the oldest.
+    /// Returns the time at which the unit at `index` was charged. The oldest unit has index 0.
     ///
-    /// Walks there from the nearer end, unless each run is one unit. To find out when a cost fits, the
-    /// walk is at most as long as the cost, unless the limit was lowered.
+    /// If each run is one unit, this is one lookup. Otherwise it walks from the nearer end. To find when a cost
+    /// fits, it visits at most as many runs as the cost, unless the limit was lowered.
     pub(super) fn time_of(&self, index: u32) -> u64 {
         let stored = self.stored();
         if stored.len() == self.units as usize {
@@ -114,7 +114,7 @@ impl Runs {
         found.map_or(0, |run| run.time)
     }
 
-    /// Adds units of a time that is not before the last run's. Reserves room for at most `limit` runs.
+    /// Adds units at a time that is not before the last run. Grows the buffer to about `limit` runs at most.
     #[inline]
     pub(super) fn push(&mut self, time: u64, units: u32, limit: u32) {
         if self.is_empty() {
@@ -142,7 +142,8 @@ impl Runs {
         self.units += units;
     }
 
-    /// Drops runs from the first on while `is_dropped` returns true. Returns whether it dropped any.
+    /// Drops runs, the oldest first, while `is_dropped` returns true for their time. Returns whether it dropped
+    /// any.
     #[inline]
     pub(super) fn drop_while(&mut self, is_dropped: impl Fn(u64) -> bool) -> bool {
         let before = self.start;
@@ -189,7 +190,7 @@ impl Runs {
         dropped
     }
 
-    /// Removes up to `units` units of one time. Returns how many it removed.
+    /// Removes up to `units` units of one time. Returns the number of removed units.
     pub(super) fn take(&mut self, time: u64, units: u32) -> u32 {
         self.drop_space();
         let Some(time) = time.checked_sub(self.base) else {
@@ -224,7 +225,7 @@ impl Runs {
         }
     }
 
-    /// Moves the base to the oldest run.
+    /// Sets the base to the time of the oldest run.
     fn rebase(&mut self) {
         self.drop_space();
         let Some(first) = self.packed.first().map(|run| run >> UNIT_BITS) else {
@@ -238,9 +239,9 @@ impl Runs {
 
     /// Makes room for one more run.
     ///
-    /// Reuses the space of dropped runs if that is a fifth of the buffer, or if the log is full and
-    /// short. Otherwise grows by half, and beyond the limit by a quarter, so that a run is moved a few
-    /// times at most.
+    /// If dropped runs take a fifth of the buffer, or if the log is full and short, it moves the runs to reuse
+    /// their space. Otherwise the buffer grows by half, but beyond the limit only by a quarter. So a run is
+    /// moved only a few times.
     #[inline]
     fn make_room(&mut self, limit: u32) {
         let (length, start) = (self.packed.len(), self.start as usize);
@@ -260,7 +261,7 @@ impl Runs {
         }
     }
 
-    /// Frees memory if little of it is used.
+    /// Frees memory if less than a quarter of it is used.
     #[inline]
     fn shrink(&mut self) {
         let capacity = self.packed.capacity();
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn more_units_of_one_time_than_a_run_holds_are_several_and_are_taken_from_all() {
+    fn units_of_one_time_may_take_several_runs_and_are_removed_from_all() {
         let mut runs = Runs::default();
         runs.push(7, u32::MAX, u32::MAX);
         assert_eq!(runs.units(), u32::MAX);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn times_may_go_on_for_longer_than_a_run_can_tell() {
+    fn the_base_moves_when_times_no_longer_fit_into_a_run() {
         let mut runs = Runs::default();
         for year in 1..10 {
             let now = year * YEAR;
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_never_larger_than_the_limit_and_is_used_again() {
+    fn a_buffer_is_reused_and_does_not_exceed_the_limit() {
         let mut runs = Runs::default();
         for now in 0..1_000 {
             runs.drop_while(|time| time + 10 <= now);
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_at_its_limit_is_not_moved_with_each_unit() {
+    fn a_long_log_at_its_limit_is_rarely_moved() {
         let (mut runs, mut moved) = (Runs::default(), 0);
         for now in 0..20_000 {
             let start = runs.start;
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_was_large_is_given_back() {
+    fn a_large_buffer_is_freed_when_little_is_left() {
         let mut runs = Runs::default();
         for now in 0..10_000 {
             runs.push(now, 1, u32::MAX);
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_units_are_dropped_of_whole_runs_and_of_part_of_one() {
+    fn whole_runs_and_part_of_one_are_dropped_oldest_first() {
         let mut runs = Runs::default();
         for (time, units) in [(1, 3), (2, 1), (5, 4)] {
             runs.push(time, units, 100);

@@ -1,10 +1,10 @@
 //! The exact sliding window: the time of each charged unit.
 //!
-//! A unit charged at *t* counts in [*t*, *t* + window). Twin of `lua/sliding_log.lua`, with one
-//! difference that has no effect: units of one microsecond are one run here and equal entries there.
+//! A unit that is charged at *t* counts in [*t*, *t* + window). The same rule in Redis: `lua/sliding_log.lua`,
+//! which stores the units of one microsecond as equal entries, where this file stores one run.
 //!
-//! A check of one unit looks at the ends of the log. Expired units are walked over once, by the check
-//! that drops them.
+//! A check of one unit only reads the ends of the log. Each expired unit is visited once, by the check that
+//! drops it.
 
 use super::super::arithmetic::saturate;
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
@@ -33,7 +33,7 @@ impl SlidingLog {
         Verdict {
             used: saturate(used),
             wait: Wait::Zero,
-            // The log is within the limit: the first unit that returns makes room.
+            // The log is within the limit, so more units are left as soon as the first one returns.
             reset: self.runs.first().map_or(0, |run| returns_in(run, check)),
             changes,
             receipt: Receipt::default(),
@@ -47,7 +47,7 @@ impl SlidingLog {
         Verdict { changes, ..verdict }
     }
 
-    /// Brings the log up to now, unless the check only looks.
+    /// Drops expired units, and moves units in the future to now.
     #[inline]
     fn advance(&mut self, check: QuotaCheck) -> Changes {
         if check.cost == 0 {
@@ -57,7 +57,7 @@ impl SlidingLog {
         rewound | Changes::TRIMMED.only_if(self.trim(check))
     }
 
-    /// Compares the log as it is with the quota.
+    /// Compares the log with the quota.
     fn judge(&self, check: QuotaCheck) -> Verdict {
         let QuotaCheck { limit, cost, .. } = check;
         let skipped = if cost > 0 {
@@ -76,10 +76,10 @@ impl SlidingLog {
         } else if u64::from(used) + u64::from(cost) <= u64::from(limit) {
             Wait::Zero
         } else {
-            // That many units must return, and they return in order.
+            // Enough units must return for the cost to fit, and units return in order.
             Wait::Micros(returns_in(used - (limit - cost) - 1))
         };
-        // If the limit was lowered below the used units, the surplus returns before one more fits.
+        // If the limit was lowered below the used units, the surplus has to return first.
         let surplus = used.saturating_sub(limit);
         let reset = if surplus < used {
             returns_in(surplus)
@@ -123,7 +123,7 @@ impl SlidingLog {
         self.runs.take(charge.time, units) > 0 && !self.runs.is_empty()
     }
 
-    /// Drops the oldest units, which would return soonest, and the expired ones.
+    /// Drops the expired units, and then the oldest ones, which would return soonest.
     pub(crate) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
         let expired = self.expired_units(check);
         let used = self.runs.units() - expired;
@@ -134,8 +134,8 @@ impl SlidingLog {
         !self.runs.is_empty()
     }
 
-    /// Moves units in the future to now, so that none counts for longer than a window. There are some
-    /// if the clock stepped back.
+    /// Moves units in the future to now, so that none counts for longer than one window. There are such units
+    /// after the clock has stepped back.
     #[inline]
     fn rewind(&mut self, check: QuotaCheck) -> bool {
         let QuotaCheck { now, limit, .. } = check;
@@ -155,7 +155,7 @@ impl SlidingLog {
             && !self.runs.is_empty()
     }
 
-    /// Returns the number of expired units that have not been dropped.
+    /// Returns the number of expired units that have not been dropped yet.
     fn expired_units(&self, check: QuotaCheck) -> u32 {
         if self.is_idle(check) {
             return self.runs.units();
@@ -169,7 +169,7 @@ fn is_expired(run: Run, check: QuotaCheck) -> bool {
     run.time + check.window <= check.now
 }
 
-/// Returns the time until a run returns. A run in the future counts as charged now.
+/// Returns the time until the units of a run return. A run in the future counts as charged now.
 fn returns_in(run: Run, check: QuotaCheck) -> u64 {
     run.time.min(check.now) + check.window - check.now
 }
@@ -183,7 +183,7 @@ mod tests {
     const WINDOW: u64 = 1_000;
     const START: u64 = 1_000_000;
 
-    /// The promise in its plainest form: the times of all units that were ever charged.
+    /// The simplest model of the rule: the times of all units that were ever charged.
     #[derive(Default)]
     struct Units(Vec<u64>);
 
@@ -222,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_log_counts_as_the_plain_list_of_units_does(
+        fn the_log_decides_as_the_simple_model_does(
             checks in prop::collection::vec((0..12_u32, 0..8_u32, 0..700_u64), 1..200),
         ) {
             let (mut log, mut units, mut now) = (SlidingLog::default(), Units::default(), START);
@@ -258,7 +258,7 @@ mod tests {
         }
 
         #[test]
-        fn a_clock_that_steps_back_locks_nobody_out_and_frees_nobody(
+        fn after_a_step_back_no_unit_is_freed_and_none_counts_longer_than_a_window(
             charges in prop::collection::vec((1..4_u32, 0..400_u64), 1..20),
             back in 1..100_000_u64,
             limit in 1..10_u32,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_counts_up_to_one_window_and_no_longer() {
+    fn a_unit_counts_for_exactly_one_window() {
         let mut log = SlidingLog::default();
         check(&mut log, check_of(1, 1, START));
         assert_eq!(
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn units_of_one_microsecond_are_one_run() {
+    fn units_charged_in_the_same_microsecond_are_one_run() {
         let mut log = SlidingLog::default();
         for _ in 0..1_000 {
             check(&mut log, check_of(100_000, 100, START));

@@ -2,15 +2,15 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Reads an address of `X-Forwarded-For` or of a header with a single address.
+/// Parses an address from `X-Forwarded-For` or from a header with a single address.
 ///
-/// A port may follow. IPv6 may be in brackets, and must be where a port follows.
+/// A port may follow the address. IPv6 may be in brackets, and must be if a port follows.
 pub(super) fn read(text: &[u8]) -> Option<IpAddr> {
     let (address, port) = split_port(str::from_utf8(text).ok()?.trim_ascii())?;
     port.is_none_or(is_port).then(|| address.to_canonical())
 }
 
-/// Reads an address that always has a port, even IPv6 without brackets, as in `CloudFront-Viewer-Address`:
+/// Parses an address that always has a port, as in `CloudFront-Viewer-Address`. IPv6 has no brackets there:
 /// `2001:db8::1:443` is `2001:db8::1`.
 pub(super) fn read_with_port(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?.trim_ascii();
@@ -21,7 +21,7 @@ pub(super) fn read_with_port(text: &[u8]) -> Option<IpAddr> {
     is_port(port).then(|| address.to_canonical())
 }
 
-/// Reads a node of `Forwarded` (RFC 7239, section 6): IPv6 is in brackets, and a port may be obfuscated.
+/// Parses a node of `Forwarded` (RFC 7239, section 6): IPv6 is in brackets, and a port may be obfuscated.
 pub(super) fn read_node(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     let (address, port) = split_port(text)?;
@@ -30,7 +30,7 @@ pub(super) fn read_node(text: &[u8]) -> Option<IpAddr> {
     (is_node && port.is_none_or(is_port)).then(|| address.to_canonical())
 }
 
-/// Splits off the port, if there is one, and reads the address.
+/// Splits off the port, if there is one, and parses the address.
 fn split_port(text: &str) -> Option<(IpAddr, Option<&str>)> {
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let port = rest.strip_prefix(':');
@@ -46,12 +46,12 @@ fn split_port(text: &str) -> Option<(IpAddr, Option<&str>)> {
     }
 }
 
-/// Reads an IPv4 address. `std` rejects leading zeros, which some programs take for octal.
+/// Parses an IPv4 address. `std` rejects leading zeros, which some programs read as octal.
 fn read_v4(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(IpAddr::V4)
 }
 
-/// Reads an IPv6 address without its zone, which means something only on the host that wrote it.
+/// Parses an IPv6 address and drops its zone, which only has a meaning on the host that wrote it.
 fn read_v6(text: &str) -> Option<IpAddr> {
     let address = text.split_once('%').map_or(text, |(address, _)| address);
     address.parse().ok().map(|address: Ipv6Addr| address.into())

@@ -20,50 +20,11 @@ use crate::key::key::Key;
 use crate::key::peer_ip::{peer_of, unknown_peer};
 use crate::key::reads::Reads;
 
-/// Counts by the address of the client, as trusted proxies report it.
+/// Returns an extractor that counts by the IP address of the client, as trusted proxies report it.
 ///
-/// Configure which proxies are trusted, by their networks ([`behind`](ClientIp::behind)) or by their number
-/// ([`hops`](ClientIp::hops)): anyone can send an `X-Forwarded-For`. Without either, requests are answered
-/// 500.
-///
-/// # How the client is found
-///
-/// 1. The **peer** is the connection's other end, as [`peer_ip`](crate::key::peer_ip()) knows it.
-/// 2. An address that is not trusted is the client. If the peer is not trusted, no header is read.
-/// 3. Only one header is read: `X-Forwarded-For`, or the configured one. Its lines are one list, to which
-///    each proxy appended the address that the request came from.
-/// 4. From the last entry to the first, an entry is the **hop** before. By networks, the first hop that is
-///    in none of them is the client. If all hops are trusted, the client is the first entry.
-/// 5. By number, *n* proxies have written the last *n* entries, and the client is the first of these. If
-///    the list is shorter, the client is the peer, and the log says so once. With networks too, each hop on
-///    the way must be in one.
-/// 6. The port, the brackets and the zone of an entry are removed. An IPv4 address that is written as IPv6
-///    (`::ffff:192.0.2.1`) is the IPv4 address, here and in the networks.
-/// 7. An entry that is not an address, like `unknown`, `_hidden` or an empty one, ends the walk at the hop
-///    that supplied it: a client may have written everything to the left. By number alone, such an entry on
-///    the way is counted and not read. If the hop that is counted then is a proxy, the log says so once.
-/// 8. The walk also ends after 32 hops in trusted networks, and after 8 KiB from the end of the list.
-/// 9. A [header with a single address](ClientIp::header) is rejected with 400 if it is sent twice or lists
-///    several. If it is absent or cannot be read, the client is the peer. The log says once that a header
-///    cannot be read.
-/// 10. The first 64 bits of an IPv6 address count; see [`ipv6_prefix`](ClientIp::ipv6_prefix). All bits
-///     count if NAT64 made it of an IPv4 address.
-///
-/// So an absent header never makes another header trusted. At worst, the clients of a proxy share one
-/// count.
-///
-/// # Deployment
-///
-/// - Every proxy has to append to the header or to overwrite it, and must not pass on what the client sent.
-///   For nginx: `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for`.
-/// - The service must not be reachable around its proxies if proxies are trusted by number. The same holds
-///   for networks that others use too, such as those of a content delivery network: anyone who rents a
-///   server there is trusted.
-/// - A client can name `X-Forwarded-For` in `Connection`, and some proxies then remove what they have just
-///   written (CVE-2024-45410). The clients of that proxy are then counted together, by rule 4 or 5. No
-///   untrusted entry is believed.
-/// - Some proxies treat `X_Forwarded_For` as the same header and let it pass. It is not read here, and must
-///   not be renamed on the way.
+/// Use it behind a reverse proxy, a load balancer or a CDN. Anyone can send an `X-Forwarded-For`, so
+/// configure which proxies are trusted: by their networks ([`behind`](ClientIp::behind)) or by their number
+/// ([`hops`](ClientIp::hops)). Without either, all requests are answered 500, and one log line says so.
 ///
 /// # Examples
 ///
@@ -75,17 +36,67 @@ use crate::key::reads::Reads;
 /// // Load balancers in a private network.
 /// let by_network = limit.clone().key(key::client_ip().behind(["10.0.0.0/8", "fd00::/8"]));
 ///
-/// // One reverse proxy, at the other end of a Unix socket.
+/// // One reverse proxy, connected by a Unix socket.
 /// let by_number = limit.clone().key(key::client_ip().hops(1));
 ///
-/// // A proxy that writes RFC 7239.
+/// // A proxy that sends `Forwarded` (RFC 7239).
 /// let forwarded = limit.clone().key(key::client_ip().behind(["10.0.0.0/8"]).forwarded());
 ///
-/// // Networks from a configuration: invalid ones are an error at startup.
+/// // Networks from the environment: an invalid one is an error at startup.
 /// let configured = std::env::var("TRUSTED_PROXIES").unwrap_or("10.0.0.0/8, 192.0.2.7".into());
 /// let layer = limit.key(key::client_ip().behind(configured.split(',')).checked()?);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
+///
+/// # How the client is found
+///
+/// Example: `behind(["10.0.0.0/8"])` is set, and a request arrives from 10.0.0.1 with this header:
+///
+/// ```text
+/// X-Forwarded-For: 198.51.100.9, 203.0.113.7, 10.0.0.2
+/// ```
+///
+/// The client is 203.0.113.7, the last address that is not a trusted proxy. It may have invented everything
+/// to the left of its address. The rules in detail:
+///
+/// 1. The **peer** is the other end of the connection, as for [`peer_ip`](crate::key::peer_ip()). If it is
+///    not a trusted proxy, it is the client, and no header is read.
+/// 2. Only one header is read: `X-Forwarded-For`, or the one configured with
+///    [`forwarded`](ClientIp::forwarded) or [`header`](ClientIp::header). Several lines form one list. Each
+///    proxy has appended the address that the request came from.
+/// 3. **By networks**: the list is read from the last entry to the first. The first address outside of all
+///    trusted networks is the client. If all addresses are trusted, the leftmost entry is the client, or the
+///    peer if the list is empty.
+/// 4. **By number**: *n* proxies have written the last *n* entries, and the leftmost of these is the client.
+///    If the list is shorter, the peer is the client, and a warning is logged once.
+/// 5. **By both**: as by number, but the first address outside of all trusted networks is the client.
+/// 6. The port, the brackets and the zone of an entry are removed. An IPv4 address in its IPv6 form
+///    (`::ffff:192.0.2.1`) is the IPv4 address, here and in the networks.
+/// 7. Some entries are not addresses: `unknown`, `_hidden`, or empty ones. With networks, the proxy that
+///    supplied such an entry is counted in place of the client. By number alone, only the entry of the
+///    client has to be an address; if it is not, the nearest known proxy is counted. A warning is logged
+///    once.
+/// 8. At most 32 hops in trusted networks are followed, and at most the last 8 KiB of the list are read.
+/// 9. A [header with a single address](ClientIp::header): if it is sent twice or contains a list, the
+///    request is rejected with 400. If it is absent, the peer is the client. If it is not an address, the
+///    peer is counted too, and a warning is logged once.
+/// 10. The first 64 bits of an IPv6 address count; see [`ipv6_prefix`](ClientIp::ipv6_prefix). A NAT64
+///     address (`64:ff9b::/96`) counts in full.
+///
+/// So a client cannot choose its address, if the proxies meet the requirements below. At worst, all clients
+/// of a proxy share one count.
+///
+/// # Requirements for the proxies
+///
+/// - Each proxy has to append to the header or overwrite it. It must not pass on the client's header
+///   unchanged. For nginx: `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for`.
+/// - With `hops`, the service must not be reachable without its proxies. The same holds for `behind` with
+///   networks that others use too, such as those of a CDN: anyone who rents a server there is trusted.
+/// - A client can list `X-Forwarded-For` in `Connection`, and some proxies then remove the header that they
+///   have just written (CVE-2024-45410). Then all clients of that proxy share one count, by rule 3 or 4.
+///   An address from the client is still not trusted.
+/// - Some proxies pass on `X_Forwarded_For` from the client. This extractor does not read it. No proxy may
+///   rename it to `X-Forwarded-For`.
 #[must_use]
 pub fn client_ip() -> ClientIp {
     ClientIp {
@@ -97,7 +108,7 @@ pub fn client_ip() -> ClientIp {
     }
 }
 
-/// Counts by the address of the client behind trusted proxies; made by [`client_ip`].
+/// A key extractor that counts by the client address behind trusted proxies; created by [`client_ip`].
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     proxies: TrustedProxies,
@@ -108,7 +119,7 @@ pub struct ClientIp {
     warnings: Arc<Warnings>,
 }
 
-/// The header that the address is read from.
+/// The header with the address.
 #[derive(Clone, Debug)]
 enum AddressSource {
     List(ListHeader),
@@ -124,7 +135,7 @@ impl AddressSource {
     }
 }
 
-/// The warnings that have been logged. Clones of an extractor log each once.
+/// The warnings that have been logged. All clones of an extractor together log each one once.
 #[derive(Debug, Default)]
 struct Warnings {
     too_short: AtomicBool,
@@ -144,7 +155,7 @@ fn is_first(flag: &AtomicBool) -> bool {
     !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
 
-/// Returns the client that a forwarding header names, trusted or not: the first address that can be read.
+/// Returns the client that a forwarding header claims, trusted or not: its first valid address.
 pub(crate) fn claimed_client(header: &HeaderName, headers: &HeaderMap) -> Option<IpAddr> {
     let list = if *header == FORWARDED {
         ListHeader::Forwarded
@@ -158,9 +169,11 @@ pub(crate) fn claimed_client(header: &HeaderName, headers: &HeaderMap) -> Option
 impl ClientIp {
     /// Trusts the proxies in these networks: CIDRs like `10.0.0.0/8`, or single addresses.
     ///
-    /// The networks of several calls add up. An empty list trusts no proxy. An invalid network is answered
-    /// 500 with a log line, as a server that is not set up; [`checked`](Self::checked) returns the error at
-    /// startup. `0.0.0.0/0` trusts every peer and logs a warning: each client can choose how it is counted.
+    /// Several calls add up. With an empty list, no proxy is trusted, and the peer is the client.
+    ///
+    /// With an invalid network, all requests are answered 500, and one log line says so. Call
+    /// [`checked`](Self::checked) to get the error at startup. `0.0.0.0/0` and `::/0` trust every peer, so
+    /// each client can choose how it is counted; they log a warning.
     #[must_use]
     pub fn behind<N>(mut self, networks: N) -> Self
     where
@@ -185,18 +198,21 @@ impl ClientIp {
         }
         if trusts_everyone {
             tracing::warn!(target: "tollgate::diagnostics",
-                "key::client_ip trusts every peer as a proxy: each client chooses the address by which it \
-                 is counted; name the networks of the proxies"
+                "`key::client_ip` trusts every peer as a proxy: clients can send any address as their key; \
+                 trust only the networks of the proxies"
             );
         }
         self
     }
 
-    /// Trusts exactly this number of proxies, with any addresses. 1 is the peer, which wrote the last
-    /// entry.
+    /// Trusts this number of proxies, regardless of their addresses.
     ///
-    /// For proxies without an address, at a Unix socket, or without a fixed one. If a request comes through
-    /// fewer proxies, its client is the peer. With 0 there is no proxy, and the client is the peer.
+    /// Use it for proxies that have no fixed address, or none at all because they connect by a Unix socket.
+    /// With 1, the peer is the only proxy, and the last entry of the list is the client. With 0, there is
+    /// no proxy, and the peer is the client. If a request has passed fewer proxies, the peer is the client,
+    /// and a warning is logged once.
+    ///
+    /// Make sure that the service is reachable only through these proxies.
     #[must_use]
     pub fn hops(mut self, proxies: u8) -> Self {
         self.proxies.hops = Some(proxies);
@@ -205,22 +221,28 @@ impl ClientIp {
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`, which is then ignored.
     ///
-    /// The grammar is strict: IPv6 is in quotes and brackets, and an address with a port is in quotes. An
-    /// element without `for`, or with two, cannot be read, and rule 7 applies.
+    /// The grammar is strict: IPv6 is in brackets and quotes, and an address with a port is in quotes. An
+    /// element without `for`, or with two, is not an address: rule 7 of [`client_ip`] applies.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
         self.source = AddressSource::List(ListHeader::Forwarded);
         self
     }
 
-    /// Reads a header with a single address instead of `X-Forwarded-For`, which is then ignored:
-    /// `CF-Connecting-IP`, `Fly-Client-IP`, `X-Real-IP`, `X-Envoy-External-Address`, `True-Client-IP`, and
-    /// `CloudFront-Viewer-Address` with its port.
+    /// Reads a header with a single address, such as `CF-Connecting-IP`, instead of `X-Forwarded-For`, which
+    /// is then ignored.
     ///
-    /// The header is believed only if the peer is trusted. That must be the proxy that overwrites it, or
-    /// one behind it. For example, anyone who reaches the server directly may send `CF-Connecting-IP`, so
-    /// trust only [Cloudflare's networks](https://www.cloudflare.com/ips/). By default, other CDNs pass
-    /// on `True-Client-IP`, `X-Azure-ClientIP` or `Fastly-Client-IP` as the client sent it.
+    /// Other such headers are `Fly-Client-IP`, `X-Real-IP`, `X-Envoy-External-Address`, `True-Client-IP`, and
+    /// `CloudFront-Viewer-Address`, which includes a port.
+    ///
+    /// The header is read only if the peer is trusted. The peer must be the proxy that overwrites the
+    /// header, or one behind it. For example, anyone who reaches the server directly can send
+    /// `CF-Connecting-IP`, so trust only [Cloudflare's networks](https://www.cloudflare.com/ips/). By
+    /// default, a CDN passes on `True-Client-IP`, `X-Azure-ClientIP` or `Fastly-Client-IP` from the client,
+    /// if it does not set that header itself.
+    ///
+    /// With an invalid name, or that of a list header, all requests are answered 500, and one log line says
+    /// so. Call [`checked`](Self::checked) to get the error at startup.
     ///
     /// # Examples
     ///
@@ -240,24 +262,26 @@ impl ClientIp {
         self
     }
 
-    /// Counts IPv6 addresses that share their first `bits` together. The default is 64.
+    /// Sets the number of leading bits that identify a client by its IPv6 address, from 32 to 128. The
+    /// default is 64, the smallest network that providers give to a customer.
     ///
-    /// A provider may give a customer 56 or 48 bits, so that a customer has many prefixes of 64 bits. With
-    /// 128, each address is counted separately, and a client has billions of them. Values outside of 32 to
-    /// 128 are clamped. A NAT64 address (`64:ff9b::/96`) is always counted separately: it stands for one
-    /// IPv4 address.
+    /// With fewer bits, more clients share a count: a provider may give a customer a /56 or a /48, which
+    /// contains many /64 networks. With 128 bits, a client can use a new address, and so a new count, for
+    /// each request. Values out of range are clamped.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = Ipv6Prefix::clamped(bits);
         self
     }
 
-    /// Returns an error for an invalid configuration, instead of a 500 for each request: for networks and
-    /// names that come from a configuration file.
+    /// Validates the configuration at startup, instead of answering all requests with 500 later.
+    ///
+    /// Call it if the networks or the header name come from a configuration file.
     ///
     /// # Errors
     ///
-    /// When a network or a header name is invalid, or when no trusted proxies are configured.
+    /// Returns an error if a network or a header name is invalid, or if neither [`behind`](Self::behind) nor
+    /// [`hops`](Self::hops) was called.
     ///
     /// # Examples
     ///
@@ -274,7 +298,7 @@ impl ClientIp {
         }
     }
 
-    /// Returns the key of a request from this client, to inspect or reset its counts without a request.
+    /// Returns the key of requests from this client, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, address: IpAddr) -> Key {
         self.ipv6_prefix.key_of(address)
@@ -284,15 +308,15 @@ impl ClientIp {
         let no_proxies = || {
             KeyError::new(
                 KeyErrorKind::Misconfigured,
-                "key::client_ip needs to know which proxies are trusted: name their networks by \
-                 `.behind([..])`, or their number by `.hops(1)`",
+                "`key::client_ip` has no trusted proxies: name their networks with `.behind([..])`, or \
+                 their number with `.hops(1)`",
             )
         };
         let error = self.config_error.clone();
         error.or_else(|| (!self.proxies.are_configured()).then(no_proxies))
     }
 
-    /// Finds the client; `None` if neither the peer nor a header identifies it.
+    /// Finds the client. `None` if neither the peer nor a header identifies it.
     fn find(&self, parts: &Parts) -> Result<Option<IpAddr>, KeyError> {
         let peer = peer_of(parts).map(|peer| peer.to_canonical());
         match &self.source {
@@ -319,14 +343,14 @@ impl ClientIp {
         }
     }
 
-    /// Counts a proxy whose header cannot be read, with a warning.
+    /// Counts the proxy in place of its client, and warns.
     #[cold]
     fn count_proxy(&self, proxy: Option<IpAddr>) -> Option<IpAddr> {
         if proxy.is_some() && is_first(&self.warnings.unreadable) {
             tracing::warn!(target: "tollgate::diagnostics",
                 "cannot read an address in `{}` from a trusted proxy: the proxy is counted, and all its \
                  clients share one limit; configure the proxy to write IP addresses, or choose another \
-                 header by `client_ip().header(name)` or `.forwarded()`",
+                 header with `client_ip().header(name)` or `.forwarded()`",
                 self.source.header()
             );
         }
@@ -339,8 +363,8 @@ impl ClientIp {
             tracing::warn!(target: "tollgate::diagnostics",
                 header = header.name(),
                 hops = self.proxies.hops,
-                "a request passed fewer proxies than `key::client_ip().hops(..)` expects: it is counted by \
-                 the address of the peer"
+                "a request passed fewer proxies than `key::client_ip().hops(..)` expects: the address of \
+                 its peer is the key; lower the number of hops, or let no request bypass a proxy"
             );
         }
     }
@@ -367,7 +391,7 @@ impl KeyExtractor for ClientIp {
     }
 }
 
-/// Records an error, unless an earlier one is recorded.
+/// Records an error, unless an earlier error is recorded.
 fn record_first(error: &mut Option<KeyError>, text: impl FnOnce() -> String) {
     error.get_or_insert_with(|| KeyError::new(KeyErrorKind::Misconfigured, text()));
 }

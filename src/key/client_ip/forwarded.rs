@@ -1,9 +1,10 @@
-//! `Forwarded` (RFC 7239), read from its end.
+//! A parser of `Forwarded` (RFC 7239) that reads from the end.
 //!
-//! The existing crates (rfc7239, forwarded-header-value) also split the header at commas inside quotes. A
-//! proxy quotes there what the client sent as `Host`, so a client could write its own element after the
-//! proxy's. Reading from the end also keeps a quote that a client opens and never closes from swallowing
-//! what the proxies append.
+//! The crates rfc7239 and forwarded-header-value also split the header at commas inside quotes. A proxy may
+//! quote the client's `Host` there, so a client could add an element after the one of the proxy.
+//!
+//! The end is what trusted proxies appended. If a client opens a quote and never closes it, a parser from
+//! the start would take the elements of the proxies for quoted text.
 
 use std::net::IpAddr;
 
@@ -11,7 +12,7 @@ use arrayvec::ArrayVec;
 
 use super::address;
 
-/// Finds the last `wanted` byte that is not quoted, in a text that ends outside of quotes.
+/// Finds the last `wanted` byte that is not quoted. The text ends outside of quotes.
 pub(super) fn last_outside_quotes(text: &[u8], wanted: u8) -> Option<usize> {
     let mut end = text.len();
     loop {
@@ -22,12 +23,12 @@ pub(super) fn last_outside_quotes(text: &[u8], wanted: u8) -> Option<usize> {
         if text.get(position) == Some(&wanted) {
             return Some(position);
         }
-        // The quote closes a quoted string, which is skipped.
+        // This quote ends a quoted string: skip it.
         end = opening_quote(text.get(..position)?)?;
     }
 }
 
-/// Finds the quote that opens a string, in a text that ends before the closing quote.
+/// Finds the quote that opens a string. The text ends just before the closing quote.
 fn opening_quote(text: &[u8]) -> Option<usize> {
     let mut end = text.len();
     loop {
@@ -42,7 +43,7 @@ fn opening_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Reads the address of an element's `for` parameter, which must occur once.
+/// Parses the address in the `for` parameter of an element. The parameter must occur once.
 pub(super) fn read(element: &[u8]) -> Option<IpAddr> {
     let mut rest = Some(element);
     let mut found = None;
@@ -53,7 +54,7 @@ pub(super) fn read(element: &[u8]) -> Option<IpAddr> {
             None => (None, pairs),
         };
         if let Some(node) = for_value(pair.trim_ascii()) {
-            // The grammar forbids a second one, and either could be meant.
+            // RFC 7239 forbids a second `for`, and it is unclear which one counts.
             if found.replace(node).is_some() {
                 return None;
             }
@@ -69,7 +70,7 @@ fn for_value(pair: &[u8]) -> Option<&[u8]> {
     name.eq_ignore_ascii_case(b"for=").then_some(value)
 }
 
-/// Reads a node from a token or a quoted string. A node with a colon or brackets must be quoted.
+/// Parses a node from a token or a quoted string. A node with a colon or brackets must be quoted.
 fn read_value(value: &[u8]) -> Option<IpAddr> {
     let Some(quoted) = value.strip_prefix(b"\"") else {
         let is_token = !value.iter().any(|byte| b":[]\"".contains(byte));
@@ -78,7 +79,7 @@ fn read_value(value: &[u8]) -> Option<IpAddr> {
     address::read_node(&unescaped(quoted.strip_suffix(b"\"")?)?)
 }
 
-/// Removes the escapes of a quoted string. A string that is too long for a node is `None`.
+/// Removes the escapes of a quoted string. Returns `None` if it is too long for a node.
 fn unescaped(quoted: &[u8]) -> Option<ArrayVec<u8, 64>> {
     let mut text = ArrayVec::new();
     let mut bytes = quoted.iter();

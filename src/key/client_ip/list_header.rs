@@ -1,14 +1,14 @@
-//! Headers to which each proxy appends an address, read from the last entry to the first.
+//! Forwarding headers to which each proxy appends an address, read from the last entry to the first.
 
 use std::net::IpAddr;
 
 use super::{address, forwarded};
 
-/// The bytes that are read, from the end of the list. 32 hops in the longest notation that occurs take half
-/// of them.
+/// The number of bytes that are read from the end of the list: twice the length of 32 hops in the longest
+/// notation in use.
 const MAX_BYTES: usize = 8_192;
 
-/// A header to which each proxy appends the address that a request came from.
+/// A header to which each proxy appends the address that the request came from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ListHeader {
     XForwardedFor,
@@ -24,7 +24,7 @@ impl ListHeader {
         }
     }
 
-    /// Reads the address of an entry.
+    /// Parses the address of an entry.
     fn read(self, entry: &[u8]) -> Option<IpAddr> {
         match self {
             Self::XForwardedFor => address::read(entry),
@@ -41,9 +41,9 @@ impl ListHeader {
     }
 }
 
-/// The entries of all lines, from the last to the first.
+/// An iterator over the entries of all lines, from the last to the first.
 ///
-/// An entry that cannot be read is `None`. Where the list is longer than [`MAX_BYTES`], the last item is
+/// An entry that cannot be parsed is `None`. If the list is longer than [`MAX_BYTES`], the final item is
 /// `None` too.
 pub(super) struct Entries<'a, L> {
     header: ListHeader,
@@ -82,7 +82,7 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Entries<'a, L> {
             None if hidden == 0 => Some(line),
             None => None,
         };
-        // An empty entry costs a byte too, so that the number of lines is bounded.
+        // An empty entry costs one byte, which bounds the number of lines.
         let cost = entry.map_or(self.bytes_left, |entry| entry.len() + 1);
         self.bytes_left = self.bytes_left.saturating_sub(cost);
         Some(entry.and_then(|entry| self.header.read(entry)))

@@ -1,6 +1,5 @@
-//! The address of a client behind trusted proxies.
-//!
-//! Decides which forwarding header is read, and which of its entries are trusted.
+//! The address of a client behind trusted proxies: which forwarding header is read, and which of its entries
+//! are trusted.
 
 mod address;
 mod client_ip;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// A list of networks.
+/// A list of canonical networks: networks of IPv4-mapped addresses are IPv4 networks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Networks(Vec<IpNet>);
 
@@ -13,16 +13,16 @@ impl Networks {
         self.0.push(network);
     }
 
-    /// Whether one of the networks contains an address, which must be canonical as they are.
+    /// Returns whether one of the networks contains an address, which must be canonical too.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
 }
 
-/// Reads a CIDR, or an address as a network of one.
+/// Parses a CIDR, or an address as a network of one address.
 pub(super) fn parse(text: &str) -> Option<IpNet> {
     let text = text.trim();
-    // `std` rejects leading zeros: `010.0.0.0` is 10 to some programs and 8 to others.
+    // `std` rejects leading zeros: some programs read `010.0.0.0` as 10.0.0.0, others as 8.0.0.0.
     let address: IpAddr = text.split('/').next()?.parse().ok()?;
     let network = if text.contains('/') {
         text.parse().ok()?
@@ -32,7 +32,7 @@ pub(super) fn parse(text: &str) -> Option<IpNet> {
     Some(canonical(network))
 }
 
-/// Turns a network of IPv4-mapped addresses into the IPv4 network. Addresses are unmapped before they are
+/// Converts a network of IPv4-mapped addresses to the IPv4 network. Addresses are converted before they are
 /// looked up, so networks must be too.
 fn canonical(network: IpNet) -> IpNet {
     let IpNet::V6(mapped) = network else {
@@ -41,7 +41,7 @@ fn canonical(network: IpNet) -> IpNet {
     let IpAddr::V4(address) = IpAddr::from(mapped.addr()).to_canonical() else {
         return network;
     };
-    // A prefix below 96 bits is wider than all of IPv4, and stays an IPv6 network.
+    // A prefix below 96 bits contains more than all IPv4 addresses, and stays an IPv6 network.
     let bits = mapped.prefix_len().checked_sub(96);
     let network = bits.and_then(|bits| Ipv4Net::new(address, bits).ok());
     network.map_or(IpNet::V6(mapped), IpNet::V4)
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_networks() {
+    fn other_texts_are_rejected() {
         for text in [
             "",
             "/8",

@@ -1,4 +1,4 @@
-//! Headers that hold the address of the client and nothing else.
+//! Headers that contain the address of the client and nothing else.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use http::{HeaderMap, HeaderName};
 use super::address;
 use crate::key::error::{KeyError, KeyErrorKind};
 
-/// Always contains a port and writes IPv6 without brackets. Only the name of the header says so.
+/// The header that always contains a port and has IPv6 without brackets, so the value alone is ambiguous.
 const WITH_PORT: &str = "cloudfront-viewer-address";
 
-/// Headers that hold a list. A single address in one of them may be forged.
+/// Headers that contain a list. A client can forge a single address in them.
 const LISTS: [&str; 2] = ["x-forwarded-for", "forwarded"];
 
 /// A header with a single address.
@@ -29,7 +29,7 @@ pub(super) enum SingleAddress {
 }
 
 impl SingleHeader {
-    /// Fails with the reason why the name cannot be used.
+    /// Returns an error that says why the name cannot be used.
     pub(super) fn new(configured: &str) -> Result<Self, String> {
         let name: HeaderName = configured.parse().map_err(|_| {
             format!(
@@ -53,7 +53,7 @@ impl SingleHeader {
         self.name.as_str()
     }
 
-    /// Reads the address. Fails if the header occurs twice or contains a list.
+    /// Parses the address. Returns an error if the header occurs twice or contains a list.
     pub(super) fn read(&self, headers: &HeaderMap) -> Result<SingleAddress, KeyError> {
         let mut lines = headers.get_all(&self.name).iter();
         let line = match (lines.next(), lines.next()) {

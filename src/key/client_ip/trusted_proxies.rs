@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use super::networks::Networks;
 
-/// The trusted proxies that are followed by their networks. A longer chain is a loop or a forgery.
+/// The maximum number of hops in trusted networks. A longer chain is a loop or a forgery.
 const MAX_HOPS: u8 = 32;
 
-/// The proxies whose entries are believed: by network, by number, or both.
+/// The proxies that are trusted: by network, by number, or both.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TrustedProxies {
     pub(super) networks: Option<Networks>,
@@ -17,9 +17,9 @@ pub(super) struct TrustedProxies {
 /// The client that the entries of a list lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FoundClient {
-    /// The client; `None` if even the peer is unknown.
+    /// The client. `None` if the peer is unknown and no entry was read.
     Client(Option<IpAddr>),
-    /// The entry of the client cannot be read. The address is that of the trusted proxy that supplied it.
+    /// The entry of the client cannot be parsed. The address is the nearest hop that is known: a proxy.
     Unreadable(Option<IpAddr>),
     /// There are fewer entries than proxies.
     TooShort,
@@ -30,7 +30,7 @@ impl TrustedProxies {
         self.networks.is_some() || self.hops.is_some()
     }
 
-    /// Whether the peer is a trusted proxy, so that its headers are believed.
+    /// Returns whether the peer is a trusted proxy, so that its headers are read.
     pub(super) fn trust_peer(&self, peer: Option<IpAddr>) -> bool {
         self.trust(peer) && self.hops != Some(0)
     }
@@ -41,7 +41,7 @@ impl TrustedProxies {
             .is_none_or(|networks| hop.is_some_and(|address| networks.contains(address)))
     }
 
-    /// Walks from the peer through the entries, which come last first, to the first untrusted address.
+    /// Follows the entries, last one first, from the peer to the first address that is not trusted.
     pub(super) fn find_client(
         &self,
         peer: Option<IpAddr>,
@@ -55,7 +55,7 @@ impl TrustedProxies {
             }
             match entries.next() {
                 Some(Some(address)) => (client, is_readable) = (Some(address), true),
-                // By number alone, entries on the way are counted and need not be readable.
+                // Without networks, only the number of entries matters until the client's entry.
                 Some(None) if self.networks.is_none() => is_readable = false,
                 Some(None) => return FoundClient::Unreadable(client),
                 None if self.hops.is_some() => return FoundClient::TooShort,

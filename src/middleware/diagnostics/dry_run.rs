@@ -5,16 +5,16 @@ use std::time::Instant;
 
 use crate::middleware::rejection::Rejection;
 
-/// The least time between two lines, in seconds.
+/// The minimum time between two log lines, in seconds.
 const INTERVAL_SECONDS: u64 = 10;
 
-/// The count of requests that a dry run passed instead of rejecting.
+/// The number of requests that a dry run would have rejected, and the time of the next log line.
 #[derive(Debug)]
 pub(super) struct DryRunLog {
     created: Instant,
     /// The requests since the last line.
     count: AtomicU64,
-    /// The time of the next line, in seconds since `created`.
+    /// In seconds since `created`.
     next_line: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! The number of different forwarded addresses that each peer of a layer sends.
+//! A count of the different forwarded addresses that each peer of a layer sends.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -6,15 +6,15 @@ use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 
-/// The number of different values that marks a peer as a proxy of many clients.
+/// The number of different values from which on a peer is probably a proxy of many clients.
 ///
-/// A client that connects directly sends none or repeats one. The proxy of an office sends a few.
+/// A client that connects directly sends no value, or always the same one. The proxy of an office sends a few.
 pub(super) const VALUES: usize = 10;
 
-/// The number of peers that are watched.
+/// The maximum number of peers for which values are counted.
 ///
-/// A load balancer has a few addresses. A content delivery network may have a hundred; then the first 32
-/// send about ten requests each among the first 1 000.
+/// A load balancer has a few addresses. A content delivery network may have a hundred. Then the first 32 of
+/// them send about ten requests each among the first 1 000.
 const PEERS: usize = 32;
 
 /// The forwarded values of the first peers that send any.
@@ -27,7 +27,7 @@ pub(super) struct ForwardedValues {
 #[derive(Debug)]
 struct Peer {
     address: IpAddr,
-    /// Hashes of the values: at most 80 bytes, however long the values are.
+    /// Hashes of the values: at most 80 bytes, for values of any length.
     values: ArrayVec<u64, VALUES>,
 }
 
@@ -46,7 +46,7 @@ impl ForwardedValues {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(peer) = peers.iter_mut().find(|known| known.address == peer) {
             if !peer.values.contains(&hash) {
-                // A full list needs no more values: the caller has warned.
+                // If the list is full, the caller has already warned.
                 let _ = peer.values.try_push(hash);
             }
             return peer.values.is_full();
@@ -59,7 +59,7 @@ impl ForwardedValues {
         false
     }
 
-    /// Frees the memory.
+    /// Frees the memory of all peers.
     pub(super) fn clear(&self) {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         *peers = Vec::new();

@@ -1,4 +1,4 @@
-//! The findings of one layer, each logged once.
+//! The findings about one layer, each of which is logged once.
 
 use http::request::Parts;
 
@@ -11,7 +11,7 @@ use crate::key::{Key, KeyError, KeyExtractor};
 use crate::middleware::rejection::Rejection;
 use crate::telemetry::OutageLog;
 
-/// The diagnostics of one layer, which remember the lines that were logged.
+/// The diagnostics of one layer: flags and logs that limit the number of log lines.
 #[derive(Debug)]
 pub(in crate::middleware) struct Diagnostics {
     key_misconfigured: OnceFlag,
@@ -38,7 +38,7 @@ impl Default for Diagnostics {
 }
 
 impl Diagnostics {
-    /// Inspects a request for signs of a wrong setup, if it is one of the layer's first.
+    /// Inspects a request for signs of a misconfiguration, if it is one of the first of the layer.
     #[inline]
     pub(in crate::middleware) fn observe_request(
         &self,
@@ -53,27 +53,39 @@ impl Diagnostics {
         }
     }
 
-    /// Logs an extractor that the server is not set up for. Logged once, since it fails for all requests.
-    pub(in crate::middleware) fn key_misconfigured(&self, limiter: &str, error: &KeyError) {
+    /// Logs that no key can be extracted because the server is misconfigured.
+    pub(in crate::middleware) fn key_misconfigured(
+        &self,
+        limiter: &str,
+        is_dry_run: bool,
+        error: &KeyError,
+    ) {
         if self.key_misconfigured.first_time() {
+            let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "cannot extract a rate limit key, answering 500: {error}"
+                "failed to extract a rate limit key, {answering}: {error}"
             );
         }
     }
 
-    /// Logs a cost that no log can count.
-    pub(in crate::middleware) fn cost_too_large(&self, limiter: &str, error: &Error) {
+    /// Logs that a cost is above the maximum that a log algorithm can charge.
+    pub(in crate::middleware) fn cost_too_large(
+        &self,
+        limiter: &str,
+        is_dry_run: bool,
+        error: &Error,
+    ) {
         if self.cost_too_large.first_time() {
+            let answering = answering_500(is_dry_run);
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
-                "cannot count the cost of a request, answering 500: {error}"
+                "failed to charge the cost of a request, {answering}: {error}"
             );
         }
     }
 
-    /// Logs a request that two layers charged to the same count.
+    /// Logs that two nested layers charged a request to the same count.
     pub(in crate::middleware) fn observe_nested(
         &self,
         limiter: &str,
@@ -91,13 +103,13 @@ impl Diagnostics {
         }
     }
 
-    /// Logs a settlement of a request of cost 0. Logged once, since all such requests have the same fault.
+    /// Logs that a request of cost 0 cannot be settled.
     pub(in crate::middleware) fn nothing_to_settle(&self, limiter: &str) {
         if self.nothing_to_settle.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "cannot settle a request of cost 0: nothing was charged, and it passes any limit; charge \
-                 at least 1 unit before"
+                "cannot settle a request of cost 0: nothing was charged, and no limit refuses it; charge at \
+                 least 1 unit when the request arrives"
             );
         }
     }
@@ -113,9 +125,18 @@ impl Diagnostics {
         }
     }
 
-    /// Counts a request that would have been rejected, were this not a dry run.
+    /// Counts a request that a dry run would have rejected.
     pub(in crate::middleware) fn would_reject(&self, rejection: &Rejection) {
         self.dry_run.count(rejection);
+    }
+}
+
+/// Returns what happens to a request that cannot be checked.
+fn answering_500(is_dry_run: bool) -> &'static str {
+    if is_dry_run {
+        "letting it pass in a dry run"
+    } else {
+        "answering 500"
     }
 }
 
@@ -127,12 +148,12 @@ mod tests {
     use crate::telemetry::log_of;
 
     #[test]
-    fn misconfigured_keys_are_one_line_with_the_remedy() {
+    fn a_misconfigured_key_is_logged_once_with_the_remedy() {
         let error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
         let log = log_of(|| {
             let diagnostics = Diagnostics::default();
             for _ in 0..100 {
-                diagnostics.key_misconfigured("search", &error);
+                diagnostics.key_misconfigured("search", false, &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");
@@ -140,17 +161,35 @@ mod tests {
             log[0].contains("ERROR") && log[0].contains("search"),
             "{log:?}"
         );
-        let line = "cannot extract a rate limit key, answering 500: call the_method()";
+        let line = "failed to extract a rate limit key, answering 500: call the_method()";
         assert!(log[0].contains(line), "{log:?}");
     }
 
     #[test]
-    fn a_cost_that_is_too_large_is_one_line() {
+    fn a_dry_run_does_not_claim_to_answer_500() {
+        let key_error = KeyError::new(KeyErrorKind::Misconfigured, "call the_method()");
+        let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
+        let log = log_of(|| {
+            let diagnostics = Diagnostics::default();
+            diagnostics.key_misconfigured("search", true, &key_error);
+            diagnostics.cost_too_large("search", true, &error);
+        });
+        assert_eq!(log.len(), 2, "{log:?}");
+        for line in log {
+            assert!(
+                line.contains("letting it pass in a dry run") && !line.contains("500"),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cost_that_is_too_large_is_logged_once() {
         let error = Error::new(ErrorKind::CostTooLarge, "a cost of 100001");
         let log = log_of(|| {
             let diagnostics = Diagnostics::default();
             for _ in 0..100 {
-                diagnostics.cost_too_large("search", &error);
+                diagnostics.cost_too_large("search", false, &error);
             }
         });
         assert_eq!(log.len(), 1, "{log:?}");

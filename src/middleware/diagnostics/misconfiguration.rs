@@ -1,4 +1,4 @@
-//! Signs of a wrong setup in the first requests of a layer.
+//! Checks for signs of a misconfiguration in the first requests of a layer.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,11 +12,11 @@ use super::forwarded_values::{ForwardedValues, VALUES, Value};
 use super::once_flag::OnceFlag;
 use crate::key::{Key, KeyError, KeyExtractor, claimed_client, has_route, peer_of};
 
-/// The number of requests that are inspected. A wrong setup shows in them, and later requests do not pay
-/// for the inspection.
+/// The number of requests that are inspected. They are enough to detect a misconfiguration, and later requests
+/// need no inspection.
 const REQUESTS: u32 = 1_000;
 
-/// The number of layers created within a minute that means that handlers create them.
+/// The number of layers per minute from which on handlers probably create them.
 const LAYERS: u32 = 100;
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -27,7 +27,7 @@ const FORWARDING: [HeaderName; 3] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// The findings in a layer's first requests.
+/// The findings in the first requests of a layer.
 #[derive(Debug, Default)]
 pub(super) struct MisconfigurationChecks {
     inspected: AtomicU32,
@@ -74,7 +74,7 @@ impl MisconfigurationChecks {
         }
     }
 
-    /// Warns if the address that is counted is a proxy's.
+    /// Warns if the peer, whose address is counted, seems to be a proxy.
     fn check_proxy(&self, limiter: &str, parts: &Parts) {
         let mut names = FORWARDING.into_iter();
         let header = names.find(|name| parts.headers.contains_key(name));
@@ -90,7 +90,7 @@ impl MisconfigurationChecks {
                 );
             }
         } else if self.has_many_values(peer, &header, parts) && self.proxy_warned.first_time() {
-            // Does not name the peer: it may be a client that invents the header.
+            // The peer may also be a client that invents the header.
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
                 "one peer sent {VALUES} different values of `{header}`: if it is a proxy, all its clients \
@@ -99,8 +99,8 @@ impl MisconfigurationChecks {
         }
     }
 
-    /// Whether a peer forwards as many addresses as a proxy. For a public peer the header alone proves
-    /// nothing: clients have public addresses too.
+    /// Returns whether a peer has sent as many forwarded addresses as a proxy. For a public peer, one header
+    /// proves nothing: it may be a client that sends it.
     fn has_many_values(&self, peer: IpAddr, header: &HeaderName, parts: &Parts) -> bool {
         let headers = &parts.headers;
         let raw = || headers.get(header).map(|value| value.as_bytes());
@@ -110,7 +110,7 @@ impl MisconfigurationChecks {
         value.is_some_and(|value| self.forwarded.add(peer.to_canonical(), &value))
     }
 
-    /// Warns if no request has the route that is counted by.
+    /// Warns if no request has a matched route, although the key contains it.
     fn check_route(&self, limiter: &str, parts: &Parts) {
         if self.has_route.load(Ordering::Relaxed) {
             return;
@@ -122,8 +122,8 @@ impl MisconfigurationChecks {
         {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "none of {REQUESTS} requests has a matched path, which `key::path` reads: add the layer by \
-                 `layer` or `route_layer` of the axum router itself"
+                "none of the first {REQUESTS} requests has a matched path, which `key::path` reads: add the \
+                 layer with `Router::layer` or `Router::route_layer`"
             );
         }
     }
@@ -138,22 +138,22 @@ impl MisconfigurationChecks {
         } else if nth == REQUESTS && !is_reported && !self.keys_differ.load(Ordering::Relaxed) {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "the first {REQUESTS} requests all have the key {}, a private address: if it is a proxy, \
-                 all its clients share one limit; use `key::client_ip`",
-                key.as_str()
+                "the first {REQUESTS} requests all have the same private address as their key: if it is a \
+                 proxy, all its clients share one limit; use `key::client_ip`"
             );
         }
     }
 }
 
-/// Whether a key is a single private address.
+/// Returns whether a key is a single private address.
 fn is_private_address(key: &Key) -> bool {
     let address = key.as_str().strip_prefix("ip=");
     let address = address.and_then(|address| address.split('/').next()?.parse().ok());
     address.is_some_and(is_private)
 }
 
-/// Whether no public client can have an address: loopback, RFC 1918, RFC 6598, link-local, unique local.
+/// Returns whether an address cannot be that of a public client: loopback, RFC 1918, RFC 6598, link-local or
+/// unique local.
 fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -167,7 +167,7 @@ fn is_private(address: IpAddr) -> bool {
             address.is_loopback()
                 || address.is_unique_local()
                 || address.is_unicast_link_local()
-                // The loopback address, cut to a prefix.
+                // The key of `::1`, which is masked to `::/64`.
                 || address.is_unspecified()
         }
     }
@@ -176,10 +176,10 @@ fn is_private(address: IpAddr) -> bool {
 /// Whether a layer of this process has received a request.
 static SERVING: AtomicBool = AtomicBool::new(false);
 
-/// Counts a created layer, and warns if handlers seem to create them.
+/// Counts a created layer, and warns if handlers seem to create layers.
 ///
-/// Layers created before the first request belong to the setup. A layer created in a handler may have its
-/// own count, unless its store is shared, and serves one request only.
+/// Layers that are created before the first request do not count. A layer that a handler creates serves only
+/// one request, and has its own counts unless it shares a store.
 pub(in crate::middleware) fn layer_created() {
     static CREATED: Mutex<Option<LayerCount>> = Mutex::new(None);
     static WARNED: OnceFlag = OnceFlag::new();
@@ -190,12 +190,13 @@ pub(in crate::middleware) fn layer_created() {
     if count >= LAYERS && WARNED.first_time() {
         tracing::warn!(target: "tollgate::diagnostics",
             "{LAYERS} rate limit layers were created within a minute while this process answers requests: \
-             create a layer once and clone it; layers created in a handler may each have their own count"
+             create one layer at startup and clone it; layers created in a handler may each have their own \
+             count"
         );
     }
 }
 
-/// The start of a minute, and the number of layers created since.
+/// The start of a minute, and the number of layers that were created since then.
 type LayerCount = (Instant, u32);
 
 fn count_layer(count: &mut Option<LayerCount>) -> u32 {

@@ -1,6 +1,6 @@
-//! Log lines about layers that seem to be set up wrongly: one line per finding, never one per request.
+//! Log lines about layers that are probably misconfigured: one line per finding, never one per request.
 //!
-//! This room knows [`Rejection`](super::Rejection), and nothing else of the middleware.
+//! This module uses [`Rejection`](super::Rejection), and nothing else of the middleware.
 
 mod dry_run;
 mod forwarded_values;

@@ -1,8 +1,8 @@
-//! A flag for log lines that appear once.
+//! A flag that is set once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flag that is set once and stays set.
+/// A flag that makes a log line appear only once.
 #[derive(Debug, Default)]
 pub(super) struct OnceFlag(AtomicBool);
 
@@ -11,9 +11,9 @@ impl OnceFlag {
         Self(AtomicBool::new(false))
     }
 
-    /// Sets the flag. Returns `true` to the first caller only.
+    /// Sets the flag, and returns `true` only for the first call.
     pub(super) fn first_time(&self) -> bool {
-        // Reads first: a write would move the cache line between all cores.
+        // Reads first: each write would move the cache line between cores.
         !self.is_set() && !self.0.swap(true, Ordering::Relaxed)
     }
 

@@ -1,14 +1,24 @@
-//! The dialects of rate limit headers, and the choice between them.
+//! The dialects of rate limit headers.
 
-/// The headers that report a limit to clients.
+/// The headers that report a limit to clients: their names and their format.
 ///
-/// There is no standard. Most clients that wait read `Retry-After`, which every 429 has. The default adds
-/// the `X-RateLimit-*` headers in the form of GitHub's API, with a reset in Unix time: the
-/// [clients that read them](crate::guide::clients#clients-of-your-service) expect that form.
+/// Pass them to [`RateLimitLayer::headers`](crate::RateLimitLayer::headers). The default is `X-RateLimit-*`
+/// with a reset in Unix time, as in GitHub's API.
 ///
-/// The IETF has a draft whose versions differ in names and syntax. The newest, 11, is about to change
-/// again. No retrying client is known to read it, and one parser of the older versions fails on it. Choose
-/// a draft by its version.
+/// # Examples
+///
+/// ```
+/// use tollgate::{Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer};
+///
+/// // For clients that expect seconds from now.
+/// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+///     .headers(Headers::x_ratelimit().delta_reset());
+///
+/// // An IETF draft in addition to the default.
+/// let layer = layer.headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)));
+/// ```
+///
+/// # Dialects
 ///
 /// | dialect | headers |
 /// |---|---|
@@ -20,87 +30,92 @@
 /// | [`ietf(IetfDraft::Draft03)`](Self::ietf) | `RateLimit-Limit: 100, 100;w=60, 1000;w=86400`<br>`RateLimit-Remaining: 42`<br>`RateLimit-Reset: 17` |
 /// | [`none()`](Self::none) | nothing |
 ///
-/// Every response to a checked request has these headers, admitted or not, unless the store has failed and
-/// nothing counts. A 429 has a `Retry-After` in every dialect, and also with none.
+/// There is no standard for these headers. Most clients that wait read only `Retry-After`, which a 429 has in
+/// every dialect. The [clients that read `X-RateLimit-*`](crate::guide::clients) expect the format of the
+/// default.
 ///
-/// # The numbers
+/// The IETF has a draft whose versions differ in names and syntax. The newest version, 11, is expected to
+/// change again. No retrying client is known to read it, and one parser of the older versions fails on it. So
+/// choose the version that your clients read.
 ///
-/// - **limit, remaining, reset** are those of the reported quota: see
+/// # Responses with these headers
+///
+/// All responses to requests that the quotas decided have these headers: to admitted requests, and to refused
+/// ones. These responses do not:
+///
+/// - those to requests that nothing counted: [skipped](crate::RateLimitLayer::skip) requests, or requests that
+///   the policy [`open`](crate::FailurePolicy::open) admitted;
+/// - rejections for other reasons, with status 400, 500 or 503;
+/// - those of a [dry run](crate::RateLimitLayer::dry_run);
+/// - redirects with no units left: a client that reads 0 might not follow the redirect.
+///
+/// A 429 has a `Retry-After`, unless no wait helps because the cost is above a limit. Scripts in a browser can
+/// read the headers only if CORS exposes them: see [`cors`](crate::cors).
+///
+/// # Numbers
+///
+/// - **limit, remaining, reset** are the numbers of one quota, if there are several: see
 ///   [`DecisionView`](crate::DecisionView). In the drafts before 11, the limit is that of the quota with the
-///   fewest units left, as they require.
-/// - **remaining** is the number of units that would be admitted now: a request that costs several may be
-///   refused while some are left. `X-RateLimit-Remaining` is 0 on every refusal all the same, since clients
-///   wait only then. `r` of draft 11 and `remaining` of the other drafts are the units left.
-/// - **reset** and **`t`** are whole seconds from now, rounded up, until more units are left.
+///   fewest units left, as these drafts require.
+/// - **remaining** is the number of units that would be admitted now. A request that costs more can be refused
+///   although some units are left. Then `remaining` and `r` of the drafts report those units, but
+///   `X-RateLimit-Remaining` is 0, because clients wait only at 0.
+/// - **reset** and **`t`** are the time until more units are left, in whole seconds, rounded up.
 ///   `X-RateLimit-Reset` is the Unix time of that second, by the clock of this machine. With
-///   [`Gcra`](crate::Algorithm::Gcra), whose units come back one by one, `t` is the time until all are back.
-/// - On a 429, **reset** and **`t`** are the wait until this request is admitted, like `Retry-After`. If no
-///   wait helps, `X-RateLimit-Reset` and `t` are left out, and drafts 3 to 7, which require a reset, report
-///   the window. A `t` of 0 is left out too.
-/// - **`RateLimit-Policy`** lists all quotas. **`RateLimit`** of draft 11 lists all of them too, but on a
-///   429 only those that refuse.
-/// - **`w`** is the window. No draft can express a window that is not whole seconds: draft 11 leaves it out,
-///   and the drafts before, which require it, round it up. They also forbid two policies with the same
-///   limit: the one with the longer window is listed.
-/// - **`"burst"`**, the name of a policy, is that of its [quota](crate::Quota::named), else that of the
-///   limiter. With several quotas, the limiter's name is followed by the window (`search-1s`, `search-1d`).
-///   If names differ only in case, the later ones get a number. Characters other than printable ASCII are
-///   percent-encoded.
+///   [`Gcra`](crate::Algorithm::Gcra), where units return one by one, `t` is the time until all are back.
+/// - On a 429, **reset** and **`t`** are the time until this request is admitted, like `Retry-After`. If no
+///   wait helps, `X-RateLimit-Reset` and `t` are omitted. Drafts 3 to 7 require a reset: there it is the
+///   window. A `t` of 0 is also omitted.
+/// - **`RateLimit-Policy`** lists all quotas. **`RateLimit`** of draft 11 lists all quotas, but on a 429 only
+///   those that refuse.
+/// - **`q`** is the limit, and **`w`** the window. No draft can express a window that is not whole seconds:
+///   draft 11 omits it, and the older drafts round it up. The older drafts also forbid two policies with the
+///   same limit: of these, only the policy with the longer window is listed.
+/// - **`"burst"`** is the name of a policy: the name of its [quota](crate::Quota::named), or else the name of
+///   the limiter. With several quotas, the limiter's name is followed by the window: `search-1s`, `search-1d`.
+///   If names differ only in case, a number is added to the later ones. Characters other than printable
+///   ASCII are percent-encoded.
 ///
 /// # Nested layers
 ///
-/// Each layer adds a line of `RateLimit-Policy`, and of draft 11's `RateLimit`. All other headers are those
-/// of the layer with fewer units left, or of the one that answered 429. Give each layer a
-/// [name](crate::RateLimitLayer::name): the policies of unnamed layers are all listed as `"default"`, which
-/// a client cannot tell apart.
+/// If several layers limit a request, use the same dialect for all of them, and give each a
+/// [name](crate::RateLimitLayer::name). The policies of unnamed layers are all called `"default"`, so a client
+/// cannot distinguish them.
 ///
-/// `Retry-After` is the longer wait if an inner layer has rejected a request for which an outer one has no
-/// units left either. It is exact for a request of one unit, and with [`Gcra`](crate::Algorithm::Gcra) for
-/// any. Other algorithms do not know when several units are back, and report the time until one is.
-///
-/// An inner service may set headers with these names, for example behind a gateway. The reported numbers
-/// are never looser than its own. If its `X-RateLimit-Remaining`, `RateLimit-Remaining` or draft 7's
-/// `remaining` is no more than what is left here, its numbers stay; otherwise they are replaced. Nothing is
-/// added to a `RateLimit` or `RateLimit-Policy` in another syntax, such as draft 7's in a layer that writes
-/// draft 11, since both together would not parse. So give nested layers one dialect.
-///
-/// A redirect with no units left has none of these headers: a client might not follow it.
-///
-/// Scripts in a browser can read these headers if CORS exposes them: see [`cors`](crate::cors).
-///
-/// # Examples
-///
-/// ```
-/// use tollgate::{Headers, IetfDraft, MemoryStore, Quota, RateLimitLayer};
-///
-/// // For clients that expect seconds from now.
-/// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
-///     .headers(Headers::x_ratelimit().delta_reset());
-///
-/// // The IETF's draft beside the default.
-/// let layer = layer.headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)));
-/// ```
+/// - **Lists**: each layer adds its policies to `RateLimit-Policy`, and to `RateLimit` of draft 11. A list in
+///   the syntax of another draft is not changed, because both together would not parse.
+/// - **Other headers** are those of the layer that answered 429, or else of the layer with the fewest units
+///   left.
+/// - **`Retry-After`**: if an inner layer rejects a request and an outer layer has no units left for a retry,
+///   it is the longer wait. It is exact for requests that cost one unit, and for all requests with
+///   [`Gcra`](crate::Algorithm::Gcra). Otherwise the outer layer reports the wait for one unit, so the retry
+///   may be refused once more.
+/// - **Headers of the service**, for example of an upstream behind a gateway: if its `X-RateLimit-Remaining`,
+///   `RateLimit-Remaining` or `remaining` of draft 7 is no more than the units left here, its numbers stay.
+///   Otherwise they are replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub(super) x_ratelimit: Option<ResetFormat>,
     pub(super) ietf: Option<IetfDraft>,
 }
 
-/// A version of the IETF's draft `draft-ietf-httpapi-ratelimit-headers` that clients are known to read.
+/// A version of the IETF's `draft-ietf-httpapi-ratelimit-headers`, for [`Headers::ietf`].
+///
+/// Clients are known to read drafts 3, 6 and 7. The newest is draft 11.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IetfDraft {
-    /// The draft of 2022: three fields, with the policies after the limit.
+    /// The draft of 2022: three headers. `RateLimit-Limit` has the limit and then the policies.
     Draft03,
-    /// The draft of December 2022: four fields.
+    /// The draft of December 2022: four headers.
     Draft06,
-    /// The draft of June 2023: two fields, of which `RateLimit` is a dictionary.
+    /// The draft of June 2023: two headers. `RateLimit` is a dictionary.
     Draft07,
-    /// The draft of May 2026: two fields, both lists of named policies. Drafts 8 to 10 have the same syntax.
+    /// The draft of May 2026: two headers, both lists of named policies. Drafts 8 to 10 have the same syntax.
     Draft11,
 }
 
-/// The form of `X-RateLimit-Reset`.
+/// The format of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResetFormat {
     /// Seconds from now.
@@ -110,7 +125,7 @@ pub(super) enum ResetFormat {
 }
 
 impl Headers {
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, the last as Unix time: the default.
+    /// Writes `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset` as Unix time: the default.
     #[must_use]
     pub const fn x_ratelimit() -> Self {
         Self {
@@ -119,7 +134,7 @@ impl Headers {
         }
     }
 
-    /// The `RateLimit` fields of a draft of the IETF.
+    /// Writes the `RateLimit` headers of a draft of the IETF.
     #[must_use]
     pub const fn ietf(draft: IetfDraft) -> Self {
         Self {
@@ -128,7 +143,7 @@ impl Headers {
         }
     }
 
-    /// No headers: for limits that clients should not see. A 429 still has its `Retry-After`.
+    /// Writes no headers, for limits that clients should not see. A 429 still has a `Retry-After`.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -137,8 +152,10 @@ impl Headers {
         }
     }
 
-    /// Combines two dialects. Of two drafts, which use the same names, `other`'s is written; likewise of two
-    /// forms of `X-RateLimit-Reset`.
+    /// Writes the headers of both dialects.
+    ///
+    /// Two drafts use the same names, so only the draft of `other` is written. The same holds for two formats
+    /// of `X-RateLimit-Reset`.
     #[must_use]
     #[expect(
         clippy::needless_pass_by_value,
@@ -157,10 +174,10 @@ impl Headers {
         }
     }
 
-    /// Writes `X-RateLimit-Reset` as Unix time: the default. Changes nothing if the header is not written.
+    /// Writes `X-RateLimit-Reset` as Unix time: the default. It has no effect without that header.
     ///
-    /// The time is read from the clock of this machine. A client whose clock is ahead of it retries too
-    /// early, and one whose clock is behind waits too long. `Retry-After` needs no clock.
+    /// The time is that of the clock of this machine. A client with a clock ahead of it retries too early,
+    /// and one with a clock behind it waits too long. `Retry-After` does not depend on clocks.
     #[must_use]
     pub const fn epoch_reset(mut self) -> Self {
         if self.x_ratelimit.is_some() {
@@ -169,10 +186,10 @@ impl Headers {
         self
     }
 
-    /// Writes `X-RateLimit-Reset` as seconds from now. Changes nothing if the header is not written.
+    /// Writes `X-RateLimit-Reset` as seconds from now. It has no effect without that header.
     ///
-    /// For clients that were written for this form. Clients of GitHub's API take a few seconds for a time
-    /// in 1970, and retry at once.
+    /// Use it only for clients that expect this format. Clients that expect Unix time, like those of GitHub's
+    /// API, read a small number as a time in 1970, and retry at once.
     #[must_use]
     pub const fn delta_reset(mut self) -> Self {
         if self.x_ratelimit.is_some() {

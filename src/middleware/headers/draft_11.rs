@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::field_names::{POLICY, RATELIMIT};
 use super::field_syntax::FieldSyntax;
 use super::gcra_refill::refill_time;
+use super::number_value::static_text;
 use super::policy_names::policy_names;
 use super::structured_fields::{Integer, quoted};
 use super::wait::whole_seconds;
@@ -17,17 +18,19 @@ use crate::quota::Quota;
 /// The number of fields.
 pub(super) const FIELDS: usize = 2;
 
-/// The part of the fields that depends on the quotas alone.
+/// The parts of the fields that depend only on the quotas.
 #[derive(Debug)]
 pub(super) struct Draft11Template {
     /// `"burst";q=100;w=60, "daily";q=1000;w=86400`
     policies: HeaderValue,
-    /// The quoted name of each quota: `"burst"`.
-    names: Vec<String>,
+    /// The start of each quota's limit, with the delimiter of the list: `, "burst";r=`.
+    members: Vec<String>,
 }
 
-/// A field value, which is allocated once, when it is complete. The buffer fits three policies with common
-/// names.
+/// The delimiter of a list.
+const DELIMITER: &str = ", ";
+
+/// A buffer for a field value. It fits three policies with usual names, so only the final value is allocated.
 type Text = SmallVec<[u8; 128]>;
 
 impl Draft11Template {
@@ -36,51 +39,56 @@ impl Draft11Template {
         let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
         let mut text = Text::new();
         for (quota, name) in quotas.iter().zip(&names) {
-            push_member(&mut text, name);
-            push_parameter(&mut text, b";q=", quota.limit().into());
+            push(&mut text, &format!("{DELIMITER}{name};q="));
+            push_integer(&mut text, quota.limit().into());
             if let Some(window) = window_seconds(quota) {
-                push_parameter(&mut text, b";w=", window);
+                push(&mut text, ";w=");
+                push_integer(&mut text, window);
             }
         }
-        let policies = HeaderValue::from_bytes(&text).ok()?;
-        Some(Self { policies, names })
+        let policies = HeaderValue::from_bytes(without_first_delimiter(&text)).ok()?;
+        let members = names.iter().map(|name| format!("{DELIMITER}{name};r="));
+        let members = members.collect();
+        Some(Self { policies, members })
     }
 
-    /// Adds to both lists. An inner layer may have listed its own policies.
+    /// Appends to both lists, which may contain the policies of an inner layer.
     pub(super) fn append(&self, decision: &DecisionView, headers: &mut HeaderMap) {
         FieldSyntax::Named.append(POLICY, self.policies.clone(), headers);
-        if let Ok(limits) = HeaderValue::from_bytes(&self.limits(decision)) {
+        let limits = self.limits(decision);
+        if let Ok(limits) = HeaderValue::from_bytes(without_first_delimiter(&limits)) {
             FieldSyntax::Named.append(RATELIMIT, limits, headers);
         }
     }
 
-    /// Lists all quotas of an admitted request, and the refusing ones of a refused request:
+    /// Lists all quotas if the request was admitted, or else those that refused it:
     /// `"burst";r=42;t=17, "daily";r=913;t=36000`.
     fn limits(&self, decision: &DecisionView) -> Text {
         let mut text = Text::new();
-        for (quota, name) in decision.quotas().zip(&self.names) {
+        for (quota, member) in decision.quotas().zip(&self.members) {
             if quota.is_allowed() != decision.is_allowed() {
                 continue;
             }
-            push_member(&mut text, name);
-            push_parameter(&mut text, b";r=", quota.remaining().into());
+            push(&mut text, member);
+            push_integer(&mut text, quota.remaining().into());
             if let Some(seconds) = effective_window(quota) {
-                push_parameter(&mut text, b";t=", seconds);
+                push(&mut text, ";t=");
+                push_integer(&mut text, seconds);
             }
         }
         text
     }
 }
 
-/// Returns the window if it is whole seconds. The draft has no fractions, and `w` is optional.
+/// Returns the window if it is whole seconds. The draft has no fractions of seconds, and `w` is optional.
 fn window_seconds(quota: &Quota) -> Option<u64> {
     let window = quota.window();
     (window.subsec_nanos() == 0).then_some(window.as_secs())
 }
 
-/// Returns the seconds in which no more than the remaining units can be used.
+/// Returns the effective window, in seconds: the time in which at most the remaining units can be used.
 ///
-/// After a refusal it is the wait of `Retry-After`, and `None` if no wait helps.
+/// After a refusal, it is the wait until the request is admitted. `None` if it is 0, or if no wait helps.
 fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
     let time_to_full = || refill_time(quota.quota(), quota.used());
     let wait = match quota.is_allowed() {
@@ -90,14 +98,17 @@ fn effective_window(quota: QuotaDecision<'_>) -> Option<u64> {
     Some(whole_seconds(wait)).filter(|seconds| *seconds > 0)
 }
 
-fn push_member(text: &mut Text, name: &str) {
-    if !text.is_empty() {
-        text.extend_from_slice(b", ");
-    }
-    text.extend_from_slice(name.as_bytes());
+fn push(text: &mut Text, piece: &str) {
+    text.extend_from_slice(piece.as_bytes());
 }
 
-fn push_parameter(text: &mut Text, name: &[u8], value: u64) {
-    text.extend_from_slice(name);
-    text.extend_from_slice(Integer::new().format(value).as_bytes());
+fn push_integer(text: &mut Text, value: u64) {
+    match static_text(value) {
+        Some(digits) => push(text, digits),
+        None => push(text, Integer::new().format(value)),
+    }
+}
+
+fn without_first_delimiter(text: &[u8]) -> &[u8] {
+    text.strip_prefix(DELIMITER.as_bytes()).unwrap_or(text)
 }

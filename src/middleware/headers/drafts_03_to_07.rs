@@ -1,5 +1,4 @@
-//! Drafts 3, 6 and 7 of the IETF's `RateLimit` fields: policies without names, and the numbers of one
-//! quota.
+//! Drafts 3, 6 and 7 of the IETF's `RateLimit` fields: policies without names, and the numbers of one quota.
 
 use std::cmp::Reverse;
 
@@ -13,7 +12,7 @@ use super::wait::{reported_wait, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
 use crate::quota::Quota;
 
-/// The largest number of fields in these drafts.
+/// The maximum number of fields in these drafts.
 pub(super) const FIELDS: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +21,11 @@ pub(super) enum EarlyDraft {
     Draft03,
     /// A field for each number, and one for the policies.
     Draft06,
-    /// One field for the numbers, and one for the policies.
+    /// One field for all numbers, and one for the policies.
     Draft07,
 }
 
-/// The part of the fields that depends on the quotas alone.
+/// The parts of the fields that depend only on the quotas.
 #[derive(Debug)]
 pub(super) struct EarlyDraftTemplate {
     draft: EarlyDraft,
@@ -34,7 +33,7 @@ pub(super) struct EarlyDraftTemplate {
     policies: HeaderValue,
 }
 
-/// The numbers of one decision, as the drafts name them.
+/// The numbers of one decision, with the names of the drafts.
 struct Numbers {
     limit: u64,
     remaining: u64,
@@ -60,14 +59,13 @@ impl EarlyDraftTemplate {
         Some(Self { draft, policies })
     }
 
-    /// Adds to the list of policies, if the draft has a field for it.
+    /// Appends to the list of policies, if the draft has a field for it.
     pub(super) fn append_policies(&self, headers: &mut HeaderMap) {
         if self.draft != EarlyDraft::Draft03 {
             FieldSyntax::Unnamed.append(POLICY, self.policies.clone(), headers);
         }
     }
 
-    /// Replaces the numbers.
     pub(super) fn write_numbers(
         &self,
         decision: &DecisionView,
@@ -84,7 +82,7 @@ impl EarlyDraftTemplate {
         }
     }
 
-    /// `100, 10;w=1, 100;w=60`
+    /// Returns a value like `100, 10;w=1, 100;w=60`.
     fn limit_and_policies(&self, limit: u64) -> HeaderValue {
         let mut text = Integer::new().format(limit).as_bytes().to_vec();
         text.extend_from_slice(b", ");
@@ -93,8 +91,8 @@ impl EarlyDraftTemplate {
     }
 }
 
-/// Whether another listed policy has the same limit, which the drafts forbid. The policy with the longer
-/// window implies the other.
+/// Returns whether a policy is omitted because another one has the same limit, which the drafts forbid. The
+/// one with the longer window is kept, since it implies the other.
 fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
     let strictness = |quota: &Quota, index| (quota.window(), Reverse(index));
     let own = strictness(quota, index);
@@ -103,8 +101,8 @@ fn is_implied(quota: &Quota, index: usize, quotas: &[&Quota]) -> bool {
 }
 
 impl Numbers {
-    /// Takes the limit of the quota with the fewest units left, which is mostly the reported one. The
-    /// reset is the wait of `Retry-After`, as draft 7 asks.
+    /// Uses the limit of the quota with the fewest units left, which is mostly the reported one. On a 429,
+    /// the reset is the wait of `Retry-After`, as draft 7 requires.
     fn new(decision: &DecisionView, reported: QuotaDecision<'_>) -> Self {
         let remaining = decision.remaining();
         let mut quotas = std::iter::once(reported).chain(decision.quotas());
@@ -124,7 +122,7 @@ impl Numbers {
         headers.insert(RESET, number_value(self.reset));
     }
 
-    /// `limit=100, remaining=42, reset=17`
+    /// Writes a value like `limit=100, remaining=42, reset=17`.
     fn insert_dictionary(&self, headers: &mut HeaderMap) {
         let mut text = String::with_capacity(64);
         let members = [

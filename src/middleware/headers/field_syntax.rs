@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub(super) enum FieldSyntax {
     /// A list of policy names, as in draft 11: `"burst";r=42`.
     Named,
-    /// Numbers without names, as in the drafts before: `limit=100, remaining=42`.
+    /// Numbers without names, as in the older drafts: `limit=100, remaining=42`.
     Unnamed,
 }
 
@@ -21,7 +21,7 @@ impl FieldSyntax {
         }
     }
 
-    /// Adds a line to a field. A field in another syntax stays as it is: both together would not parse.
+    /// Appends a line to a field. A field in another syntax is not changed: both together would not parse.
     pub(super) fn append(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
         match headers.entry(name) {
             Entry::Vacant(field) => {
@@ -34,7 +34,7 @@ impl FieldSyntax {
         }
     }
 
-    /// Replaces a field. A field in another syntax stays as it is.
+    /// Replaces a field. A field in another syntax is not changed.
     pub(super) fn replace(self, name: HeaderName, line: HeaderValue, headers: &mut HeaderMap) {
         match headers.entry(name) {
             Entry::Vacant(field) => {

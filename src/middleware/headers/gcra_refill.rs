@@ -1,10 +1,11 @@
-//! The time that GCRA takes to refill units, which come back one by one.
+//! The time in which units return with GCRA, one by one.
 
 use std::time::Duration;
 
 use crate::quota::{Algorithm, Quota};
 
-/// Returns the time in which GCRA refills `units`. The times of other algorithms are not known.
+/// Returns the time in which `units` return with GCRA. `None` for other algorithms, where it depends on the
+/// times of earlier charges.
 pub(in crate::middleware) fn refill_time(quota: &Quota, units: u32) -> Option<Duration> {
     if quota.counted_by() != Algorithm::Gcra {
         return None;

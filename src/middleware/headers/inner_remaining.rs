@@ -1,13 +1,15 @@
-//! The remaining units that an inner layer or service has already written to the headers.
+//! The remaining units in headers that an inner layer or the service has written.
 
 use http::{HeaderMap, HeaderName};
 
 use super::field_names::{RATELIMIT, REMAINING, X_REMAINING};
 
-/// Returns the smallest number of remaining units in the headers of any dialect but draft 11, whose lists
-/// are added to and never replaced.
+/// Returns the lowest number of remaining units in the headers.
+///
+/// It ignores draft 11: a layer appends to its lists and never replaces them.
 pub(in crate::middleware) fn inner_remaining(headers: &HeaderMap) -> Option<u64> {
-    if headers.is_empty() {
+    // Mostly there is none, which takes a third of three look-ups to see.
+    if !headers.keys().any(is_rate_limit) {
         return None;
     }
     let lines_of = |name: HeaderName| headers.get_all(name).into_iter();
@@ -21,4 +23,11 @@ pub(in crate::middleware) fn inner_remaining(headers: &HeaderMap) -> Option<u64>
     numbers
         .filter_map(|number| number.trim().parse().ok())
         .min()
+}
+
+fn is_rate_limit(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.strip_prefix("x-")
+        .unwrap_or(name)
+        .starts_with("ratelimit")
 }

@@ -1,6 +1,6 @@
-//! The headers that report a limit to clients, one file per dialect.
+//! The headers that report a limit to clients, with one file per dialect.
 //!
-//! This room knows `decision` and `quota`, and nothing else of the middleware.
+//! This module uses `decision` and `quota`, and no other module of the middleware.
 
 mod dialect;
 mod draft_11;

@@ -1,18 +1,18 @@
-//! The names of a limiter's policies: in headers, in problem details, in the log.
+//! The names of a limiter's policies, in headers and problem details.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::decision::DecisionView;
 use crate::quota::Quota;
 
-/// The characters that are percent-encoded: all but printable ASCII, to which a string of a structured
-/// field is limited. `%` itself is encoded too, so that two names never get the same encoding.
+/// The characters that are percent-encoded: all but printable ASCII, since a string of a structured field
+/// allows no others. `%` is encoded too, so that two names never have the same encoding.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Names quotas, in their order and unique without regard to case.
+/// Returns the names of quotas, in their order. No two names are equal, even without regard to case.
 ///
-/// The name is the quota's own, else the limiter's. With several quotas, the limiter's name is followed by
-/// the window.
+/// A name is that of the quota, or else that of the limiter. With several quotas, the limiter's name is
+/// followed by the window.
 pub(in crate::middleware) fn policy_names(limiter: &str, quotas: &[&Quota]) -> Vec<String> {
     let is_only = quotas.len() == 1;
     let mut names = Vec::with_capacity(quotas.len());
@@ -29,7 +29,7 @@ pub(in crate::middleware) fn policy_names(limiter: &str, quotas: &[&Quota]) -> V
     names
 }
 
-/// Names the quotas that refuse.
+/// Returns the names of the quotas that refuse.
 pub(in crate::middleware) fn violated_policies(
     limiter: &str,
     decision: &DecisionView,
@@ -40,7 +40,7 @@ pub(in crate::middleware) fn violated_policies(
     named.filter_map(|(quota, name)| (!quota.is_allowed()).then_some(name))
 }
 
-/// Encodes a name as printable ASCII.
+/// Percent-encodes all characters of a name other than printable ASCII.
 pub(in crate::middleware) fn encoded(name: &str) -> String {
     utf8_percent_encode(name, ENCODED).to_string()
 }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_has_its_own_name_else_that_of_the_limiter() {
+    fn a_quota_has_its_own_name_or_the_name_of_the_limiter() {
         assert_eq!(names("search", &[Quota::per_second(5)]), ["search"]);
         assert_eq!(
             names("search", &[Quota::per_second(5).named("burst")]),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn other_characters_than_printable_ascii_are_percent_encoded() {
+    fn characters_other_than_printable_ascii_are_percent_encoded() {
         assert_eq!(
             names("straße\n", &[Quota::per_second(1)]),
             ["stra%C3%9Fe%0A"]

@@ -1,9 +1,9 @@
-//! The part of RFC 9651, structured field values, that the drafts use: integers and strings.
+//! Integers and strings of structured fields (RFC 9651), as the drafts use them.
 
-/// The largest integer of a structured field.
+/// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Formats integers. Numbers above the largest one of a structured field are clamped.
+/// Formats integers. Larger numbers than [`MAX_INTEGER`] are clamped.
 pub(super) struct Integer(itoa::Buffer);
 
 impl Integer {
@@ -16,7 +16,7 @@ impl Integer {
     }
 }
 
-/// Formats printable ASCII as a string.
+/// Formats a text of printable ASCII as a string.
 pub(super) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

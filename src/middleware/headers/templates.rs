@@ -1,4 +1,4 @@
-//! Writes the headers of one layer: the parts that all responses share are prepared once.
+//! Writes the headers of one layer. The parts that are the same in all responses are prepared once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,28 +17,28 @@ use crate::quota::{Quota, Quotas};
 #[derive(Debug)]
 pub(crate) struct Templates {
     headers: Headers,
-    /// The most fields that a response gets.
+    /// The maximum number of fields that a response gets.
     max_fields: usize,
     limiter: Arc<str>,
     quotas: Quotas,
-    /// Prepared for the layer's own quotas.
+    /// The template for `quotas`.
     template: Option<DraftTemplate>,
     plan_templates: OnceLock<PlanTemplates>,
 }
 
-/// The templates of quotas that are not the layer's own.
+/// The templates for the quotas of plans.
 type PlanTemplates = Cache<SmallVec<[Quota; 2]>, Option<Arc<DraftTemplate>>>;
 
-/// The number of templates that are cached for plans. Services have few plans; if there are more, the
-/// busiest stay.
+/// The maximum number of cached templates for plans. Services have few plans. If there are more, the templates
+/// in use stay cached.
 const MAX_PLANS: usize = 64;
 
-/// The place of a layer among the layers that a response passes.
+/// Whether a layer is tighter than the inner layers that have written to the same response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// No inner layer is tighter: this layer replaces single values.
     Tightest,
-    /// An inner layer is tighter: this layer only adds to lists.
+    /// An inner layer is tighter: this layer only appends to lists.
     Behind,
 }
 
@@ -68,7 +68,7 @@ impl Templates {
         }
     }
 
-    /// Returns the template of quotas that are not the layer's own.
+    /// Returns the template for quotas that are not the layer's own.
     fn plan_template(&self, draft: IetfDraft, quotas: &[Quota]) -> Option<Arc<DraftTemplate>> {
         let templates = self.plan_templates.get_or_init(|| Cache::new(MAX_PLANS));
         if let Some(template) = templates.get(quotas) {
@@ -80,12 +80,12 @@ impl Templates {
         template
     }
 
-    /// Whether a decision gets headers. Without a count, there is nothing to report.
+    /// Returns whether a decision gets headers. If nothing counted it, there is nothing to report.
     fn reports(&self, decision: &DecisionView) -> bool {
         self.max_fields > 0 && decision.source() != Source::None
     }
 
-    /// Whether there are fields with a single value, which only one of several layers can write.
+    /// Returns whether the dialect has fields with a single value, which only one of several layers can write.
     pub(in crate::middleware) fn has_single_values(&self) -> bool {
         let is_list = self
             .headers
@@ -107,7 +107,7 @@ impl Templates {
         let Some(reported) = decision.reported() else {
             return;
         };
-        // Once, since otherwise each field might grow the map.
+        // Reserves room once. Otherwise each field might grow the map.
         headers.reserve(self.max_fields);
         if let (Some(format), Place::Tightest) = (self.headers.x_ratelimit, place) {
             x_ratelimit::write(format, decision, reported, headers);
@@ -129,7 +129,7 @@ impl Templates {
     }
 }
 
-/// Returns the largest number of fields that these headers have.
+/// Returns the maximum number of fields of these headers.
 fn max_fields(headers: &Headers) -> usize {
     let x_ratelimit = headers.x_ratelimit.map_or(0, |_| x_ratelimit::FIELDS);
     let ietf = headers.ietf.map_or(0, |draft| match draft {

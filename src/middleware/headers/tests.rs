@@ -1,4 +1,4 @@
-//! The headers of each dialect, by the examples of the drafts, and as other parsers read them.
+//! Tests of the headers of each dialect, with the examples of the drafts and with another parser.
 
 mod dialects;
 mod draft_11;

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::decision::QuotaDecision;
 
-/// Rounds up, so that a client that waits this long is not refused again.
+/// Returns whole seconds, rounded up: a client that waits a shorter time could be refused again.
 pub(in crate::middleware) fn whole_seconds(duration: Duration) -> u64 {
     let part = u64::from(duration.subsec_nanos() > 0);
     duration.as_secs().saturating_add(part)
 }
 
-/// Returns the time until this request is admitted, or if it is, until more units are left.
+/// Returns the time until more units are left, or for a refused request, until it is admitted.
 ///
-/// `None` means that no wait helps.
+/// `None` if no wait helps.
 pub(super) fn reported_wait(quota: QuotaDecision<'_>) -> Option<Duration> {
     if quota.is_allowed() {
         Some(quota.reset_after())

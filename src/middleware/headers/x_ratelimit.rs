@@ -1,4 +1,4 @@
-//! `X-RateLimit-*`: the headers that most clients read, without a specification.
+//! `X-RateLimit-*`: headers without a specification.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use super::dialect::ResetFormat;
 use super::field_names::{X_LIMIT, X_REMAINING, X_RESET};
-use super::number_value::number_value;
+use super::number_value::{common_number_value, number_value};
 use super::wait::{reported_wait, whole_seconds};
 use crate::decision::{DecisionView, QuotaDecision};
 
@@ -19,15 +19,15 @@ pub(super) fn write(
     reported: QuotaDecision<'_>,
     headers: &mut HeaderMap,
 ) {
-    // Clients wait only at 0, even if the remaining units are fewer than they ask for.
+    // Clients wait only at 0. A refused request may need more units than are left.
     let remaining = match decision.is_allowed() {
         true => decision.remaining(),
         false => 0,
     };
-    headers.insert(X_LIMIT, number_value(reported.limit().into()));
+    headers.insert(X_LIMIT, common_number_value(reported.limit().into()));
     headers.insert(X_REMAINING, number_value(remaining.into()));
     match reported_wait(reported) {
-        Some(wait) => headers.insert(X_RESET, number_value(reset(format, wait))),
+        Some(wait) => headers.insert(X_RESET, common_number_value(reset(format, wait))),
         None => headers.remove(X_RESET),
     };
 }
@@ -39,10 +39,7 @@ fn reset(format: ResetFormat, wait: Duration) -> u64 {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "only this clock knows the Unix time that clients expect"
-)]
+#[expect(clippy::disallowed_methods, reason = "clients expect a Unix time")]
 pub(super) fn since_epoch() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default()

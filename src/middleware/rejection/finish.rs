@@ -1,4 +1,4 @@
-//! The headers that every rejection gets, with any responder.
+//! The headers of every rejection, regardless of the responder.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ impl Rejection {
         response: &mut Response<Bytes>,
     ) {
         let headers = response.headers_mut();
-        // Once, for these headers and for those that others add.
+        // Reserves room once, for these headers and for those that are added later.
         headers.reserve(HEADERS);
         // RFC 6585, section 4, forbids caches to store a 429, but not all of them comply.
         headers
@@ -36,7 +36,7 @@ impl Rejection {
         response.extensions_mut().insert(self);
     }
 
-    /// Lengthens the wait in a response to that of an outer layer, which admits nothing before.
+    /// Lengthens the wait in a response to the wait of an outer layer.
     pub(in crate::middleware) fn lengthen_wait(&self, wait: Duration, headers: &mut HeaderMap) {
         let inner = headers.get(RETRY_AFTER).and_then(parse_seconds);
         if inner.is_some_and(|inner| inner < wait) {

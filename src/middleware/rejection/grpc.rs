@@ -1,7 +1,7 @@
-//! Rejections of gRPC calls: trailers only, with any responder.
+//! Rejections of gRPC calls, as a "Trailers-Only" response.
 //!
-//! A gRPC client takes a bare 429 for `UNAVAILABLE`, which it may retry at once. So the response is a 200,
-//! and `grpc-status` holds the reason, like the status of the call itself.
+//! A gRPC client maps a plain 429 to `UNAVAILABLE`, which it may retry at once. So the response has status
+//! 200, and `grpc-status` in its headers.
 
 use std::time::Duration;
 
@@ -20,13 +20,13 @@ use crate::error::ErrorKind;
 use crate::key::KeyErrorKind;
 use crate::middleware::headers::field_names as field;
 
-/// The headers of a response.
+/// The number of headers of a response.
 const HEADERS: usize = 5;
 
-/// The characters that `grpc-message` encodes: all but printable ASCII, and `%`.
+/// The characters that are percent-encoded in `grpc-message`: `%`, and all but printable ASCII.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The variant of gRPC that a client uses, in which it is answered.
+/// The variant of gRPC that a client uses. The response uses the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grpc {
     Http2,
@@ -34,23 +34,23 @@ pub(crate) enum Grpc {
     WebText,
 }
 
-/// The `google.rpc.Code`s of rejections.
+/// A status code of gRPC: a `google.rpc.Code`.
 type Code = i32;
 const INVALID_ARGUMENT: Code = 3;
 const RESOURCE_EXHAUSTED: Code = 8;
 const INTERNAL: Code = 13;
 const UNAVAILABLE: Code = 14;
 
-/// A negative pushback stops retries.
+/// A negative `grpc-retry-pushback-ms` tells clients not to retry.
 const DO_NOT_RETRY: HeaderValue = HeaderValue::from_static("-1");
 
-/// The type of the message that holds the wait, as `Any` names it.
+/// The type URL of the message with the wait, for `google.protobuf.Any`.
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 impl Grpc {
     /// Returns the variant of gRPC that a request uses, if any.
     ///
-    /// A call is a POST with one of three content types, in any encoding of messages.
+    /// A call is a POST with one of three content types. A suffix may name the encoding of the messages.
     pub(in crate::middleware) fn of(parts: &Parts) -> Option<Self> {
         if parts.method != Method::POST {
             return None;
@@ -66,7 +66,7 @@ impl Grpc {
         })
     }
 
-    /// The content type of a response, which has no messages and so names no encoding of them.
+    /// Returns the content type of a response. It has no messages, so it names no encoding of them.
     fn content_type(self) -> &'static str {
         match self {
             Self::Http2 => "application/grpc",
@@ -75,7 +75,7 @@ impl Grpc {
         }
     }
 
-    /// Answers a rejected call. The body is empty, so that the headers end the stream.
+    /// Creates the response to a rejected call. The body is empty, so that the headers end the stream.
     pub(in crate::middleware) fn reject(self, rejection: &Rejection) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         let headers = response.headers_mut();
@@ -131,14 +131,12 @@ fn code(rejection: &Rejection) -> Code {
     }
 }
 
-/// Returns the milliseconds after which a client retries, rounded up.
+/// Returns the wait in milliseconds, rounded up.
 fn pushback(wait: Duration) -> i32 {
     i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX)
 }
 
-/// Encodes a `google.rpc.Status` with a `RetryInfo`.
-///
-/// It encodes from the inside out: an inner message is written as bytes.
+/// Encodes a `google.rpc.Status` with a `RetryInfo`. Each inner message is encoded first.
 fn status_with_retry_info(code: Code, message: &str, wait: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     let seconds = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
@@ -174,7 +172,7 @@ mod tests {
     use crate::middleware::body::ResponseBody;
     use crate::quota::Quota;
 
-    /// `google.rpc.Status`, numbered as in its `.proto` file.
+    /// `google.rpc.Status`, with the field numbers of its `.proto` file.
     #[derive(Clone, PartialEq, Message)]
     struct Status {
         #[prost(int32, tag = "1")]
@@ -252,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_response_has_trailers_only_and_ends_the_stream() {
+    fn the_response_has_no_body_and_ends_the_stream() {
         for (grpc, content_type) in [
             (Grpc::Http2, "application/grpc"),
             (Grpc::Web, "application/grpc-web"),
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_whose_fault_it_is() {
+    fn the_status_depends_on_the_reason() {
         let failed = |kind| RejectionReason::Failed(Error::new(kind, "down"));
         for (reason, expected) in [
             (refused(None), "8"),
@@ -296,18 +294,18 @@ mod tests {
         let response = rejected(no_key(KeyErrorKind::Missing));
         assert_eq!(
             text(&response, &field::GRPC_MESSAGE),
-            "cannot tell who the request is from: no `x-tenant` of 100 %25"
+            "cannot identify the client: no `x-tenant` of 100 %25"
         );
         let error = KeyError::new(KeyErrorKind::Missing, "kein Schlüssel\n");
         let response = rejected(RejectionReason::NoKey(error));
         assert_eq!(
             text(&response, &field::GRPC_MESSAGE),
-            "cannot tell who the request is from: kein Schl%C3%BCssel"
+            "cannot identify the client: kein Schl%C3%BCssel"
         );
     }
 
     #[test]
-    fn where_no_wait_helps_a_client_does_not_retry() {
+    fn if_no_wait_helps_the_client_must_not_retry() {
         for reason in [refused(None), no_key(KeyErrorKind::Missing)] {
             let response = rejected(reason);
             assert_eq!(text(&response, &field::GRPC_RETRY_PUSHBACK), "-1");
@@ -317,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn others_read_the_wait(micros in prop_oneof![1..u64::MAX - 1, 1..10_000_000_u64]) {
+        fn another_decoder_reads_the_wait(micros in prop_oneof![1..u64::MAX - 1, 1..10_000_000_u64]) {
             let wait = Duration::from_micros(micros);
             let response = rejected(refused(Some(wait)));
 

@@ -1,6 +1,6 @@
-//! The response to a rejected request: as text, as problem details, or in gRPC's form.
+//! The responses to rejected requests: plain text, problem details, or gRPC.
 //!
-//! This room knows `headers`, and nothing else of the middleware.
+//! This module uses `headers`, and nothing else of the middleware.
 
 mod finish;
 #[cfg_attr(not(feature = "grpc"), path = "without_grpc.rs")]

@@ -1,4 +1,4 @@
-//! Rejections as `application/problem+json`, RFC 9457.
+//! Rejections as `application/problem+json` (RFC 9457).
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -10,36 +10,26 @@ use crate::middleware::headers::{violated_policies, whole_seconds};
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-// The IETF's draft of the `RateLimit` fields has requested these types from IANA.
+// The IETF's draft of the `RateLimit` fields asks IANA to register these types.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-/// The type of a problem that the status describes in full.
+/// The type of a problem that its status fully describes (RFC 9457, section 4.2.1).
 const BLANK: &str = "about:blank";
 
-/// Answers rejected requests with RFC 9457's problem details, for clients that are programs.
+/// Returns a responder that answers rejected requests with problem details in JSON (RFC 9457).
 ///
-/// | reason | status | `type` |
-/// |---|---|---|
-/// | a quota has refused the request | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
-/// | the store has failed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
-/// | the request has no key, or the server is not set up | 400, 500 | `about:blank` |
-/// | a quota has refused the request, and the layer has [another status](crate::RateLimitLayer::status) | that one | `about:blank` |
-///
-/// The types are those of the IETF's draft 11 of the `RateLimit` fields, and are not registered yet: to use
-/// others, see [`problem_json_typed`]. `violated-policies` names the quotas that refuse, as the
-/// [headers](crate::Headers) do. The document reveals neither the key nor the store.
+/// Pass it to [`RateLimitLayer::responder`](crate::RateLimitLayer::responder).
 ///
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Rejection, problem_json};
+/// use tollgate::{MemoryStore, Quota, RateLimitLayer, problem_json};
 ///
-/// // The responder of a layer; a handler may answer the same way.
-/// fn respond(rejection: &Rejection) -> http::Response<bytes::Bytes> {
-///     problem_json()(rejection)
-/// }
+/// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(problem_json());
 /// ```
+///
+/// A rejection by this layer looks like this:
 ///
 /// ```text
 /// HTTP/1.1 429 Too Many Requests
@@ -49,13 +39,32 @@ const BLANK: &str = "about:blank";
 ///
 /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
 ///  "title":"Request cannot be satisfied as assigned quota has been exceeded",
-///  "status":429,"detail":"The same request can be satisfied in 3 s.","violated-policies":["burst"]}
+///  "status":429,"detail":"The same request can be satisfied in 3 s.","violated-policies":["default"]}
 /// ```
+///
+/// # Problem types
+///
+/// | reason | status | `type` |
+/// |---|---|---|
+/// | a quota has refused the request | 429 | `https://iana.org/assignments/http-problem-types#quota-exceeded` |
+/// | the same, with another [status](crate::RateLimitLayer::status) of the layer | that status | `about:blank` |
+/// | the store has failed | 503 | `https://iana.org/assignments/http-problem-types#temporary-reduced-capacity` |
+/// | the request has no key, or an ambiguous one | 400 | `about:blank` |
+/// | the server is misconfigured, or the cost is too large | 500 | `about:blank` |
+///
+/// The two types of iana.org come from draft 11 of the IETF's `RateLimit` fields, and are not registered yet.
+/// For other types, use [`problem_json_typed`].
+///
+/// `violated-policies` lists the names of the quotas that refused the request, as in the
+/// [headers](crate::Headers). The document contains neither the key nor the address of the store.
 pub fn problem_json() -> impl Fn(&Rejection) -> Response<Bytes> + Clone + Send + Sync + 'static {
     problem_json_typed(problem_type)
 }
 
-/// Does what [`problem_json`] does, with custom types: URIs that describe the problem to clients.
+/// Returns a responder like [`problem_json`], with your own problem types.
+///
+/// `type_of` returns the `type` of the document: a URI that identifies the kind of problem. For
+/// `about:blank`, the `title` is the text of the status.
 ///
 /// # Examples
 ///
@@ -94,7 +103,7 @@ fn problem_type(rejection: &Rejection) -> &'static str {
     }
 }
 
-/// Whether a store that has failed is expected back.
+/// Returns whether the store is expected to recover.
 fn is_temporary(rejection: &Rejection) -> bool {
     rejection.retry_after().is_some()
 }
@@ -155,7 +164,7 @@ fn detail(rejection: &Rejection) -> String {
     }
 }
 
-/// Appends a string as JSON. A document with five members does not need a serializer.
+/// Appends a JSON string. A document with five members needs no serializer.
 fn push_string(text: &str, json: &mut String) {
     json.push('"');
     for letter in text.chars() {
@@ -218,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_policies_that_are_violated() {
+    fn a_refusal_names_the_violated_policies() {
         let response = problem_json()(&refused(Some(Duration::from_millis(2_001))));
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(
@@ -234,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn where_no_wait_helps_none_is_reported() {
+    fn the_detail_says_if_no_wait_helps() {
         let detail = &read(&problem_json()(&refused(None)))["detail"];
         assert!(detail.as_str().unwrap().contains("waiting does not help"));
     }
 
     #[test]
-    fn a_store_that_has_failed_is_reduced_capacity_and_not_shown() {
+    fn a_failed_store_is_reduced_capacity_and_its_error_is_not_shown() {
         let response = problem_json()(&failed(ErrorKind::Unavailable));
         assert_eq!(
             read(&response),
@@ -254,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_that_the_status_describes_have_no_type() {
+    fn problems_that_the_status_describes_are_about_blank() {
         for (rejection, status, title) in [
             (no_key(KeyErrorKind::Missing, "no `x`"), 400, "Bad Request"),
             (
@@ -277,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_type_replaces_that_of_the_draft() {
+    fn a_custom_type_replaces_the_type_of_the_draft() {
         let typed = problem_json_typed(|rejection: &Rejection| match rejection.reason() {
             RejectionReason::Refused(_) => "https://example.com/too-fast",
             _ => BLANK,
@@ -294,7 +303,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_document_parses(
+        fn every_document_parses(
             text in ANY_TEXT,
             name in ANY_TEXT,
             limiter in ANY_TEXT,

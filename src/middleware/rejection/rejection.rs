@@ -1,4 +1,4 @@
-//! The reason why a request was rejected, and the status and wait that follow from it.
+//! The rejection of a request: its reason, and the status and wait that follow from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,19 @@ use crate::decision::DecisionView;
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
 
-/// The seconds after which a client may retry when the store has failed. Most stores are back soon, but an
-/// immediate retry could overload one.
+/// The seconds after which a client may retry if the store has failed. Most stores recover soon, but immediate
+/// retries could overload one.
 const STORE_RETRY_SECONDS: u64 = 1;
 
-/// The reason why a request was rejected, and how it was answered.
+/// The rejection of a request: the reason, the name of the limiter, the status and the wait.
 ///
-/// It is in the extensions of the response, so that an outer layer for logs or metrics need not guess it
-/// from the status. Clones are cheap.
+/// You get one in two places:
+///
+/// - in the extensions of the response, for outer layers such as logs and metrics. There it proves that a
+///   rate limit rejected the request, which the status alone does not;
+/// - as the argument of a [responder](crate::RateLimitLayer::responder).
+///
+/// Clones are cheap.
 ///
 /// # Examples
 ///
@@ -38,19 +43,21 @@ const STORE_RETRY_SECONDS: u64 = 1;
 pub struct Rejection {
     limiter: Arc<str>,
     reason: RejectionReason,
-    /// Used if a quota has refused the request.
+    /// The status if a quota refused the request.
     refused_status: StatusCode,
 }
 
-/// The reasons of a [`Rejection`].
+/// The reason of a [`Rejection`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RejectionReason {
-    /// A quota has refused the request: 429, or the layer's [status](crate::RateLimitLayer::status).
+    /// A quota refused the request, or an operator [blocked](crate::Admin::block) the key: 429, or the
+    /// [status](crate::RateLimitLayer::status) of the layer.
     Refused(DecisionView),
-    /// The request has no key, or an ambiguous one: 400. Or the server is not set up to know the key: 500.
+    /// The request has no key, or an ambiguous one: 400. If the server is misconfigured: 500.
     NoKey(KeyError),
-    /// The store did not decide: 503, or 500 if no store could have.
+    /// The check failed, and the [failure policy](crate::RateLimitLayer::on_failure) does not admit the
+    /// request: 503. If the [cost](crate::RateLimitLayer::cost) is too large for any store: 500.
     Failed(Error),
 }
 
@@ -63,7 +70,7 @@ impl Rejection {
         }
     }
 
-    /// Sets the status of a request that a quota has refused.
+    /// Sets the status for requests that a quota refused.
     pub(in crate::middleware) fn with_status(self, status: StatusCode) -> Self {
         Self {
             refused_status: status,
@@ -71,19 +78,22 @@ impl Rejection {
         }
     }
 
-    /// The name of the limiter.
+    /// Returns the name of the limiter that rejected the request.
     #[must_use]
     pub fn limiter(&self) -> &str {
         &self.limiter
     }
 
-    /// The reason why the request was rejected.
+    /// Returns the reason why the request was rejected.
     #[must_use]
     pub fn reason(&self) -> &RejectionReason {
         &self.reason
     }
 
-    /// The status of the response, unless a [responder](crate::RateLimitLayer::responder) sets another.
+    /// Returns the status of the response; [`RejectionReason`] lists the status of each reason.
+    ///
+    /// A [responder](crate::RateLimitLayer::responder) may set another status, and the rejection of a gRPC
+    /// call has status 200.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match &self.reason {
@@ -93,7 +103,7 @@ impl Rejection {
                 KeyErrorKind::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             },
             RejectionReason::Failed(error) => match error.kind() {
-                // The application's own cost function, with any store.
+                // The cost function of the application returned it, so no store could decide.
                 ErrorKind::CostTooLarge | ErrorKind::CostExceedsLimit => {
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
@@ -102,7 +112,10 @@ impl Rejection {
         }
     }
 
-    /// The time that the client should wait, if waiting helps.
+    /// Returns the time after which the client can retry.
+    ///
+    /// It is the exact wait if a quota refused the request, and one second if the store failed. `None` if no
+    /// wait helps: the cost is above a limit, or the request has no key.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.reason {
@@ -119,10 +132,10 @@ impl Rejection {
     }
 }
 
-/// The rejection that a request would have got, had a [dry run](crate::RateLimitLayer::dry_run) not let it
-/// through.
+/// The rejection that a request would have got without the [dry run](crate::RateLimitLayer::dry_run).
 ///
-/// It is in the extensions of the response, for outer layers. Clones are cheap.
+/// A layer in a dry run inserts it into the extensions of the response, for outer layers such as logs and
+/// metrics. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct WouldReject {
     rejection: Rejection,
@@ -133,7 +146,7 @@ impl WouldReject {
         Self { rejection }
     }
 
-    /// The rejection that the request would have got.
+    /// Returns the rejection that the request would have got.
     #[must_use]
     pub fn rejection(&self) -> &Rejection {
         &self.rejection

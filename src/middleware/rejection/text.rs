@@ -1,4 +1,4 @@
-//! Rejections as short texts for people.
+//! Rejections as short plain text.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -6,10 +6,10 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::rejection::{Rejection, RejectionReason};
 
-/// The headers of a rejection, including those that a server adds.
+/// The number of headers of a rejection, including those that the server adds.
 pub(super) const HEADERS: usize = 8;
 
-/// Answers with a short text: the default of a layer.
+/// Creates a response with a short text: the default responder.
 pub(in crate::middleware) fn plain_text(rejection: &Rejection) -> Response<Bytes> {
     let mut response = Response::new(line(rejection));
     *response.status_mut() = rejection.status();
@@ -22,17 +22,17 @@ pub(in crate::middleware) fn plain_text(rejection: &Rejection) -> Response<Bytes
     response
 }
 
-/// Returns the text without its line break, for a message or a member of a document.
+/// Returns the text without its line break.
 pub(super) fn message(rejection: &Rejection) -> String {
     String::from_utf8_lossy(line(rejection).trim_ascii_end()).into_owned()
 }
 
-/// Returns the text as a line. It reveals no internals of the server.
+/// Returns the text with a line break. It contains no internals of the server.
 fn line(rejection: &Rejection) -> Bytes {
     match rejection.reason() {
         RejectionReason::Refused(_) => Bytes::from_static(b"rate limit exceeded\n"),
         RejectionReason::NoKey(error) if rejection.status() == StatusCode::BAD_REQUEST => {
-            format!("cannot tell who the request is from: {error}\n").into()
+            format!("cannot identify the client: {error}\n").into()
         }
         RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),
         RejectionReason::Failed(_) => Bytes::from_static(b"the rate limiter cannot decide\n"),

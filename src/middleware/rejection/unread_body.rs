@@ -1,8 +1,8 @@
-//! The rejection of a request whose body is not read.
+//! `Connection: close` for the rejection of a request with an unread body.
 //!
-//! An HTTP/1 server cannot reuse a connection on which a body is still sent. RFC 9110, section 10.1.1, asks
-//! it to announce the end of the connection. hyper closes it without an announcement, and the client's next
-//! request fails.
+//! An HTTP/1 server cannot reuse a connection on which the client still sends a body. RFC 9110, section
+//! 10.1.1, asks the server to announce that it closes the connection. hyper does not announce it, and then
+//! the next request of the client fails.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Version};
 
 const CLOSE: &str = "close";
 
-/// Whether an HTTP/1 request announces a body. Later versions only end the stream, not the connection.
+/// Returns whether an HTTP/1 request announces a body. Later versions end only the stream, not the connection.
 pub(in crate::middleware) fn is_announced(parts: &Parts) -> bool {
     let Parts {
         version, headers, ..
@@ -21,7 +21,7 @@ pub(in crate::middleware) fn is_announced(parts: &Parts) -> bool {
             || headers.get(CONTENT_LENGTH).is_some_and(has_length))
 }
 
-/// Announces that the connection ends with this response. Other connection options stay.
+/// Adds `Connection: close`. Other connection options stay.
 pub(in crate::middleware) fn announce_close(headers: &mut HeaderMap) {
     let options = headers.get_all(CONNECTION).iter();
     let mut options = options.flat_map(|options| options.as_bytes().split(|byte| *byte == b','));

@@ -1,4 +1,4 @@
-//! Stands in for `grpc.rs` in builds without that feature, where no layer answers in gRPC's form.
+//! Replaces `grpc.rs` in builds without the feature `grpc`: no layer sends gRPC responses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use http::{HeaderMap, Response};
 
 use super::rejection::Rejection;
 
-/// A variant of gRPC, of which there is none.
+/// The variants of gRPC: none.
 pub(in crate::middleware) enum Grpc {}
 
 impl Grpc {

@@ -1,4 +1,4 @@
-//! The blocked keys that this process knows of, and how it learns what others have blocked.
+//! The blocked keys that this process knows, and their refresh from a shared list.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,17 +15,37 @@ use crate::key::{Fingerprint, Key};
 use crate::store::future::StoreFuture;
 use crate::store::requests::{Block, Subject};
 
-/// People keep this list, and every process may fetch it each second.
+/// The most blocked keys. Operators add them by hand, and each process may fetch all of them every second.
 const MAX_BLOCKED: usize = 10_000;
 
-/// The [blocked](crate::Admin::block) keys of all limiters that this process knows of.
+/// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it.
 ///
-/// Limiters look here before they ask their store. So a blocked key costs the store nothing, and stays
-/// blocked while the store fails. A lookup costs one atomic load while no key is blocked. Otherwise it
-/// costs a second one for nearly all keys that are not blocked.
+/// Limiters read the list before they ask their store. So a blocked key causes no load on the store, and stays
+/// blocked while the store fails. While no key is blocked, a lookup costs one atomic load. Otherwise, it costs
+/// most other keys a second one.
 ///
-/// A [`Store`](crate::Store) has one list and returns it to all its limiters. Clones are one list, of at
-/// most 10 000 keys. Times are those of this process: a monotonic clock.
+/// Use this type in a [`Store`](crate::Store) outside this crate: keep one list, and return a clone from
+/// [`Store::block_list`](crate::Store::block_list). Clones share their keys, at most 10 000. Times are those
+/// of a monotonic clock of this process.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Key;
+/// use tollgate::store::{Block, BlockList};
+///
+/// let list = BlockList::new();
+/// let (limiter, key) = (Key::from("search"), Key::from("ada"));
+///
+/// list.put(Block::new(&limiter, &key, Duration::from_secs(600)))?;
+/// assert!(list.blocked_for(&limiter, &key).is_some());
+///
+/// // A duration of zero unblocks the key.
+/// list.put(Block::new(&limiter, &key, Duration::ZERO))?;
+/// assert_eq!(list.blocked_for(&limiter, &key), None);
+/// # Ok::<(), tollgate::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct BlockList {
     inner: Arc<Inner>,
@@ -33,14 +53,14 @@ pub struct BlockList {
 
 struct Inner {
     clock: Clock,
-    /// When the last block expires; 0 if there is none.
+    /// The time at which the last block expires; 0 if there is none.
     last_expiry: AtomicU64,
     filter: Filter,
     blocked: RwLock<Blocked>,
     refresher: Option<Refresher>,
 }
 
-/// The blocked keys by the fingerprint of limiter and key.
+/// The blocked keys, by the fingerprint of limiter and key.
 type Blocked = HashMap<Fingerprint, BlockedKey>;
 
 /// One blocked key of one limiter.
@@ -48,12 +68,12 @@ type Blocked = HashMap<Fingerprint, BlockedKey>;
 struct BlockedKey {
     limiter: Key,
     key: Key,
-    /// By the clock of the list, in microseconds.
+    /// In microseconds of the list's clock.
     expires_at: u64,
 }
 
 impl BlockList {
-    /// Creates a list that only this process adds to.
+    /// Creates a list of this process alone.
     #[must_use]
     pub fn new() -> Self {
         Self::on_clock(Clock::monotonic())
@@ -63,11 +83,14 @@ impl BlockList {
         Self::build(clock, None)
     }
 
-    /// Creates a list that other processes add to as well.
+    /// Creates a list that is shared with other processes.
     ///
-    /// `refresh` fetches the list and [replaces](Self::replace) this one. Checks start it at most once per
-    /// `interval`, inside a tokio runtime, and do not wait for it: its errors are for itself to log. An
-    /// interval of zero turns that off. An operator who lists the blocked keys waits for a refresh.
+    /// `refresh` fetches the shared list and [replaces](Self::replace) the content of this one. It runs
+    ///
+    /// - in the background, when a check finds that the last refresh is older than `interval`. The check does
+    ///   not wait for it. It needs a tokio runtime, its errors are ignored, and an interval of zero turns it
+    ///   off;
+    /// - when an operator peeks at a key or lists the blocked keys, who waits for it and gets its error.
     #[must_use]
     pub fn shared(
         interval: Duration,
@@ -96,7 +119,7 @@ impl BlockList {
         }
     }
 
-    /// Returns how long a key stays blocked, and starts a refresh in the background if one is due.
+    /// Returns how long a key stays blocked. Starts a refresh in the background if one is due.
     #[inline]
     pub(crate) fn lookup(&self, subject: Subject<'_>) -> Option<Duration> {
         if let Some(refresher) = &self.inner.refresher {
@@ -105,7 +128,7 @@ impl BlockList {
         self.remaining(subject)
     }
 
-    /// Returns how long a key stays blocked, as far as this process knows.
+    /// Returns how long a key stays blocked, by what this process knows.
     #[inline]
     pub(crate) fn remaining(&self, subject: Subject<'_>) -> Option<Duration> {
         match self.inner.last_expiry.load(Ordering::Relaxed) {
@@ -121,7 +144,7 @@ impl BlockList {
         }
         let now = self.inner.clock.now();
         if last_expiry <= now {
-            // Fails if another thread has blocked a key meanwhile.
+            // This fails if another thread has blocked a key meanwhile.
             let _ = self.inner.last_expiry.compare_exchange(
                 last_expiry,
                 0,
@@ -133,14 +156,16 @@ impl BlockList {
         self.read().get(&name)?.remaining(now)
     }
 
-    /// Returns how long a key of a limiter stays blocked, as far as this process knows.
+    /// Returns how long a key of a limiter stays blocked. `None` if it is not blocked.
+    ///
+    /// Starts no refresh.
     #[must_use]
     pub fn blocked_for(&self, limiter: &Key, key: &Key) -> Option<Duration> {
         let name = key.fingerprint().within(limiter.fingerprint());
         self.find(name, self.inner.last_expiry.load(Ordering::Relaxed))
     }
 
-    /// Fetches what other processes have blocked.
+    /// Fetches the shared list for an operator.
     pub(crate) fn refresh(&self) -> StoreFuture<()> {
         match &self.inner.refresher {
             None => StoreFuture::ready(Ok(())),
@@ -148,11 +173,11 @@ impl BlockList {
         }
     }
 
-    /// Adds a block to the list, or removes it if its duration is zero.
+    /// Adds a block to the list, or removes the key from the list if the duration is zero.
     ///
     /// # Errors
     ///
-    /// An error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
+    /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
     pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
         let now = self.inner.clock.now();
         let (limiter, key) = (block.limiter().clone(), block.key().clone());
@@ -184,7 +209,7 @@ impl BlockList {
         Ok(())
     }
 
-    /// Replaces the list by these limiters, keys, and times for which they stay blocked.
+    /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.
     pub fn replace(&self, blocks: impl IntoIterator<Item = (Key, Key, Duration)>) {
         let now = self.inner.clock.now();
         let blocks = blocks.into_iter().map(|(limiter, key, remaining)| {
@@ -201,12 +226,12 @@ impl BlockList {
         let mut blocked = self.write();
         let old = std::mem::replace(&mut *blocked, new);
         self.rebuild_index(&blocked);
-        // Free the old list after the lock: up to 10 000 keys take a while.
+        // Free the old list without the lock, because up to 10 000 keys take a while.
         drop(blocked);
         drop(old);
     }
 
-    /// Returns the blocked keys of a limiter, and for how long they stay so.
+    /// Returns the blocked keys of a limiter, and how long each stays blocked.
     pub(crate) fn of_limiter(&self, limiter: &Key) -> Vec<(Key, Duration)> {
         let now = self.inner.clock.now();
         let blocked = self.read();
@@ -225,7 +250,7 @@ impl BlockList {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Blocked> {
-        // The list is consistent after each step, so a panic elsewhere does not matter.
+        // Poisoning is ignored: the list is consistent between any two steps.
         self.inner
             .blocked
             .read()
@@ -251,21 +276,21 @@ impl BlockedKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefreshTrigger {
-    /// An operator waits for the list, and learns what failed.
+    /// An operator waits for the list, and gets the error if the refresh fails.
     Operator,
-    /// Checks need a recent list, and do not wait for it.
+    /// Checks need a recent list, but do not wait for it.
     Background,
 }
 
-/// Fetches the list, and replaces it.
+/// Fetches the shared list, and replaces the content of this one.
 type RefreshFn = dyn Fn(&BlockList, RefreshTrigger) -> StoreFuture<()> + Send + Sync;
 
-/// Refreshes a list on request, and in the background while checks come.
+/// Refreshes a list for operators, and in the background while there are checks.
 struct Refresher {
     refresh: Box<RefreshFn>,
-    /// In microseconds; 0 for no refreshes in the background.
+    /// The shortest time between two refreshes in the background, in microseconds; 0 for none.
     interval: u64,
-    /// When the next refresh in the background is due.
+    /// The time at which the next refresh in the background is due.
     next_at: AtomicU64,
     /// Whether a refresh in the background is running.
     is_running: Arc<AtomicBool>,
@@ -292,7 +317,7 @@ impl Refresher {
         let now = clock.now();
         let due_at = self.next_at.load(Ordering::Relaxed);
         let next_at = now.saturating_add(self.interval);
-        // A time further ahead than that means that the clock has stepped back.
+        // If the refresh is due later than this, the clock has stepped back.
         if now >= due_at || due_at > next_at {
             self.start_refresh(list, due_at, next_at);
         }
@@ -306,13 +331,13 @@ impl Refresher {
         let moved =
             self.next_at
                 .compare_exchange(due_at, next_at, Ordering::Relaxed, Ordering::Relaxed);
-        // A slow refresh finishes before the next one starts.
+        // If a refresh is slow, the next one waits for its end.
         if moved.is_ok() && !self.is_running.swap(true, Ordering::Acquire) {
             let running = Running(Arc::clone(&self.is_running));
             let refresh = (self.refresh)(list, RefreshTrigger::Background);
             drop(runtime.spawn(async move {
                 let _running = running;
-                // The refresh logs its own errors.
+                // The refresh function logs its errors.
                 let _ = refresh.await;
             }));
         }
@@ -328,15 +353,17 @@ impl Drop for Running {
     }
 }
 
-/// The error of a list that has no room.
+/// Returns the error of a full list.
 pub(in crate::store) fn full() -> Error {
     Error::new(
         ErrorKind::Full,
-        format!("the block list is full with {MAX_BLOCKED} keys: unblock others first"),
+        format!(
+            "cannot block another key: the block list is full with {MAX_BLOCKED} keys; unblock one first"
+        ),
     )
 }
 
-/// Converts to microseconds, rounded up: the shortest block lasts one.
+/// Converts to microseconds, rounded up so that no block becomes zero.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

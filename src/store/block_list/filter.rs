@@ -1,14 +1,15 @@
-//! A Bloom filter with one hash: most lookups of keys that are not blocked take no lock.
+//! A Bloom filter with one hash, so that most lookups of keys that are not blocked take no lock.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::key::Fingerprint;
 
-/// With ten keys in a list, one in 1 600 other keys is a false positive; with ten thousand, one in two.
+/// The size in 64-bit words. With 10 blocked keys, one in 1 600 other keys is a false positive; with 10 000,
+/// one in two.
 const WORDS: usize = 256;
 
-/// One bit for each key in a list, chosen by its fingerprint. Several keys may share a bit.
+/// A set of bits. The fingerprint of a key chooses its bit, which keys may share.
 pub(super) struct Filter([AtomicU64; WORDS]);
 
 impl Filter {
@@ -26,7 +27,7 @@ impl Filter {
         }
     }
 
-    /// Replaces the content. Meanwhile the filter contains only keys of the old or the new content.
+    /// Replaces the content. Concurrent lookups see bits of the old or the new content.
     pub(super) fn replace(&self, names: impl Iterator<Item = Fingerprint>) {
         let mut bits = [0; WORDS];
         for (word, bit) in names.map(bit_of) {

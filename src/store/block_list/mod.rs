@@ -1,4 +1,4 @@
-//! The keys that operators have blocked, and how a process learns what others have blocked.
+//! The keys that operators have blocked, and how a process gets the blocks of other processes.
 
 mod block_list;
 mod filter;

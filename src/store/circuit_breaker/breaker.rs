@@ -1,7 +1,7 @@
-//! The circuit breaker of one partition: closed, open, or half-open while one probe is in flight.
+//! The state machine of one circuit breaker: closed, open, or half-open while one probe is in flight.
 //!
-//! While nothing fails, a check costs one atomic load. Times are microseconds of a clock that the
-//! caller reads.
+//! While the store works, a check costs one atomic load. Times are microseconds of a clock that the caller
+//! reads.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -9,24 +9,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, ErrorKind};
 
-/// Consecutive failures that open the breaker: one is noise, and each costs a caller the whole
+/// The consecutive failures that open the breaker. One may be an accident, and each may cost a caller the whole
 /// deadline.
 const CONSECUTIVE_FAILURES: u32 = 5;
 
-/// Outcomes that a second needs before a failure rate of one half opens the breaker.
+/// The fewest outcomes in a second for which a failure rate of one half opens the breaker.
 const MIN_OUTCOMES: u32 = 20;
 
 const SECOND: u64 = 1_000_000;
 
-/// How long the breaker stays open at first, and at most: a recovered store must decide again
-/// within a second.
+/// How long the breaker stays open at first, and at most. Limiters use a recovered store again within a second.
 const MIN_OPEN: u64 = 100_000;
 const MAX_OPEN: u64 = 500_000;
 
-/// A probe without an outcome this long after the deadline is lost.
+/// The time after the deadline from which a probe without an outcome counts as lost.
 const PROBE_TIMEOUT: u64 = SECOND;
 
-/// A caller that gives up before 1/4 of the deadline is ignored: a healthy store might not have
+/// A caller that gives up earlier than 1/4 of the deadline is ignored, because a healthy store might not have
 /// replied yet.
 const MIN_WAIT_FRACTION: u64 = 4;
 
@@ -34,7 +33,7 @@ const MIN_WAIT_FRACTION: u64 = 4;
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::store) enum Permit {
     Ask,
-    /// The caller sends the one request that finds out whether the store has recovered.
+    /// The caller sends the one request that tests whether the store has recovered.
     Probe,
     Refuse,
 }
@@ -46,11 +45,11 @@ pub(super) enum Transition {
     Closed,
 }
 
-/// The state machine of one partition.
+/// The circuit breaker of one partition.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: AtomicU8,
-    /// While the breaker is open: when the next probe is due.
+    /// The time at which the next probe is due, while the breaker is open.
     probe_at: AtomicU64,
     history: Mutex<History>,
 }
@@ -65,19 +64,19 @@ const OPEN: u8 = 2;
 struct History {
     consecutive_failures: u32,
     consecutive_abandoned: u32,
-    /// When the last caller gave up.
+    /// The time at which the last caller gave up.
     abandoned_at: u64,
-    /// How long callers have waited in vain, overlapping waits counted once.
+    /// How long callers that gave up have waited. Overlapping waits count once.
     unanswered: u64,
-    /// When the counted second began.
+    /// The start of the second in which outcomes are counted.
     second_began: u64,
     outcomes: u32,
     failures: u32,
-    /// How often the breaker opened without having stayed closed for a second in between.
+    /// How often the breaker has opened since it was last closed for a second.
     openings: u32,
     closed_at: Option<u64>,
     last_error: Option<Error>,
-    /// The error of all callers while the breaker is open.
+    /// The error that callers get while the breaker is open.
     open_error: Option<Error>,
 }
 
@@ -92,7 +91,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Asks for a permit to send a request that waits at most for `deadline`.
+    /// Returns whether a caller may send a request with this deadline.
     #[inline]
     pub(super) fn permit(&self, deadline: u64, now: impl FnOnce() -> u64) -> Permit {
         if !self.is_open() {
@@ -105,11 +104,11 @@ impl Breaker {
     fn permit_when_open(&self, deadline: u64, now: u64) -> Permit {
         let probe_at = self.probe_at.load(Ordering::Relaxed);
         let max_wait = PROBE_TIMEOUT.saturating_add(deadline);
-        // A time further ahead than that means that the clock has stepped back.
+        // If the probe is due later than this, the clock has stepped back.
         if now < probe_at && probe_at - now <= max_wait {
             return Permit::Refuse;
         }
-        // The caller that moves the time is the one that probes.
+        // Only the caller that changes the time sends the probe.
         let next = now.saturating_add(max_wait);
         let moved =
             self.probe_at
@@ -154,7 +153,7 @@ impl Breaker {
             return None;
         }
         self.state.store(COUNTING, Ordering::Relaxed);
-        // One call may carry many checks. Its failure counts once.
+        // One call may carry many checks. Its error is the same for all of them, and counts once.
         if history
             .last_error
             .as_ref()
@@ -169,10 +168,10 @@ impl Breaker {
         })
     }
 
-    /// Records a caller that started then and gave up before the store answered.
+    /// Records a caller that started at `started_at` and gave up before the store answered.
     ///
-    /// A single caller that leaves proves nothing, nor does one that leaves early. The store hangs if
-    /// many leave, none is answered in between, and together they have waited for a whole deadline.
+    /// The store counts as hanging if several callers in a row give up, none is answered in between, and
+    /// together they have waited for a whole deadline. A caller that gives up early is ignored.
     pub(super) fn record_abandoned(
         &self,
         started_at: u64,
@@ -201,7 +200,7 @@ impl Breaker {
         })
     }
 
-    /// Records the outcome of the probe; `None` if its caller gave up.
+    /// Records the outcome of a probe: `None` if its caller gave up.
     pub(super) fn record_probe(
         &self,
         now: u64,
@@ -224,7 +223,7 @@ impl Breaker {
                 history.last_error = Some(error.clone());
                 self.open(&mut history, now);
             }
-            // The next caller probes.
+            // The next caller sends another probe.
             None => self.probe_at.store(now, Ordering::Relaxed),
         }
         None
@@ -245,14 +244,14 @@ impl Breaker {
         self.state.store(OPEN, Ordering::Relaxed);
     }
 
-    /// Returns the error of all callers while the breaker is open.
+    /// Returns the error that callers get while the breaker is open.
     pub(super) fn open_error(&self) -> Error {
         let stored = self.lock().open_error.clone();
         stored.unwrap_or_else(|| open_error(None))
     }
 
     fn lock(&self) -> MutexGuard<'_, History> {
-        // The history is consistent after each step, so a panic elsewhere does not matter.
+        // Poisoning is ignored: the history is consistent between any two steps.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -264,7 +263,7 @@ impl History {
         self.failures = 0;
     }
 
-    /// Counts a failure, and returns whether there have been too many.
+    /// Counts a failure. Returns whether there have been enough to open the breaker.
     fn count_failure(&mut self, now: u64) -> bool {
         if now.saturating_sub(self.second_began) >= SECOND {
             self.begin_second(now);
@@ -285,29 +284,29 @@ impl History {
             self.abandoned_at = started_at;
         }
         self.consecutive_abandoned += 1;
-        // Overlapping waits count once.
         self.unanswered += now.saturating_sub(started_at.max(self.abandoned_at));
         self.abandoned_at = now;
     }
 }
 
 fn open_error(last: Option<&Error>) -> Error {
-    const TEXT: &str = "the circuit breaker is open, the store is not asked until a probe succeeds";
+    const TEXT: &str = "the circuit breaker is open: the store is not asked until a probe succeeds";
     match last {
         Some(last) => {
-            let text = format!("{TEXT}: {last}");
+            let text = format!("{TEXT}; last error: {last}");
             Error::new(ErrorKind::Unavailable, text).with_source(last.clone())
         }
         None => Error::new(
             ErrorKind::Unavailable,
-            format!("{TEXT}: it stopped answering"),
+            format!("{TEXT}; the last calls were not answered"),
         ),
     }
 }
 
-/// Returns how long the breaker stays open: twice as long each time, with jitter over the upper half.
+/// Returns how long the breaker stays open: a random time up to 200 ms at first, then up to 400 and 500 ms.
 ///
-/// Without jitter, processes that saw the same failure would probe at the same time.
+/// The lower bound is half of that. Without jitter, all processes that saw the same failure would probe at the
+/// same time.
 fn open_duration(openings: u32) -> u64 {
     let doubled = MIN_OPEN.saturating_mul(2_u64.saturating_pow(openings.saturating_add(1)));
     let longest = doubled.min(MAX_OPEN);

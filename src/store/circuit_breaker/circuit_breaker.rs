@@ -15,33 +15,40 @@ use crate::store::memory::MemoryCounts;
 use crate::store::requests::Subject;
 use crate::telemetry::StoreMeter;
 
-/// Protects a service from a failing store: a deadline, a circuit breaker, and counts in this process to
-/// fall back on.
+/// Protects a service from a store that fails or hangs: a deadline, a circuit breaker, and fallback counts.
 ///
-/// Each [`RateLimiter`](crate::RateLimiter) asks its store through the circuit breaker that
-/// [`Store::circuit_breaker`](crate::Store::circuit_breaker) returns. Clones are one circuit breaker.
-/// A store should return the same one to all its limiters, so that all of them profit from what one of
-/// them learns. The stores of this crate do.
+/// - The [`deadline`](Self::deadline) limits how long a check waits for the store.
+/// - The circuit breaker stops asking a store that fails, so that checks fail at once. It is described below.
+/// - The fallback counts are in the memory of this process, for limiters whose
+///   [`FailurePolicy`](crate::FailurePolicy) is to fall back.
 ///
-/// # Open and closed
+/// [`RedisStore`](crate::RedisStore) has its own circuit breaker, set by
+/// [`RedisStore::deadline`](crate::RedisStore::deadline) and
+/// [`RedisStore::fallback_keys`](crate::RedisStore::fallback_keys). Use this type in a store outside this
+/// crate: keep one, and return a clone from [`Store::circuit_breaker`](crate::Store::circuit_breaker). Clones
+/// share their state, so if one limiter finds that the store fails, all limiters of the store know.
 ///
-/// The circuit breaker counts errors of the kinds [`Timeout`](ErrorKind::Timeout),
-/// [`Unavailable`](ErrorKind::Unavailable) and [`InvalidReply`](ErrorKind::InvalidReply). It opens after
-/// five consecutive ones, or when half of at least twenty checks in a second have failed. While it is
-/// open, checks fail at once and the store is not asked.
+/// # When it opens and closes
 ///
-/// After 100 to 500 ms, longer each time, one probe asks the store: a check of cost 0. Inside a tokio
-/// runtime it runs in the background and no caller waits for it. A probe that is answered closes the
-/// circuit breaker.
+/// Errors of the kinds [`Timeout`](ErrorKind::Timeout), [`Unavailable`](ErrorKind::Unavailable) and
+/// [`InvalidReply`](ErrorKind::InvalidReply) are failures. Other errors, such as a full store or a wrong
+/// configuration, are answers and never open the circuit breaker. It opens
 ///
-/// Errors of configuration and a full store never open it, because they are answers. A refusal that the
-/// [refusal cache](crate::store::RefusalCache) repeats neither opens nor closes it.
+/// - after 5 consecutive failures,
+/// - when half of at least 20 outcomes in a second are failures,
+/// - when 5 callers in a row drop their check without an answer, and together have waited for a whole deadline.
+///   A caller that gives up before a quarter of the deadline is not counted.
 ///
-/// The [`FailurePolicy`](crate::FailurePolicy) of a limiter decides what becomes of a failed check.
+/// While it is open, checks fail at once with [`ErrorKind::Unavailable`], and the store is not asked. After 100
+/// to 200 ms, a check triggers a probe: a check of cost 0, which runs in the background inside a tokio runtime.
+/// A probe that is answered closes the circuit breaker. After one that fails, the next wait is longer, up to
+/// 500 ms.
+///
+/// A refusal that the [refusal cache](crate::store::RefusalCache) repeats has no effect on it.
 ///
 /// # Examples
 ///
-/// A store outside this crate whose limiters share a circuit breaker:
+/// A remote store with a deadline of 20 ms, whose limiters share a circuit breaker:
 ///
 /// ```
 /// use std::time::Duration;
@@ -83,9 +90,9 @@ pub struct CircuitBreaker {
 
 struct Inner {
     settings: Settings,
-    /// The deadline in microseconds, converted once: each check needs it.
+    /// The deadline in microseconds, converted once because each check needs it.
     deadline_micros: u64,
-    /// One for each partition.
+    /// One breaker for each partition.
     breakers: Box<[Breaker]>,
     fallback: OnceLock<MemoryCounts>,
 }
@@ -94,21 +101,21 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Operation {
     Check,
-    /// The check that finds out whether the store has recovered.
+    /// The check that tests whether the store has recovered.
     Probe,
-    /// A refund, a credit or a reset. It is not timed, and may be given up without notice.
+    /// A refund, a credit or a reset. Its wait is not recorded, nor whether its caller gives up.
     Adjust,
 }
 
 impl CircuitBreaker {
-    /// Creates a circuit breaker with a deadline of 100 ms and room for 100 000 keys to fall back on.
+    /// Creates a circuit breaker with a deadline of 100 ms, and fallback counts for 100 000 keys.
     #[must_use]
     pub fn new() -> Self {
         Self::build(Settings::default())
     }
 
     fn build(mut settings: Settings) -> Self {
-        // Another store of the same name has a share of its own in the gauges.
+        // Each circuit breaker has its own share in gauges that are summed by name.
         settings.meter = settings.meter.same_name();
         let breakers = std::iter::repeat_with(Breaker::default);
         let deadline_micros = settings.deadline.as_micros();
@@ -129,6 +136,8 @@ impl CircuitBreaker {
     }
 
     /// Sets the name of the store in metrics. The default is `other`.
+    ///
+    /// Returns a new circuit breaker, as all settings do.
     #[must_use]
     pub fn named(self, store: &str) -> Self {
         self.meter(StoreMeter::new(store))
@@ -138,29 +147,29 @@ impl CircuitBreaker {
         self.with(|settings| settings.meter = meter)
     }
 
-    /// Bounds how long a check waits for the store. The default is 100 ms.
+    /// Sets how long a check waits for the store. The default is 100 ms.
     ///
-    /// A check that takes longer fails with an [`Error`] of kind [`ErrorKind::Timeout`]. The deadline
-    /// applies inside a tokio runtime only. Time must be enabled there, unless the store answers at
-    /// once.
+    /// A check that takes longer fails with an [`Error`] of kind [`ErrorKind::Timeout`]. The deadline applies
+    /// only inside a tokio runtime. Unless the store answers at once, the runtime must have its time driver
+    /// enabled.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with(|settings| settings.deadline = deadline)
     }
 
-    /// Bounds how many keys this process counts while the store fails. The default is 100 000, as in a
+    /// Sets the most keys in the fallback counts. The default is 100 000, as in a
     /// [`MemoryStore`](crate::MemoryStore).
     ///
-    /// With 0 there is nothing to fall back on, and limiters that fall back are closed.
+    /// With 0 there is no fallback: limiters whose policy is to fall back are closed while the store fails.
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
         self.with(|settings| settings.fallback_keys = keys)
     }
 
-    /// Uses a clock that a test moves by hand.
+    /// Uses a clock that a test moves.
     ///
-    /// The clock decides how long the circuit breaker stays open, and the time of the counts to fall back
-    /// on. It does not move the deadline.
+    /// It is the clock of the fallback counts, and of the time that the circuit breaker stays open. The
+    /// deadline follows the time of tokio.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]
@@ -173,7 +182,7 @@ impl CircuitBreaker {
         self.with(|settings| settings.clock = clock)
     }
 
-    /// Sets the deadline of a store that enforces it itself.
+    /// Sets the deadline of a store that enforces its own deadline.
     #[cfg(feature = "redis")]
     pub(crate) fn deadline_enforced_by_store(self, deadline: Duration) -> Self {
         self.with(|settings| {
@@ -182,7 +191,7 @@ impl CircuitBreaker {
         })
     }
 
-    /// Marks the store as the memory of this process: when it is full, more memory is no fallback.
+    /// Marks the store as one in the memory of this process. If it is full, a fallback in memory does not help.
     pub(crate) fn in_process(self) -> Self {
         self.with(|settings| {
             settings.fallback_keys = 0;
@@ -194,7 +203,7 @@ impl CircuitBreaker {
         self.inner.settings.is_in_process
     }
 
-    /// Gives each of `count` partitions of the store a breaker of its own.
+    /// Divides the store into `count` partitions with one breaker each.
     #[cfg(feature = "redis")]
     pub(crate) fn partitions(
         self,
@@ -210,7 +219,7 @@ impl CircuitBreaker {
         })
     }
 
-    /// Returns the counts of this process for while the store fails, creating them on first use.
+    /// Returns the fallback counts, and creates them on first use.
     pub(in crate::store) fn fallback(&self) -> Option<&MemoryCounts> {
         let Settings {
             fallback_keys,
@@ -222,12 +231,12 @@ impl CircuitBreaker {
         (*fallback_keys > 0).then(|| self.inner.fallback.get_or_init(counts))
     }
 
-    /// Returns those counts if a limiter has ever fallen back.
+    /// Returns the fallback counts, if a limiter has ever fallen back.
     pub(in crate::store) fn fallback_if_used(&self) -> Option<&MemoryCounts> {
         self.inner.fallback.get()
     }
 
-    /// Returns the deadline that callers enforce, unless the store does so itself.
+    /// Returns the deadline for callers to enforce, unless the store enforces its own.
     pub(in crate::store) fn deadline_to_enforce(&self) -> Option<Duration> {
         let Settings {
             deadline,
@@ -237,7 +246,7 @@ impl CircuitBreaker {
         (!store_enforces_deadline).then_some(deadline)
     }
 
-    /// Asks for a permit to send a request for a key. Returns the partition that serves the key, too.
+    /// Returns the partition of a key, and whether a request for the key may be sent.
     #[inline]
     pub(in crate::store) fn permit(&self, subject: Subject<'_>) -> (usize, Permit) {
         let partition = self.partition_of(subject);
@@ -248,7 +257,7 @@ impl CircuitBreaker {
         (partition, permit)
     }
 
-    /// Returns the partition that serves a key.
+    /// Returns the partition of a key.
     #[inline]
     pub(in crate::store) fn partition_of(&self, subject: Subject<'_>) -> usize {
         let Partitions {
@@ -267,7 +276,7 @@ impl CircuitBreaker {
         breaker.is_some_and(Breaker::is_open)
     }
 
-    /// Returns the error of all callers while a partition is open.
+    /// Returns the error that callers get while a partition is open.
     #[cold]
     pub(in crate::store) fn open_error(&self, partition: usize) -> Error {
         let breaker = self.inner.breakers.get(partition);
@@ -300,7 +309,7 @@ impl CircuitBreaker {
         let Some(breaker) = self.inner.breakers.get(partition) else {
             return;
         };
-        // Any other error is an answer.
+        // Any other error is an answer of the store.
         let failure = outcome.err().filter(|error| is_failure(error));
         let transition = match (operation, failure) {
             (Operation::Probe, failure) => {
@@ -315,7 +324,7 @@ impl CircuitBreaker {
         self.count_transition(transition);
     }
 
-    /// Records a request that started then and whose caller gave up.
+    /// Records a request that started at `started_at` and whose caller gave up.
     pub(in crate::store) fn record_abandoned(
         &self,
         partition: usize,
@@ -336,7 +345,7 @@ impl CircuitBreaker {
         self.count_transition(transition);
     }
 
-    /// Records how long a caller has waited since then.
+    /// Records how long a caller has waited since `started_at`.
     pub(in crate::store) fn record_wait(&self, started_at: u64) {
         let waited = self.now().saturating_sub(started_at);
         self.inner
@@ -355,7 +364,7 @@ impl CircuitBreaker {
     }
 }
 
-/// Returns whether the store or the connection to it has failed, rather than answered.
+/// Returns whether the store or the connection failed. Other errors are answers of the store.
 fn is_failure(error: &Error) -> bool {
     matches!(
         error.kind(),

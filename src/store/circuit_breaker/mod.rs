@@ -1,6 +1,6 @@
-//! Protection against a failing store: a deadline, a circuit breaker, and counts to fall back on.
+//! Protection against a failing store: a deadline, a circuit breaker, and fallback counts in memory.
 //!
-//! These files know the counts in memory, and nothing of the [`Store`](crate::Store) trait.
+//! Nothing here depends on the [`Store`](crate::Store) trait.
 
 mod breaker;
 mod circuit_breaker;

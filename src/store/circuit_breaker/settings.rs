@@ -8,8 +8,8 @@ use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::requests::Subject;
 use crate::telemetry::StoreMeter;
 
-/// The same as for Redis: a hundred times a call to a healthy server nearby, and too short for
-/// people to notice.
+/// The same as for Redis: about a hundred times a call to a healthy server in the same network, and too short
+/// for people to notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
@@ -25,7 +25,8 @@ pub(super) struct Settings {
     pub(super) partitions: Partitions,
 }
 
-/// The servers of a store that may fail one by one, and the one that serves a key.
+/// The parts of a store that may fail separately, such as servers, and the function that finds the part of a
+/// key.
 #[derive(Clone)]
 pub(super) struct Partitions {
     pub(super) count: usize,

@@ -1,7 +1,7 @@
 //! A map with little memory overhead: a list of entries, and a hash table of their indices.
 //!
-//! A hash table of the entries themselves would be an eighth to more than a half empty. An empty place
-//! costs four bytes here. The list can also be walked by index, to drop idle keys.
+//! From an eighth to more than half of the slots of a hash table are empty. An empty slot takes four bytes
+//! here, not the size of an entry. The list can also be walked by index, to drop expired keys.
 
 use hashbrown::HashTable;
 
@@ -11,7 +11,7 @@ use crate::store::counters::Counters;
 /// The counters of each key, by the fingerprint of its name.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    /// Indices into the list, hashed by one half of a fingerprint. The other half selects the shard.
+    /// Indices into the list, hashed by one half of the fingerprint. The other half selects the shard.
     table: HashTable<u32>,
     list: Vec<Entry>,
 }
@@ -47,7 +47,7 @@ impl Entries {
         self.list.get_mut(index).map(|entry| &mut entry.counters)
     }
 
-    /// Adds a name that is not in the map yet. Returns false if the index would exceed 32 bits.
+    /// Adds a name that is not in the map. Returns false if the index would exceed 32 bits.
     pub(super) fn insert(&mut self, name: Fingerprint, counters: Counters) -> bool {
         let Ok(index) = u32::try_from(self.list.len()) else {
             return false;

@@ -4,19 +4,19 @@ use std::ops::{Deref, DerefMut};
 
 use super::{Clock, Mutex, MutexGuard, PoisonError};
 
-/// A value that threads share. Aligned so that it shares no cache line with another one.
+/// A value that threads share. Its alignment keeps two of them off the same cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Locked<T>(Mutex<Timed<T>>);
 
-/// A value and the latest time of its use.
+/// A value, and the latest time at which it was used.
 #[derive(Debug)]
 struct Timed<T> {
     latest: u64,
     value: T,
 }
 
-/// A locked value, until it is dropped.
+/// A locked value. Unlocks it on drop.
 pub(super) struct Guard<'a, T>(MutexGuard<'a, Timed<T>>);
 
 impl<T> Locked<T> {
@@ -24,26 +24,26 @@ impl<T> Locked<T> {
         Self(Mutex::new(Timed { latest: 0, value }))
     }
 
-    /// Locks the value. Ignores poisoning: the value is consistent between any two steps.
+    /// Locks the value. Poisoning is ignored: the value is consistent between any two steps.
     #[inline]
     pub(super) fn lock(&self) -> Guard<'_, T> {
         Guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Locks the value, and returns the time: the clock's, or the latest time of a use if that is later.
+    /// Locks the value. Returns it with the time, which never runs backwards: the clock's time, or the time of
+    /// the latest use if that is later.
     ///
-    /// A thread that waited for the lock has an old reading, and so has one whose core's counter lags.
-    /// Without the latest time, either would look like a clock that stepped back. Both times lie between
-    /// the start and the end of the call, so either is correct for it. The clock is read before the lock
-    /// is taken, which would be held a fifth longer otherwise.
+    /// The clock is read before the lock is taken; reading it under the lock would hold the lock a fifth
+    /// longer. So a thread that waited for the lock has an old reading, and so has one on a core whose
+    /// counter lags. Without the time of the latest use, both would look like a clock that stepped back.
+    /// Either time is between the start and the end of this call, so either is correct.
     #[inline]
     pub(super) fn lock_now(&self, clock: &Clock) -> (Guard<'_, T>, u64) {
         let mut now = clock.now();
         let mut guard = self.lock();
         let latest = &mut guard.0.latest;
         if now < *latest {
-            // No other thread has a later time while this one holds the lock, so an earlier reading now
-            // is a step back.
+            // A test clock may have stepped back. Under the lock, a new reading is not old.
             now = if clock.steps_back() {
                 clock.now()
             } else {
@@ -56,7 +56,7 @@ impl<T> Locked<T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Moves the time of the latest use forward.
+    /// Moves the time of the latest use forward to `now`.
     pub(super) fn advance_to(&mut self, now: u64) {
         self.0.latest = self.0.latest.max(now);
     }

@@ -1,4 +1,4 @@
-//! The counts of a memory store: a bounded number of keys, and what happens when they are full.
+//! The counts of a memory store: a bounded number of keys, and shared counts for keys without room.
 
 use super::overflow::Overflow;
 use super::shard::Shard;
@@ -11,14 +11,14 @@ use crate::store::counters::{Counters, DROPPABLE_PART};
 use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
 
-/// The number of keys that a store holds by default: with a quota of 100 units, about 100 MB when every
-/// key is at its limit, and a tenth of that in common traffic.
+/// The most keys of a store by default. With a quota of 100 units, these take about 100 MB if every key is at
+/// its limit, and 10 to 20 MB if keys have few units.
 pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
 
 /// The counts of a bounded number of keys, by the same rules as in Redis.
 ///
-/// They are the whole of a [`MemoryStore`](crate::MemoryStore) but its list of blocked keys, and what
-/// other stores fall back on.
+/// A [`MemoryStore`](crate::MemoryStore) has one, and so has the circuit breaker of any other store for its
+/// fallback.
 pub(crate) struct MemoryCounts {
     meter: StoreMeter,
     clock: Clock,
@@ -28,7 +28,7 @@ pub(crate) struct MemoryCounts {
 }
 
 impl MemoryCounts {
-    /// Creates empty counts for at most `max_keys` keys; at least one.
+    /// Creates empty counts for at most `max_keys` keys. 0 is taken as 1.
     pub(crate) fn new(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
         let max_keys = max_keys.max(1);
         Self {
@@ -48,7 +48,7 @@ impl MemoryCounts {
         self.max_keys
     }
 
-    /// Returns the number of keys, idle ones included.
+    /// Returns the number of keys, with those that have expired but were not dropped yet.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -76,10 +76,10 @@ impl MemoryCounts {
         if has_room { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Decides several checks together: charges all of them if each is admitted, else none.
+    /// Decides several checks together: charges all of them if each is admitted, and otherwise none.
     ///
-    /// Checks that share a count because the store is full are charged one by one, and refunded if a later
-    /// one does not fit.
+    /// Two checks may share a count if the store is full. So the checks are charged one by one, and refunded if
+    /// a later one does not fit.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl MemoryCounts {
         Ok(charged)
     }
 
-    /// Decides a check of a locked key, and charges nothing.
+    /// Decides a check of a key whose shard is locked, but charges nothing.
     fn judge(&self, shards: &mut LockedShards<'_>, check: Check<'_>, now: u64) -> Answer {
         let name = check.subject.fingerprint();
         if let Some(counters) = shards.get_mut(name).and_then(|shard| shard.get_mut(name)) {
@@ -132,7 +132,7 @@ impl MemoryCounts {
         Counters::new().judge(check, Source::Memory, now)
     }
 
-    /// Decides a check of a locked key.
+    /// Decides a check of a key whose shard is locked.
     fn check_locked(
         &self,
         shards: &mut LockedShards<'_>,
@@ -162,7 +162,7 @@ impl MemoryCounts {
         }
     }
 
-    /// Takes a charge of a locked key back.
+    /// Refunds units of a key whose shard is locked.
     fn refund_locked(&self, shards: &mut LockedShards<'_>, refund: Refund<'_>, now: u64) {
         let name = refund.subject.fingerprint();
         match refund.answer().scope() {
@@ -182,7 +182,7 @@ impl MemoryCounts {
         }
     }
 
-    /// Decides a check of a key without counts of its own.
+    /// Decides a check of a key that has no counts. Returns false if there is no room for it.
     ///
     /// The shard of the key stays locked, so that no other check of the key makes room for it
     /// meanwhile.
@@ -204,22 +204,23 @@ impl MemoryCounts {
         }
         if overflow.should_warn(now) {
             tracing::warn!(target: "tollgate::diagnostics",
-                "the memory store is full of {} keys near their limits: new keys share the count of \
-                 their network (IPv4 /24, IPv6 /48), or one of a few; raise `max_keys` if these are clients",
+                "the memory store is full of {} keys near their limits: new keys share one count \
+                 per network (IPv4 /24, IPv6 /48) or one of a few other counts; raise `max_keys` if the keys \
+                 belong to real clients",
                 self.max_keys
             );
         }
         overflow.check(check, clock, answer)
     }
 
-    /// Forgets what is charged to a key.
+    /// Removes all units of a key.
     pub(crate) fn reset(&self, reset: Reset<'_>) {
         self.with_counts(reset.subject, |shard, name, _| {
             shard.reset(name, reset);
         });
     }
 
-    /// Takes units back where they were charged, wherever the key is counted now.
+    /// Returns units to the count that was charged, even if the key is counted elsewhere now.
     pub(crate) fn refund(&self, refund: Refund<'_>) {
         match refund.answer().scope() {
             CountScope::Own => {
@@ -231,14 +232,14 @@ impl MemoryCounts {
         }
     }
 
-    /// Counts fewer units than were charged.
+    /// Returns units of a key, whichever checks charged them.
     pub(crate) fn credit(&self, credit: Credit<'_>) {
         self.with_counts(credit.subject, |shard, name, now| {
             shard.credit(name, credit, now);
         });
     }
 
-    /// Drops all keys whose counts have died.
+    /// Drops all keys that have expired.
     pub(super) fn remove_dead(&self) {
         for shard in self.keys.shards() {
             let (mut shard, now) = shard.lock_now(&self.clock);
@@ -249,7 +250,7 @@ impl MemoryCounts {
         self.overflow.remove_dead(&self.clock);
     }
 
-    /// Changes the counts of a key: its own, or the shared one in which it is counted now.
+    /// Changes the counts of a key, or the shared count in which it is counted now.
     fn with_counts<T>(
         &self,
         subject: Subject<'_>,

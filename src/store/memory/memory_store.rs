@@ -1,4 +1,4 @@
-//! The public store in the memory of this process.
+//! The public type of the memory store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,48 +15,13 @@ use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
-/// Counts in the memory of this process.
+/// A store in the memory of this process.
 ///
-/// For tests, for services of one process, and as the fallback while Redis is unreachable. It decides by
-/// the same rules as [`RedisStore`](crate::RedisStore), to the microsecond, on a monotonic clock. Clones
-/// share their counts. A check is answered at once, without a task or a thread in the background.
+/// For tests, and for services with one process. Several processes would each admit the whole limit: use
+/// [`RedisStore`](crate::RedisStore) to share it. Both stores make the same decisions, to the microsecond.
+/// This one reads a monotonic clock.
 ///
-/// # Memory is bounded
-///
-/// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Now and
-/// then a check drops a key whose counts have died, often enough that no key stays for long. A new key
-/// that finds the store full gets room as follows:
-///
-/// 1. A key whose units have all returned is dropped.
-/// 2. Else the key that has used the smallest part of its limits is dropped, if that is **at most
-///    half**. It gets a fresh quota when it comes back. A key over or near its limit is never dropped,
-///    so clients cannot free themselves by making up keys.
-/// 3. Else the new key shares a count with others, as the next section says. A log line says so, at
-///    most once a minute.
-///
-/// To keep checks short, each looks at 64 keys for room, and the next check at the next 64. The limits
-/// of a key bound its memory: a log holds 8 bytes for each microsecond in which units were charged, and
-/// up to half more while it grows.
-///
-/// # A flood of new keys does not shut out other clients
-///
-/// While the store is full of keys near their limits, a new key shares one count, and so one limit, with
-/// other new keys:
-///
-/// - A key that holds an address ([`peer_ip`](crate::key::peer_ip), [`client_ip`](crate::key::client_ip),
-///   also as a part of a tuple) shares with the addresses of its network, an IPv4 /24 or an IPv6 /48.
-///   There is room for one network for every eight keys, and for at least 64.
-/// - Any other key shares one of 64 counts of its limiter, by its hash. A network without room does the
-///   same, with another 64 counts.
-///
-/// A flood from a few networks is then refused by the limits of those networks, and clients elsewhere
-/// keep theirs. While a shared count has live units, all new keys that belong to it stay there, even
-/// when there is room again: a client that comes back has no second limit. Neither one such key nor all
-/// keys of a shared count together are admitted more than the limit. `reset` and `credit` for such a key
-/// apply to the shared count.
-///
-/// With more than 4 096 shared counts, of more than 32 limiters, a check fails with an
-/// [`Error`](crate::Error) of kind [`ErrorKind::Full`](crate::ErrorKind::Full).
+/// Clones share their counts. A check is answered at once. There is no background task or thread.
 ///
 /// # Examples
 ///
@@ -67,6 +32,41 @@ use crate::telemetry::StoreMeter;
 /// let layer = RateLimitLayer::new(store.clone(), Quota::per_minute(100));
 /// assert!(store.is_empty());
 /// ```
+///
+/// # Memory
+///
+/// The store holds at most [`max_keys`](Self::with_max_keys) keys, 100 000 by default. Checks also drop keys
+/// that have expired, a few at a time. If the store is full, a new key gets room as follows:
+///
+/// 1. A key whose units have all returned is evicted.
+/// 2. If there is none, the key that has used the smallest part of its limits is evicted, if that part is
+///    **at most half**. When this key comes back, it has its whole limit again. A key that has used more than
+///    half of a limit is never evicted, so a client cannot get a new limit by inventing keys.
+/// 3. If there is none, the new key shares a count with others: see the next section. The store logs a
+///    warning, at most once a minute.
+///
+/// To keep checks fast, each looks at 64 keys at most, and the next check at the next 64. The memory of a key
+/// depends on its quotas. A log takes 8 bytes for each microsecond in which units were charged, and up to half
+/// more while it grows.
+///
+/// # A flood of new keys
+///
+/// While the store is full of keys near their limits, a new key shares one count, and so one limit, with
+/// other new keys of its limiter:
+///
+/// - A key with an address ([`peer_ip`](crate::key::peer_ip), [`client_ip`](crate::key::client_ip), also as a
+///   part of a tuple) shares a count with its network: an IPv4 /24 or an IPv6 /48. There is room for one
+///   network for each 8 keys of the store, and for at least 64.
+/// - Any other key shares one of 64 counts, which its hash chooses. If there is no room for a network, its keys
+///   share one of another 64 counts.
+///
+/// So a flood from a few networks is refused by the limits of these networks, and clients in other networks
+/// keep theirs. Together, the keys of a shared count are admitted no more than the limit. While units count
+/// in it, new keys that belong to it stay in it, even when there is room again, so that no client gets a
+/// second limit. A reset or a credit of such a key applies to the shared count.
+///
+/// There is room for 4 096 counts of the second kind, which is enough for 32 limiters. A check that finds no
+/// room fails with an [`Error`](crate::Error) of kind [`ErrorKind::Full`](crate::ErrorKind::Full).
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Inner>,
@@ -80,19 +80,22 @@ struct Inner {
 }
 
 impl MemoryStore {
-    /// Creates a store for 100 000 keys.
+    /// Creates a store for at most 100 000 keys.
+    ///
+    /// With a quota of 100 units, these take about 100 MB if every key is at its limit, and 10 to 20 MB if
+    /// keys have few units.
     #[must_use]
     pub fn new() -> Self {
         Self::with_max_keys(DEFAULT_MAX_KEYS)
     }
 
-    /// Creates a store for at most `max_keys` keys; at least one.
+    /// Creates a store for at most `max_keys` keys. 0 is taken as 1.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self::build(max_keys, Clock::monotonic())
     }
 
-    /// Creates a store whose time a test moves by hand.
+    /// Creates a store for at most 100 000 keys, with a clock that a test moves.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     #[must_use]
@@ -102,7 +105,7 @@ impl MemoryStore {
 
     /// Sets the name of the store in metrics. The default is `memory`.
     ///
-    /// Call it before the store is used: it returns another store.
+    /// Returns a new, empty store, so call it before the store is used.
     #[must_use]
     pub fn named(self, store: &str) -> Self {
         let counts = &self.inner.counts;
@@ -125,27 +128,26 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the number of keys held now, idle ones included that no check has come across yet.
+    /// Returns the number of keys in the store, with keys that have expired but were not dropped yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.counts.len()
     }
 
-    /// Returns whether no key is held.
+    /// Returns whether there are no keys in the store.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops all keys whose counts have died: two windows and a second after they last began or
-    /// were trimmed.
+    /// Drops all keys that have expired: at most two windows and a second after their last change.
     ///
-    /// Checks do so little by little. Call this to free the memory of a store that is no longer asked.
+    /// Checks do this a few keys at a time. Call it to free the memory of a store that gets no more checks.
     pub fn remove_dead(&self) {
         self.inner.counts.remove_dead();
     }
 
-    /// Returns the maximum number of keys.
+    /// Returns the most keys that the store holds.
     #[must_use]
     pub fn max_keys(&self) -> usize {
         self.inner.counts.max_keys()

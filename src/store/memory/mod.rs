@@ -1,4 +1,4 @@
-//! The store in this process, with the same rules as the Redis store.
+//! The store in the memory of this process, with the same rules as the Redis store.
 
 mod entries;
 mod locked;
@@ -8,7 +8,8 @@ mod overflow;
 mod shard;
 mod table;
 
-// `locked` imports these from here, so that tests/interleavings.rs can replace them for a model checker.
+// `locked` imports these from here, so that `tests/interleavings.rs` can replace them by those of a model
+// checker.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;

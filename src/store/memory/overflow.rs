@@ -1,9 +1,9 @@
 //! The counts that keys share while a store is full.
 //!
-//! A key for which the store has no room is counted with the other keys of its network. A key without a
-//! network, or whose network has no room either, is counted in one of a few shared counts. While such a
-//! count is active, every new key that belongs to it is counted there: a client that comes back gets no
-//! second limit. A count is active until all of its units have returned.
+//! A key for which the store has no room is counted together with the other keys of its network. If the key
+//! has no network, or there is no room for the network, it is counted in one of a few shared counts. A count
+//! is active while any of its units count. Until then, each new key that belongs to the count is counted in
+//! it, so that no client gets a second limit.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -13,15 +13,16 @@ use crate::decision::{Answer, CountScope, Source};
 use crate::key::{Fingerprint, Key};
 use crate::store::requests::{Check, Subject};
 
-/// The store has room for one network per this many keys, and for at least [`MIN_NETWORKS`].
+/// The number of keys in the store for each network that it has room for. It has room for at least
+/// [`MIN_NETWORKS`].
 const KEYS_PER_NETWORK: usize = 8;
 
 const MIN_NETWORKS: usize = 64;
 
-/// The shared counts of one limiter for keys with a network. Keys without one have as many.
+/// The number of shared counts of one limiter for keys with a network. There are as many for other keys.
 const SHARED_COUNTS: u64 = 64;
 
-/// The shared counts of all limiters.
+/// The most shared counts of all limiters.
 const MAX_SHARED_COUNTS: usize = 4_096;
 
 /// The shortest time between two warnings of a full store, in microseconds.
@@ -42,7 +43,7 @@ impl Overflow {
     pub(super) fn new(max_keys: usize) -> Self {
         let networks = (max_keys / KEYS_PER_NETWORK).max(MIN_NETWORKS);
         Self {
-            // No active count is dropped: its keys would get a second limit.
+            // An active count is never evicted, because its keys would get a second limit.
             networks: Table::new(networks, 0),
             shared: Table::new(MAX_SHARED_COUNTS, 0),
             len: AtomicUsize::new(0),
@@ -50,7 +51,7 @@ impl Overflow {
         }
     }
 
-    /// Returns whether there may be an active count.
+    /// Returns whether there are any counts.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
         self.len.load(Ordering::Acquire) > 0
@@ -75,8 +76,7 @@ impl Overflow {
         true
     }
 
-    /// Decides a check of a key for which the store has no room. Returns false if there is none here
-    /// either.
+    /// Decides a check of a key for which the store has no room. Returns false if there is no room here either.
     pub(super) fn check(&self, check: Check<'_>, clock: &Clock, answer: &mut Answer) -> bool {
         let candidates = SharedCount::candidates(check.subject);
         candidates.into_iter().flatten().rev().any(|shared| {
@@ -91,7 +91,7 @@ impl Overflow {
         })
     }
 
-    /// Locks the active count to which a key belongs, if there is one.
+    /// Locks the active count that a key belongs to, if there is one.
     pub(super) fn active(
         &self,
         subject: Subject<'_>,
@@ -111,7 +111,7 @@ impl Overflow {
         })
     }
 
-    /// Locks the count in which a key was counted.
+    /// Locks the count in which a key was counted before.
     pub(super) fn lock_now(
         &self,
         subject: Subject<'_>,
@@ -124,7 +124,7 @@ impl Overflow {
         Some((shard, now, shared.name))
     }
 
-    /// Drops all counts whose time to live is over.
+    /// Drops all counts that have expired.
     pub(super) fn remove_dead(&self, clock: &Clock) {
         for shard in self.networks.shards().chain(self.shared.shards()) {
             let (mut shard, now) = shard.lock_now(clock);
@@ -134,7 +134,7 @@ impl Overflow {
         }
     }
 
-    /// Returns whether a full store should warn now. At most once in a [`WARNING_INTERVAL`].
+    /// Returns whether a full store should warn now: at most once in each [`WARNING_INTERVAL`].
     pub(super) fn should_warn(&self, now: u64) -> bool {
         let next = now.saturating_add(WARNING_INTERVAL);
         let due = |at| (at <= now).then_some(next);
@@ -151,9 +151,9 @@ impl Overflow {
         }
     }
 
-    /// Adds the change of a locked shard's length to the number of counts.
+    /// Adds the change in the length of a locked shard to the number of counts.
     fn update_len(&self, before: usize, now: usize) {
-        // No overflow: each length fits, and what is subtracted was added before.
+        // This cannot overflow: each length fits, and only lengths that were added are subtracted.
         if now >= before {
             self.len.fetch_add(now - before, Ordering::AcqRel);
         } else {
@@ -170,9 +170,10 @@ pub(super) struct SharedCount {
 }
 
 impl SharedCount {
-    /// Returns the counts that a key may share: one of a few, then its network's.
+    /// Returns the counts that a key may share: one of the few, and then the count of its network.
     ///
-    /// A key that was counted in the first because its network had no room stays there.
+    /// The first one comes first because a key that was counted there, without room for its network, stays
+    /// there.
     fn candidates(subject: Subject<'_>) -> [Option<Self>; 2] {
         let limiter = subject.limiter.fingerprint();
         let network = subject.key.network();
@@ -188,7 +189,7 @@ impl SharedCount {
     }
 }
 
-/// Returns the name of the shared count of a key. The same for all keys of a network.
+/// Returns the name of the shared count of a key, which is the same for all keys of a network.
 fn shared_name(key: &Key, network: Option<Fingerprint>) -> Fingerprint {
     let hash = network.unwrap_or_else(|| key.fingerprint()).hash();
     let kind = if network.is_some() { SHARED_COUNTS } else { 0 };

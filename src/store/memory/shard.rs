@@ -1,4 +1,4 @@
-//! A bounded map of keys, and which key is evicted when it is full.
+//! A bounded map of keys, with eviction when it is full.
 
 use super::entries::Entries;
 use crate::decision::Answer;
@@ -6,15 +6,14 @@ use crate::key::Fingerprint;
 use crate::store::counters::Counters;
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
-/// The keys that a check of a new key sweeps. Enough that a shard is swept faster than it can be
-/// filled.
+/// The number of keys that a check of a new key sweeps. With two, a shard is swept faster than it fills.
 const SWEPT_PER_NEW_KEY: usize = 2;
 
-/// One check per this many sweeps a key, whether its own key is new or not. A check of a known key fills
-/// nothing, and the key that it would sweep is in no cache.
+/// The number of checks for each one that sweeps a key, whether or not its own key is new. A check of a known
+/// key adds nothing, and the swept key is usually not in a processor cache.
 const CHECKS_PER_SWEEP: u8 = 8;
 
-/// The most keys that a full shard looks at to evict one.
+/// The most keys that a full shard compares to evict one.
 const MAX_EVICTION_CANDIDATES: usize = 64;
 
 /// A part of the keys of a store.
@@ -24,7 +23,7 @@ pub(super) struct Shard {
     max_keys: usize,
     /// The used part of its limits up to which a key may be evicted, in 1/1024.
     droppable: u16,
-    /// The index of the next key to sweep, as in the clock algorithm.
+    /// The index of the next key to sweep, as in the clock algorithm of page replacement.
     hand: usize,
     /// The checks since the last sweep.
     unswept: u8,
@@ -45,7 +44,7 @@ impl Shard {
         self.entries.len()
     }
 
-    /// Sweeps a key before one check in [`CHECKS_PER_SWEEP`].
+    /// Sweeps a key, on one of [`CHECKS_PER_SWEEP`] calls.
     #[inline]
     pub(super) fn sweep_occasionally(&mut self, now: u64) {
         self.unswept += 1;
@@ -61,7 +60,7 @@ impl Shard {
         self.entries.get_mut(name)
     }
 
-    /// Returns the counters of a key, unless all of its units have returned.
+    /// Returns the counters of a key, if any of its units still count.
     pub(super) fn active(&mut self, name: Fingerprint, now: u64) -> Option<&mut Counters> {
         self.get_mut(name).filter(|counters| !counters.is_idle(now))
     }
@@ -99,7 +98,7 @@ impl Shard {
         }
         let mut counters = Counters::default();
         counters.check_in_place(check, now, answer);
-        // A check that was not charged stores nothing.
+        // If the check was not charged, there is nothing to store.
         if counters.is_empty() {
             return true;
         }
@@ -128,13 +127,13 @@ impl Shard {
         }
     }
 
-    /// Drops all counters whose time to live is over.
+    /// Drops all counters that have expired.
     pub(super) fn remove_dead(&mut self, now: u64) {
         self.hand = 0;
         while self.sweep_one(now) {}
     }
 
-    /// Looks at the next key, and drops its dead counters. Returns false at the end of the list.
+    /// Drops the counters of the next key that have expired. Returns false at the end of the list.
     #[inline(never)]
     fn sweep_one(&mut self, now: u64) -> bool {
         let Some(counters) = self.entries.at_mut(self.hand) else {
@@ -143,7 +142,7 @@ impl Shard {
         };
         counters.remove_dead(now);
         if counters.is_empty() {
-            // The last key moves to this index, and is swept next.
+            // The last key moves to this index and is swept next.
             self.entries.swap_remove(self.hand);
         } else {
             self.hand += 1;
@@ -151,8 +150,8 @@ impl Shard {
         true
     }
 
-    /// Drops an idle key, else the key that has used the least, if that is little enough. Returns whether
-    /// it dropped one.
+    /// Evicts an idle key, or else the key that has used the smallest part of its limits, if that part is small
+    /// enough. Returns whether it evicted one.
     fn evict_one(&mut self, now: u64) -> bool {
         let mut candidate: Option<(u16, usize)> = None;
         for _ in 0..MAX_EVICTION_CANDIDATES.min(self.entries.len()) {

@@ -1,4 +1,4 @@
-//! Counters by name, divided into shards with a lock each.
+//! A map from names to counters, divided into shards with one lock each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,8 @@ use super::shard::Shard;
 use crate::clock::Clock;
 use crate::key::Fingerprint;
 
-/// Smaller shards would fill up long before their neighbours.
+/// The fewest keys of a shard. Smaller shards would differ too much in the number of their keys, and some
+/// would be full long before others.
 const MIN_KEYS_PER_SHARD: usize = 1_024;
 
 const MAX_SHARDS: usize = 64;
@@ -23,7 +24,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates a table for at most `max_keys` names. A full shard evicts a name that has used at most
+    /// Creates a table for at most `max_keys` names. A full shard may evict a name that has used at most
     /// `droppable` of its limits, in 1/1024.
     pub(super) fn new(max_keys: usize, droppable: u16) -> Self {
         let shards = (max_keys / MIN_KEYS_PER_SHARD).clamp(1, MAX_SHARDS);
@@ -42,14 +43,15 @@ impl Table {
         self.shards().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Locks the shard of a name, and returns its time.
+    /// Locks the shard of a name. Returns it with its time.
     #[inline]
     pub(super) fn lock_now(&self, name: Fingerprint, clock: &Clock) -> (ShardGuard<'_>, u64) {
         self.shard(name).lock_now(clock)
     }
 
-    /// Locks the shards of several names, and returns one time for all of them. The shards are locked in
-    /// their order, so that two calls never wait for each other.
+    /// Locks the shards of several names. Returns them with one time for all.
+    ///
+    /// Shards are locked in ascending order, so that two calls cannot deadlock.
     pub(super) fn lock_all(
         &self,
         names: impl Iterator<Item = Fingerprint>,
@@ -82,7 +84,7 @@ impl Table {
 
     #[inline]
     fn index(&self, name: Fingerprint) -> usize {
-        // The map in the shard uses the other half.
+        // The map in the shard uses the other half of the fingerprint.
         let [_, half] = name.halves();
         let shards = u128::try_from(self.others.len() + 1).unwrap_or(1);
         usize::try_from((u128::from(half) * shards) >> 64).unwrap_or(0)
@@ -104,7 +106,7 @@ pub(super) struct LockedShards<'a> {
 }
 
 impl LockedShards<'_> {
-    /// Returns the shard of a name, if it is one of the names that were locked.
+    /// Returns the shard of a name, if it was locked.
     pub(super) fn get_mut(&mut self, name: Fingerprint) -> Option<&mut Shard> {
         let shard = self.shards.get_mut(&self.table.index(name))?;
         Some(shard)

@@ -1,4 +1,4 @@
-//! A full store: which keys are dropped, and which are kept.
+//! Tests of a full store: which keys are evicted, and which are kept.
 
 #[cfg(feature = "test-util")]
 use std::time::Duration;
@@ -38,13 +38,13 @@ fn tokio_test(test: impl Future<Output = ()>) {
 }
 
 #[test]
-fn a_store_full_of_keys_near_their_limit_drops_none_of_them() {
+fn keys_that_have_used_more_than_half_of_a_limit_are_not_evicted() {
     let (store, limiter) = full_of([("a", 6), ("b", 10), ("c", 8)]);
     tokio_test(async {
         for stranger in ["d", "e", "f"] {
             assert_eq!(charge(&limiter, stranger, 1).await, Ok(true));
         }
-        // The keys in the store are still counted, and a check that writes nothing needs no place.
+        // The keys in the store are still counted, and a check that writes nothing needs no room.
         assert_eq!(charge(&limiter, "b", 1).await, Ok(false));
         assert_eq!(charge(&limiter, "a", 5).await, Ok(false));
         assert_eq!(charge(&limiter, "a", 4).await, Ok(true));
@@ -58,14 +58,14 @@ fn a_store_full_of_keys_near_their_limit_drops_none_of_them() {
 }
 
 #[test]
-fn the_key_that_used_least_makes_room_if_that_is_at_most_half() {
+fn the_key_that_has_used_the_smallest_part_is_evicted_if_that_is_at_most_half() {
     let (store, limiter) = full_of([("a", 6), ("b", 5), ("c", 4)]);
     tokio_test(async {
         assert_eq!(charge(&limiter, "d", 9).await, Ok(true));
         assert_eq!(limiter.peek("c").await.unwrap().used(), 0);
         assert_eq!(charge(&limiter, "e", 9).await, Ok(true));
         assert_eq!(limiter.peek("b").await.unwrap().used(), 0);
-        // No other has used so little.
+        // The other keys have used more than half.
         assert_eq!(charge(&limiter, "f", 9).await, Ok(true));
         assert_eq!(limiter.peek("a").await.unwrap().used(), 6);
         assert_eq!(limiter.peek("d").await.unwrap().used(), 9);
@@ -76,7 +76,7 @@ fn the_key_that_used_least_makes_room_if_that_is_at_most_half() {
 
 #[cfg(feature = "test-util")]
 #[test]
-fn an_idle_key_is_dropped_before_any_live_one() {
+fn an_idle_key_is_evicted_before_an_active_one() {
     let clock = TestClock::new();
     let store = MemoryStore::build(2, Clock::Test(clock.clone()));
     let short = RateLimiter::new(store.clone(), Quota::per_second(LIMIT)).name("short");
@@ -93,7 +93,7 @@ fn an_idle_key_is_dropped_before_any_live_one() {
 
 #[cfg(feature = "test-util")]
 #[test]
-fn dead_keys_are_dropped_by_the_checks_of_others() {
+fn checks_of_other_keys_drop_expired_keys() {
     let clock = TestClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let limiter = RateLimiter::new(store.clone(), Quota::per_second(LIMIT));
@@ -112,7 +112,7 @@ fn dead_keys_are_dropped_by_the_checks_of_others() {
 }
 
 #[test]
-fn a_key_over_one_of_its_limits_is_kept_whatever_the_others_say() {
+fn a_key_at_one_of_its_limits_is_not_evicted() {
     let quotas = [Quota::per_hour(2), Quota::per_hour(9)];
     let store = MemoryStore::with_max_keys(1);
     let limiter = RateLimiter::new(store.clone(), quotas);
@@ -129,7 +129,7 @@ fn a_key_over_one_of_its_limits_is_kept_whatever_the_others_say() {
 
 #[cfg(feature = "test-util")]
 #[test]
-fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
+fn with_every_algorithm_a_key_is_idle_once_all_units_have_returned() {
     use crate::quota::Algorithm;
 
     for facts in Algorithm::ALL {
@@ -141,14 +141,14 @@ fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
         let other = limiter.clone().name("other");
         tokio_test(async {
             assert_eq!(charge(&limiter, "a", LIMIT).await, Ok(true));
-            // Half a window at a time, for as long as anything is used.
+            // Advance by half a window while units count.
             while limiter.peek("a").await.unwrap().used() > LIMIT / 2 {
                 assert_eq!(charge(&other, "b", 1).await, Ok(true), "{algorithm:?}");
                 let used = limiter.peek("a").await.unwrap().used();
                 assert!(used > 0, "{algorithm:?} dropped a key that is not idle");
                 clock.advance(Duration::from_millis(500));
             }
-            // So that what "b" shares with others is idle too.
+            // Now the shared count of "b" is idle too.
             clock.advance(Duration::from_secs(2));
             assert_eq!(charge(&other, "b", 1).await, Ok(true), "{algorithm:?}");
             assert_eq!(limiter.peek("a").await.unwrap().used(), 0, "{algorithm:?}");
@@ -164,7 +164,7 @@ fn a_key_is_idle_when_all_of_it_has_returned_whatever_counts_it() {
 
 #[cfg(feature = "test-util")]
 #[test]
-fn dead_keys_can_be_dropped_at_once() {
+fn remove_dead_drops_all_expired_keys() {
     let clock = TestClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let short = RateLimiter::new(store.clone(), Quota::per_second(LIMIT)).name("short");
@@ -184,7 +184,7 @@ fn dead_keys_can_be_dropped_at_once() {
 }
 
 #[test]
-fn the_bound_holds_over_all_shards() {
+fn the_number_of_keys_is_bounded_over_all_shards() {
     let store = MemoryStore::with_max_keys(5_000);
     assert!(store.counts().keys.shards().count() > 1);
     let limiter = RateLimiter::new(store.clone(), Quota::per_hour(LIMIT));

@@ -140,7 +140,8 @@ impl SharedBlockList {
         let timeout = self.client.deadline.max(MIN_REFRESH_TIMEOUT);
         let refreshed = tokio::time::timeout(timeout, self.refresh(blocks)).await;
         refreshed.unwrap_or_else(|_| {
-            let text = format!("Redis did not send the block list within {timeout:?}");
+            let server = self.client.server();
+            let text = format!("{server} did not send the block list within {timeout:?}");
             Err(Error::new(ErrorKind::Timeout, text))
         })
     }
@@ -183,7 +184,7 @@ impl SharedBlockList {
                 if self.failures.swap(0, Ordering::Relaxed) >= FAILURES_BEFORE_WARNING {
                     tracing::info!(
                         target: "tollgate::diagnostics",
-                        "refreshing the block list works again"
+                        "the block list is refreshed again"
                     );
                 }
             }
@@ -237,13 +238,13 @@ impl Client {
         match self.run(KEYLESS, script, call).await? {
             Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),
-            _ => Err(malformed_reply("to block")),
+            _ => Err(malformed_reply("neither 0 nor 1", self.server())),
         }
     }
 
     /// Reads the list, unless its version is `version`.
     async fn read_blocks(&self, version: &str) -> Result<Option<ListReply>, Error> {
-        let malformed = || malformed_reply("what is blocked");
+        let malformed = || malformed_reply("no block list", self.server());
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
         call.arg(self.names.block_list()).arg(version);

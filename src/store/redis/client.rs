@@ -10,8 +10,9 @@ use tokio::runtime::Handle;
 
 use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, ListKeys, decode_replies, decode_together, encode_checks,
-    encode_checks_together, encode_credit, encode_refund, encode_reset, errors as error,
+    BatchEntry, EntryReply, KeyNames, ListKeys, ServerName, decode_replies, decode_together,
+    encode_checks, encode_checks_together, encode_credit, encode_refund, encode_reset,
+    errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
@@ -45,6 +46,11 @@ impl Client {
         self.connections.index_for(number)
     }
 
+    /// The deployment, for errors.
+    pub(super) fn server(&self) -> &ServerName {
+        self.connections.server()
+    }
+
     /// Waits until a connection of the current runtime is established.
     pub(super) async fn acquire(&self, index: usize) -> Result<Acquired, Error> {
         let connections = self.connections.of_runtime(&current_runtime()?);
@@ -57,7 +63,7 @@ impl Client {
         connection: &Arc<ReconnectingConnection>,
     ) -> Result<Acquired, Error> {
         let acquired = connection.acquire(self.deadline).await;
-        acquired.map_err(error::from_redis)
+        acquired.map_err(error::from_connect)
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -72,26 +78,9 @@ impl Client {
         let mut replies = self
             .call_decide(connection, entries, ListKeys::OfLargeLimits)
             .await?;
-        let lacks_list_key =
-            |reply: &Result<_, _>| reply.as_ref().is_err_and(error::lacks_list_key);
         if replies.iter().any(lacks_list_key) {
-            // Their limits were higher before. Nothing was written for them, so asking again is safe.
-            let refused = entries.iter().zip(&replies);
-            let refused = refused.filter(|(_, reply)| lacks_list_key(reply));
-            let again: Vec<BatchEntry<'_>> = refused.map(|(entry, _)| *entry).collect();
-            let replied = self.call_decide(connection, &again, ListKeys::All).await;
-            let (replied, failure) = match replied {
-                Ok(replied) => (replied, None),
-                Err(error) => (Vec::new(), Some(error)),
-            };
-            let mut replied = replied.into_iter();
-            for reply in replies.iter_mut().filter(|reply| lacks_list_key(reply)) {
-                if let Some(failure) = &failure {
-                    *reply = Err(failure.clone());
-                } else if let Some(replied) = replied.next() {
-                    *reply = replied;
-                }
-            }
+            self.decide_with_list_keys(connection, entries, &mut replies)
+                .await;
         }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         if errors.any(error::is_from_replica) {
@@ -100,6 +89,37 @@ impl Client {
         Ok(replies)
     }
 
+    /// Decides the entries anew whose logs are lists of which the call did not have the keys.
+    ///
+    /// The script wrote nothing for them, so this is safe. It is rare: their limits were higher before.
+    async fn decide_with_list_keys(
+        &self,
+        connection: &Acquired,
+        entries: &[BatchEntry<'_>],
+        replies: &mut [Result<EntryReply, Error>],
+    ) {
+        let (repeated, replies): (Vec<BatchEntry<'_>>, Vec<&mut Result<EntryReply, Error>>) =
+            entries
+                .iter()
+                .zip(replies)
+                .filter(|(_, reply)| lacks_list_key(reply))
+                .unzip();
+        let outcome = self.call_decide(connection, &repeated, ListKeys::All).await;
+        match outcome {
+            Ok(repeated) => {
+                for (reply, new_reply) in replies.into_iter().zip(repeated) {
+                    *reply = new_reply;
+                }
+            }
+            Err(error) => {
+                for reply in replies {
+                    *reply = Err(error.clone());
+                }
+            }
+        }
+    }
+
+    /// Sends a call with these list keys.
     async fn call_decide(
         &self,
         connection: &Acquired,
@@ -118,7 +138,7 @@ impl Client {
         let entries = entries
             .iter()
             .map(|BatchEntry { check, count, .. }| (check.quotas(), check.cost(), *count));
-        decode_replies(reply, entries)
+        decode_replies(reply, connection.server(), entries)
     }
 
     /// Decides one check in a call of its own: over this connection, or over that of the current
@@ -136,7 +156,7 @@ impl Client {
         let replies = self.decide(&connection, &entry).await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
-        answer.ok_or_else(|| error::malformed_reply("nothing"))
+        answer.ok_or_else(|| error::malformed_reply("no answer", self.server()))
     }
 
     /// Decides several checks together, in a call of their own.
@@ -156,11 +176,10 @@ impl Client {
                 false => error,
                 true => Error::new(
                     ErrorKind::Unsupported,
-                    "a Redis Cluster decides only keys of one slot together, and these are in several: \
-                     use one hash tag for them",
+                    "cannot decide keys of several cluster slots together: use one hash tag for them",
                 ),
             })?;
-            decode_together(reply, quotas.iter())
+            decode_together(reply, client.server(), quotas.iter())
         }
     }
 
@@ -227,7 +246,7 @@ impl Client {
     pub(super) async fn query(&self, index: usize, command: &Cmd) -> Result<Value, Error> {
         let connection = self.acquire(index).await?;
         let reply = connection.send(command).await;
-        reply.map_err(error::from_redis)
+        reply.map_err(|failure| error::from_redis(failure, connection.server()))
     }
 
     /// Applies the deadline to a call. Fails outside of a tokio runtime, which has no timer.
@@ -242,11 +261,13 @@ impl Client {
 
     /// The error of a call that was not answered within the deadline.
     pub(super) fn timeout_error(&self) -> Error {
-        Error::new(
-            ErrorKind::Timeout,
-            format!("Redis did not answer within {:?}", self.deadline),
-        )
+        error::timeout(self.server(), self.deadline)
     }
+}
+
+/// Whether the script did not decide an entry because the call lacks the key of a list.
+fn lacks_list_key(reply: &Result<EntryReply, Error>) -> bool {
+    reply.as_ref().is_err_and(error::lacks_list_key)
 }
 
 /// Runs a script by its hash. A server that does not know the script, which may happen at any time,
@@ -258,7 +279,7 @@ async fn run(connection: &Acquired, script: &Script, call: Cmd) -> Result<Value,
         }
         reply => reply,
     };
-    reply.map_err(error::from_redis)
+    reply.map_err(|failure| error::from_redis(failure, connection.server()))
 }
 
 /// Returns the current tokio runtime.
@@ -266,7 +287,7 @@ pub(super) fn current_runtime() -> Result<Handle, Error> {
     Handle::try_current().map_err(|_| {
         Error::new(
             ErrorKind::Misconfigured,
-            "a RedisStore works inside of a tokio runtime only",
+            "cannot use a RedisStore outside of a tokio runtime: call it from a task, or in `block_on`",
         )
     })
 }

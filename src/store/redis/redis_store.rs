@@ -1,4 +1,4 @@
-//! The Redis store: its settings, and the way of each request to Redis.
+//! The public type of the Redis store, and how it sends each kind of request.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -28,119 +28,17 @@ use crate::store::requests::{Block, Check, Credit, OwnedCheck, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
-/// The default deadline of a call: a hundred times a call to a healthy server nearby, and too short
-/// for people to notice.
+/// The default deadline of a call: about a hundred times a call to a healthy server in the same network, and
+/// too short for people to notice.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
-/// A store in Redis. Counts are exact over all processes that share it.
+/// A store in Redis or Valkey, which all processes of a service share.
 ///
-/// Each check is decided by one Lua script. Redis runs it as one atomic step and by its own clock;
-/// the clocks of clients do not matter. Cloning is cheap, and clones share their connections.
+/// A Lua script decides each check. Redis runs it as one atomic step, on its own clock. So a limit is exact for
+/// any number of processes, and their clocks do not matter.
 ///
-/// Runs on Redis 6.0 and later, and on Valkey.
-///
-/// # Settings
-///
-/// Settings follow [`open`](Self::open) or [`with_connection`](Self::with_connection), before the store is
-/// cloned or given to a limiter. Later, its handles would no longer be one store: a handle on which a setting
-/// is changed then fails each call with an error of kind
-/// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured). For another setting beside the first, such as
-/// a longer deadline for one route, change it on a [fork](Self::fork).
-///
-/// # Load on Redis
-///
-/// All processes share Redis, so a decision should cost it little. Three mechanisms reduce its
-/// load. None of them admits more than Redis would. Units that another store gives back are noticed
-/// within a second.
-///
-/// - **Batches.** Checks that wait at the same time share one call, which takes about 300 µs of
-///   Redis and has room for some eighty keys. No check waits for others: one that finds no call in
-///   flight is sent at once, and at most two calls are in flight. A check whose future is dropped
-///   before it is sent never reaches Redis.
-/// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call.
-///   Redis decides them together, in order of arrival, each with its own numbers. So a busy key
-///   costs Redis little more than a quiet one.
-/// - **Refusal cache.** A refused check is refused again by this process, without asking Redis, for
-///   0.8 of the wait that Redis replied and for [at most a second](Self::refusal_cache). It has to
-///   be the same check, of the same cost and limits.
-///   [`Source::RefusalCache`](crate::Source::RefusalCache) marks such decisions. A reset, a refund
-///   or an admission by this store ends them at once. With a wait of a second, a client that sends
-///   a check every millisecond reaches Redis six times.
-///
-/// # Connections
-///
-/// [`open`](Self::open) does not connect, so a service starts while Redis is down. The first check
-/// connects. One connection for each tokio runtime carries all checks, multiplexed, unless you ask
-/// for [more](Self::connections); no pool is needed. A store may outlive the runtime that first
-/// used it.
-///
-/// Every call has a [`deadline`](Self::deadline), which includes connecting. A lost connection is
-/// replaced at once, in RESP3, or in RESP2 if the server does not know RESP3. A connection that
-/// reaches a replica is replaced as well, once it is 500 ms old: Sentinel, or the host name, may
-/// lead to another server by now.
-///
-/// Neither the kernel nor the client notices a server that **hangs**. So a call that was not
-/// answered within its deadline has the connection probed with a PING, and nothing else is sent on
-/// it. The probe may take 300 ms, or the deadline if that is longer, up to 5 s; then the connection
-/// is given up. That bounds what a hung server still executes when it wakes: two calls for each
-/// connection, each of about 80 keys or 370 checks of one key. (Refunds, credits, resets and checks
-/// without [batches](Self::batches) are calls of their own, with at most 256 in flight. A caller
-/// that gives up before half of the deadline leaves one call behind.)
-///
-/// A command that may have been executed is never sent again, neither to a single server nor to a
-/// cluster. Nothing is charged twice, and nothing is given back twice. A check whose reply was lost
-/// may have been charged. A refund, credit, settlement or reset whose reply was lost may not have
-/// happened; its units count until they leave their window.
-///
-/// # Sentinel, Cluster, TLS
-///
-/// | URL | feature |
-/// |---|---|
-/// | `redis://[user][:password@]host[:port][/database]`, `unix:///path` | |
-/// | `rediss://…?ca=/ca.pem&cert=/client.pem&key=/client.key` | `tls` |
-/// | `redis+sentinel://[user][:password@]host[:port],…/master[/database]` | `sentinel` |
-/// | `redis+cluster://[user][:password@]host[:port],…` | `cluster` |
-///
-/// Percent-encode all but letters and digits in a user or a password. `?protocol=resp2` or `resp3`
-/// fixes the protocol. `rediss+sentinel` and `rediss+cluster` use TLS.
-///
-/// - **Sentinel:** each new connection asks the sentinels for the master, and they are asked again
-///   every second. So a new master is found when the old one died, hangs, or was replaced on
-///   purpose. The master is the server that most sentinels name and that says so of itself. User
-///   and password are those of the servers; set those of the sentinels, if any, with
-///   `?sentinel_username=…&sentinel_password=…`.
-/// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share
-///   calls, see [`hash_tags`](Self::hash_tags). If a master hangs, its replica is used once it was
-///   promoted.
-/// - **TLS:** rustls with the crypto provider that the application has installed, or else ring. The
-///   roots of Mozilla are trusted, or only the file `ca` if it is set; `cert` and `key` are the
-///   client's certificate and key.
-///
-/// # Rights
-///
-/// A Redis user needs no more rights than these, and fewer if only the default algorithm is used:
-///
-/// ```text
-/// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
-///   +exists +get +mget +set +setrange +append +pexpire +llen +lindex +lset +ltrim +rpush
-///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
-/// ```
-///
-/// A cluster also needs `+cluster|slots`, and `+asking` for slots that move. A database other than
-/// 0 needs `+select`. With Sentinel, add `+role`, and `+sentinel|get-master-addr-by-name` for the
-/// user of the sentinels. A missing right is an error of kind
-/// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured), which names the right from Redis
-/// 7.2 on.
-///
-/// # Keys
-///
-/// All counts of a limiter and a key are packed in one value, `prefix:v2:{limiter,key}`, with a TTL of at
-/// most two windows and a second. A log of more than 128 charges continues in a list,
-/// `prefix:v2:{limiter,key}:log:window`; [`SortedSetLog`](crate::Algorithm::SortedSetLog) has a key of its
-/// own, `…:set:window`. Names are printable ASCII. All keys of a check are in one slot. Run Redis with
-/// `maxmemory-policy noeviction`: a client whose key is evicted gets a fresh quota.
-/// [Blocked](crate::Admin::block) keys are listed under `prefix:v2:{blocks}` until the last block
-/// has ended.
+/// It is written for Redis 6.0 and later, and for Valkey. The tests have passed on Redis 6.2 to 8.6 and on
+/// Valkey 8.0 to 9.1.
 ///
 /// # Examples
 ///
@@ -154,6 +52,116 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// let layer = RateLimitLayer::new(store, Quota::per_minute(100));
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
+///
+/// Give each service that shares a Redis its own [`prefix`](Self::prefix). Without one, limiters of the same
+/// name in two services share their counts.
+///
+/// # Settings
+///
+/// Call the settings right after [`open`](Self::open) or [`with_connection`](Self::with_connection), before
+/// the store is cloned or given to a limiter. A setting that is changed later has no effect on the store in
+/// use, and the returned store fails each call with an error of kind
+/// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
+///
+/// If one route needs another setting, such as a longer deadline, change it on a [fork](Self::fork). Cloning is
+/// cheap. Clones are the same store and share its connections.
+///
+/// # Load on Redis
+///
+/// Three mechanisms reduce the load on Redis. None of them admits more than Redis would.
+///
+/// - **Batches.** A check is sent at once if no call is in flight on its connection. Otherwise it waits for
+///   the next call, together with other checks. At most two calls are in flight on a connection (on a cluster,
+///   for a slot). A call has room for about 80 checks of different keys, which take Redis about 300 µs. A
+///   check whose future is dropped before it is sent never reaches Redis.
+/// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call. Redis
+///   decides them in order of arrival, and each gets its own numbers. So a busy key loads Redis little more
+///   than a quiet one.
+/// - **Refusal cache.** For 0.8 of the wait that Redis replied, and for [at most a
+///   second](Self::refusal_cache), this process repeats a refusal without asking Redis, to checks of the same
+///   key, quotas and cost. The source of such a decision is
+///   [`Source::RefusalCache`](crate::Source::RefusalCache). With a wait of one second, a client that sends a
+///   check every millisecond reaches Redis six times.
+///
+/// A reset, a refund, a credit or an admission through this store ends remembered refusals of the key at
+/// once. Units that another process or another store returns are seen within a second.
+///
+/// # Connections
+///
+/// [`open`](Self::open) does not connect, so a service starts while Redis is down. The first check connects. By
+/// default, one multiplexed connection for each tokio runtime carries all checks, so no pool is needed; see
+/// [`connections`](Self::connections). A store may outlive the runtime that first used it.
+///
+/// - **Deadline.** Each call has a [`deadline`](Self::deadline), which includes connecting. The default is
+///   100 ms.
+/// - **Reconnect.** A lost connection is replaced at once. So is a connection that turns out to lead to a
+///   replica, unless it is younger than 500 ms. The protocol is RESP3, or RESP2 if the server does not know
+///   RESP3.
+/// - **A server that hangs.** If a call is not answered within its deadline, the store probes the connection
+///   with a PING and sends nothing else on it meanwhile. If the PING is not answered within 300 ms, or within
+///   the deadline if that is longer (at most 5 s), the store reconnects. So when a server resumes, it executes
+///   only the calls that were in flight: at most two with checks for each connection. Refunds, credits, resets
+///   and checks without [batches](Self::batches) are separate calls, of which at most 256 are in flight.
+/// - **Retries.** The store never resends a command that may have been executed, so nothing is charged or
+///   returned twice. If the reply to a check is lost, the check may have been charged. If the reply to a
+///   refund, credit, settlement or reset is lost, it may not have happened; its units then count until they
+///   leave their window.
+///
+/// # Sentinel, Cluster, TLS
+///
+/// | URL | feature |
+/// |---|---|
+/// | `redis://[user][:password@]host[:port][/database]`, `unix:///path` | |
+/// | `rediss://…?ca=/ca.pem&cert=/client.pem&key=/client.key` | `tls` |
+/// | `redis+sentinel://[user][:password@]host[:port],…/master[/database]` | `sentinel` |
+/// | `redis+cluster://[user][:password@]host[:port],…` | `cluster` |
+///
+/// In a user or a password, percent-encode all characters but letters and digits. `?protocol=resp2` or
+/// `?protocol=resp3` sets the protocol. `rediss+sentinel` and `rediss+cluster` use TLS. `valkey` may replace
+/// `redis`, and `valkeys` `rediss`.
+///
+/// - **Sentinel:** each new connection asks the sentinels for the master, and while it lasts, they are asked
+///   again every second. The store connects to the server that most sentinels name, if it has the role of a
+///   master. So it finds a new master whether the old one died, hangs, or was replaced on purpose. The user
+///   and the password are those of the servers. For the sentinels, set
+///   `?sentinel_username=…&sentinel_password=…`.
+/// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share calls; see
+///   [`hash_tags`](Self::hash_tags). If a master hangs, the store uses its replica once that is promoted.
+/// - **TLS:** rustls with the crypto provider that the application has installed, or with ring. The
+///   certificate of the server is always verified, against the roots of Mozilla or, if `ca` is set, against
+///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key.
+///
+/// # Permissions
+///
+/// A Redis user needs these permissions, and fewer if only the default algorithm is used. `tollgate` is the
+/// [prefix](Self::prefix):
+///
+/// ```text
+/// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
+///   +exists +get +mget +set +setrange +append +pexpire +llen +lindex +lset +ltrim +rpush
+///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
+/// ```
+///
+/// In addition:
+///
+/// - a database other than 0 needs `+select`,
+/// - a cluster needs `+cluster|slots`, and `+asking` for slots that move,
+/// - Sentinel needs `+role`, and `+sentinel|get-master-addr-by-name` for the user of the sentinels.
+///
+/// A missing permission is an error of kind [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
+/// From Redis 7.2 on, the error names the permission. [`doctor`](Self::doctor) names it on every version.
+///
+/// # Keys
+///
+/// The counts of all quotas of a limiter and a key are packed in one string, `prefix:v2:{limiter,key}`. A log
+/// with more than about 128 charges continues in a list, `prefix:v2:{limiter,key}:log:window`. A
+/// [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v2:{limiter,key}:set:window`. The
+/// window is in microseconds, and names are printable ASCII.
+///
+/// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
+/// [blocked](crate::Admin::block) keys are in `prefix:v2:{blocks}` until the last block has ended.
+///
+/// Run Redis with `maxmemory-policy noeviction`. If Redis evicts a key, its client has the whole limit again.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(super) shared: Arc<Shared>,
@@ -186,31 +194,53 @@ pub(super) struct Settings {
 }
 
 impl RedisStore {
-    /// Opens the store at a URL without connecting:
-    /// `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
-    /// [those that need a feature](Self#sentinel-cluster-tls).
+    /// Opens the store at a URL, without connecting.
+    ///
+    /// The URL is `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
+    /// [those that need a feature](Self#sentinel-cluster-tls). The first check connects. To test at startup
+    /// whether the server answers, call [`ping`](Self::ping); to examine its configuration,
+    /// [`doctor`](Self::doctor).
     ///
     /// # Errors
     ///
-    /// Fails if the URL is malformed, or needs a feature that this build does not have. Whether the
-    /// server is reachable is not checked; see [`ping`](Self::ping).
+    /// Returns an error if the URL is malformed, or needs a feature that this build does not have.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::RedisStore;
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
     pub fn open(url: &str) -> Result<Self, ConfigError> {
         let connector = url::connector(url)?;
         Ok(Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE)))
     }
 
-    /// Creates a store on an existing connection of the application: a
-    /// `redis::aio::ConnectionManager`, a
-    /// [`MultiplexedConnection`](redis::aio::MultiplexedConnection), or any other of redis 1.x.
+    /// Creates a store on a connection that the application already has.
     ///
-    /// The connection is cloned for each call. It keeps its settings, and has to reconnect on its
-    /// own. The deadline of the store applies all the same.
+    /// It takes any asynchronous connection of redis 1.x, such as a `redis::aio::ConnectionManager`. The
+    /// connection is cloned for each call and keeps its settings. The store does not replace it, so it must
+    /// reconnect on its own. The [`deadline`](Self::deadline) of the store applies.
     ///
-    /// A connection that resends commands on its own may run them twice. A
-    /// `redis::cluster_async::ClusterConnection` does so when it loses a node, unless it was built
-    /// with `retries(0)`, and then it follows no redirects. A check that runs twice is charged
-    /// twice. A refund, credit or settlement that runs twice frees units that are in use. So open a
-    /// cluster by its [URL](Self::open).
+    /// Do not pass a `redis::cluster_async::ClusterConnection`: open a cluster by its [URL](Self::open). When
+    /// such a connection loses a node, it resends commands that may have been executed, and with `retries(0)`
+    /// it follows no redirects. A check that runs twice is charged twice. A refund, credit or settlement that
+    /// runs twice frees units that are in use.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tollgate::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), redis::RedisError> {
+    /// let client = redis::Client::open("redis://127.0.0.1:6379")?;
+    /// let connection = redis::aio::ConnectionManager::new(client).await?;
+    /// let store = RedisStore::with_connection(connection).prefix("shop");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "redis-1")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-1")))]
     pub fn with_connection<C>(connection: C) -> Self
@@ -271,11 +301,23 @@ impl RedisStore {
         }
     }
 
-    /// Checks that the server answers, by a PING.
+    /// Sends a PING, to check that the server answers. Connects if there is no connection yet.
     ///
     /// # Errors
     ///
-    /// Fails if the server does not answer within the deadline, or replies with an error.
+    /// Returns an error if the server does not answer within the deadline, or replies with an error.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tollgate::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
+    /// store.ping().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn ping(&self) -> Result<(), Error> {
         self.verify_settings()?;
         let client = &self.shared.client;
@@ -301,11 +343,11 @@ impl RedisStore {
         self.shared.misuse.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns the text of the script that decides checks, as Redis gets it.
+    /// Returns the Lua script that decides checks, as Redis gets it.
     ///
-    /// To review what runs in Redis, and to find the line that an error of a script names: Redis counts
-    /// the lines of this text. It is joined from several files, and a line such as
-    /// `-- lua/sliding_log.lua` precedes each of them. The example `script` prints it with numbers.
+    /// Use it to review what runs in Redis, or to find the line of an error: Redis names a line of this text.
+    /// The text is joined from several files, and a line such as `-- lua/sliding_log.lua` precedes each of
+    /// them. The example `script` prints it with line numbers.
     ///
     /// # Examples
     ///
@@ -322,8 +364,10 @@ impl RedisStore {
         decide
     }
 
-    /// Returns the texts of all scripts by name: first [`decide`](Self::script), then `refund` and
-    /// `credit`, which return units, then `block` and `blocked`, which keep the list of blocked keys.
+    /// Returns the name and the text of each script.
+    ///
+    /// They are [`decide`](Self::script), `decide_all`, which decides several checks together, `refund` and
+    /// `credit`, which return units, and `block` and `blocked`, which keep the list of blocked keys.
     pub fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
         Scripts::texts().into_iter()
     }
@@ -340,7 +384,7 @@ fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
     }
     Err(Error::new(
         ErrorKind::Misconfigured,
-        "two checks that are decided together have limiter and key in common: send one check with both costs",
+        "cannot decide two checks of one limiter and key together: send one check with the sum of their costs",
     ))
 }
 

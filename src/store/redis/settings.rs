@@ -37,11 +37,11 @@ impl RedisStore {
         Self::build(client, settings, misuse)
     }
 
-    /// Returns another store with the same settings, on the same connections, whose settings can be
-    /// changed.
+    /// Returns another store with the same settings and on the same connections, to change a setting for some
+    /// limiters only.
     ///
-    /// Both count in the same keys, unless the prefix or the hash tags are changed. The circuit breaker,
-    /// the refusal cache and the batches are its own.
+    /// Both stores count in the same keys, unless you change the prefix or the hash tags. The fork has its own
+    /// circuit breaker, refusal cache and batches.
     ///
     /// # Examples
     ///
@@ -51,7 +51,7 @@ impl RedisStore {
     ///
     /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
     /// let api = RateLimitLayer::new(store.clone(), Quota::per_minute(100));
-    /// // Logins may wait longer for Redis than other requests.
+    /// // Logins may wait longer for Redis than other requests. Both count in the same keys.
     /// let patient = store.fork().deadline(Duration::from_millis(500));
     /// let login = RateLimitLayer::new(patient, Quota::per_minute(5)).name("login");
     /// # Ok::<(), tollgate::ConfigError>(())
@@ -67,29 +67,35 @@ impl RedisStore {
         Self::build(client.clone(), settings.clone(), misuse.clone())
     }
 
-    /// Sets the name of the store in metrics. The default is its address; for Sentinel and Cluster,
-    /// the list of addresses in the URL.
+    /// Sets the name of the store in metrics. The default is the address of the server, or for Sentinel and
+    /// Cluster the addresses in the URL.
     #[must_use]
-    pub fn named(self, store: &str) -> Self {
-        self.with("named", |client, _| client.meter = StoreMeter::new(store))
-    }
-
-    /// Sets the prefix of every stored key; the default is `tollgate`. Use it to separate services
-    /// that share a server.
-    #[must_use]
-    pub fn prefix(self, prefix: &str) -> Self {
-        self.with("prefix", |client, _| {
-            client.names = client.names.clone().with_prefix(prefix);
+    pub fn named(self, store: impl AsRef<str>) -> Self {
+        self.with("named", |client, _| {
+            client.meter = StoreMeter::new(store.as_ref());
         })
     }
 
-    /// Groups the keys under this many hash tags. By default, each key has a hash tag to itself.
+    /// Sets the prefix of every stored key. The default is `tollgate`.
     ///
-    /// Use this on Redis Cluster, where one call serves one slot only: keys with the same tag share
-    /// a slot, so their checks share calls. Choose several times as many tags as masters, for
-    /// example 16 times, so that each master has about as many. With fewer tags, more checks share
-    /// a call. Keys are then stored as `prefix:v2:{7}:limiter,key`. Every process must
-    /// use the same number: another number starts all counts anew.
+    /// Set another prefix for each service that shares a Redis. With the same prefix, limiters of the same
+    /// name in two services share their counts, and the services share their blocked keys. A new prefix
+    /// starts at 0 units. The [permissions](Self#permissions) of the Redis user contain the prefix.
+    #[must_use]
+    pub fn prefix(self, prefix: impl AsRef<str>) -> Self {
+        self.with("prefix", |client, _| {
+            client.names = client.names.clone().with_prefix(prefix.as_ref());
+        })
+    }
+
+    /// Sets the number of hash tags that all keys share. By default, each key has its own hash tag.
+    ///
+    /// Use this on Redis Cluster, where a call can only have keys of one slot. Keys with the same hash tag
+    /// are in the same slot, so their checks can share calls. With fewer tags, more checks share a call. With
+    /// more tags, the masters get more even shares: choose about 16 times as many tags as there are masters.
+    ///
+    /// Keys are then stored as `prefix:v2:{7}:limiter,key`, with the number of the tag in braces.
+    /// All processes must use the same number of tags. Another number starts at 0 units.
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {
         self.with("hash_tags", |client, _| {
@@ -97,11 +103,14 @@ impl RedisStore {
         })
     }
 
-    /// Sets the deadline of a check, which includes connecting and waiting in the queue; the
-    /// default is 100 ms. A check that takes longer is an [`Error`] of kind
-    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
+    /// Sets the deadline of a check. The default is 100 ms.
     ///
-    /// A [fork](Self::fork) with another deadline shares the connections, except to a cluster.
+    /// It includes connecting and waiting for the next call. A check that takes longer fails with an
+    /// [`Error`] of kind [`ErrorKind::Timeout`](crate::ErrorKind::Timeout). The default is about a hundred
+    /// times a call to a healthy server in the same network, and too short for people to notice. The longest
+    /// deadline is 366 days.
+    ///
+    /// A [fork](Self::fork) with another deadline uses the same connections, but on a cluster its own.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with("deadline", |client, _| {
@@ -110,12 +119,13 @@ impl RedisStore {
         })
     }
 
-    /// Sets the number of connections of each tokio runtime; the default is one.
+    /// Sets the number of connections of each tokio runtime. The default is one.
     ///
-    /// With fewer connections, more checks share a call, which spares Redis. Use more if the
-    /// network to Redis is slow or loses packets: replies arrive in the order of the calls, so one
-    /// lost packet or one slow call delays all calls on its connection. The checks of one key
-    /// always use the same connection. A connection of the application stays the only one.
+    /// With one connection, most checks share calls, which reduces the load on Redis. Use more connections if
+    /// the network to Redis is slow or loses packets: replies arrive in the order of the calls, so one lost
+    /// packet delays all calls on its connection. The checks of one key always use the same connection.
+    ///
+    /// The setting has no effect on a store that was created by [`with_connection`](Self::with_connection).
     #[must_use]
     pub fn connections(self, count: NonZeroUsize) -> Self {
         self.with("connections", |client, _| {
@@ -123,16 +133,18 @@ impl RedisStore {
         })
     }
 
-    /// Sets the longest time for which this process remembers a refusal and repeats it without
-    /// asking Redis; the default is one second. Zero turns the cache off.
+    /// Sets the longest time for which this process repeats a refusal without asking Redis. The default is one
+    /// second. Zero turns the cache off.
     ///
-    /// A refusal is remembered for 0.8 of its wait, by the clock of this process, and so never for
-    /// longer than Redis would refuse. That holds even while chrony slews this clock and the
-    /// server's by 8.3 %, its maximum rate, in opposite directions. A reset, refund, credit or
-    /// raised limit by **another** store, in this process or elsewhere, and a jump of the server's
-    /// clock are noticed when the refusal expires.
+    /// A refusal is repeated for 0.8 of its wait, so never for longer than Redis would refuse the check. That
+    /// holds even while chrony slews the clocks of this process and of Redis in opposite directions at its
+    /// maximum rate of 8.3 %.
     ///
-    /// Clones are one store, and share it. A [fork](Self::fork) has a cache of its own.
+    /// A reset, refund or credit through this store ends the refusal at once. The following are seen when the
+    /// refusal expires: a reset, refund or credit through **another** process or store, a raised limit, and a
+    /// jump of the server's clock.
+    ///
+    /// Clones share the cache. A [fork](Self::fork) has its own.
     #[must_use]
     pub fn refusal_cache(self, at_most: Duration) -> Self {
         self.with("refusal_cache", |_, settings| {
@@ -140,12 +152,11 @@ impl RedisStore {
         })
     }
 
-    /// Sets how often this process looks for keys that another process has
-    /// [blocked](crate::Admin::block); the default is every second. Zero turns it off.
+    /// Sets how often this process fetches the list of keys that other processes have
+    /// [blocked](crate::Admin::block). The default is every second. Zero turns it off.
     ///
-    /// The list is refreshed in the background, and only while checks come in: no check waits for
-    /// it. Redis replies with the version of the list, and with the list itself if the version has
-    /// changed.
+    /// The list is refreshed in the background while there are checks, and no check waits for it. Redis sends
+    /// the list only if it has changed.
     #[must_use]
     pub fn block_list_refresh(self, every: Duration) -> Self {
         self.with("block_list_refresh", |_, settings| {
@@ -153,16 +164,18 @@ impl RedisStore {
         })
     }
 
-    /// Sets whether checks that wait at the same time share a call, which is the default. Without
-    /// batches, each check is a call of its own, for comparison.
+    /// Sets whether checks that wait at the same time share a call. The default is `true`.
+    ///
+    /// Without batches, each check is a separate call. Use this to compare the load on Redis.
     #[must_use]
     pub fn batches(self, batches: bool) -> Self {
         self.with("batches", |_, settings| settings.batches = batches)
     }
 
-    /// Sets the number of keys that this process counts at most while Redis fails; the default is
-    /// 100 000. Zero turns the fallback off. See
-    /// [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
+    /// Sets the most keys that this process counts in memory while Redis fails. The default is 100 000, as in a
+    /// [`MemoryStore`](crate::MemoryStore). Zero turns the fallback off.
+    ///
+    /// See [`FailurePolicy::fall_back`](crate::FailurePolicy::fall_back).
     #[must_use]
     pub fn fallback_keys(self, keys: usize) -> Self {
         self.with("fallback_keys", |_, settings| settings.fallback_keys = keys)

@@ -58,7 +58,12 @@ fn decide(
     let entries = entries
         .iter()
         .map(|&(_, quotas, cost, count)| (quotas, cost, count));
-    let replies = super::protocol::decode_replies(reply.unwrap(), entries).unwrap();
+    let replies = super::protocol::decode_replies(
+        reply.unwrap(),
+        &super::protocol::ServerName::UNKNOWN,
+        entries,
+    )
+    .unwrap();
     let replies = replies.into_iter();
     replies
         .map(|reply| reply.map_err(|error| error.kind()))

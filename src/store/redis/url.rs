@@ -22,6 +22,13 @@ const SENTINEL_PORT: u16 = 26_379;
 /// Parses a URL into the connector for its deployment.
 pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    if let Some((character, escaped)) = unescaped(scheme, url) {
+        let rule = format!(
+            "`{character}` in a user or password must be percent-encoded as `{escaped}`; so must all \
+             characters but letters and digits"
+        );
+        return Err(ConfigError::url(&format!("{scheme}://…"), &rule));
+    }
     match scheme.split_once('+') {
         Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
         Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
@@ -33,6 +40,39 @@ pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
                 .map_err(|error| malformed("…", &reason(&error)))
         }
     }
+}
+
+/// Finds a character in a user or password that ends the part of the URL before its `@`: the rest of the
+/// password would be taken for a path, a query or a fragment, and could be shown.
+fn unescaped(scheme: &str, url: &str) -> Option<(char, &'static str)> {
+    let base = scheme.split('+').next().unwrap_or_default();
+    if !SCHEMES.contains(&base) {
+        return None;
+    }
+    let (_, rest) = url.split_once("://")?;
+    let rest = rest.get(rest.find(['/', '?', '#'])?..)?;
+    let mut before_at = rest.rsplit_once('@')?.0.chars();
+    match before_at.next()? {
+        '#' => Some(('#', "%23")),
+        '/' => {
+            // A query may have an `@`: `/0?ca=/home/ann@work/ca.pem`.
+            let is_query = |before: char| before == '?';
+            let query = rest.split_once(is_query).map(|(_, query)| query);
+            let in_query = query.is_some_and(is_parameter);
+            (!in_query).then_some(('/', "%2F"))
+        }
+        '?' => {
+            let query = rest.trim_start_matches('?');
+            (!is_parameter(query)).then_some(('?', "%3F"))
+        }
+        _ => None,
+    }
+}
+
+/// Whether the `@` of a query is in the value of a parameter.
+fn is_parameter(query: &str) -> bool {
+    let before_at = query.split('@').next().unwrap_or_default();
+    query.contains('@') && before_at.contains('=')
 }
 
 #[cfg(feature = "cluster")]
@@ -211,7 +251,7 @@ impl Endpoint {
         let info = url.clone().into_connection_info();
         let info = info.map_err(|error| malformed(&redacted, &reason(&error)))?;
         if info.redis_settings().db() < 0 {
-            return Err(malformed(&redacted, "a database is a number from 0"));
+            return Err(malformed(&redacted, "a database is a number from 0 up"));
         }
         let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
         let protocol = sets_protocol.then(|| info.redis_settings().protocol());

@@ -6,7 +6,7 @@ use crate::quota::Quota;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The parts of a check.
+/// The limiter, the key and the quotas of checks.
 struct Owner {
     limiter: Key,
     key: Key,
@@ -38,7 +38,7 @@ fn cache() -> (RefusalCache, TestClock) {
     (cache, clock)
 }
 
-/// Sends a check, which is answered at once.
+/// Records the answer to a check that takes no time.
 fn record(cache: &RefusalCache, check: Check<'_>, answer: &Answer) {
     cache.record(check, cache.before_send(check), answer);
 }
@@ -49,7 +49,7 @@ fn refused(wait: Option<Duration>) -> Answer {
 }
 
 #[test]
-fn a_refusal_holds_for_four_fifths_of_its_wait_from_when_it_was_sent() {
+fn a_refusal_is_remembered_for_four_fifths_of_its_wait_from_when_it_was_sent() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     let wait = Duration::from_millis(500);
@@ -67,7 +67,7 @@ fn a_refusal_holds_for_four_fifths_of_its_wait_from_when_it_was_sent() {
 }
 
 #[test]
-fn a_refusal_that_never_ends_is_remembered_until_it_is_too_old() {
+fn a_refusal_without_an_end_is_remembered_for_the_maximum_age() {
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     record(&cache, ada.check(9), &refused(None));
@@ -82,7 +82,7 @@ fn a_refusal_that_never_ends_is_remembered_until_it_is_too_old() {
 fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
     let (cache, _) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
-    // One is sent before, and one while Redis returns the units.
+    // One check is sent before Redis returns the units, and one meanwhile.
     let before = cache.before_send(ada.check(1));
     let invalidation = cache.invalidate(ada.check(1).subject);
     let meanwhile = cache.before_send(ada.check(1));
@@ -96,13 +96,13 @@ fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
 }
 
 #[test]
-fn a_forgotten_refusal_is_not_put_back_by_another_thread() {
+fn a_removed_refusal_is_not_inserted_again_by_another_thread() {
     const ROUNDS: usize = 2_000;
     let (cache, _) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
     let record = |cost| record(&cache, ada.check(cost), &refused(Some(SECOND)));
     let is_done = std::sync::atomic::AtomicBool::new(false);
-    let mut put_back = 0;
+    let mut inserted_again = 0;
     std::thread::scope(|scope| {
         for cost in 2..4 {
             let (record, is_done) = (&record, &is_done);
@@ -116,19 +116,19 @@ fn a_forgotten_refusal_is_not_put_back_by_another_thread() {
             let invalidation = cache.invalidate(ada.check(1).subject);
             record(1);
             drop(invalidation);
-            // The other threads go on recording.
+            // The other threads keep recording.
             std::thread::yield_now();
-            put_back += usize::from(cache.get(ada.check(1)).is_some());
+            inserted_again += usize::from(cache.get(ada.check(1)).is_some());
         }
         is_done.store(true, Ordering::Relaxed);
     });
-    assert_eq!(put_back, 0, "of {ROUNDS}");
+    assert_eq!(inserted_again, 0, "of {ROUNDS}");
 }
 
 #[test]
-fn a_refusal_ends_before_redis_admits_though_both_clocks_are_slewed() {
-    // The maximum rate at which chrony slews a clock, in millionths. The clock of Redis is fast,
-    // ours slow.
+fn a_refusal_expires_before_redis_admits_even_if_both_clocks_are_slewed() {
+    // The maximum rate at which chrony slews a clock, in millionths. The clock of Redis is fast, and the clock
+    // of this process is slow.
     const SLEW: u64 = 83_334;
     let (cache, clock) = cache();
     let ada = Owner::new("ada", Quota::per_minute(5));
@@ -136,7 +136,7 @@ fn a_refusal_ends_before_redis_admits_though_both_clocks_are_slewed() {
         let mark = cache.before_send(ada.check(1));
         let answer = refused(Some(Duration::from_micros(wait)));
         cache.record(ada.check(1), mark, &answer);
-        // When Redis admits, and the time until then by our clock.
+        // The time until Redis admits the check, and the same time by the clock of this process.
         let until_admitted = wait * 1_000_000 / (1_000_000 + SLEW);
         let here = until_admitted * (1_000_000 - SLEW) / 1_000_000;
         clock.advance(Duration::from_micros(here));
@@ -146,7 +146,7 @@ fn a_refusal_ends_before_redis_admits_though_both_clocks_are_slewed() {
 }
 
 #[test]
-fn an_admission_ends_the_refusals_of_its_key() {
+fn an_admission_removes_the_refusals_of_its_key() {
     let (cache, _) = cache();
     let [ada, bob] = ["ada", "bob"].map(|key| Owner::new(key, Quota::per_minute(5)));
     for owner in [&ada, &bob] {
@@ -160,7 +160,7 @@ fn an_admission_ends_the_refusals_of_its_key() {
 
 #[cfg(feature = "metrics")]
 #[test]
-fn the_gauge_follows_forgotten_refusals() {
+fn the_gauge_counts_remembered_refusals() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let handle = recorder.handle();
     let gauge = || {

@@ -1,4 +1,4 @@
-//! For tests: a store that refuses, fails and hangs on demand, and the rules that every store keeps.
+//! Tools for tests: a store that refuses, fails or hangs on demand, and the conformance kit for stores.
 
 mod conformance;
 mod test_store;

@@ -1,4 +1,4 @@
-//! A store for tests of an application: it counts, and refuses, fails or hangs on demand.
+//! A store for tests of a service: it counts, and refuses, fails or hangs on demand.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,17 +18,25 @@ use crate::store::memory::MemoryStore;
 use crate::store::requests::{Block, Check, Credit, Refund, Reset};
 use crate::store::store::Store;
 
-/// A store that shows how a service reacts to refusals, failures and hangs.
+/// A store for tests of a service: it refuses, fails or hangs when the test says so.
 ///
-/// By default it counts like a [`MemoryStore`], by a [clock](Self::clock) that the test moves. A test
-/// chooses another behaviour for a number of checks, or until it [recovers](Self::recover).
-/// [`take_checks`](Self::take_checks) returns the checks it received. Deadline, circuit breaker and
-/// fallback work as with any remote store, so a service behaves as it does while Redis is unreachable.
-/// Clones are one store.
+/// By default, it counts like a [`MemoryStore`] on a [clock](Self::clock) that the test moves. The test can
+/// choose another behaviour:
+///
+/// | | for the next checks | until the test chooses another |
+/// |---|---|---|
+/// | refuse | [`refuse_next`](Self::refuse_next) | [`refuse_all`](Self::refuse_all) |
+/// | fail with an error | [`fail_next`](Self::fail_next) | [`fail_all`](Self::fail_all) |
+/// | never answer | [`hang_next`](Self::hang_next) | [`hang_all`](Self::hang_all) |
+/// | count | | [`recover`](Self::recover) |
+///
+/// [`take_checks`](Self::take_checks) returns the checks that the store has received. Deadline, circuit
+/// breaker and fallback work as with a remote store, so the service behaves as it does while Redis is
+/// unreachable. Clones are the same store.
 ///
 /// # Examples
 ///
-/// A router while Redis is down, and after it has recovered:
+/// A router while its store is down, and after it has recovered:
 ///
 /// ```
 /// # #[cfg(feature = "axum-08")]
@@ -70,12 +78,12 @@ pub struct TestStore {
     script: Arc<Mutex<Script>>,
 }
 
-/// The behaviour that a test has chosen, and the checks received so far.
+/// The behaviours that the test has chosen, and the checks received so far.
 #[derive(Debug, Default)]
 struct Script {
-    /// The behaviours of the next checks, each with a number of checks.
+    /// The behaviours for the next checks, each with a number of checks.
     next: VecDeque<(usize, Behaviour)>,
-    /// The behaviour after them.
+    /// The behaviour after these.
     lasting: Behaviour,
     checks: Vec<Checked>,
 }
@@ -85,7 +93,7 @@ struct Script {
 enum Behaviour {
     #[default]
     Count,
-    /// With this `retry_after`, or, with `None`, for good.
+    /// Refuse with this `retry_after`, or with none, as for a cost above the limit.
     Refuse(Option<Duration>),
     Fail(ErrorKind),
     Hang,
@@ -101,7 +109,7 @@ pub struct Checked {
 }
 
 impl TestStore {
-    /// Creates a store that counts, with a deadline of 100 ms as for Redis.
+    /// Creates a store that counts, with a deadline of 100 ms as a [`RedisStore`](crate::RedisStore) has.
     #[must_use]
     pub fn new() -> Self {
         let clock = TestClock::new();
@@ -115,10 +123,11 @@ impl TestStore {
         }
     }
 
-    /// Sets the [deadline](CircuitBreaker::deadline) for limiters that get the returned store.
+    /// Sets the [deadline](CircuitBreaker::deadline) of checks. The default is 100 ms.
     ///
-    /// It follows the time of tokio, which a test can
-    /// [pause](https://docs.rs/tokio/latest/tokio/time/fn.pause.html), and not the [clock](Self::clock).
+    /// It applies to limiters that are created with the returned store. The deadline follows the time of tokio,
+    /// which a test can [pause](https://docs.rs/tokio/latest/tokio/time/fn.pause.html), not the
+    /// [clock](Self::clock).
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         let circuit_breaker = self.circuit_breaker.deadline(deadline);
@@ -128,64 +137,67 @@ impl TestStore {
         }
     }
 
-    /// Returns the clock of the counts, of the fallback and of the circuit breaker, which stays open for
-    /// at most half a second.
+    /// Returns the clock of the counts, of the fallback and of the circuit breaker.
+    ///
+    /// An open circuit breaker sends a probe after at most half a second of this clock.
     #[must_use]
     pub fn clock(&self) -> &TestClock {
         &self.clock
     }
 
-    /// Refuses the next checks with a cost, regardless of the counts.
+    /// Refuses the next `checks` checks with a cost, regardless of the counts.
     ///
-    /// They get this `retry_after`, or with `None` the answer that no wait helps. Checks of cost 0 see a
-    /// key without units left, and are not among the number. Behaviours chosen earlier come first.
+    /// The refusals have this `retry_after`. `None` means that no wait helps, as for a cost above the limit.
+    /// Meanwhile, a check of cost 0 sees a key without units left, and does not use up a refusal. Behaviours
+    /// that the test chose earlier for next checks come first.
     pub fn refuse_next(&self, checks: usize, retry_after: impl Into<Option<Duration>>) {
         self.push(checks, Behaviour::Refuse(retry_after.into()));
     }
 
-    /// Fails the next checks with an error of this kind.
+    /// Fails the next `checks` checks with an error of this kind.
     ///
-    /// Behaviours chosen earlier come first. Refunds, resets, credits and blocks are no checks: they do
-    /// not fail, and are not among the number.
+    /// Behaviours that the test chose earlier for next checks come first. Refunds, resets, credits and blocks
+    /// do not fail, and do not use up a failure.
     pub fn fail_next(&self, checks: usize, kind: ErrorKind) {
         self.push(checks, Behaviour::Fail(kind));
     }
 
-    /// Never answers the next checks.
+    /// Never answers the next `checks` checks.
     ///
-    /// Behaviours chosen earlier come first. Refunds, resets, credits and blocks are answered, and are
-    /// not among the number.
+    /// Behaviours that the test chose earlier for next checks come first. Refunds, resets, credits and blocks
+    /// are answered.
     pub fn hang_next(&self, checks: usize) {
         self.push(checks, Behaviour::Hang);
     }
 
-    /// Refuses all checks with a cost as [`refuse_next`](Self::refuse_next) does, until the test chooses
+    /// Refuses all checks with a cost, as [`refuse_next`](Self::refuse_next) does, until the test chooses
     /// another behaviour.
     pub fn refuse_all(&self, retry_after: impl Into<Option<Duration>>) {
         self.set(Behaviour::Refuse(retry_after.into()));
     }
 
-    /// Fails everything with an error of this kind until the test chooses another behaviour: refunds,
-    /// resets, credits and blocks too.
+    /// Fails all checks, refunds, resets, credits and blocks with an error of this kind, until the test chooses
+    /// another behaviour.
     pub fn fail_all(&self, kind: ErrorKind) {
         self.set(Behaviour::Fail(kind));
     }
 
-    /// Never answers anything until the test chooses another behaviour. Requests from before then stay
-    /// unanswered.
+    /// Answers no checks, refunds, resets, credits and blocks until the test chooses another behaviour.
+    ///
+    /// Requests that were sent before that are never answered.
     pub fn hang_all(&self) {
         self.set(Behaviour::Hang);
     }
 
-    /// Counts again, and forgets all behaviours chosen before.
+    /// Counts again, and drops all behaviours that the test chose before.
     ///
-    /// An open circuit breaker does not notice. Move the [clock](Self::clock) by half a second, and the
-    /// next check sends a probe.
+    /// An open circuit breaker stays open. Move the [clock](Self::clock) by half a second: the next check then
+    /// sends a probe, which closes it.
     pub fn recover(&self) {
         self.set(Behaviour::Count);
     }
 
-    /// Returns the checks received since the last call, those of cost 0 included.
+    /// Returns the checks that were received since the last call, with those of cost 0.
     #[must_use]
     pub fn take_checks(&self) -> Vec<Checked> {
         std::mem::take(&mut self.script().checks)
@@ -205,7 +217,7 @@ impl TestStore {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a request that is no check: the behaviours of the next checks do not apply.
+    /// Answers a request that is not a check. Behaviours for next checks do not apply to it.
     fn adjust(&self, count: impl FnOnce() -> StoreFuture<()>) -> StoreFuture<()> {
         let behaviour = self.script().lasting;
         match behaviour {
@@ -231,7 +243,7 @@ impl Script {
         let Some((left, behaviour)) = self.next.front_mut() else {
             return self.lasting;
         };
-        // A check of cost 0 is never refused, so it does not use up a refusal.
+        // A check of cost 0 is not refused, so it does not use up a refusal.
         if check.cost() > 0 || !matches!(behaviour, Behaviour::Refuse(_)) {
             *left -= 1;
         }
@@ -240,25 +252,25 @@ impl Script {
 }
 
 impl Checked {
-    /// The name of the limiter, as `Key::from` stores it.
+    /// Returns the name of the limiter as a key: `Key::from(name)`.
     #[must_use]
     pub fn limiter(&self) -> &Key {
         &self.limiter
     }
 
-    /// The key to charge.
+    /// Returns the key of the check.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The units to charge. A cost of 0 charges nothing.
+    /// Returns the number of units to charge. A check of cost 0 charges nothing.
     #[must_use]
     pub fn cost(&self) -> u32 {
         self.cost
     }
 
-    /// The quotas that apply.
+    /// Returns the quotas of the check.
     #[must_use]
     pub fn quotas(&self) -> &Quotas {
         &self.quotas

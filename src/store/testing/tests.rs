@@ -54,7 +54,7 @@ async fn it_refuses_the_given_number_of_checks_and_charges_none() {
 }
 
 #[tokio::test]
-async fn a_refusal_for_good_has_no_retry_after() {
+async fn a_refusal_without_a_wait_has_no_retry_after() {
     let store = TestStore::new();
     store.refuse_all(None);
     let refused = check(&limiter(&store)).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_refusal_for_good_has_no_retry_after() {
 }
 
 #[tokio::test]
-async fn a_peek_finds_nothing_left_and_uses_up_no_refusal() {
+async fn a_peek_sees_no_units_left_and_uses_up_no_refusal() {
     let store = TestStore::new();
     let limiter = limiter(&store);
     store.refuse_next(1, MINUTE);
@@ -152,7 +152,7 @@ async fn fail_next_does_not_fail_refunds_and_credits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_check_meets_the_deadline() {
+async fn a_check_without_an_answer_fails_at_the_deadline() {
     let deadline = Duration::from_millis(40);
     let store = TestStore::new().deadline(deadline);
     store.hang_next(1);
@@ -168,7 +168,7 @@ async fn a_hanging_check_meets_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hang_all_hangs_resets() {
+async fn hang_all_applies_to_resets() {
     let store = TestStore::new();
     store.hang_all();
     let reset = limiter(&store).reset("ada").await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The interface of `metrics` for builds without the feature. Records nothing.
+//! The types of `metrics.rs` for builds without the feature `metrics`. They record nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,6 @@ impl StoreMeter {
         Self
     }
 
-    /// The meter of a store without a name.
     pub(crate) fn unnamed() -> Self {
         Self::new("other")
     }

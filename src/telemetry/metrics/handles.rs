@@ -1,11 +1,11 @@
-//! Handles of metrics, cached once they are registered: a lookup takes longer than a check in memory.
+//! Handles of metrics, cached after they are registered, because a lookup takes longer than a check in memory.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use metrics::{Counter, Gauge, Histogram, Key, Level, Metadata, Recorder, Unit, with_recorder};
 
-/// The name, unit and description of metrics that differ by their labels.
+/// The name, unit and description of metrics that differ only in their labels.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
@@ -57,7 +57,7 @@ impl<H> Default for CachedHandle<H> {
 }
 
 impl<H: Handle> CachedHandle<H> {
-    /// Records a value. Returns whether it is the first since the handle was cached.
+    /// Records a value. Returns whether it is the first value of a cached handle.
     #[inline]
     pub(super) fn record(
         &self,
@@ -84,8 +84,8 @@ impl<H: Handle> CachedHandle<H> {
         let key = self.key.get_or_init(key);
         with_recorder(|recorder| {
             let handle = H::register(recorder, key, family);
-            // A recorder of size 0 is the placeholder until the application installs one, or records
-            // nothing. Its handles are not cached.
+            // A recorder of size 0 records nothing, such as the default before the application installs its
+            // own. Do not cache its handles.
             if size_of_val(recorder) == 0 {
                 record(&handle);
             } else {
@@ -96,7 +96,7 @@ impl<H: Handle> CachedHandle<H> {
     }
 }
 
-/// One store's share of a gauge that stores of the same name sum into. Subtracted on drop.
+/// One store's share of a gauge that is the sum over stores of the same name. Subtracted on drop.
 #[derive(Debug, Default)]
 pub(super) struct GaugeShare {
     gauge: CachedHandle<Gauge>,
@@ -120,12 +120,12 @@ impl GaugeShare {
 
     fn record(&self, family: &Family, key: impl FnOnce() -> Key) {
         self.gauge.record(family, key, |gauge| {
-            // Nothing was added to a gauge that is not cached.
+            // The handle is not cached, so its recorder records nothing: nothing was added to it before.
             if self.gauge.handle.get().is_none() {
                 gauge.set(as_f64(self.value.load(Ordering::Relaxed)));
                 return;
             }
-            // Other threads record at the same time: the last one records the final value.
+            // Other threads may record at the same time. The last one of them records the final value.
             loop {
                 let value = self.value.load(Ordering::SeqCst);
                 let before = self.recorded.swap(value, Ordering::SeqCst);
@@ -146,7 +146,7 @@ impl Drop for GaugeShare {
     }
 }
 
-/// Saturates at `i32::MAX`: there are fewer keys than that in memory.
+/// Saturates at `i32::MAX`. A store holds fewer keys than that.
 fn as_f64(count: i64) -> f64 {
     i32::try_from(count).unwrap_or(i32::MAX).into()
 }

@@ -1,7 +1,7 @@
 //! Metrics through the facade of the `metrics` crate. The application chooses the recorder.
 //!
-//! Labels are names from the application and words of this crate, never a value from a client. So their
-//! number is bounded, however many keys there are.
+//! Labels are names that the application chose, and words of this crate, never values from clients. So the
+//! number of time series does not depend on the number of keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,8 @@ impl CheckCounts {
         }
     }
 
-    /// Records zero for rare outcomes. Otherwise the first one would not show as growth in a rate.
+    /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter, and would
+    /// miss the first of these.
     #[cold]
     fn initialize(&self, source: Source) {
         if source != Source::None {
@@ -77,7 +78,7 @@ impl CheckCounts {
         self.add(OutcomeLabel::Failed, Source::None, 0);
     }
 
-    /// Counts checks. Returns whether they are the first of a recorder.
+    /// Counts checks. Returns whether the recorder got its first value.
     #[inline]
     fn add(&self, outcome: OutcomeLabel, source: Source, checks: u64) -> bool {
         let by_outcome = self.counts.get(outcome as usize);
@@ -114,7 +115,7 @@ struct StoreHandles {
 }
 
 impl StoreMeter {
-    /// Whether metrics are compiled in. Values that are expensive to determine are skipped otherwise.
+    /// Whether metrics are compiled in. If not, callers skip values that are expensive to compute.
     pub(crate) const IS_ENABLED: bool = true;
 
     pub(crate) fn new(store: &str) -> Self {
@@ -129,12 +130,12 @@ impl StoreMeter {
         }))
     }
 
-    /// Creates the metrics of another store with the same name.
-    /// The meter of a store without a name.
+    /// Creates the metrics of a store without a name.
     pub(crate) fn unnamed() -> Self {
         Self::new("other")
     }
 
+    /// Creates the metrics of another store with the same name.
     pub(crate) fn same_name(&self) -> Self {
         Self::new(&self.0.store)
     }
@@ -145,7 +146,7 @@ impl StoreMeter {
         Key::from_parts(family.name, labels)
     }
 
-    /// Records how long a check waited for the store, answered or not.
+    /// Records how long a check waited for the store, whether or not the store answered.
     pub(crate) fn record_duration(&self, waited: Duration) {
         let key = || self.key(&STORE_DURATION, None);
         let seconds = waited.as_secs_f64();
@@ -178,7 +179,7 @@ impl StoreMeter {
         }
     }
 
-    /// Counts errors. Returns whether they are the first of a recorder.
+    /// Counts errors. Returns whether the recorder got its first value.
     fn add_errors(&self, kind: ErrorKind, count: u64) -> bool {
         let label = Label::from_static_parts("kind", kind.text());
         let key = || self.key(&STORE_ERRORS, Some(label));
@@ -203,7 +204,7 @@ impl StoreMeter {
         self.0.breakers_open.add(&BREAKERS_OPEN, key, difference);
     }
 
-    /// Records the change of the number of keys with counts in this process.
+    /// Records a change in the number of keys with counts in this process.
     pub(crate) fn record_keys(&self, before: usize, now: usize) {
         let label = Label::from_static_parts("holds", "counts");
         let key = || self.key(&KEYS, Some(label));
@@ -218,7 +219,7 @@ impl StoreMeter {
         self.0.keys_with_refusals.set(&KEYS, key, as_i64(count()));
     }
 
-    /// Records the number of checks in a call.
+    /// Records the number of checks in a call of the store.
     #[cfg_attr(
         not(feature = "redis"),
         expect(dead_code, reason = "only the Redis store sends batches")

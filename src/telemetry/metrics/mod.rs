@@ -1,4 +1,4 @@
-//! Metrics through the facade of the `metrics` crate; without the feature, methods that do nothing.
+//! Metrics through the facade of the `metrics` crate. Without the feature `metrics`, the methods do nothing.
 
 #[cfg(not(feature = "metrics"))]
 mod disabled;

@@ -1,5 +1,5 @@
-//! The promises of the algorithms, from the docs of `Algorithm`, and their figures: from hostile traffic that
-//! is sent again, and from the bench of memory.
+//! The promises of the algorithms, from the docs of `Algorithm`. Their figures are from the traffic of the
+//! example `boundary`, which runs again, and from the bench `memory`.
 
 use std::path::Path;
 
@@ -10,7 +10,6 @@ use crate::project::read;
 use crate::traffic::{Admitted, LIMIT};
 
 pub(super) fn readme(_: &Block) -> String {
-    let bytes = memory_and_commands();
     let heads = [
         "algorithm",
         "in any span as long as the window",
@@ -18,38 +17,56 @@ pub(super) fn readme(_: &Block) -> String {
         "bytes of a full key, limit 100",
         "bytes, limit 10 000",
     ];
+    let bytes = memory_and_commands();
     let rows = rows().map(|(name, promise, most)| {
-        // Redis stores no empty buckets: the largest key has none.
-        let row = if name.contains("(n)") {
-            "the same, no bucket empty"
-        } else {
-            &name
-        };
-        let bytes = |limit| bytes.cell(row, limit).to_owned();
+        let [small, large] = bytes_of(&bytes, &name);
         let shown = if name == format!("{:?}", Algorithm::default()) {
             format!("`{name}`, the default")
         } else {
             format!("`{name}`")
         };
+        vec![shown, promise, most, small, large]
+    });
+    table(&heads, 3, rows)
+}
+
+/// Keeps the second column of the block, which is written by hand.
+pub(super) fn promises(block: &Block) -> String {
+    let heads = [
+        "algorithm",
+        "take it for",
+        "in any span as long as the window",
+        &format!("most seen at a limit of {LIMIT}"),
+        "bytes of a full key, limit 100",
+        "limit 10 000",
+    ];
+    let bytes = memory_and_commands();
+    let rows = rows().map(|(name, promise, most)| {
+        let name_cell = format!("[`{name}`]");
+        let written = block.rows().iter().find(|row| row[0] == name_cell);
+        let purpose = written.and_then(|row| row.get(1)).cloned();
+        let [small, large] = bytes_of(&bytes, &name);
         vec![
-            shown,
+            name_cell,
+            purpose.unwrap_or_default(),
             promise,
             most,
-            bytes("limit 100"),
-            bytes("limit 10 000"),
+            small,
+            large,
         ]
     });
     table(&heads, 3, rows)
 }
 
-pub(super) fn promises() -> String {
-    let heads = [
-        "algorithm",
-        "in any span as long as the window",
-        &format!("seen, with a limit of {LIMIT}"),
-    ];
-    let rows = rows().map(|(name, promise, most)| vec![format!("[`{name}`]"), promise, most]);
-    table(&heads, 0, rows)
+/// Returns the bytes of a full key in Redis, at limits of 100 and of 10 000.
+fn bytes_of(bytes: &Table, name: &str) -> [String; 2] {
+    // Redis stores no empty buckets: the largest key has none.
+    let row = if name.contains("(n)") {
+        "the same, no bucket empty"
+    } else {
+        name
+    };
+    ["limit 100", "limit 10 000"].map(|limit| bytes.cell(row, limit).to_owned())
 }
 
 /// Returns the name, the promise and the most units seen of each algorithm, in the order of `Algorithm::ALL`.

@@ -1,4 +1,4 @@
-//! The page of defaults: each value is shown to be the one of the code.
+//! The page of defaults: compares each value with the code.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::requests::{
 use crate::markdown::Block;
 use crate::support::moody::Moody;
 
-/// Checks the second cell of each row against the settings that the first one links to. A first cell without links
-/// is the name of a fact. A default in words, like "nothing", is not checked.
+/// Checks the second cell of each row against the settings that the first one links to. A first cell without
+/// links is the name of a fact. A default in words, like "nothing", is not checked.
 pub(super) fn defaults(block: &Block) -> Result<(), String> {
     for row in block.rows() {
         let value = &row[1];
@@ -83,7 +83,7 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
         }
         "key::ClientIp::behind" | "key::ClientIp::hops" => {
             let layer = layer(TestStore::new()).key(key::client_ip());
-            ("nobody is trusted: 500", send(&layer).status() == 500)
+            ("no proxy is trusted: 500", send(&layer).status() == 500)
         }
         "key::ClientIp::forwarded" | "key::ClientIp::header" => {
             ("`X-Forwarded-For`", reads_x_forwarded_for())
@@ -137,7 +137,12 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             ("1 s", is_default(&untouched, &same, &other))
         }
         "Admin::block" => ("10 000", blocks_at_most(10_000)),
-        "units that a check of a log may cost" => ("100 000", costs_at_most(100_000)),
+        "units of one check or credit in a log" => {
+            let is_bound = costs_at_most(100_000) && credits_at_most(100_000);
+            ("100 000", is_bound)
+        }
+        "window of a quota" => ("1 ms to 366 days", windows_are_bounded()),
+        "buckets of SlidingBuckets" => ("1 to 1 000", buckets_are_bounded()),
         "MemoryStore::with_max_keys" => ("100 000 keys", MemoryStore::new().max_keys() == 100_000),
         "store::CircuitBreaker::named" => {
             ("`other`", name_in_metrics(Moody::unavailable()) == "other")
@@ -204,6 +209,33 @@ fn costs_at_most(units: u32) -> bool {
     let limiter = RateLimiter::new(TestStore::new(), Quota::per_minute(u32::MAX));
     let costs = |units| block_on(limiter.check_n("ada", units)).is_ok();
     costs(units) && !costs(units + 1)
+}
+
+fn credits_at_most(units: u32) -> bool {
+    let admin = RateLimiter::new(TestStore::new(), Quota::per_minute(u32::MAX)).admin();
+    let credits = |units| block_on(admin.credit("ada", units)).is_ok();
+    credits(units) && !credits(units + 1)
+}
+
+fn windows_are_bounded() -> bool {
+    let (shortest, longest) = (
+        Duration::from_millis(1),
+        Duration::from_secs(366 * 24 * 3_600),
+    );
+    let micro = Duration::from_micros(1);
+    let is_window = |window| Quota::try_new(1, window).is_ok();
+    is_window(shortest)
+        && is_window(longest)
+        && !is_window(shortest - micro)
+        && !is_window(longest + micro)
+}
+
+fn buckets_are_bounded() -> bool {
+    let is_number = |buckets| {
+        let algorithm = Algorithm::SlidingBuckets(buckets);
+        Quota::per_minute(1).try_algorithm(algorithm).is_ok()
+    };
+    !is_number(0) && is_number(1) && is_number(1_000) && !is_number(1_001)
 }
 
 /// Returns the label `store` of the metrics.

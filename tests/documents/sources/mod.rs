@@ -1,4 +1,5 @@
-//! The sources of annotated blocks: `<!-- from: NAME -->` stands for the entry NAME of [`SOURCES`].
+//! The sources of annotated blocks: `<!-- from: NAME -->` stands for the entry NAME of [`SOURCES`]. Words after
+//! the name are arguments: `<!-- from: migrating FILE REGION -->`.
 //!
 //! To add one, write a function in a file of this directory and name it in [`SOURCES`].
 
@@ -9,6 +10,7 @@ mod faults;
 mod manifest;
 mod measured;
 mod moving;
+mod plans;
 mod programs;
 mod requests;
 
@@ -17,19 +19,22 @@ use std::future::Future;
 use crate::markdown::Block;
 
 pub(crate) use manifest::first_line;
+pub(crate) use moving::regions;
 
 pub(crate) enum Source {
     /// Generates the text of the block.
     Text(fn(&Block) -> String),
     /// Generates a text that differs from the block in numbers only.
     Shape(fn(&Block) -> String),
+    /// Returns code of a package. So the block may be Rust that rustdoc ignores.
+    Compiled(fn(&Block) -> Result<String, String>),
     /// Checks a block that is written by hand.
     Check(fn(&Block) -> Result<(), String>),
 }
 
 const SOURCES: &[(&str, Source)] = &[
     ("algorithms", Source::Text(algorithms::readme)),
-    ("promises", Source::Text(|_| algorithms::promises())),
+    ("promises", Source::Text(algorithms::promises)),
     ("stored", Source::Check(algorithms::stored)),
     ("try-axum", Source::Text(|_| programs::axum().0)),
     ("axum", Source::Text(|_| programs::axum().1)),
@@ -44,8 +49,10 @@ const SOURCES: &[(&str, Source)] = &[
     ("defaults", Source::Check(defaults::defaults)),
     ("governor-quotas", Source::Check(moving::quotas)),
     ("headers", Source::Check(moving::headers)),
+    ("migrating", Source::Compiled(moving::code)),
     ("grpc-rejection", Source::Check(requests::grpc_rejection)),
     ("clients", Source::Check(clients::clients)),
+    ("plans", Source::Check(plans::plans)),
     // `tests/metrics` compares these with what is emitted.
     ("metrics", Source::Check(|_| Ok(()))),
 ];
@@ -72,6 +79,11 @@ impl Source {
             Self::Shape(generate) => {
                 let text = generate(block);
                 let is_current = shape(&text) == shape(&block.text);
+                (text, is_current)
+            }
+            Self::Compiled(code) => {
+                let text = code(block)?;
+                let is_current = text == block.text;
                 (text, is_current)
             }
             Self::Check(check) => return check(block).map(|()| None),

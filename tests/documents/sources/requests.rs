@@ -1,4 +1,4 @@
-//! Requests through a layer, for what the pages tell of responses.
+//! Requests through a layer, to verify the responses that the pages show.
 
 use std::convert::Infallible;
 use std::net::{Ipv6Addr, SocketAddr};

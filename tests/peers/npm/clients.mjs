@@ -27,7 +27,7 @@ const clients = {
   },
   got: async (url) => (await got(url, { retry: { limit: RETRIES } })).statusCode,
   ky: async (url) => (await ky(url, { retry: RETRIES })).status,
-  // Retries a 429 only where it is told to, and waits only if it is given a delay.
+  // Retries a 429 only if configured, and waits only if it has a delay.
   "axios-retry": async (url) => {
     const client = axios.create();
     const retryCondition = (error) => error.response?.status === 429;

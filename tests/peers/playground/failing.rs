@@ -1,5 +1,5 @@
-//! What goes wrong is told on the page, in words that help; what is wrong with the page itself, in the
-//! console, which each test looks at.
+//! The page shows failures of the server and the store. Failures of the page itself are in the console, which each
+//! test reads.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use super::Playground;
 use crate::support::example::built;
 use crate::support::redis_server::DeadPort;
 
-/// Several times what a busy machine takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Several times as long as a busy machine needs.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Waits until all of these were complained of, and returns all that was.
+/// Waits until the console has all these texts, and returns the whole console.
 async fn complaints(page: &Playground, wanted: &[&str]) -> String {
-    let patience = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + MAX_WAIT;
     let mut all = String::new();
     while !wanted.iter().all(|text| all.contains(text)) {
-        assert!(Instant::now() < patience, "{wanted:?}: {all}");
+        assert!(Instant::now() < deadline, "{wanted:?}: {all}");
         all += &page.browser.console().await.concat();
     }
     all
@@ -33,7 +33,7 @@ async fn a_page_that_complains_would_be_seen() {
         "console.error('a complaint'); fetch('/nowhere'); setTimeout(() => { throw 'up' })";
     page.browser.run(script).await;
     complaints(&page, &["a complaint", "/nowhere", "up"]).await;
-    // The policy of the page lets no other script in.
+    // The content security policy allows no other script.
     page.browser
         .run("document.head.append(Object.assign(document.createElement('script'), { text: 'window.in = 1' }))")
         .await;
@@ -53,7 +53,7 @@ async fn a_mistake_in_the_page_would_be_seen() {
     page.browser.click("#send").await;
     let all = complaints(&page, &["TypeError"]).await;
     assert!(all.contains("Uncaught"), "{all}");
-    // It is not taken for one of the server.
+    // The page does not report it as a failure of the store.
     let store = page.browser.text("#store").await;
     assert!(store.contains("memory"), "{store}");
     page.browser.end().await;
@@ -64,18 +64,18 @@ async fn without_redis_it_counts_on_and_says_that_nothing_can_be_reset() {
     let nowhere = DeadPort::new();
     let page = Playground::start_on(&nowhere.url(), "quotas=5/hour").await;
     page.browser
-        .until("#store", |text| text.contains("Redis does not answer"))
+        .until("#store", |text| text.contains("Redis is unreachable"))
         .await;
     page.browser.click("#send").await;
     page.browser
         .until("#status", |text| text == "Admitted.")
         .await;
-    // At first and when the breaker is open.
+    // First by timeouts, then with an open circuit breaker.
     for _ in 0..10 {
         page.browser.click("#reset").await;
         page.browser
             .until("#status", |text| {
-                text == "Not reset: Redis does not answer. Start over once it does."
+                text == "Not reset: Redis is unreachable. Try again when it is back."
             })
             .await;
         page.browser.click("#send").await;
@@ -93,7 +93,7 @@ async fn what_cannot_be_used_cannot_be_reset_either() {
     page.browser.put("#quotas", "five").await;
     page.browser.click("#reset").await;
     page.browser
-        .until("#status", |text| text.starts_with("Cannot be used: "))
+        .until("#status", |text| text.starts_with("Invalid settings: "))
         .await;
     page.end().await;
 }
@@ -106,13 +106,13 @@ async fn a_server_that_is_gone_is_asked_ever_more_seldom_and_is_seen_when_it_is_
     page.example.process.kill().expect("it runs");
     page.example.process.wait().expect("it ends");
     page.browser
-        .until("#store", |text| text.contains("is it still running?"))
+        .until("#store", |text| text.contains("Is it still running?"))
         .await;
     page.browser.run("window.asked_ = 0").await;
     sleep(Duration::from_secs(3)).await;
     let asked = page.browser.run("return window.asked_").await;
     let asked = asked.as_u64().expect("a count");
-    // Fifteen times where it answers.
+    // A server that answers would get fifteen.
     assert!((1..=5).contains(&asked), "{asked}");
 
     let address = page.url.trim_start_matches("http://");
@@ -131,7 +131,7 @@ async fn a_server_that_is_gone_is_asked_ever_more_seldom_and_is_seen_when_it_is_
     page.browser
         .until("#status", |text| text == "Admitted.")
         .await;
-    // The browser notes each time that nobody answered, and nothing else was wrong.
+    // The console has the failed requests and nothing else.
     let console = page.browser.console().await;
     assert!(
         console.iter().all(|line| line.contains("net::ERR_")),

@@ -1,4 +1,4 @@
-//! Thousands of requests a second, and the page goes on.
+//! The page stays responsive with thousands of requests per second.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use super::Playground;
 const RATE: u64 = 2_000;
 const SECONDS: u64 = 4;
 
-/// Other work on this machine takes frames, too: of so many runs, one has to be undisturbed.
+/// Other programs on the machine cause dropped frames too. One of these runs must be undisturbed.
 const RUNS: u64 = 5;
 
-/// The times from frame to frame: half of them, 95 of 100, and the longest may be so long. Thirty a second
-/// mostly, and never a wait that a hand would feel.
+/// The longest frame times: the median, p95 and maximum. About 30 frames per second, without a noticeable
+/// pause.
 const SMOOTH: [(usize, Duration); 3] = [
     (50, Duration::from_millis(34)),
     (95, Duration::from_millis(67)),
     (100, Duration::from_millis(250)),
 ];
 
-/// Without any request, frames come at least so often; where they do not, nothing can be told here.
+/// The longest frame times without requests. If the machine is slower, the test cannot measure anything.
 const SANE: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(250),
@@ -54,7 +54,7 @@ impl Frames {
         self.times[(self.times.len() - 1) * percent / 100]
     }
 
-    /// Or as smooth as without any request: then it is the machine, as far as that is sane.
+    /// Whether the frames are smooth, or as slow as without requests on a machine within `SANE`.
     fn are_smooth(&self, idle: &Self) -> bool {
         SMOOTH.iter().zip(SANE).all(|((percent, bound), sane)| {
             let idle = idle.percentile(*percent);
@@ -99,10 +99,7 @@ async fn at_2_000_requests_a_second_frames_come_and_all_counts_are_the_servers()
             .await;
         let said = page.browser.text("#status").await;
         assert!(said.starts_with("8,000 requests: "), "{said}");
-        assert!(
-            said.ends_with(" admitted, as the server counted."),
-            "{said}"
-        );
+        assert!(said.ends_with(" admitted."), "{said}");
         page.assert_counts(run * RATE * SECONDS).await;
         smooth = busy.are_smooth(&idle);
         if smooth {

@@ -1,4 +1,4 @@
-//! Whom the page is for: who has no mouse, does not see, sees little, or wants no motion.
+//! Accessibility: keyboard, screen readers, contrast, narrow windows and reduced motion.
 
 use fantoccini::key::Key;
 
@@ -79,7 +79,7 @@ async fn all_of_it_can_be_done_by_keyboard() {
         .await;
     stream.send_keys(&enter).await.expect("a key");
     page.browser
-        .until("#status", |text| text.ends_with("as the server counted."))
+        .until("#status", |text| text.ends_with(" admitted."))
         .await;
     let (asked, _) = page.counted().await;
     page.assert_counts(asked).await;
@@ -90,7 +90,7 @@ async fn all_of_it_can_be_done_by_keyboard() {
     page.end().await;
 }
 
-/// Labels beside a field make sense beside it; who hears them hears the field alone.
+/// A screen reader announces a field without the text around it.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_control_has_a_name_that_tells_what_it_is_for() {
     let page = Playground::start("quotas=5/hour").await;
@@ -99,14 +99,14 @@ async fn each_control_has_a_name_that_tells_what_it_is_for() {
         ("combobox", "Algorithm"),
         ("textbox", "Quotas"),
         ("textbox", "Key"),
-        ("spinbutton", "Cost of a request"),
+        ("spinbutton", "Cost per request"),
         ("button", "Send one request"),
         ("spinbutton", "Requests at once"),
         ("button", "Send burst"),
-        ("spinbutton", "Requests a second"),
+        ("spinbutton", "Requests per second"),
         ("spinbutton", "Seconds"),
         ("button", "Start stream"),
-        ("button", "Start over"),
+        ("button", "Reset counts"),
         ("button", "Sliding log"),
         ("button", "Sorted set log"),
         ("button", "Sliding buckets"),
@@ -167,7 +167,7 @@ async fn it_is_readable_in_light_and_dark_and_in_a_narrow_window() {
             .run("return document.documentElement.scrollWidth")
             .await;
         assert_eq!(needed, width);
-        // To be looked at.
+        // For a person to look at.
         if let Ok(directory) = std::env::var("TOLLGATE_SCREENSHOTS") {
             let picture = page.browser.client.screenshot().await.expect("a picture");
             let path = format!("{directory}/playground-{scheme}-{width}.png");

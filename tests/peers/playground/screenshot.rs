@@ -1,4 +1,4 @@
-//! Draws docs/playground.png anew: `tests/run peers playground -- --ignored`
+//! Writes docs/playground.png: `tests/run peers playground -- --ignored`
 
 use std::fs;
 use std::path::Path;
@@ -12,9 +12,9 @@ use super::{ALGORITHMS, Playground};
 const SETTINGS: &str = "quotas=50/10s&key=ada";
 
 impl Playground {
-    /// How long until the next edge of aligned windows. A fixed window tells that if something is charged.
+    /// Returns the time until the next edge of aligned windows. A fixed window reports it if a unit is charged.
     async fn until_edge(&self) -> Duration {
-        let url = format!("{}/look?{SETTINGS}&algorithm=fixed-window&cost=1", self.url);
+        let url = format!("{}/peek?{SETTINGS}&algorithm=fixed-window&cost=1", self.url);
         let look = reqwest::get(url).await.expect("an answer");
         let look: Value = serde_json::from_str(&look.text().await.expect("text")).expect("JSON");
         let fixed = ALGORITHMS.iter().position(|id| *id == "fixed-window");
@@ -23,8 +23,7 @@ impl Playground {
     }
 }
 
-/// Traffic that tells the algorithms apart: a burst before the edge of an aligned window, and a larger one
-/// behind it.
+/// A burst before the edge of an aligned window and a larger one after it, so that the charts differ.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it writes docs/playground.png"]
 async fn the_picture_of_the_readme() {

@@ -1,4 +1,4 @@
-//! `limitador`: fixed windows, in memory, on Redis, and on Redis behind a cache that is not exact.
+//! `limitador`: fixed windows in memory, on Redis, and on Redis with a cache that is not exact.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who is measured, each behind the same handler.
+//! The contestants, each around the same handler.
 
 mod governor;
 #[cfg(feature = "limitador")]

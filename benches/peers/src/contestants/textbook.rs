@@ -1,4 +1,4 @@
-//! The sorted set of the textbooks in a function of middleware, as many services have it.
+//! The textbook's sorted set in a middleware function, as in many services.
 
 use std::sync::Arc;
 

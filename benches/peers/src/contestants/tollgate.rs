@@ -1,4 +1,4 @@
-//! This crate, as the README has it: keys hashed, all headers, the deadline alone raised.
+//! This crate as in the README: hashed keys and default headers. Only the deadline is raised.
 
 use std::time::Duration;
 

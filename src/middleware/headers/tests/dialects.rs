@@ -1,4 +1,4 @@
-//! Properties of several dialects.
+//! Tests of properties that several dialects have.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::middleware::headers::{Headers, IetfDraft, Place, Templates};
 use crate::quota::{Quota, Quotas};
 
 #[test]
-fn two_dialects_are_written_one_after_the_other() {
+fn both_of_two_dialects_are_written() {
     let x_ratelimit = Headers::x_ratelimit().delta_reset();
     let draft_11 = Headers::ietf(IetfDraft::Draft11);
     assert_eq!(
@@ -40,12 +40,12 @@ fn the_later_of_two_dialects_with_the_same_names_is_written() {
 }
 
 #[test]
-fn headers_can_be_left_out() {
+fn none_writes_no_headers() {
     assert!(written(&Headers::none(), &admitted()).is_empty());
 }
 
 #[test]
-fn without_a_count_nothing_is_reported() {
+fn a_decision_without_a_count_gets_no_headers() {
     let quotas = Quotas::from(burst());
     let answer = Answer::new(Source::None, [QuotaAnswer::admitted(0, Duration::ZERO)]);
     let uncounted = Decision::new(&quotas, 1, answer).unwrap();
@@ -58,7 +58,7 @@ fn without_a_count_nothing_is_reported() {
 }
 
 #[test]
-fn no_wait_is_reported_where_none_helps() {
+fn no_wait_is_reported_if_no_wait_helps() {
     let never = |quota: Quota| (quota, QuotaAnswer::refused(0, None, Duration::ZERO));
     let decision = decide([never(Quota::per_minute(0)), used_up(daily(), SECOND)]);
     assert_eq!(
@@ -68,7 +68,7 @@ fn no_wait_is_reported_where_none_helps() {
             r#"ratelimit: "search-1m";r=0, "daily";r=0;t=1"#,
         ]
     );
-    // There is no reset. Drafts 3 to 7 require one, and report the window.
+    // There is no reset. Drafts 3 to 7 require one, so it is the window.
     assert_eq!(
         written(&Headers::x_ratelimit().delta_reset(), &decision),
         ["x-ratelimit-limit: 0", "x-ratelimit-remaining: 0"]
@@ -89,7 +89,7 @@ fn no_wait_is_reported_where_none_helps() {
 }
 
 #[test]
-fn a_window_that_is_not_whole_seconds_is_left_out_or_rounded_up() {
+fn a_window_that_is_not_whole_seconds_is_omitted_or_rounded_up() {
     let windows = [1, 999, 1_000, 1_500].map(|millis| millis * MILLISECOND);
     let mut limits = 1..;
     let decision = decide(windows.map(|window| {
@@ -108,7 +108,7 @@ fn a_window_that_is_not_whole_seconds_is_left_out_or_rounded_up() {
 }
 
 #[test]
-fn other_quotas_than_the_prepared_ones_are_reported() {
+fn quotas_of_a_plan_are_reported() {
     let prepared = Quotas::from(Quota::per_minute(100));
     let decision = decide([left(Quota::per_second(7), 6, SECOND)]);
     for draft in DRAFTS {

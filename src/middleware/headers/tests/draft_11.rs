@@ -1,4 +1,4 @@
-//! The fields of draft 11, by its examples.
+//! Tests of draft 11, with its examples.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::middleware::headers::{Headers, IetfDraft};
 use crate::quota::Algorithm;
 
 #[test]
-fn draft_11_of_an_admitted_request_lists_all_policies() {
+fn draft_11_lists_all_policies_of_an_admitted_request() {
     assert_eq!(
         written(&Headers::ietf(IetfDraft::Draft11), &admitted()),
         [
@@ -19,7 +19,7 @@ fn draft_11_of_an_admitted_request_lists_all_policies() {
 }
 
 #[test]
-fn draft_11_of_a_refused_request_lists_the_limits_that_refuse() {
+fn draft_11_lists_the_refusing_policies_of_a_refused_request() {
     assert_eq!(
         written(&Headers::ietf(IetfDraft::Draft11), &refused()),
         [
@@ -30,13 +30,13 @@ fn draft_11_of_a_refused_request_lists_the_limits_that_refuse() {
 }
 
 #[test]
-fn draft_11_reports_when_gcra_has_refilled_all_units() {
+fn draft_11_reports_the_time_until_all_units_of_gcra_are_back() {
     let gcra = |used, reset| {
         let quota = burst().algorithm(Algorithm::Gcra);
         let decision = decide([(quota, QuotaAnswer::admitted(used, reset))]);
         written(&Headers::ietf(IetfDraft::Draft11), &decision)[1].clone()
     };
-    // A unit is back every 600 ms, so 7 of them in 4.2 s.
+    // One unit returns every 600 ms, so 7 units return in 4.2 s.
     assert_eq!(gcra(7, 100 * MILLISECOND), r#"ratelimit: "burst";r=93;t=5"#);
     assert_eq!(
         gcra(100, 600 * MILLISECOND),
@@ -50,7 +50,7 @@ fn draft_11_reports_when_gcra_has_refilled_all_units() {
 }
 
 #[test]
-fn an_effective_window_of_no_seconds_is_left_out() {
+fn an_effective_window_of_0_seconds_is_omitted() {
     for algorithm in [Algorithm::Gcra, Algorithm::SlidingLog] {
         let untouched = left(burst().algorithm(algorithm), 100, Duration::ZERO);
         assert_eq!(

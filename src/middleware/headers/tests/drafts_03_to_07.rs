@@ -1,4 +1,4 @@
-//! Drafts 3, 6 and 7, by their examples.
+//! Tests of drafts 3, 6 and 7, with their examples.
 
 use super::fixtures::{SECOND, admitted, burst, daily, decide, left, written};
 use crate::decision::QuotaAnswer;
@@ -70,8 +70,8 @@ fn before_draft_11_no_two_policies_have_the_same_limit() {
 }
 
 #[test]
-fn before_draft_11_the_limit_is_of_the_quota_with_the_fewest_units_left() {
-    // A request of ten units: 3 are left of the burst and 5 of the day, whose wait is longer.
+fn before_draft_11_the_limit_is_that_of_the_quota_with_the_fewest_units_left() {
+    // A request costs ten units. The burst has 3 units left. The day has 5 units left and a longer wait.
     let short = |quota: Quota, left, wait| {
         let refused = QuotaAnswer::refused(quota.limit() - left, Some(wait), wait);
         (quota, refused)

@@ -1,4 +1,4 @@
-//! Decisions, and the headers that are written for them.
+//! Decisions for the tests, and the headers that are written for them.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ pub(super) fn decided(quotas: &Quotas, answers: Vec<QuotaAnswer>) -> DecisionVie
     Decision::new(quotas, 1, answer).unwrap().into_view()
 }
 
-/// An admitting quota with the units that are left, and the time until more are.
+/// Returns a quota that admits, with its remaining units and the time until more are left.
 pub(super) fn left(quota: Quota, remaining: u32, reset: Duration) -> (Quota, QuotaAnswer) {
     let used = quota.limit() - remaining;
     (quota, QuotaAnswer::admitted(used, reset))
 }
 
-/// A quota without units left, and the time until one is.
+/// Returns a quota without units, with the time until one is left.
 pub(super) fn used_up(quota: Quota, wait: Duration) -> (Quota, QuotaAnswer) {
     let refused = QuotaAnswer::refused(quota.limit(), Some(wait), wait);
     (quota, refused)
@@ -48,7 +48,7 @@ pub(super) fn daily() -> Quota {
     Quota::per_day(1_000).named("daily")
 }
 
-/// The admitted request of the examples: 42 of 100 units are left for 17 s, 913 of 1 000 for 10 h.
+/// Returns an admitted request: 42 of 100 units are left for 17 s, and 913 of 1 000 for 10 h.
 pub(super) fn admitted() -> DecisionView {
     decide([
         left(burst(), 42, 16 * SECOND + MILLISECOND),
@@ -56,7 +56,7 @@ pub(super) fn admitted() -> DecisionView {
     ])
 }
 
-/// The refused request of the examples: no units of the burst are left for 3 s.
+/// Returns a refused request: the burst has no units left for 3 s.
 pub(super) fn refused() -> DecisionView {
     decide([
         used_up(burst(), 2 * SECOND + MILLISECOND),
@@ -64,7 +64,7 @@ pub(super) fn refused() -> DecisionView {
     ])
 }
 
-/// Both families of headers, without the clock of this machine.
+/// Returns `X-RateLimit-*` with a draft. No header depends on the clock of this machine.
 pub(super) fn both(draft: IetfDraft) -> Headers {
     Headers::x_ratelimit()
         .delta_reset()

@@ -1,4 +1,4 @@
-//! Headers that an inner layer or service has written before.
+//! Tests of headers that an inner layer or the service has already written.
 
 use http::{HeaderMap, HeaderName};
 
@@ -10,7 +10,7 @@ use crate::quota::Quota;
 
 #[test]
 fn no_list_is_appended_to_a_field_in_another_syntax() {
-    // As a service behind a gateway sets them: a draft-7 dictionary does not parse with a list.
+    // The headers of a service behind a gateway. A dictionary of draft 7 and a list do not parse together.
     let service_fields = [
         ("ratelimit", "limit=100, remaining=42, reset=17"),
         ("ratelimit-policy", "100;w=60"),
@@ -31,7 +31,7 @@ fn no_list_is_appended_to_a_field_in_another_syntax() {
             service_fields.map(|(name, value)| format!("{name}: {value}"))
         );
     }
-    // Likewise, no unnamed policy is appended to named ones.
+    // Policies without names are not appended to named policies.
     let mut map = HeaderMap::new();
     write(
         &Headers::ietf(IetfDraft::Draft11),
@@ -51,7 +51,7 @@ fn no_list_is_appended_to_a_field_in_another_syntax() {
     );
 }
 
-/// Returns a map in which an inner layer has written, and the service before it.
+/// Returns headers that the service and then an inner layer have written.
 fn written_inside(headers: &Headers) -> HeaderMap {
     let mut map = HeaderMap::new();
     for name in ["x-ratelimit-limit", "ratelimit-limit"] {
@@ -63,7 +63,7 @@ fn written_inside(headers: &Headers) -> HeaderMap {
 }
 
 #[test]
-fn a_tighter_layer_replaces_single_values_and_adds_to_lists() {
+fn a_tighter_layer_replaces_single_values_and_appends_to_lists() {
     for draft in DRAFTS {
         let headers = both(draft);
         let mut map = written_inside(&headers);
@@ -80,7 +80,7 @@ fn a_tighter_layer_replaces_single_values_and_adds_to_lists() {
                 let before: Vec<_> = inside.get_all(name).iter().collect();
                 assert_eq!(rest, before, "{draft:?}, {name}");
             } else {
-                // The service keeps a field that only another dialect has.
+                // A field that this dialect does not have is not changed.
                 assert!(rest.is_empty(), "{draft:?}, {name}: {values:?}");
             }
             let is_foreign = name == "ratelimit-limit"
@@ -95,7 +95,7 @@ fn a_tighter_layer_replaces_single_values_and_adds_to_lists() {
 }
 
 #[test]
-fn a_layer_behind_a_tighter_one_only_adds_to_lists() {
+fn a_layer_outside_of_a_tighter_one_only_appends_to_lists() {
     for draft in DRAFTS {
         let headers = both(draft);
         let mut map = written_inside(&headers);

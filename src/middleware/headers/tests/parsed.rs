@@ -1,4 +1,4 @@
-//! The fields of the drafts for any decision, as another parser reads them.
+//! Tests of the fields of the drafts for any decision, with another parser.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ fn name(item: &Item) -> String {
     name.as_str().to_owned()
 }
 
-/// Returns the time in which no more than the remaining units can be used.
+/// Returns the time in which at most the remaining units can be used.
 fn effective_window(quota: &QuotaDecision<'_>) -> Option<Duration> {
     let limit = u128::from(quota.limit());
     match quota.quota().counted_by() {
@@ -113,7 +113,7 @@ fn effective_window(quota: &QuotaDecision<'_>) -> Option<Duration> {
     }
 }
 
-/// Whether the seconds are the exact wait, rounded up.
+/// Returns whether the seconds are the exact wait, rounded up.
 fn covers(seconds: u64, exact: Duration) -> bool {
     let seconds = Duration::from_secs(seconds);
     seconds >= exact && seconds < exact + Duration::from_secs(1)
@@ -121,7 +121,7 @@ fn covers(seconds: u64, exact: Duration) -> bool {
 
 proptest! {
     #[test]
-    fn draft_11_names_each_policy_and_its_numbers(
+    fn draft_11_lists_each_policy_with_its_numbers(
         limiter in ANY_TEXT,
         decision in any_decision(),
     ) {
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn names_are_printable_and_differ(limiter in ANY_TEXT, decision in any_decision()) {
+    fn names_are_printable_and_unique(limiter in ANY_TEXT, decision in any_decision()) {
         let quotas: Vec<_> = decision.quotas().map(|quota| quota.quota()).collect();
         let mut names = policy_names(&limiter, &quotas);
         for name in &mut names {
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn earlier_drafts_list_each_limit_once_and_the_numbers_of_one(decision in any_decision()) {
+    fn older_drafts_list_each_limit_once_and_report_the_numbers_of_one_quota(decision in any_decision()) {
         for draft in [IetfDraft::Draft03, IetfDraft::Draft06, IetfDraft::Draft07] {
             let fields = fields(draft, "search", &decision);
             let number = |name| {

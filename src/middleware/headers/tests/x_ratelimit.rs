@@ -1,4 +1,4 @@
-//! `X-RateLimit-*`.
+//! Tests of `X-RateLimit-*`.
 
 use super::fixtures::{SECOND, admitted, both, decide, refused, written};
 use crate::decision::QuotaAnswer;
@@ -28,7 +28,7 @@ fn x_ratelimit_reports_limit_remaining_and_reset() {
 }
 
 #[test]
-fn an_epoch_reset_names_the_second() {
+fn an_epoch_reset_is_the_unix_time_of_the_reset() {
     let before = whole_seconds(since_epoch());
     let fields = written(&Headers::x_ratelimit().epoch_reset(), &admitted());
     let reset = fields[2].strip_prefix("x-ratelimit-reset: ").unwrap();
@@ -50,8 +50,8 @@ fn the_default_is_x_ratelimit_with_an_epoch_reset() {
 }
 
 #[test]
-fn x_ratelimit_reports_no_units_on_a_refusal() {
-    // A request of ten units, of which the quota has three: clients wait only at 0.
+fn x_ratelimit_reports_0_remaining_units_on_a_refusal() {
+    // A request costs ten units, and the quota has three left. Clients wait only at 0.
     let quota = Quota::per_minute(100).named("burst");
     let refused = QuotaAnswer::refused(97, Some(SECOND), SECOND);
     let decision = decide([(quota, refused)]);

@@ -1,4 +1,4 @@
-//! When the breaker opens, for how long, and what closes it.
+//! Tests of when the breaker opens, for how long, and when it closes.
 
 use super::*;
 use crate::error::ErrorKind;
@@ -13,7 +13,7 @@ fn fail(breaker: &Breaker, now: u64) -> bool {
     is_open(breaker)
 }
 
-/// Returns whether the breaker is open after a caller that started then has given up.
+/// Returns whether the breaker is open after a caller that started at `started_at` has given up.
 fn give_up(breaker: &Breaker, started_at: u64, now: u64) -> bool {
     breaker.record_abandoned(started_at, now, DEADLINE);
     is_open(breaker)
@@ -34,7 +34,7 @@ fn opened_at(now: u64) -> Breaker {
     breaker
 }
 
-/// Returns when the breaker permits the next probe, which is taken.
+/// Takes the permit for the next probe. Returns the time at which it was granted.
 fn next_probe(breaker: &Breaker, mut now: u64) -> u64 {
     while breaker.permit(DEADLINE, || now) == Permit::Refuse {
         now += 1_000;
@@ -96,7 +96,7 @@ fn fewer_than_half_failures_do_not_open_it() {
 }
 
 #[test]
-fn it_stops_counting_a_second_after_the_last_failure() {
+fn successes_are_not_counted_a_second_after_the_last_failure() {
     let breaker = Breaker::default();
     assert!(!fail(&breaker, 0));
     breaker.record_success(|| SECOND);
@@ -121,7 +121,7 @@ fn it_stays_open_for_100_to_500_ms_twice_as_long_each_time() {
         let (min, max) = (lengths.iter().min(), lengths.iter().max());
         let (min, max) = (min.unwrap() / 1_000, max.unwrap() / 1_000);
         assert!(shortest <= min && max <= longest + 1, "{min} to {max} ms");
-        // Jitter: processes must not probe at the same time.
+        // There is jitter, so that processes do not probe at the same time.
         assert!(max - min > (longest - shortest) / 2, "{min} to {max} ms");
     }
 }
@@ -182,7 +182,7 @@ fn reopening_within_a_second_lasts_longer() {
             let _ = breaker.record_failure(now, &failure());
         }
         shortest = shortest.min(next_probe(&breaker, now) - now);
-        // After a closed second the duration starts over.
+        // After a second without failures, the duration is short again.
         now = next_probe(&breaker, now) + SECOND;
         breaker.record_probe(now, Some(Ok(())));
         now += SECOND;
@@ -195,7 +195,7 @@ fn reopening_within_a_second_lasts_longer() {
 }
 
 #[test]
-fn a_store_hangs_if_all_callers_give_up() {
+fn it_opens_if_all_callers_give_up() {
     let breaker = Breaker::default();
     for started_at in (0..4).map(|step| step * 30_000) {
         assert!(!give_up(&breaker, started_at, started_at + 30_000));

@@ -1,4 +1,4 @@
-//! A flood of new keys, and the clients that it must not shut out.
+//! Tests of a flood of new keys: clients in other networks keep their limits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::store::memory::overflow::*;
 const LIMIT: u32 = 10;
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Keys that together need more places than the store has.
+/// More keys than the store has room for.
 const FLOOD: u32 = 3_000;
 const MAX_KEYS: usize = 1_000;
 
@@ -40,7 +40,7 @@ struct Flooded {
 }
 
 impl Flooded {
-    /// A store that clients of two IPv6 /48 have filled with keys near their limit.
+    /// Creates a store that clients in two IPv6 /48 networks have filled with keys near their limit.
     fn new(algorithm: Algorithm) -> Self {
         let clock = TestClock::new();
         let store = MemoryStore::build(MAX_KEYS, Clock::Test(clock.clone()));
@@ -70,14 +70,14 @@ impl Flooded {
 }
 
 #[test]
-fn a_flood_from_two_networks_shuts_out_no_client_of_another() {
+fn a_flood_from_two_networks_does_not_affect_clients_in_others() {
     let flooded = Flooded::new(Algorithm::SlidingLog);
     for network in 0..50 {
         let client = v4(198, 51, network, 7);
         assert!((0..LIMIT).all(|_| flooded.charge(&client, 1)), "{network}");
         assert!(!flooded.charge(&client, 1), "{network}");
     }
-    // The flood itself is refused, by what its networks have used.
+    // The flood itself is refused, because its networks have used their limits.
     let admitted = (FLOOD..2 * FLOOD).filter(|client| flooded.charge(&v6(1, *client), 1));
     assert!(admitted.count() <= 2);
 }
@@ -92,14 +92,14 @@ fn clients_of_one_network_share_its_limit() {
 }
 
 #[test]
-fn a_client_that_comes_back_when_there_is_room_has_no_second_limit() {
+fn a_client_gets_no_second_limit_when_there_is_room_again() {
     for facts in Algorithm::ALL {
         let algorithm = facts.with_buckets(10);
         let flooded = Flooded::new(algorithm);
         flooded.clock.advance(HOUR / 2);
         let client = v4(198, 51, 100, 7);
         assert!(flooded.charge(&client, LIMIT));
-        // Half an hour later, all that the flood has used is back, but not what the client has.
+        // Half an hour later, the units of the flood have returned, but not those of the client.
         flooded.clock.advance(HOUR / 2 + Duration::from_secs(1));
         let held = flooded.used(&client);
         assert!(
@@ -111,7 +111,7 @@ fn a_client_that_comes_back_when_there_is_room_has_no_second_limit() {
         assert_eq!(left, LIMIT - held, "{algorithm}");
         let neighbour = v4(198, 51, 100, 8);
         assert_eq!(flooded.used(&neighbour), held, "{algorithm}");
-        // When that is back too, each has a count of its own.
+        // Once these have returned too, each client has its own count.
         flooded.clock.advance(3 * HOUR);
         assert!(flooded.charge(&client, LIMIT));
         assert_eq!(flooded.used(&neighbour), 0, "{algorithm}");
@@ -124,12 +124,12 @@ fn keys_without_an_address_share_a_few_counts() {
     let admitted = (0..5_000).filter(|user| flooded.charge(&Key::from(format!("user:{user}")), 1));
     let shared = u32::try_from(SHARED_COUNTS).unwrap();
     assert_eq!(admitted.count(), usize::try_from(shared * LIMIT).unwrap());
-    // Those have nothing to do with any network.
+    // These counts are apart from those of networks.
     assert!(flooded.charge(&v4(198, 51, 100, 7), LIMIT));
 }
 
 #[test]
-fn a_key_of_an_address_and_more_is_counted_with_its_network() {
+fn a_tuple_key_with_an_address_is_counted_with_its_network() {
     let flooded = Flooded::new(Algorithm::SlidingLog);
     let key = |path: &str, client| Key::from(path).and(&v4(198, 51, 100, client));
     assert!(flooded.charge(&key("/search", 1), 6));
@@ -138,7 +138,7 @@ fn a_key_of_an_address_and_more_is_counted_with_its_network() {
 }
 
 #[test]
-fn what_was_charged_to_a_shared_count_is_given_back_to_it() {
+fn units_charged_to_a_shared_count_are_returned_to_it() {
     let flooded = Flooded::new(Algorithm::Gcra);
     let (one, other) = (v4(198, 51, 100, 1), v4(198, 51, 100, 2));
     let mut decision = block_on(flooded.limiter.check_n(&one, 6)).unwrap();
@@ -152,7 +152,7 @@ fn what_was_charged_to_a_shared_count_is_given_back_to_it() {
 }
 
 #[test]
-fn where_there_are_too_many_networks_they_share_counts_and_keep_them() {
+fn networks_without_room_share_counts_and_keep_them() {
     let flooded = Flooded::new(Algorithm::SlidingLog);
     let network = |network: u16| {
         let [high, low] = network.to_be_bytes();
@@ -164,7 +164,7 @@ fn where_there_are_too_many_networks_they_share_counts_and_keep_them() {
     let shared = usize::try_from(SHARED_COUNTS).unwrap();
     let admitted = admitted.count();
     assert!((own..=own + shared).contains(&admitted), "{admitted}");
-    // Nobody is admitted twice.
+    // No network gets a second limit.
     let again = (0..networks).filter(|at| flooded.charge(&network(*at), LIMIT));
     assert_eq!(again.count(), 0);
 }

@@ -226,7 +226,7 @@ impl BatchWorker {
                 Ok(Ok(acquired)) => return Some(acquired),
                 Ok(Err(error)) => {
                     let queue = std::mem::take(&mut self.batcher.lock().queue);
-                    queue.fail(&error::from_redis(error));
+                    queue.fail(&error::from_connect(error));
                     return None;
                 }
                 Err(_) => {}
@@ -271,24 +271,24 @@ impl BatchWorker {
     }
 
     /// Sends one call, and answers the waiters.
-    async fn send(&self, connection: &Acquired, entries: Vec<QueueEntry>) {
-        let (checks, mut waiters): (Vec<(OwnedCheck, bool)>, Vec<Waiters>) =
-            entries.into_iter().map(QueueEntry::into_parts).unzip();
-        let call: Vec<BatchEntry<'_>> = checks.iter().zip(&waiters).map(batch_entry).collect();
+    async fn send(&self, connection: &Acquired, mut entries: Vec<QueueEntry>) {
+        let (call, mut waiters): (Vec<BatchEntry<'_>>, Vec<&mut Waiters>) =
+            entries.iter_mut().map(QueueEntry::parts_mut).unzip();
         let decided = self.batchers.client.decide(connection, &call);
         let Some(outcome) = self.within_deadlines(decided, &mut waiters).await else {
             return;
         };
-        let entries = checks.iter().map(|(check, _)| check).zip(waiters);
         match outcome {
-            Err(error) if error::is_cross_slot(&error) && entries.len() > 1 => {
+            Err(error) if error::is_cross_slot(&error) && waiters.len() > 1 => {
                 self.requeue_by_slot(entries);
             }
             Err(error) => {
-                entries.for_each(|(_, waiters)| waiters.answer(repeat(Err(error.clone()))));
+                for waiters in waiters {
+                    waiters.answer(repeat(Err(error.clone())));
+                }
             }
             Ok(replies) => {
-                for ((_, waiters), reply) in entries.zip(replies) {
+                for (waiters, reply) in waiters.into_iter().zip(replies) {
                     waiters.answer_entry(reply);
                 }
             }
@@ -296,12 +296,12 @@ impl BatchWorker {
     }
 
     /// Queues entries again that a cluster has not run, because their keys are in several slots.
-    fn requeue_by_slot<'a>(&self, entries: impl Iterator<Item = (&'a OwnedCheck, Waiters)>) {
+    fn requeue_by_slot(&self, entries: Vec<QueueEntry>) {
         self.batchers.topology.learn_cluster();
-        for (check, waiters) in entries {
-            let batcher = self.batchers.find(check.check().subject);
+        for entry in entries {
+            let batcher = self.batchers.find(entry.subject());
             let mut state = batcher.lock();
-            state.queue.push_entry(check.clone(), waiters);
+            state.queue.push_entry(entry);
             self.batchers.start_worker_if_needed(&batcher, state);
         }
     }
@@ -314,7 +314,7 @@ impl BatchWorker {
     async fn within_deadlines<T>(
         &self,
         call: impl Future<Output = T>,
-        waiters: &mut [Waiters],
+        waiters: &mut [&mut Waiters],
     ) -> Option<T> {
         let timeout_error = || self.batchers.client.timeout_error();
         let call_deadline = Instant::now() + self.batchers.client.deadline;
@@ -322,7 +322,10 @@ impl BatchWorker {
         // Queued checks came later than the first of these waiters.
         let mut queue_deadline = None;
         loop {
-            let waiter_deadline = waiters.iter().filter_map(Waiters::next_deadline).min();
+            let waiter_deadline = waiters
+                .iter()
+                .filter_map(|waiters| waiters.next_deadline())
+                .min();
             let deadlines = [Some(call_deadline), waiter_deadline, queue_deadline];
             let deadline = deadlines.into_iter().flatten().min()?;
             if let Ok(outcome) = time::timeout_at(deadline, call.as_mut()).await {
@@ -339,16 +342,6 @@ impl BatchWorker {
                 return None;
             }
         }
-    }
-}
-
-fn batch_entry<'a>(
-    ((check, may_repeat), waiters): (&'a (OwnedCheck, bool), &Waiters),
-) -> BatchEntry<'a> {
-    BatchEntry {
-        check: check.check(),
-        count: u32::try_from(waiters.len()).unwrap_or(u32::MAX),
-        may_repeat: *may_repeat,
     }
 }
 

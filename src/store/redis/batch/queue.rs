@@ -10,8 +10,8 @@ use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota};
-use crate::store::redis::protocol::MAX_ENTRY_UNITS;
-use crate::store::requests::{Check, OwnedCheck};
+use crate::store::redis::protocol::{BatchEntry, MAX_ENTRY_UNITS};
+use crate::store::requests::{Check, OwnedCheck, Subject};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
@@ -22,6 +22,9 @@ const MAX_WORK: u64 = 3_000;
 /// algorithm.
 const WORK_PER_COUNT: u64 = 28;
 const WORK_PER_CHECK: u64 = 8;
+
+/// The most entries that fit into one call: with one count and one check each.
+const MAX_ENTRIES: usize = 84;
 
 /// A queue of entries in order of arrival. A check joins the last entry of its key if both are
 /// identical.
@@ -57,31 +60,22 @@ impl Queue {
             last.waiters.push(waiter);
             return;
         }
-        let waiters = Waiters::new(waiter);
-        self.append(OwnedCheck::from(check), waiters, fingerprint, last);
-    }
-
-    /// Adds an entry that was taken from another queue.
-    pub(super) fn push_entry(&mut self, check: OwnedCheck, waiters: Waiters) {
-        let fingerprint = check.check().subject.fingerprint();
-        let last = self.last_of_key(fingerprint);
-        self.append(check, waiters, fingerprint, last);
-    }
-
-    fn append(
-        &mut self,
-        check: OwnedCheck,
-        waiters: Waiters,
-        fingerprint: Fingerprint,
-        last: Option<usize>,
-    ) {
         let number = self.left + self.entries.len();
         self.entries.push_back(QueueEntry {
-            check,
-            waiters,
+            check: OwnedCheck::from(check),
+            waiters: Waiters::new(waiter),
             fingerprint,
             may_repeat: last.is_some(),
         });
+        self.set_last_of_key(fingerprint, last, number);
+    }
+
+    /// Adds an entry that was taken from another queue.
+    pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
+        let (fingerprint, number) = (entry.fingerprint, self.left + self.entries.len());
+        let last = self.last_of_key(fingerprint);
+        entry.may_repeat = last.is_some();
+        self.entries.push_back(entry);
         self.set_last_of_key(fingerprint, last, number);
     }
 
@@ -93,28 +87,42 @@ impl Queue {
     /// deadline, and drops entries without waiters.
     pub(super) fn take(&mut self, timeout_error: &impl Fn() -> Error) -> Vec<QueueEntry> {
         let now = Instant::now();
-        let (mut taken, mut work) = (Vec::new(), 0);
+        let capacity = self.entries.len().min(MAX_ENTRIES);
+        let (mut taken, mut work) = (Vec::with_capacity(capacity), 0);
         while let Some(front) = self.entries.front_mut() {
             front.waiters.retain_waiting(now, timeout_error);
-            if front.waiters.len() == 0 {
-                self.pop();
-                continue;
-            }
+            let waiting = front.waiters.len();
             let left = MAX_WORK.saturating_sub(work);
             // One check is sent however much work it is.
             let fit = checks_within(front.check.check(), left).max(usize::from(taken.is_empty()));
-            if fit == 0 {
+            if waiting > 0 && fit == 0 {
                 break;
             }
-            let next = if fit < front.waiters.len() {
-                Some(front.split_off_first(fit))
+            if fit < waiting {
+                let first = front.split_off_first(fit);
+                work += first.work();
+                taken.push(first);
+                continue;
+            }
+            self.left += 1;
+            if waiting > 0 {
+                work += front.work();
+                taken.extend(self.entries.pop_front());
             } else {
-                self.pop()
-            };
-            work += next.as_ref().map_or(0, QueueEntry::work);
-            taken.extend(next);
+                self.entries.pop_front();
+            }
         }
+        self.forget_taken();
         taken
+    }
+
+    /// Removes the numbers of entries that have left.
+    fn forget_taken(&mut self) {
+        if self.entries.is_empty() {
+            self.last_of_key.clear();
+        } else {
+            self.last_of_key.retain(|number| *number >= self.left);
+        }
     }
 
     /// Fails the waiters past their deadline. They keep their places.
@@ -126,7 +134,7 @@ impl Queue {
 
     /// Fails all waiters.
     pub(super) fn fail(self, error: &Error) {
-        for entry in self.entries {
+        for mut entry in self.entries {
             entry.waiters.answer(repeat(Err(error.clone())));
         }
     }
@@ -137,19 +145,6 @@ impl Queue {
         entries
             .filter_map(|entry| entry.waiters.next_deadline())
             .min()
-    }
-
-    fn pop(&mut self) -> Option<QueueEntry> {
-        let entry = self.entries.pop_front()?;
-        let number = self.left;
-        if let Ok(last) = self
-            .last_of_key
-            .find_entry(entry.fingerprint.hash(), |last| *last == number)
-        {
-            last.remove();
-        }
-        self.left += 1;
-        Some(entry)
     }
 
     fn last_of_key(&self, fingerprint: Fingerprint) -> Option<usize> {
@@ -185,6 +180,10 @@ impl Queue {
 }
 
 impl QueueEntry {
+    pub(super) fn subject(&self) -> Subject<'_> {
+        self.check.check().subject
+    }
+
     fn split_off_first(&mut self, count: usize) -> Self {
         Self {
             check: self.check.clone(),
@@ -194,9 +193,15 @@ impl QueueEntry {
         }
     }
 
-    /// Returns the check, whether an earlier entry of its call may be of the same key, and the waiters.
-    pub(super) fn into_parts(self) -> ((OwnedCheck, bool), Waiters) {
-        ((self.check, self.may_repeat), self.waiters)
+    /// Returns the entry of the call, and those that wait for its answer.
+    pub(super) fn parts_mut(&mut self) -> (BatchEntry<'_>, &mut Waiters) {
+        let count = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
+        let entry = BatchEntry {
+            check: self.check.check(),
+            count,
+            may_repeat: self.may_repeat,
+        };
+        (entry, &mut self.waiters)
     }
 
     fn work(&self) -> u64 {
@@ -247,7 +252,6 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::key::Key;
     use crate::quota::{Algorithm, Quota, Quotas};
-    use crate::store::requests::Subject;
 
     type Receiver = oneshot::Receiver<Result<Answer, Error>>;
 
@@ -272,12 +276,15 @@ mod tests {
     /// Returns the key, the cost and the number of checks of each entry of the next call.
     fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
         let taken = queue.take(&timeout_error);
-        let taken = taken.into_iter().map(QueueEntry::into_parts);
-        let entry = |((check, _), waiters): ((OwnedCheck, bool), Waiters)| {
-            let check = check.check();
-            (check.key().as_str().to_owned(), check.cost(), waiters.len())
+        let entry = |entry: QueueEntry| {
+            let check = entry.check.check();
+            (
+                check.key().as_str().to_owned(),
+                check.cost(),
+                entry.waiters.len(),
+            )
         };
-        taken.map(entry).collect()
+        taken.into_iter().map(entry).collect()
     }
 
     fn entry(key: &str, cost: u32, count: usize) -> (String, u32, usize) {

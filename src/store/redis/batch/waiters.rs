@@ -1,6 +1,6 @@
 //! The callers that wait for the answers to identical checks.
 
-use std::iter::{repeat, repeat_with};
+use std::iter::repeat;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -61,21 +61,28 @@ impl Waiters {
     }
 
     /// Answers by the reply to their entry: the first ones are admitted, the others get the same refusal.
-    pub(super) fn answer_entry(self, reply: Result<EntryReply, Error>) {
+    pub(super) fn answer_entry(&mut self, reply: Result<EntryReply, Error>) {
         match reply {
             Err(error) => self.answer(repeat(Err(error))),
             Ok(EntryReply { admitted, refused }) => {
-                let rest = refused.or_else(|| admitted.last().cloned());
-                let rest = repeat_with(|| rest.clone());
-                let all = admitted.into_iter().map(Some).chain(rest);
-                self.answer(all.map_while(|answer| answer.map(Ok)));
+                let rest = match refused {
+                    None if admitted.len() < self.len() => admitted.last().cloned(),
+                    refused => refused,
+                };
+                let mut admitted = admitted.into_iter();
+                for waiter in &mut self.0 {
+                    match admitted.next().or_else(|| rest.clone()) {
+                        Some(answer) => waiter.answer(Ok(answer)),
+                        None => return,
+                    }
+                }
             }
         }
     }
 
     /// Answers the waiters in order of arrival.
-    pub(super) fn answer(self, answers: impl Iterator<Item = Result<Answer, Error>>) {
-        for (mut waiter, answer) in self.0.into_iter().zip(answers) {
+    pub(super) fn answer(&mut self, answers: impl Iterator<Item = Result<Answer, Error>>) {
+        for (waiter, answer) in self.0.iter_mut().zip(answers) {
             waiter.answer(answer);
         }
     }

@@ -18,6 +18,8 @@ use redis::{
 use tokio::time;
 
 use super::single::{Server, tcp_settings, timed_out, with_address};
+use crate::store::redis::protocol::errors::{ConnectError, Handshake};
+use crate::store::redis::protocol::{CLUSTER, ServerName};
 
 /// The limit on connecting to one node. While the client looks for the masters, all nodes wait for
 /// one that hangs.
@@ -50,6 +52,7 @@ pub(crate) struct Cluster {
     /// The first seed node, whose errors explain better why connecting failed.
     first: Server,
     settings: Arc<NodeSettings>,
+    name: ServerName,
     addresses: String,
 }
 
@@ -114,12 +117,13 @@ impl Cluster {
                 info: first.clone(),
                 protocol,
             }),
+            name: ServerName::new(CLUSTER, &addresses.join(", ")),
             addresses: addresses.join(","),
         })
     }
 
     /// Connects to all nodes, for calls of this deadline.
-    pub(super) async fn connect(&self, deadline: Duration) -> RedisResult<ClusterNodes> {
+    pub(super) async fn connect(&self, deadline: Duration) -> Result<ClusterNodes, ConnectError> {
         let connection = self.connect_to_all(deadline).await?;
         let settings = Arc::clone(&self.settings);
         Ok(ClusterNodes {
@@ -128,7 +132,16 @@ impl Cluster {
         })
     }
 
-    async fn connect_to_all(&self, deadline: Duration) -> RedisResult<ClusterConnection> {
+    pub(super) fn name(&self) -> &ServerName {
+        &self.name
+    }
+
+    async fn connect_to_all(&self, deadline: Duration) -> Result<ClusterConnection, ConnectError> {
+        let failed = |error| ConnectError {
+            server: self.name.clone(),
+            error,
+            handshake: Handshake::Unknown,
+        };
         let failure = match open(&self.client, deadline).await {
             Ok(connection) => return Ok(connection),
             Err(failure) => failure,
@@ -136,8 +149,8 @@ impl Cluster {
         // The cluster client hides what the node replied; a plain connection shows it.
         drop(self.first.connect(Box::new(|| ())).await?);
         match &self.resp2_client {
-            Some(resp2_client) => open(resp2_client, deadline).await,
-            None => Err(failure),
+            Some(resp2_client) => open(resp2_client, deadline).await.map_err(failed),
+            None => Err(failed(failure)),
         }
     }
 }
@@ -191,7 +204,8 @@ impl ClusterNodes {
     async fn connect_to(&self, host: String, port: u16) -> RedisResult<MultiplexedConnection> {
         let NodeSettings { info, protocol } = &*self.settings;
         let server = Server::new(&with_address(info, host, port), *protocol)?;
-        server.connect(Box::new(|| ())).await
+        let connected = server.connect(Box::new(|| ())).await;
+        connected.map_err(|failure| failure.error)
     }
 }
 

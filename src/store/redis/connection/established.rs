@@ -8,6 +8,7 @@ use redis::{Cmd, RedisError};
 use tokio::time;
 
 use super::link::Link;
+use crate::store::redis::protocol::ServerName;
 
 /// The age below which a connection survives an error reply that calls for another server:
 /// reconnecting to the wrong server again and again would only add to its load.
@@ -17,6 +18,8 @@ const MIN_AGE_TO_GIVE_UP: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Established {
     pub(super) link: Link,
+    /// The server, for errors: of a cluster, all its nodes.
+    pub(super) server: ServerName,
     /// When its attempt started. Identifies the connection.
     pub(super) started_at: Instant,
     /// Whether it is probed while it stays in use.
@@ -24,9 +27,10 @@ pub(crate) struct Established {
 }
 
 impl Established {
-    pub(super) fn new(link: Link, started_at: Instant) -> Arc<Self> {
+    pub(super) fn new(link: Link, server: ServerName, started_at: Instant) -> Arc<Self> {
         Arc::new(Self {
             link,
+            server,
             started_at,
             is_probed: AtomicBool::new(false),
         })

@@ -14,6 +14,8 @@ use super::cluster::{self, Cluster, ClusterNodes};
 #[cfg(feature = "sentinel")]
 use super::sentinel::{MasterWatcher, Sentinel};
 use super::single::{OnDisconnect, Server};
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::ConnectError;
 
 type Reply<'a> = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send + 'a>>;
 
@@ -71,19 +73,39 @@ impl Connector {
         &self,
         deadline: Duration,
         on_disconnect: OnDisconnect,
-    ) -> RedisResult<Link> {
+    ) -> Result<(Link, ServerName), ConnectError> {
         #[cfg(not(feature = "cluster"))]
         let _ = deadline;
         match self {
-            Self::External(external) => Ok(Link::External(Arc::clone(external))),
-            Self::Server(server) => server.connect(on_disconnect).await.map(Link::Server),
+            Self::External(external) => {
+                Ok((Link::External(Arc::clone(external)), self.server().clone()))
+            }
+            Self::Server(server) => {
+                let connection = server.connect(on_disconnect).await?;
+                Ok((Link::Server(connection), server.name().clone()))
+            }
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel) => {
-                let (connection, watcher) = sentinel.connect(on_disconnect).await?;
-                Ok(Link::Master(connection, watcher))
+                let (connection, name, watcher) = sentinel.connect(on_disconnect).await?;
+                Ok((Link::Master(connection, watcher), name))
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.connect(deadline).await.map(Link::Cluster),
+            Self::Cluster(cluster) => {
+                let nodes = cluster.connect(deadline).await?;
+                Ok((Link::Cluster(nodes), cluster.name().clone()))
+            }
+        }
+    }
+
+    /// The configured server or deployment, for errors.
+    pub(super) fn server(&self) -> &ServerName {
+        match self {
+            Self::External(_) => &ServerName::UNKNOWN,
+            Self::Server(server) => server.name(),
+            #[cfg(feature = "sentinel")]
+            Self::Sentinel(sentinel) => sentinel.name(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.name(),
         }
     }
 

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use super::link::Connector;
 use super::per_runtime::PerRuntime;
 use super::reconnecting::ReconnectingConnection;
+use crate::store::redis::protocol::ServerName;
 
 /// The index of the connection for commands that belong to no limiter and key.
 pub(crate) const KEYLESS: usize = 0;
@@ -60,6 +61,11 @@ impl ConnectionPool {
         } else {
             Arc::clone(self)
         }
+    }
+
+    /// The deployment, for errors.
+    pub(crate) fn server(&self) -> &ServerName {
+        self.connector.server()
     }
 
     pub(crate) fn count(&self) -> NonZeroUsize {
@@ -206,7 +212,10 @@ mod tests {
             let within = Duration::from_secs(5);
             let acquired = other.block_on(async { tokio::time::timeout(within, acquired).await });
             let error = acquired.expect("an answer").err().unwrap();
-            assert!(error.to_string().contains("has ended"), "{error}");
+            assert!(
+                error.error.to_string().contains("has shut down"),
+                "{error:?}"
+            );
         }
     }
 

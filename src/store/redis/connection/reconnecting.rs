@@ -24,7 +24,8 @@ use super::established::{Established, is_connection_lost};
 use super::link::Connector;
 use super::single::OnDisconnect;
 use super::state::{Failure, RECONNECT_BACKOFF, State, Step};
-use crate::store::redis::protocol::errors as error;
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::{self as error, ConnectError};
 
 /// The shortest time that a probe has for its answer: more than the 200 ms after which Linux
 /// retransmits a lost packet.
@@ -65,7 +66,10 @@ impl ReconnectingConnection {
 
     /// Waits until the connection is established, for calls of this deadline, or until an attempt
     /// fails.
-    pub(crate) async fn acquire(self: &Arc<Self>, deadline: Duration) -> RedisResult<Acquired> {
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        deadline: Duration,
+    ) -> Result<Acquired, ConnectError> {
         if let Some(acquired) = self.try_acquire(deadline) {
             return Ok(acquired);
         }
@@ -111,11 +115,12 @@ impl ReconnectingConnection {
         }
     }
 
-    async fn connect(self: &Arc<Self>) -> RedisResult<Arc<Established>> {
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Established>, ConnectError> {
         let started_at = Instant::now();
         let on_disconnect = reconnect_on_disconnect(Arc::downgrade(self), started_at);
-        let link = self.connector.connect(self.deadline, on_disconnect).await?;
-        Ok(Established::new(link, started_at))
+        let connected = self.connector.connect(self.deadline, on_disconnect);
+        let (link, server) = connected.await?;
+        Ok(Established::new(link, server, started_at))
     }
 
     /// Replaces the lost connection that started at `lost`. Connects now, so that the next caller
@@ -288,6 +293,11 @@ impl Acquired {
         reply
     }
 
+    /// The server, for errors: of a cluster, all its nodes.
+    pub(crate) fn server(&self) -> &ServerName {
+        &self.established.server
+    }
+
     /// Reconnects before the next call, because this server is not the one to ask. Does nothing to
     /// a connection of the application.
     pub(crate) fn give_up(&self) {
@@ -359,7 +369,8 @@ impl Drop for ConnectionTask {
     /// They would wait forever otherwise.
     fn drop(&mut self) {
         if !self.is_done {
-            let failure = Failure::new(error::runtime_has_ended());
+            let server = self.connection.connector.server().clone();
+            let failure = Failure::new(error::runtime_has_ended(server));
             let state = State::Absent(Some(failure));
             self.connection.state.send_replace(state);
         }

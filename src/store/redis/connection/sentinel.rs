@@ -10,6 +10,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{self, Instant};
 
 use super::single::{OnDisconnect, Server, timed_out, with_address};
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::{ConnectError, Handshake};
 
 /// The limit on a query of the sentinels. A sentinel that hangs takes no longer, and is not waited
 /// for if a majority agrees.
@@ -19,11 +21,15 @@ const QUERY_TIMEOUT: Duration = Duration::from_millis(250);
 /// replaced on purpose, or while it hung, believes for ten more seconds that it is the master.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The name of sentinels in errors, without their addresses.
+const SENTINEL: &str = "Redis Sentinel";
+
 /// The sentinels, and the settings for the master that they name.
 pub(crate) struct Sentinel {
     sentinels: Vec<Arc<Server>>,
     /// The sentinels' name for the master.
     service: Arc<str>,
+    name: ServerName,
     /// The settings for the master. The address in it is that of a sentinel.
     master: ConnectionInfo,
     protocol: Option<ProtocolVersion>,
@@ -39,9 +45,14 @@ impl Sentinel {
         master: ConnectionInfo,
         protocol: Option<ProtocolVersion>,
     ) -> Self {
+        let addresses: Vec<_> = sentinels
+            .iter()
+            .map(|sentinel| format!("{sentinel:?}"))
+            .collect();
         Self {
             sentinels: sentinels.into_iter().map(Arc::new).collect(),
             service: service.into(),
+            name: ServerName::new("the Redis master of the sentinels", &addresses.join(", ")),
             master,
             protocol,
         }
@@ -51,22 +62,35 @@ impl Sentinel {
     pub(super) async fn connect(
         &self,
         on_disconnect: OnDisconnect,
-    ) -> RedisResult<(MultiplexedConnection, MasterWatcher)> {
+    ) -> Result<(MultiplexedConnection, ServerName, MasterWatcher), ConnectError> {
         let on_disconnect: Arc<dyn Fn() + Send + Sync> = on_disconnect.into();
-        let mut failure = timed_out();
+        let mut failure = self.failed(timed_out());
         // During a failover, some sentinels name the old master, which may be gone or a replica by
         // now.
         for address in self.find_masters().await? {
             let when_lost = Arc::clone(&on_disconnect);
             let connected = self.connect_to(&address, Box::new(move || when_lost()));
             match connected.await {
-                Ok(connection) => {
-                    return Ok((connection, self.watch_master(address, on_disconnect)));
+                Ok((connection, name)) => {
+                    let watcher = self.watch_master(address, on_disconnect);
+                    return Ok((connection, name, watcher));
                 }
                 Err(error) => failure = error,
             }
         }
         Err(failure)
+    }
+
+    pub(super) fn name(&self) -> &ServerName {
+        &self.name
+    }
+
+    fn failed(&self, error: RedisError) -> ConnectError {
+        ConnectError {
+            server: self.name.clone().of_kind(SENTINEL),
+            error,
+            handshake: Handshake::Unknown,
+        }
     }
 
     /// Calls `on_change` once a majority of the sentinels names another master than this one.
@@ -97,17 +121,17 @@ impl Sentinel {
     }
 
     /// Returns the addresses that the sentinels name, those with the most votes first.
-    async fn find_masters(&self) -> RedisResult<Vec<Address>> {
+    async fn find_masters(&self) -> Result<Vec<Address>, ConnectError> {
         let mut queries = JoinSet::new();
         for mut sentinel in self.clients() {
             queries.spawn(async move { sentinel.master_address().await });
         }
         let until = Instant::now() + QUERY_TIMEOUT;
         let mut votes = Vec::<(Address, usize)>::new();
-        let mut failure = timed_out();
+        let mut failure = self.failed(timed_out());
         // Returning drops the queries that are still running.
         while let Ok(Some(answer)) = time::timeout_at(until, queries.join_next()).await {
-            match answer.unwrap_or_else(|_| Err(timed_out())) {
+            match answer.unwrap_or_else(|_| Err(self.failed(timed_out()))) {
                 Ok(address) => {
                     if count_vote(&mut votes, address) > self.sentinels.len() / 2 {
                         break;
@@ -136,20 +160,28 @@ impl Sentinel {
         &self,
         address: &Address,
         on_disconnect: OnDisconnect,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> Result<(MultiplexedConnection, ServerName), ConnectError> {
         let (host, port) = address.clone();
-        let server = Server::new(&with_address(&self.master, host, port), self.protocol)?;
+        let server = Server::new(&with_address(&self.master, host, port), self.protocol)
+            .map_err(|error| self.failed(error))?;
         let connection = server.connect(on_disconnect).await?;
+        let name = server.name().clone();
+        let failed = |error| ConnectError {
+            server: name.clone(),
+            error,
+            handshake: Handshake::Unknown,
+        };
         let mut queried = connection.clone();
         let role = redis::cmd("ROLE");
         let role = time::timeout(QUERY_TIMEOUT, queried.send_packed_command(&role)).await;
-        match role.map_err(|_| timed_out())?? {
+        let role = role.unwrap_or_else(|_| Err(timed_out()));
+        match role.map_err(failed)? {
             Value::Array(role) if role.first() != Some(&Value::BulkString(b"master".to_vec())) => {
-                let text = "the server that the sentinels name is no master";
-                Err((ErrorKind::Io, text).into())
+                let text = "the sentinels name this server as the master, but it is a replica";
+                Err(failed((ErrorKind::Io, text).into()))
             }
             // Without the right to ask for the role, a replica shows with the first write.
-            _ => Ok(connection),
+            _ => Ok((connection, name)),
         }
     }
 }
@@ -172,20 +204,32 @@ struct SentinelClient {
 }
 
 impl SentinelClient {
-    async fn master_address(&mut self) -> RedisResult<Address> {
+    async fn master_address(&mut self) -> Result<Address, ConnectError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.sentinel.connect(Box::new(|| ())).await?,
+            None => {
+                let connected = self.sentinel.connect(Box::new(|| ())).await;
+                connected.map_err(|failure| ConnectError {
+                    server: failure.server.of_kind(SENTINEL),
+                    ..failure
+                })?
+            }
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.service);
-        let address: Option<Address> = command.query_async(&mut connection).await?;
+        let failed = |error| ConnectError {
+            server: self.sentinel.name().clone().of_kind(SENTINEL),
+            error,
+            handshake: Handshake::Unknown,
+        };
+        let address: RedisResult<Option<Address>> = command.query_async(&mut connection).await;
+        let address = address.map_err(failed)?;
         // Put back after a success only: a failed query is followed by a new connection.
         self.connection = Some(connection);
-        address.ok_or_else(|| -> RedisError {
-            let text = "the sentinels know no master of this name";
+        address.ok_or_else(|| {
+            let text = "no master has this name";
             let service = self.service.to_string();
-            (ErrorKind::InvalidClientConfig, text, service).into()
+            failed((ErrorKind::InvalidClientConfig, text, service).into())
         })
     }
 }

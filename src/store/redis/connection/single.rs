@@ -3,18 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-use redis::ConnectionAddr;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
-    RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
+    PushKind, RedisError, RedisResult,
 };
 use tokio::time;
 
-use crate::store::redis::protocol::errors as error;
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
 /// The limit on connecting, including the handshake: a server that hangs accepts the connection and
 /// never replies.
@@ -32,6 +31,7 @@ pub(super) type OnDisconnect = Box<dyn Fn() + Send + Sync>;
 
 /// A single server: its address, credentials and protocol.
 pub(crate) struct Server {
+    name: ServerName,
     client: Client,
     /// For a server that does not know RESP3, unless the protocol was configured.
     resp2_client: Option<Client>,
@@ -50,6 +50,7 @@ impl Server {
         };
         // RESP3 reports a lost connection at once, RESP2 with the next command.
         Ok(Self {
+            name: ServerName::new("Redis", &info.addr().to_string()),
             client: client(protocol.unwrap_or(ProtocolVersion::RESP3))?,
             resp2_client: match protocol {
                 None => Some(client(ProtocolVersion::RESP2)?),
@@ -61,9 +62,21 @@ impl Server {
     pub(super) async fn connect(
         &self,
         on_disconnect: OnDisconnect,
-    ) -> RedisResult<MultiplexedConnection> {
+    ) -> Result<MultiplexedConnection, ConnectError> {
         let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_disconnect));
-        connected.await.unwrap_or_else(|_| Err(timed_out()))
+        let connected = connected.await.unwrap_or_else(|_| Err(timed_out()));
+        connected.map_err(|error| ConnectError {
+            server: self.name.clone(),
+            error,
+            handshake: match self.client.get_connection_info().addr() {
+                ConnectionAddr::TcpTls { .. } => Handshake::Tls,
+                _ => Handshake::Plain,
+            },
+        })
+    }
+
+    pub(super) fn name(&self) -> &ServerName {
+        &self.name
     }
 
     async fn try_connect(&self, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::RedisError;
-
 use super::established::Established;
-use crate::store::redis::protocol::errors as error;
+use crate::store::redis::protocol::errors::{self as error, ConnectError};
 
 /// The time from a failed attempt, or from the start of the previous connection, to the next
 /// attempt. A server that comes back is found at once, and one that refuses is not asked by each
@@ -29,7 +27,7 @@ pub(super) enum State {
 
 #[derive(Debug)]
 pub(super) struct Failure {
-    error: RedisError,
+    error: ConnectError,
     /// Until then, the error is returned without another attempt.
     retry_at: Instant,
 }
@@ -37,7 +35,7 @@ pub(super) struct Failure {
 /// The next step of a caller that waits for a connection.
 pub(super) enum Step {
     Take(Arc<Established>),
-    Fail(RedisError),
+    Fail(ConnectError),
     Connect,
     Wait,
 }
@@ -64,8 +62,8 @@ impl State {
 }
 
 impl Failure {
-    pub(super) fn new(error: RedisError) -> Self {
-        let backoff = if error::is_misconfigured(&error) {
+    pub(super) fn new(error: ConnectError) -> Self {
+        let backoff = if error::is_misconfigured(&error.error) {
             MISCONFIGURED_BACKOFF
         } else {
             RECONNECT_BACKOFF

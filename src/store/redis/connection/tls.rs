@@ -20,7 +20,7 @@ pub(crate) fn with_tls(
     redacted: &str,
 ) -> Result<(ConnectionInfo, Option<TlsCertificates>), ConfigError> {
     if url.fragment().is_some() {
-        let rule = "a certificate is always checked; set ?ca=/path/to/ca.pem to trust another root";
+        let rule = "a fragment is not supported: certificates are always checked; to trust another root, set ?ca=/path/to/ca.pem";
         return Err(ConfigError::url(redacted, rule));
     }
     install_crypto_provider();
@@ -34,7 +34,7 @@ pub(crate) fn with_tls(
         _ => {
             return Err(ConfigError::url(
                 redacted,
-                "`cert` and `key` need each other",
+                "`cert` and `key` need each other: set both or none",
             ));
         }
     };
@@ -49,7 +49,7 @@ pub(crate) fn with_tls(
     if certificates.root_cert.as_ref().is_some_and(is_empty) {
         return Err(ConfigError::url(
             redacted,
-            "the file of `ca` holds no certificate",
+            "the file of `ca` has no certificate in PEM form",
         ));
     }
     let client = Client::build_with_tls(info, certificates.clone());
@@ -66,7 +66,7 @@ fn read_file(url: &Url, name: &str, redacted: &str) -> Result<Option<Vec<u8>>, C
     let file = file.map_err(|error| {
         ConfigError::url(
             redacted,
-            &format!("`{name}` cannot be read from {path}: {error}"),
+            &format!("failed to read `{name}` from {path}: {error}"),
         )
     })?;
     Ok(Some(file))

@@ -32,16 +32,16 @@ pub(super) fn replicas(info: &Info, settings: Option<MinReplicas>) -> Finding {
         .with_remedy("repair the replicas, or lower min-replicas-to-write"),
         _ if connected == 0 => Finding::ok(
             TOPIC,
-            "none: if the server is lost, so are the counts, and each client gets a fresh quota",
+            "none: if the server is lost, all counts are lost, and each client gets a fresh quota",
         ),
         (_, None) => Finding::warning(
             TOPIC,
             format!(
-                "{connected}, but min-replicas-to-write is 0: a master that is cut off goes on admitting \
-                 beside its successor, up to twice the limits, until it notices"
+                "{connected}, but min-replicas-to-write is 0: a master that is cut off keeps admitting \
+                 while its successor admits too, up to twice the limits"
             ),
         )
-        .with_remedy("CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 10"),
+        .with_remedy("CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10"),
         (settings, Some(good)) => {
             let lag = settings.map_or_else(
                 || "min-replicas-max-lag".to_owned(),
@@ -50,8 +50,8 @@ pub(super) fn replicas(info: &Info, settings: Option<MinReplicas>) -> Finding {
             Finding::ok(
                 TOPIC,
                 format!(
-                    "{connected}, {good} keep up: a failover loses what was not replicated yet; a \
-                     master that is cut off for more than {lag} refuses writes"
+                    "{connected}, {good} keep up: a failover loses the charges that were not replicated \
+                     yet; a master that is cut off for more than {lag} takes no writes"
                 ),
             )
         }
@@ -76,19 +76,19 @@ pub(super) fn persistence(info: &Info, save: Option<&str>) -> Finding {
             return Finding::problem(
                 TOPIC,
                 format!(
-                    "{what}: Redis then refuses writes (MISCONF), unless it is configured not to"
+                    "{what}: Redis takes no writes (MISCONF), unless it is configured to take them"
                 ),
             )
             .with_remedy(
-                "read the server's log: the disk may be full, or the file may not be writable",
+                "read the log of the server: the disk may be full, or the file may not be writable",
             );
         }
     }
     let text = match (info.is("aof_enabled", "1"), save) {
-        (true, _) => "an append-only file: a restart loses what was not on disk yet",
+        (true, _) => "an append-only file: a restart loses the charges that were not on disk yet",
         (false, Some("")) => "off: a restart loses all counts, and each client gets a fresh quota",
-        (false, Some(_)) => "snapshots: a restart loses what was charged since the last one",
-        (false, None) => "no append-only file: a restart loses what is in no snapshot",
+        (false, Some(_)) => "snapshots: a restart loses the charges since the last snapshot",
+        (false, None) => "no append-only file: a restart loses the charges that are in no snapshot",
     };
     Finding::ok(TOPIC, text)
 }

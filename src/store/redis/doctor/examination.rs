@@ -16,29 +16,29 @@ use crate::error::Error;
 use crate::store::redis::redis_store::RedisStore;
 
 impl RedisStore {
-    /// Examines whether the server is fit to count on, and suggests a remedy for each fault.
+    /// Examines whether the server is set up for exact limits, and suggests a remedy for each fault.
     ///
     /// | topic | what is examined |
     /// |---|---|
     /// | `connection` | whether the server answers and accepts the credentials |
     /// | `server` | the version: Redis 6.0 or later, or Valkey |
-    /// | `role` | whether it is a master; a replica takes no writes |
+    /// | `role` | whether the server is a master; a replica accepts no writes |
     /// | `cluster` | in a cluster, whether all slots are reachable |
     /// | `permissions` | which commands of the scripts the user may not run |
-    /// | `script` | a check, a refund and a reset by every algorithm, on a random key |
+    /// | `script` | a check, a refund and a reset with every algorithm, on a random key |
     /// | `memory` | whether there is room below `maxmemory` |
-    /// | `eviction` | `maxmemory-policy`: a client whose count is evicted gets a fresh quota |
-    /// | `replicas` | what a failover loses, and whether a master that is cut off goes on admitting |
-    /// | `persistence` | what a restart loses, and whether the server can save |
-    /// | `round trip` | percentiles of a look by the script, compared with the deadline |
-    /// | `clock` | the server's clock, compared with the local one: only the server's counts, but it should not jump |
+    /// | `eviction` | `maxmemory-policy`: a client whose count is evicted has the whole limit again |
+    /// | `replicas` | which counts a failover loses, and whether a master without its replicas keeps admitting |
+    /// | `persistence` | which counts a restart loses, and whether the server can save its data |
+    /// | `round trip` | percentiles of the time of a check of cost 0, compared with the deadline |
+    /// | `clock` | the server's clock, compared with the local one; limits use only the server's, which should not jump |
     ///
-    /// Every question may take a second, or the store's deadline if that is longer; the round trips
-    /// take two seconds at most. A healthy server is examined in less than a second. If the server is
-    /// unreachable or stops answering, the report ends there.
+    /// The examination leaves no key behind, is safe while the service runs, and never shows a password. A
+    /// topic that the Redis user may not read is [`Unknown`](Severity::Unknown), which is not a fault. If the
+    /// server is unreachable or stops answering, the report ends there.
     ///
-    /// The examination leaves no key behind, is safe beside traffic, and never shows a password. What
-    /// the user may not read is [`Unknown`](Severity::Unknown), which is not a fault.
+    /// The examination of a healthy server takes less than a second. Each question may take one second, or the
+    /// store's deadline if that is longer. The round trips take at most two seconds.
     ///
     /// # Examples
     ///
@@ -47,7 +47,8 @@ impl RedisStore {
     /// use tollgate::doctor::Severity;
     ///
     /// # async fn example() -> Result<(), tollgate::ConfigError> {
-    /// let report = RedisStore::open("redis://127.0.0.1:6379")?.doctor().await;
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
+    /// let report = store.doctor().await;
     /// println!("{report}");
     /// assert!(report.worst() < Severity::Problem);
     /// # Ok(())
@@ -57,7 +58,7 @@ impl RedisStore {
         let session = Session::new(&self.shared.client);
         let mut report = Report::default();
         if let Err(error) = Box::pin(examine(&session, &mut report)).await {
-            let text = format!("the server stopped answering: {error}");
+            let text = format!("the server stopped answering: {}", error.problem());
             report.push(Finding::problem("connection", text).with_remedy(remedy_for(&error)));
         }
         report
@@ -93,7 +94,7 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     report.push(match (first, last) {
         (Ok(first), Ok(last)) => timing::clock(first, last, is_single),
         (Err(error), _) | (_, Err(error)) => {
-            Finding::unknown("clock", format!("could not be read: {error}"))
+            Finding::unknown("clock", format!("failed to read the clock: {error}"))
         }
     });
     Ok(())
@@ -118,7 +119,10 @@ async fn connection(session: &Session) -> Finding {
         {
             Finding::ok(TOPIC, "the server answers; PING is not permitted")
         }
-        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
+        Err(error) => {
+            let problem = error.problem().to_owned();
+            Finding::problem(TOPIC, problem).with_remedy(remedy_for(&error))
+        }
     }
 }
 
@@ -137,10 +141,10 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
         Ok(reply) => return Ok((info::nodes(reply), true)),
         Err(error) => error,
     };
-    let what = "memory, eviction, replicas and persistence could not be examined";
+    let what = "failed to examine memory, eviction, replicas and persistence";
     report.push(
         Finding::unknown("info", format!("{what}: {error}"))
-            .with_remedy("ACL SETUSER <user> +info, or examine it as another user"),
+            .with_remedy("ACL SETUSER <user> +info, or examine the server as another user"),
     );
     let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;
     let info = hello.map(Info::from_hello).unwrap_or_default();

@@ -9,7 +9,7 @@ const NEARLY_FULL_PERCENT: u64 = 80;
 /// Examines whether there is room below `maxmemory`.
 pub(super) fn room(info: &Info) -> Finding {
     const TOPIC: &str = "memory";
-    const REMEDY: &str = "raise maxmemory, or give tollgate a server of its own";
+    const REMEDY: &str = "raise maxmemory, or use a separate server for tollgate";
     let (Some(used), Some(max)) = (info.number("used_memory"), info.number("maxmemory")) else {
         return Finding::unknown(TOPIC, "the server does not report maxmemory");
     };
@@ -20,7 +20,7 @@ pub(super) fn room(info: &Info) -> Finding {
     let percent = percent_used(used, max);
     let text = format!("{used_text} used of {}, {percent} %", mebibytes(max));
     if percent >= 100 {
-        let full = format!("{text}: there is no room for new counts unless keys are evicted");
+        let full = format!("{text}: there is no room for new counts, unless keys are evicted");
         Finding::problem(TOPIC, full).with_remedy(REMEDY)
     } else if percent >= NEARLY_FULL_PERCENT {
         Finding::warning(TOPIC, text).with_remedy(REMEDY)
@@ -52,10 +52,7 @@ pub(super) fn eviction(info: &Info) -> Finding {
          count gives its client a fresh quota"
     );
     let finding = if evicted > 0 {
-        Finding::problem(
-            TOPIC,
-            format!("{text}; {evicted} keys were evicted already"),
-        )
+        Finding::problem(TOPIC, format!("{text}; {evicted} keys are evicted already"))
     } else if is_nearly_full {
         Finding::problem(TOPIC, format!("{text}; memory is nearly full"))
     } else if max == 0 {
@@ -67,8 +64,8 @@ pub(super) fn eviction(info: &Info) -> Finding {
         Finding::warning(TOPIC, text)
     };
     finding.with_remedy(
-        "CONFIG SET maxmemory-policy noeviction; if a cache needs another policy, give tollgate a \
-         server of its own",
+        "CONFIG SET maxmemory-policy noeviction; if a cache needs another policy, use a separate \
+         server for tollgate",
     )
 }
 

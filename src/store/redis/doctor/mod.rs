@@ -1,16 +1,17 @@
-//! Examines whether a Redis server is fit to count on.
+//! The report of [`RedisStore::doctor`](crate::RedisStore::doctor), which examines whether a Redis server is
+//! set up for exact limits.
 //!
-//! [`RedisStore::doctor`](crate::RedisStore::doctor) returns a [`Report`].
-//!
-//! The example `doctor` prints a report: `cargo run --example doctor -- redis://127.0.0.1:6379`
+//! A [`Report`] has one [`Finding`] for each topic, such as the eviction policy or missing permissions, and
+//! the remedy if something is wrong. Call the doctor when you set up a server, and when checks fail. The
+//! example `doctor` prints a report: `cargo run --example doctor -- redis://127.0.0.1:6379`
 //!
 //! # Permissions
 //!
-//! The permissions that [a store needs](crate::RedisStore#rights) are enough. What the user may not
-//! read is reported as [`Unknown`](Severity::Unknown).
+//! The doctor works with the permissions that [a store needs](crate::RedisStore#permissions). A topic that
+//! needs more is reported as [`Unknown`](Severity::Unknown).
 //!
-//! With `+info +config|get +acl|whoami` the report says more. Before Redis 7.0, `+config` takes the
-//! place of `+config|get`, and allows `CONFIG SET` as well.
+//! For a complete report, add `+info +config|get +acl|whoami`. Before Redis 7.0, `+config` is needed in place
+//! of `+config|get`; note that it also permits `CONFIG SET`.
 
 mod durability;
 mod examination;

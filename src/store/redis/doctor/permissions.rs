@@ -90,7 +90,7 @@ pub(super) async fn permissions(session: &Session) -> (Finding, Cleanup) {
             (finding(session, &missing).await, cleanup)
         }
         Err(error) => (
-            Finding::unknown(TOPIC, format!("could not be tried: {error}")),
+            Finding::unknown(TOPIC, format!("failed to try the commands: {error}")),
             Cleanup::Unknown,
         ),
     }

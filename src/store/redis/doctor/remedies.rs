@@ -1,10 +1,12 @@
 //! Remedies for errors of Redis, and what they tell about permissions.
 
+use std::borrow::Cow;
 use std::error::Error as _;
 
 use redis::RedisError;
 
 use crate::error::{Error, ErrorKind};
+use crate::store::redis::protocol::problems::{self, MissingRight};
 
 /// A permission that the user lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,89 +19,21 @@ pub(super) enum MissingPermission {
 
 /// Returns the permission whose lack made a command fail, if that is the cause.
 pub(super) fn missing_permission(error: &Error) -> Option<MissingPermission> {
-    let text = error.to_string().to_lowercase();
-    if text.contains("unknown command") || text.contains("unknown subcommand") {
-        return Some(MissingPermission::Command);
+    match problems::missing_right(error.problem()) {
+        Some(MissingRight::Command(_)) => Some(MissingPermission::Command),
+        Some(MissingRight::Keys) => Some(MissingPermission::Keys),
+        None => problems::is_unknown_command(error.problem()).then_some(MissingPermission::Command),
     }
-    if error_code(error)? != "NOPERM" {
-        return None;
-    }
-    // The message names the command, or says "a key" or "one of the keys".
-    let names_command = text.contains("to run the '") || text.contains("command");
-    Some(if names_command {
-        MissingPermission::Command
-    } else {
-        MissingPermission::Keys
-    })
 }
 
-/// Remedies by error code.
-const REMEDIES: [(&str, &str); 13] = [
-    ("NOAUTH", "add the user and the password to the URL"),
-    (
-        "WRONGPASS",
-        "correct the user or the password in the URL; ACL LIST shows the enabled users",
-    ),
-    (
-        "NOPERM",
-        "grant the user the permission: ACL SETUSER <user> +<command>",
-    ),
-    (
-        "READONLY",
-        "point the store at the master, or at the Sentinels",
-    ),
-    (
-        "OOM",
-        "raise maxmemory, or give tollgate a server of its own",
-    ),
-    (
-        "MOVED",
-        "connect to the cluster as one, by redis+cluster://: this connection only knows one node",
-    ),
-    (
-        "CROSSSLOT",
-        "something in between, such as a proxy, ignores hash tags",
-    ),
-    ("CLUSTERDOWN", "run CLUSTER INFO: slots are not served"),
-    (
-        "NOREPLICAS",
-        "repair the replicas, or lower min-replicas-to-write",
-    ),
-    (
-        "MISCONF",
-        "read the server's log: it cannot save, and therefore refuses writes",
-    ),
-    ("LOADING", "wait until the server has loaded its data"),
-    ("BUSY", "a script runs for too long: SCRIPT KILL ends it"),
-    (
-        "WRONGTYPE",
-        "another program writes to the keys of this prefix: choose another one",
-    ),
-];
-
 /// Returns the remedy for an error.
-pub(super) fn remedy_for(error: &Error) -> &'static str {
-    let by_code = error_code(error).and_then(|code| {
-        let known = REMEDIES.iter().find(|(known, _)| *known == code);
-        known.map(|(_, remedy)| *remedy)
-    });
-    if let Some(remedy) = by_code {
-        return remedy;
-    }
-    if missing_permission(error).is_some() {
-        return "the server lacks the command, or it was renamed: tollgate needs it under its own name";
-    }
-    match error.kind() {
-        ErrorKind::Unavailable => {
-            "is the server running, is this its address, is there a firewall in between?"
+pub(super) fn remedy_for(error: &Error) -> Cow<'static, str> {
+    match (error.remedy(), error.kind()) {
+        (Some(remedy), _) => remedy.clone(),
+        (None, ErrorKind::Unavailable) => {
+            "is redis-server running there, and is a firewall in between?".into()
         }
-        ErrorKind::Timeout => {
-            "does the server hang, or is the network slow? RedisStore::deadline sets how long checks wait"
-        }
-        ErrorKind::InvalidReply => {
-            "is this a Redis server, and does nothing in between change its replies?"
-        }
-        _ => "read the server's message",
+        (None, _) => "see the message of the server".into(),
     }
 }
 
@@ -119,20 +53,21 @@ pub(super) fn error_code(error: &Error) -> Option<String> {
     {
         return Some(code.to_owned());
     }
-    let text = error.to_string();
-    let mut words = text.split(|c: char| !c.is_ascii_uppercase());
-    let code = words.find(|word| REMEDIES.iter().any(|(code, _)| code == word));
-    code.map(str::to_owned)
+    problems::known_code(error.problem()).map(ToOwned::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::protocol::errors;
+    use crate::store::redis::protocol::{ServerName, errors};
+
+    fn server() -> ServerName {
+        ServerName::new("Redis", "127.0.0.1:6379")
+    }
 
     fn replied(code: &str, detail: &str) -> Error {
         let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
-        errors::from_redis(error)
+        errors::from_redis(error, &server())
     }
 
     #[test]
@@ -196,25 +131,22 @@ mod tests {
                 replied("WRONGPASS", "invalid username-password pair"),
                 "the password",
             ),
+            (replied("MOVED", "1 127.0.0.1:7001"), "use redis+cluster://"),
             (
-                replied("MOVED", "1 127.0.0.1:7001"),
-                "connect to the cluster as one",
-            ),
-            (
-                errors::from_script("@user_script: 9: -OOM command not allowed"),
+                errors::from_script("@user_script: 9: -OOM command not allowed", &server()),
                 "maxmemory",
             ),
             (
-                errors::from_script("READONLY You can't write"),
+                errors::from_script("READONLY You can't write", &server()),
                 "the master",
             ),
             (
                 replied("ERR", "unknown command 'EVAL'"),
-                "lacks the command",
+                "lacks or renames it",
             ),
             (
                 std::io::Error::from(std::io::ErrorKind::ConnectionRefused).to_error(),
-                "is the server running",
+                "is redis-server running at 127.0.0.1:6379?",
             ),
         ] {
             let remedy = remedy_for(&error);
@@ -228,7 +160,7 @@ mod tests {
 
     impl ToError for std::io::Error {
         fn to_error(self) -> Error {
-            errors::from_redis(self.into())
+            errors::from_redis(self.into(), &server())
         }
     }
 }

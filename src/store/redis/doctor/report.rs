@@ -1,4 +1,4 @@
-//! The report and its findings.
+//! The report of the doctor, and its findings.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,11 +9,11 @@ use std::fmt;
 pub enum Severity {
     /// As it should be.
     Ok,
-    /// It could not be examined, usually for lack of a permission.
+    /// The topic could not be examined, usually because a permission is missing. Not a fault.
     Unknown,
-    /// It works, but guarantees less than it could, or will fail before long.
+    /// Checks work, but a failover, a restart or growth may lose counts or make checks fail.
     Warning,
-    /// Checks fail, or more is admitted than the limits allow.
+    /// Checks fail, or more units are admitted than the limits allow.
     Problem,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// The result for one topic.
+/// The result of the examination of one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -76,32 +76,35 @@ impl Finding {
         Self { text, ..self }
     }
 
-    /// The severity.
+    /// Returns the severity.
     #[must_use]
     pub fn severity(&self) -> Severity {
         self.severity
     }
 
-    /// The topic in a word or two, such as `eviction`.
+    /// Returns the topic in one or two words, such as `eviction`.
+    /// [`RedisStore::doctor`](crate::RedisStore::doctor) lists all topics.
     #[must_use]
     pub fn topic(&self) -> &str {
         self.topic
     }
 
-    /// The finding, for people to read.
+    /// Returns the text of the finding, for people.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The remedy, if something should be done.
+    /// Returns the remedy, if something should be changed.
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         self.remedy.as_deref()
     }
 }
 
-/// The findings of [`RedisStore::doctor`](crate::RedisStore::doctor). `Display` prints aligned lines.
+/// The findings of [`RedisStore::doctor`](crate::RedisStore::doctor).
+///
+/// `Display` prints a line for each finding, and one for its remedy.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     findings: Vec<Finding>,
@@ -112,13 +115,13 @@ impl Report {
         self.findings.push(finding);
     }
 
-    /// The findings, in the order of the examination.
+    /// Returns the findings, in the order of the examination.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The highest severity of all findings.
+    /// Returns the highest severity of all findings.
     #[must_use]
     pub fn worst(&self) -> Severity {
         let severities = self.findings.iter().map(Finding::severity);

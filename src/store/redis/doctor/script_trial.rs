@@ -32,7 +32,7 @@ pub(super) fn would_leave_keys() -> Finding {
 pub(super) fn not_tried() -> Finding {
     Finding::unknown(
         TOPIC,
-        "not tried: whether its keys could be removed is unknown",
+        "not tried: it is unknown whether its keys could be removed",
     )
 }
 
@@ -44,9 +44,12 @@ pub(super) async fn script(session: &Session) -> Finding {
             "a check, a refund and a reset succeeded with every algorithm",
         ),
         Ok(Some(problem)) => Finding::problem(TOPIC, problem).with_remedy(
-            "something in between changes commands or replies, or the server is not Redis",
+            "remove the proxy in between, which changes commands or replies, or use a Redis server",
         ),
-        Err(error) => Finding::problem(TOPIC, error.to_string()).with_remedy(remedy_for(&error)),
+        Err(error) => {
+            let problem = error.problem().to_owned();
+            Finding::problem(TOPIC, problem).with_remedy(remedy_for(&error))
+        }
     }
 }
 
@@ -109,10 +112,19 @@ pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<Finding> 
             continue;
         };
         return Some(match error_code(&error).as_deref() {
-            Some("NOPERM") => Finding::unknown(TOPIC, format!("a node of a cluster; {error}")),
+            Some("NOPERM") => Finding::unknown(
+                TOPIC,
+                format!(
+                    "a node of a cluster; its slots could not be tried: {}",
+                    error.problem()
+                ),
+            ),
             _ => Finding::problem(
                 TOPIC,
-                format!("a node of a cluster, and keys cannot be reached: {error}"),
+                format!(
+                    "a node of a cluster, and some keys cannot be reached: {}",
+                    error.problem()
+                ),
             )
             .with_remedy(remedy_for(&error)),
         });

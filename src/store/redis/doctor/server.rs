@@ -36,7 +36,7 @@ pub(super) fn role(info: &Info) -> Finding {
     match info.text("role") {
         Some("master") => Finding::ok(TOPIC, "a master"),
         Some("slave" | "replica") => Finding::problem(TOPIC, describe_replica(info))
-            .with_remedy("point the store at the master, or at the Sentinels"),
+            .with_remedy("connect to the master, or use redis+sentinel://"),
         _ => Finding::unknown(TOPIC, "the server does not report its role"),
     }
 }
@@ -46,7 +46,7 @@ fn describe_replica(info: &Info) -> String {
         (Some(host), Some(port)) => format!(" of {host}:{port}"),
         _ => String::new(),
     };
-    format!("a replica{master}, which cannot count: only a master takes writes")
+    format!("a replica{master}, which takes no writes and so cannot count")
 }
 
 pub(super) fn is_in_cluster(info: &Info) -> bool {

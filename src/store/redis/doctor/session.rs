@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::store::redis::client::Client;
 use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::protocol::errors::malformed_reply;
-use crate::store::redis::protocol::{BatchEntry, EntryReply, KeyNames};
+use crate::store::redis::protocol::{BatchEntry, EntryReply, KeyNames, ServerName};
 use crate::store::requests::Refund;
 
 /// The time that each question may take if the store's deadline is shorter: a slow server should be
@@ -40,6 +40,11 @@ impl Session {
         self.deadline
     }
 
+    /// The deployment, for errors.
+    pub(super) fn server(&self) -> &ServerName {
+        self.client.server()
+    }
+
     pub(super) fn key_names(&self) -> &KeyNames {
         &self.client.names
     }
@@ -59,7 +64,7 @@ impl Session {
         let replies = self.within_timeout(replies).await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
-        answer.ok_or_else(|| malformed_reply("no answer"))
+        answer.ok_or_else(|| malformed_reply("no answer", self.client.server()))
     }
 
     /// Refunds all units of a check.

@@ -33,7 +33,7 @@ pub(super) async fn round_trips(session: &Session) -> Finding {
     while samples.len() < SAMPLES && begin.elapsed() < SAMPLING_TIME {
         let sent = Instant::now();
         if let Err(error) = session.check(&key, 0).await {
-            return Finding::unknown(TOPIC, format!("could not be timed: {error}"));
+            return Finding::unknown(TOPIC, format!("failed to time a check: {error}"));
         }
         samples.push(sent.elapsed());
     }
@@ -41,8 +41,8 @@ pub(super) async fn round_trips(session: &Session) -> Finding {
 }
 
 fn judge(topic: &'static str, mut samples: Vec<Duration>, deadline: Duration) -> Finding {
-    const REMEDY: &str = "run Redis closer by, find out what keeps it busy (SLOWLOG GET, INFO \
-                          commandstats), or raise RedisStore::deadline";
+    const REMEDY: &str = "move Redis closer, find what keeps it busy (SLOWLOG GET, INFO commandstats), \
+                          or raise `RedisStore::deadline`";
     samples.sort_unstable();
     let at = |percent: usize| {
         let rank = (samples.len() * percent).div_ceil(100).saturating_sub(1);
@@ -90,8 +90,8 @@ impl ClockReading {
         let local = since_epoch();
         let reply = session.query(&redis::cmd("TIME")).await?;
         let uncertainty = sent.elapsed();
-        let (seconds, micros) =
-            <(u64, u64)>::from_redis_value(reply).map_err(|_| malformed_reply("no time"))?;
+        let (seconds, micros) = <(u64, u64)>::from_redis_value(reply)
+            .map_err(|_| malformed_reply("no time", session.server()))?;
         Ok(Self {
             server: Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)),
             local: local + uncertainty / 2,
@@ -114,7 +114,7 @@ fn since_epoch() -> Duration {
 pub(super) fn clock(first: ClockReading, last: ClockReading, is_single: bool) -> Finding {
     const TOPIC: &str = "clock";
     const REMEDY: &str =
-        "synchronize the servers by NTP: a clock that is set moves the ends of windows";
+        "synchronize the servers with NTP: setting a clock moves the ends of windows";
     let elapsed = last.at.duration_since(first.at);
     let server_elapsed = last.server.checked_sub(first.server);
     let drift = server_elapsed.map_or(Duration::MAX, |server| server.abs_diff(elapsed));
@@ -140,7 +140,7 @@ pub(super) fn clock(first: ClockReading, last: ClockReading, is_single: bool) ->
     } else {
         format!("{} {direction} the local clock", millis(offset))
     };
-    let text = format!("{comparison}; only the server's counts");
+    let text = format!("{comparison}; only the server's clock counts");
     if offset > MAX_OFFSET {
         Finding::warning(TOPIC, text).with_remedy(REMEDY)
     } else {

@@ -7,6 +7,7 @@ use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
 use super::errors::{self, malformed_reply};
+use super::server_name::ServerName;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
 use crate::quota::{Quota, Quotas};
@@ -31,36 +32,47 @@ impl EntryReply {
 /// entry, the outer one the whole call.
 pub(crate) fn decode_replies<'a>(
     reply: Value,
+    server: &ServerName,
     entries: impl Iterator<Item = (&'a Quotas, u32, u32)>,
 ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
     let Value::BulkString(packed) = reply else {
-        return Err(malformed_reply("not packed"));
+        return Err(malformed_reply("not a packed array", server));
     };
     let mut rest = &*packed;
     // The entries tell the length.
-    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("no array"))?;
-    let mut reader = ReplyReader { rest, time: 0 };
+    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("not an array", server))?;
+    let mut reader = ReplyReader {
+        rest,
+        time: 0,
+        server,
+    };
     reader.time = reader.number()?;
-    let replies: Result<Vec<_>, _> = entries
-        .map(|(quotas, cost, count)| reader.entry(quotas, cost, count))
-        .collect();
-    match replies {
-        Ok(_) if !reader.rest.is_empty() => Err(malformed_reply("more values than expected")),
-        replies => replies,
+    let mut replies = Vec::with_capacity(entries.size_hint().0);
+    for (quotas, cost, count) in entries {
+        replies.push(reader.entry(quotas, cost, count)?);
     }
+    if !reader.rest.is_empty() {
+        return Err(malformed_reply("more values than expected", server));
+    }
+    Ok(replies)
 }
 
 /// Decodes the reply to a call that decides checks together, whose quotas these are.
 pub(crate) fn decode_together<'a>(
     reply: Value,
+    server: &ServerName,
     checks: impl Iterator<Item = &'a Quotas>,
 ) -> Result<Vec<Answer>, Error> {
     let Value::BulkString(packed) = reply else {
-        return Err(malformed_reply("not packed"));
+        return Err(malformed_reply("not a packed array", server));
     };
     let mut rest = &*packed;
-    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("no array"))?;
-    let mut reader = ReplyReader { rest, time: 0 };
+    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("not an array", server))?;
+    let mut reader = ReplyReader {
+        rest,
+        time: 0,
+        server,
+    };
     reader.time = reader.number()?;
     let is_admitted = reader.number()? > 0;
     let answers: Result<Vec<_>, _> = checks
@@ -73,7 +85,9 @@ pub(crate) fn decode_together<'a>(
         })
         .collect();
     match answers {
-        Ok(_) if !reader.rest.is_empty() => Err(malformed_reply("more values than expected")),
+        Ok(_) if !reader.rest.is_empty() => {
+            Err(malformed_reply("more values than expected", server))
+        }
         answers => answers,
     }
 }
@@ -82,6 +96,8 @@ pub(crate) fn decode_together<'a>(
 struct ReplyReader<'a> {
     rest: &'a [u8],
     time: u64,
+    /// The server that sent the reply, for errors.
+    server: &'a ServerName,
 }
 
 impl ReplyReader<'_> {
@@ -92,24 +108,29 @@ impl ReplyReader<'_> {
         cost: u32,
         count: u32,
     ) -> Result<Result<EntryReply, Error>, Error> {
+        let server = self.server;
         if let Some(text) = self.text()? {
-            return Ok(Err(errors::from_script(&text)));
+            return Ok(Err(errors::from_script(&text, server)));
         }
         let admitted = self.number()?;
         if admitted > count.into() {
-            return Err(malformed_reply("more checks admitted than sent"));
+            return Err(malformed_reply(
+                "more checks admitted than sent",
+                self.server,
+            ));
         }
         let answers = if cost == 0 { admitted.min(1) } else { admitted };
-        Ok(Ok(EntryReply {
-            admitted: (0..answers)
-                .map(|_| self.answer(quotas, Self::admitted))
-                .collect::<Result<_, _>>()?,
-            refused: if admitted < count.into() {
-                Some(self.answer(quotas, Self::refused)?)
-            } else {
-                None
-            },
-        }))
+        let mut reply = EntryReply {
+            admitted: SmallVec::new(),
+            refused: None,
+        };
+        for _ in 0..answers {
+            reply.admitted.push(self.answer(quotas, Self::admitted)?);
+        }
+        if admitted < count.into() {
+            reply.refused = Some(self.answer(quotas, Self::refused)?);
+        }
+        Ok(Ok(reply))
     }
 
     /// Reads the replies of all quotas to one check.
@@ -118,9 +139,11 @@ impl ReplyReader<'_> {
         quotas: &Quotas,
         read: impl Fn(&mut Self, &Quota) -> Result<QuotaAnswer, Error>,
     ) -> Result<Answer, Error> {
-        let answers = quotas.iter().map(|quota| read(self, quota));
-        let answers: SmallVec<[QuotaAnswer; 2]> = answers.collect::<Result<_, _>>()?;
-        Ok(Answer::at(self.time, Source::Redis, answers))
+        let mut answer = Answer::at(self.time, Source::Redis, []);
+        for quota in quotas.iter() {
+            answer.push(read(self, quota)?);
+        }
+        Ok(answer)
     }
 
     fn admitted(&mut self, quota: &Quota) -> Result<QuotaAnswer, Error> {
@@ -142,7 +165,7 @@ impl ReplyReader<'_> {
         let wait = match self.integer()? {
             -1 => Wait::Never,
             0 => Wait::Zero,
-            micros => Wait::Micros(non_negative(micros)?),
+            micros => Wait::Micros(non_negative(micros, self.server)?),
         };
         Ok(QuotaAnswer::from_micros(used, wait, self.number()?))
     }
@@ -154,11 +177,12 @@ impl ReplyReader<'_> {
     }
 
     fn number(&mut self) -> Result<u64, Error> {
-        non_negative(self.integer()?)
+        let server = self.server;
+        non_negative(self.integer()?, server)
     }
 
     fn integer(&mut self) -> Result<i64, Error> {
-        decode::read_int(&mut self.rest).map_err(|_| malformed_reply("no number"))
+        decode::read_int(&mut self.rest).map_err(|_| malformed_reply("not a number", self.server))
     }
 
     /// Reads a text, if one comes next.
@@ -174,14 +198,15 @@ impl ReplyReader<'_> {
         let length = decode::read_str_len(&mut self.rest).ok();
         let length = length.and_then(|length| usize::try_from(length).ok());
         let split = length.and_then(|length| self.rest.split_at_checked(length));
-        let (text, rest) = split.ok_or_else(|| malformed_reply("incomplete text"))?;
+        let incomplete = || malformed_reply("incomplete text", self.server);
+        let (text, rest) = split.ok_or_else(incomplete)?;
         self.rest = rest;
         Ok(Some(String::from_utf8_lossy(text)))
     }
 }
 
-fn non_negative(number: i64) -> Result<u64, Error> {
-    u64::try_from(number).map_err(|_| malformed_reply("a number out of range"))
+fn non_negative(number: i64, server: &ServerName) -> Result<u64, Error> {
+    u64::try_from(number).map_err(|_| malformed_reply("a number out of range", server))
 }
 
 #[cfg(test)]
@@ -191,6 +216,10 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::quota::Algorithm;
+
+    fn server() -> ServerName {
+        ServerName::new("Redis", "127.0.0.1:6379")
+    }
 
     /// One field of a reply.
     #[derive(Clone, Debug)]
@@ -241,7 +270,7 @@ mod tests {
             (&log, 0, 7),
         ];
         let reply = packed(&reply.concat());
-        let replies = decode_replies(reply, entries.into_iter()).unwrap();
+        let replies = decode_replies(reply, &server(), entries.into_iter()).unwrap();
         let answers: Vec<_> = replies
             .into_iter()
             .map(|reply| {
@@ -280,7 +309,7 @@ mod tests {
     #[test]
     fn a_reply_of_another_shape_is_an_error() {
         let quotas = Quotas::from(Quota::per_second(5));
-        let decoded = |reply| decode_replies(reply, [(&quotas, 1, 2)].into_iter());
+        let decoded = |reply| decode_replies(reply, &server(), [(&quotas, 1, 2)].into_iter());
         let whole = numbers(&[9, 1, 3, 5, 3, 7, 5]);
         let Value::BulkString(bytes) = packed(&whole) else {
             unreachable!()

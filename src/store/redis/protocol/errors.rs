@@ -3,19 +3,19 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
+use super::problems::{self, TOO_MANY_CLIENTS};
+use super::server_name::ServerName;
 use crate::error::{Error, ErrorKind};
 
 /// The code with which a replica refuses writes.
 const READONLY: &str = "READONLY";
 
-/// The code with which the script refuses a check that it needs another key for.
+/// The code with which the script refuses an entry that lacks the key of a list.
 const NO_LIST_KEY: &str = "NOLISTKEY";
-
-/// The message to a client above `maxclients`.
-const TOO_MANY_CLIENTS: &str = "max number of clients reached";
 
 /// The codes of transient errors: the server cannot serve now, or another one has to be asked.
 const TRANSIENT: [&str; 11] = [
@@ -54,9 +54,13 @@ pub(crate) fn may_lack_resp3(error: &RedisError) -> bool {
 }
 
 /// The error of a connection whose tokio runtime has shut down: it will not reconnect.
-pub(crate) fn runtime_has_ended() -> RedisError {
-    let text = "the tokio runtime of this connection has ended";
-    (RedisKind::Io, text).into()
+pub(crate) fn runtime_has_ended(server: ServerName) -> ConnectError {
+    let text = "the tokio runtime of the connection has shut down";
+    ConnectError {
+        server,
+        error: (RedisKind::Io, text).into(),
+        handshake: Handshake::Unknown,
+    }
 }
 
 /// Whether a call failed because the server is a replica: another server is the master now.
@@ -131,23 +135,101 @@ fn not_quoting(error: RedisError) -> RedisError {
     let detail = without_arguments(error.detail().unwrap_or_default()).to_owned();
     match error.code() {
         Some(code) => redis::make_extension_error(code.to_owned(), Some(detail)),
-        None => (error.kind(), "the server refuses a command", detail).into(),
+        None => (error.kind(), "failed to run a command", detail).into(),
     }
 }
 
+/// The failure of an attempt to connect, and the server that it was made to.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectError {
+    pub(crate) server: ServerName,
+    pub(crate) error: RedisError,
+    pub(crate) handshake: Handshake,
+}
+
+/// The handshake that an attempt to connect failed in, if it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    Plain,
+    Tls,
+    Unknown,
+}
+
+/// Converts the error of an attempt to connect.
+pub(crate) fn from_connect(failure: ConnectError) -> Error {
+    let ConnectError {
+        server,
+        error,
+        handshake,
+    } = failure;
+    let hung_up = error.is_connection_dropped() && !error.is_connection_refusal();
+    let describe = match handshake {
+        Handshake::Plain if hung_up => problems::describe_hang_up,
+        Handshake::Tls if error.is_timeout() => problems::describe_silent_tls,
+        _ => return from_redis(error, &server),
+    };
+    let (text, remedy) = describe(&server, &cause_of(&error));
+    Error::with_remedy(kind_of_call(&error), text, remedy).with_source(error)
+}
+
 /// Converts the error of a whole call.
-pub(crate) fn from_redis(error: RedisError) -> Error {
+pub(crate) fn from_redis(error: RedisError, server: &ServerName) -> Error {
     let error = not_quoting(error);
     let kind = kind_of_call(&error);
-    let text = if error.kind() == RedisKind::Parse {
-        // Further lines hold the bytes that could not be parsed.
-        let text = error.to_string();
-        let first_line = text.lines().next().unwrap_or_default();
-        format!("not a Redis server, or an incomplete reply: {first_line}")
+    let cause = cause_of(&error);
+    let (text, remedy) = if error.code().is_some() {
+        problems::describe_reply(server, &cause)
+    } else if error.kind() == RedisKind::Parse {
+        problems::describe_not_redis(server, &cause)
+    } else if error.kind() == RedisKind::AuthenticationFailed {
+        problems::describe_wrong_password(server, &cause)
+    } else if is_tls_error(&error) {
+        problems::describe_tls(server, &cause)
     } else {
-        text_of(kind, &error.to_string())
+        match kind {
+            ErrorKind::Timeout => problems::describe_timeout(server, &cause),
+            ErrorKind::InvalidReply => problems::describe_malformed(server, &cause),
+            ErrorKind::Unavailable => problems::describe_unreachable(server, &cause),
+            // The client fails the handshake in its own words.
+            _ => problems::describe_reply(server, &cause),
+        }
     };
-    Error::new(kind, text).with_source(error)
+    Error::with_remedy(kind, text, remedy).with_source(error)
+}
+
+/// Returns the cause of an error in one line: the server's message with its code in front, or the error of
+/// the operating system or of the client.
+fn cause_of(error: &RedisError) -> String {
+    if let Some(code) = error.code() {
+        let detail = error.detail().unwrap_or_default();
+        return format!("{code} {}", without_arguments(detail))
+            .trim_end()
+            .to_owned();
+    }
+    // Further lines hold the bytes that could not be parsed.
+    let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    let (line, detail) = (
+        first_line(&error.to_string()),
+        error.detail().map(first_line),
+    );
+    // The client writes "cause - Kind: detail".
+    let cause = match (line.split_once(" - "), detail) {
+        (Some((cause, _)), Some(detail)) => format!("{cause}: {}", without_arguments(&detail)),
+        (Some((cause, _)), None) => cause.to_owned(),
+        (None, _) => without_arguments(&line).to_owned(),
+    };
+    lower_first(&cause)
+}
+
+/// Returns a text with its first letter in lower case, unless it begins with an abbreviation.
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
 }
 
 fn kind_of_call(error: &RedisError) -> ErrorKind {
@@ -177,15 +259,15 @@ fn is_tls_error(error: &RedisError) -> bool {
 }
 
 /// Converts the error of one entry, which the script has caught.
-pub(crate) fn from_script(text: &str) -> Error {
+pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     // Before Redis 7.0 the position in the script precedes the code.
     let mut words = text
         .split([' ', ':'])
         .map(|word| word.trim_start_matches('-'));
     let code = words.find(|word| is_code(word));
     let code = code.unwrap_or_default();
-    let kind = kind_of(code, text);
-    let error = Error::new(kind, text_of(kind, text));
+    let (description, remedy) = problems::describe_reply(server, without_arguments(text));
+    let error = Error::with_remedy(kind_of(code, text), description, remedy);
     if code == NO_LIST_KEY {
         return error.with_source(ListKeyMissing);
     }
@@ -195,10 +277,16 @@ pub(crate) fn from_script(text: &str) -> Error {
     error
 }
 
+/// The error of a call that was not answered within the deadline.
+pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
+    let (text, remedy) = problems::describe_missed_deadline(server, deadline);
+    Error::with_remedy(ErrorKind::Timeout, text, remedy)
+}
+
 /// The error for a reply that the script never sends.
-pub(crate) fn malformed_reply(problem: &str) -> Error {
-    let kind = ErrorKind::InvalidReply;
-    Error::new(kind, text_of(kind, problem))
+pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
+    let (text, remedy) = problems::describe_malformed(server, cause);
+    Error::with_remedy(ErrorKind::InvalidReply, text, remedy)
 }
 
 fn is_code(word: &str) -> bool {
@@ -226,20 +314,13 @@ fn matches_code(code: &str, detail: &str, wanted: &str) -> bool {
     code == wanted || (code == "ERR" && detail.contains(wanted))
 }
 
-fn text_of(kind: ErrorKind, text: &str) -> String {
-    let what = match kind {
-        ErrorKind::Timeout => "Redis did not answer in time",
-        ErrorKind::Full => "Redis is out of memory",
-        ErrorKind::Misconfigured => "Redis is not set up for tollgate",
-        ErrorKind::InvalidReply => "malformed reply from Redis",
-        _ => "Redis is unavailable",
-    };
-    format!("{what}: {}", without_arguments(text))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn server() -> ServerName {
+        ServerName::new("Redis", "127.0.0.1:6379")
+    }
 
     #[test]
     fn errors_of_entries_have_a_kind() {
@@ -273,7 +354,7 @@ mod tests {
                 ErrorKind::Misconfigured,
             ),
         ] {
-            assert_eq!(from_script(text).kind(), kind, "{text}");
+            assert_eq!(from_script(text, &server()).kind(), kind, "{text}");
         }
     }
 
@@ -315,7 +396,7 @@ mod tests {
             ),
         ] {
             let text = format!("{error:?}");
-            assert_eq!(from_redis(error).kind(), kind, "{text}");
+            assert_eq!(from_redis(error, &server()).kind(), kind, "{text}");
         }
     }
 
@@ -331,12 +412,13 @@ mod tests {
         ] {
             let of_call = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
             assert_eq!(is_replica(&of_call), expected, "{of_call}");
-            let of_entry = from_script(&format!("{code} {detail}"));
+            let of_entry = from_script(&format!("{code} {detail}"), &server());
             assert_eq!(is_from_replica(&of_entry), expected, "{of_entry}");
         }
-        assert!(is_from_replica(&from_script(&format!(
-            "@user_script: 9: -READONLY {text}"
-        ))));
+        assert!(is_from_replica(&from_script(
+            &format!("@user_script: 9: -READONLY {text}"),
+            &server()
+        )));
     }
 
     #[test]
@@ -364,18 +446,18 @@ mod tests {
         let of_server = redis::make_extension_error("ERR".into(), Some(quoting.into()));
         let of_client = (RedisKind::Io, "no connections", format!("node: {quoting}"));
         for error in [of_server, of_client.into()] {
-            let error = from_redis(error);
+            let error = from_redis(error, &server());
             let shown = format!("{error} {error:?} {:?}", StdError::source(&error));
             assert!(shown.contains("unknown command `AUTH`"), "{shown}");
             assert!(!shown.contains("s3cret"), "{shown}");
         }
-        let error = from_script(&format!("ERR {quoting}"));
+        let error = from_script(&format!("ERR {quoting}"), &server());
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
 
     #[test]
     fn a_server_that_has_too_many_clients_is_unavailable() {
         let error = redis::make_extension_error("ERR".into(), Some(TOO_MANY_CLIENTS.into()));
-        assert_eq!(from_redis(error).kind(), ErrorKind::Unavailable);
+        assert_eq!(from_redis(error, &server()).kind(), ErrorKind::Unavailable);
     }
 }

@@ -7,6 +7,8 @@ mod encode;
 pub(super) mod errors;
 mod fields;
 mod key_names;
+pub(super) mod problems;
+mod server_name;
 
 pub(super) use decode::{EntryReply, decode_replies, decode_together};
 pub(super) use encode::{
@@ -14,3 +16,6 @@ pub(super) use encode::{
     encode_refund, encode_reset,
 };
 pub(super) use key_names::{KeyNames, SLOTS};
+#[cfg(feature = "cluster")]
+pub(super) use server_name::CLUSTER;
+pub(super) use server_name::ServerName;

@@ -1,4 +1,4 @@
-//! The kit: a store, its clock, and the steps that rules are made of.
+//! The kit: a store, its clock, and the steps that the rules use.
 
 use std::fmt;
 use std::future::Future;
@@ -15,18 +15,20 @@ use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::{Check, Refund, Reset};
 use crate::store::store::Store;
 
-/// Runs the rules of this crate against any store: the promise of each algorithm, all or nothing, exact
-/// waits, refunds, credits, resets, blocks, checks that are decided together, and threads that compete for
-/// the same counts.
+/// Tests an implementation of [`Store`] against the rules that limiters rely on.
 ///
-/// Each rule uses limiters and keys of its own, with random names, so that a store may be used for several
-/// runs. Give it the store of your tests, with room for a few thousand keys.
+/// The rules cover the promise of each [`Algorithm`], checks that are charged to all quotas or to none, exact
+/// waits, refunds, credits, resets, blocks, several checks that are decided together, and threads that compete
+/// for the same counts.
+///
+/// Run it in a test of your store. The store needs room for a few thousand keys. Each run uses random names for
+/// limiters and keys, so one store can be tested several times.
 ///
 /// # Time
 ///
-/// With [`clock`](Self::clock), the store's time stands still but for the kit's steps, and all waits are
-/// tested to the microsecond. Without it, the kit sleeps. That takes half a minute, and waits are tested
-/// within some tens of milliseconds.
+/// If the test can move the store's clock, pass a function to [`clock`](Self::clock). All waits are then
+/// tested to the microsecond. Without it, the kit sleeps: a run takes half a minute, waits are tested within
+/// some tens of milliseconds, and the promises of the algorithms are not tested.
 ///
 /// # Examples
 ///
@@ -48,11 +50,11 @@ use crate::store::store::Store;
 pub struct Conformance {
     pub(super) store: Arc<dyn Store>,
     clock: Option<Mutex<Box<ClockFn>>>,
-    /// The time that has passed by the kit's steps, in microseconds: the lowest that the clock may show.
+    /// The time by which the kit has moved the clock, in microseconds, without a step in progress.
     elapsed: AtomicU64,
-    /// The highest that the clock may show: a step may be in progress.
+    /// The same with a step in progress.
     upcoming: AtomicU64,
-    /// A part of each name, so that no run finds the counts of another.
+    /// A random part of each name, so that no run finds the counts of another.
     run: String,
     names: AtomicU64,
 }
@@ -61,10 +63,10 @@ type ClockFn = dyn FnMut(Duration) + Send;
 
 pub(super) type RuleFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
 
-/// A rule that did not hold.
+/// The reason why a rule did not pass.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The store does not support what the rule is about.
+    /// The store does not support an operation of the rule.
     Unsupported(String),
     Failed(String),
 }
@@ -91,7 +93,7 @@ macro_rules! ensure {
 
 pub(super) use ensure;
 
-/// A limiter, a key and quotas of one rule.
+/// A limiter, a key and quotas that one rule uses.
 pub(super) struct Subject {
     pub(super) limiter: Key,
     pub(super) key: Key,
@@ -114,7 +116,7 @@ impl Subject {
 }
 
 impl Conformance {
-    /// Creates the kit for a store. Handles in other processes may use the store meanwhile.
+    /// Creates the kit for a store. Other processes may use the store at the same time.
     pub fn new(store: impl Store) -> Self {
         Self {
             store: Arc::new(store),
@@ -126,19 +128,19 @@ impl Conformance {
         }
     }
 
-    /// Sets the function that moves the store's clock forward. Between its calls the clock stands still.
+    /// Sets the function that moves the store's clock forward. Between its calls, the clock must stand still.
     #[must_use]
     pub fn clock(mut self, advance: impl FnMut(Duration) + Send + 'static) -> Self {
         self.clock = Some(Mutex::new(Box::new(advance)));
         self
     }
 
-    /// Whether the store's clock stands still between two steps.
+    /// Returns whether the store's clock stands still between two steps.
     pub(super) fn is_exact(&self) -> bool {
         self.clock.is_some()
     }
 
-    /// Moves the store's time forward.
+    /// Moves the store's clock forward, or sleeps if the kit cannot move it.
     pub(super) async fn pass(&self, step: Duration) {
         if self.clock.is_some() {
             self.step(step);
@@ -147,7 +149,7 @@ impl Conformance {
         }
     }
 
-    /// Moves the store's clock forward, if the kit can.
+    /// Moves the store's clock forward, if the kit can move it.
     pub(super) fn step(&self, step: Duration) {
         if let Some(clock) = &self.clock {
             let mut advance = clock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,17 +160,17 @@ impl Conformance {
         }
     }
 
-    /// Returns the time that has passed by the kit's steps, in microseconds.
+    /// Returns the time by which the kit has moved the clock, in microseconds.
     pub(super) fn elapsed(&self) -> u64 {
         self.elapsed.load(Ordering::SeqCst)
     }
 
-    /// Returns the same with a step that is in progress.
+    /// Returns the same with a step in progress.
     pub(super) fn elapsed_at_most(&self) -> u64 {
         self.upcoming.load(Ordering::SeqCst)
     }
 
-    /// Returns a window that is long for a clock that stands still, and short to sleep through.
+    /// Returns a window: a minute for a clock that the kit moves, and short enough to sleep otherwise.
     pub(super) fn window(&self) -> Duration {
         if self.is_exact() {
             Duration::from_secs(60)
@@ -187,7 +189,7 @@ impl Conformance {
         }
     }
 
-    /// Returns a quota of the kit's window.
+    /// Returns a quota with the kit's window.
     pub(super) fn quota(&self, limit: u32, algorithm: Algorithm) -> Quota {
         Quota::new(limit, self.window()).algorithm(algorithm)
     }
@@ -211,7 +213,7 @@ impl Conformance {
             .ok_or_else(|| Broken::Failed("no answer to a check of a quota".to_owned()))
     }
 
-    /// Charges a cost that has to be admitted.
+    /// Charges a cost, which the store has to admit.
     pub(super) async fn charge(&self, subject: &Subject, cost: u32) -> Result<Answer, Broken> {
         let answer = self.check(subject, cost).await?;
         ensure!(
@@ -245,7 +247,7 @@ impl Conformance {
 /// A rule of the kit.
 pub(super) type Rule = fn(&Conformance) -> RuleFuture<'_>;
 
-/// A rule that each algorithm keeps.
+/// A rule that is tested with each algorithm.
 pub(super) type AlgorithmRule = fn(&Conformance, Algorithm) -> RuleFuture<'_>;
 
 impl fmt::Debug for Conformance {
@@ -256,7 +258,7 @@ impl fmt::Debug for Conformance {
     }
 }
 
-/// Pseudo-random numbers (splitmix64), the same in each run.
+/// Pseudo-random numbers (splitmix64) that are the same in each run.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! The conformance kit: the rules that every store keeps, run against any store.
+//! The conformance kit: tests any store against the rules that limiters rely on.
 
 mod conformance;
 mod report;

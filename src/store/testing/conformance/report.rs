@@ -1,4 +1,4 @@
-//! Runs all rules, and reports the results.
+//! Runs all rules, and reports their outcomes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,19 +7,23 @@ use super::conformance::{Broken, Conformance};
 use super::{returned_units, rules, threads};
 use crate::quota::Algorithm;
 
-/// The result of one rule.
+/// The outcome of one rule of the [`Conformance`] kit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleOutcome {
     /// The rule holds.
     Passed,
-    /// The store answered with an error of kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), which this text is.
+    /// The store does not support an operation of the rule: it failed with
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). The text is that of the error.
     Unsupported(String),
-    /// The rule does not hold: what was expected, and what the store answered.
+    /// The rule does not hold. The text says what was expected, and what the store answered.
     Failed(String),
 }
 
-/// The results of a [`Conformance`] run, in the order of the rules.
+/// The outcomes of a run of the [`Conformance`] kit.
+///
+/// [`assert_passed`](Self::assert_passed) and [`assert_complete`](Self::assert_complete) are for tests.
+/// `Display` prints a line for each rule.
 #[derive(Clone, Debug)]
 pub struct ConformanceReport {
     outcomes: Vec<(String, RuleOutcome)>,
@@ -28,8 +32,8 @@ pub struct ConformanceReport {
 impl Conformance {
     /// Runs all rules.
     ///
-    /// Call it inside a tokio runtime with time enabled. Rules with threads start runtimes of their own,
-    /// and block the calling thread meanwhile.
+    /// Call it inside a tokio runtime with its time driver enabled. Some rules start threads with their own
+    /// runtimes, and block the calling thread meanwhile.
     pub async fn run(self) -> ConformanceReport {
         let kit = Arc::new(self);
         let mut outcomes = Vec::new();
@@ -64,36 +68,35 @@ fn outcome(result: Result<(), Broken>) -> RuleOutcome {
 }
 
 impl ConformanceReport {
-    /// Returns each rule by its name, with its outcome.
+    /// Returns the name and the outcome of each rule, in the order of the run.
     pub fn outcomes(&self) -> impl Iterator<Item = (&str, &RuleOutcome)> {
         let outcomes = self.outcomes.iter();
         outcomes.map(|(rule, outcome)| (rule.as_str(), outcome))
     }
 
-    /// Panics unless every rule holds that the store supports.
+    /// Asserts that no rule failed. Rules about operations that the store does not support are ignored.
     ///
     /// # Panics
     ///
-    /// With the whole report, if a rule does not hold.
+    /// Panics with the whole report if a rule failed.
     pub fn assert_passed(&self) {
         let failed =
             |(_, outcome): &(String, RuleOutcome)| matches!(outcome, RuleOutcome::Failed(_));
         assert!(!self.outcomes.iter().any(failed), "{self}");
     }
 
-    /// Panics unless the store supports everything and every rule holds.
+    /// Asserts that every rule passed, and so that the store supports every operation.
     ///
     /// # Panics
     ///
-    /// With the whole report, if a rule does not hold, or is about something that the store does not
-    /// support.
+    /// Panics with the whole report if a rule failed, or if the store does not support an operation.
     pub fn assert_complete(&self) {
         let passed = |(_, outcome): &(String, RuleOutcome)| *outcome == RuleOutcome::Passed;
         assert!(self.outcomes.iter().all(passed), "{self}");
     }
 }
 
-/// A line for each rule.
+/// Formats one line for each rule.
 impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (rule, outcome) in &self.outcomes {

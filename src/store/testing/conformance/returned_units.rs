@@ -81,7 +81,7 @@ async fn refund_in_parts(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
     Ok(())
 }
 
-/// Compares with a key of the same history without the refund.
+/// Compares a key with another key that has the same history without the refund.
 async fn late_refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let quota = kit.quota(6, algorithm);
     let (refunded, other) = (kit.subject(quota.clone()), kit.subject(quota));

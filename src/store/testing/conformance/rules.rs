@@ -1,4 +1,4 @@
-//! The rules of checks.
+//! The rules about checks and blocks.
 
 use std::future::ready;
 use std::time::{Duration, Instant};
@@ -8,18 +8,17 @@ use crate::decision::Answer;
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::{Block, Check};
 
-/// How much longer than needed the kit sleeps: the store's clock may run a little slower than that of the
-/// kit.
+/// The time that the kit sleeps longer than needed, because the store's clock may be slower than its own.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// The time of a block that the kit waits for.
+/// The duration of a block whose end the kit waits for.
 const SHORT_BLOCK: Duration = Duration::from_millis(80);
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("a store has one identity", |kit| {
         Box::pin(ready(identity(kit)))
     }),
-    ("a list of no checks is answered by none", |kit| {
+    ("an empty list of checks has no answers", |kit| {
         Box::pin(no_checks(kit))
     }),
     ("several checks are all charged or none", |kit| {
@@ -39,12 +38,13 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
         "the limit is admitted, and a refusal costs nothing",
         |kit, algorithm| Box::pin(limit(kit, algorithm)),
     ),
-    ("cost 0 only looks", |kit, algorithm| {
+    ("a check of cost 0 charges nothing", |kit, algorithm| {
         Box::pin(free(kit, algorithm))
     }),
-    ("a cost above the limit never passes", |kit, algorithm| {
-        Box::pin(too_large(kit, algorithm))
-    }),
+    (
+        "a cost above the limit is never admitted",
+        |kit, algorithm| Box::pin(too_large(kit, algorithm)),
+    ),
     (
         "a check is charged to all quotas or to none",
         |kit, algorithm| Box::pin(all_quotas(kit, algorithm)),
@@ -126,7 +126,7 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
         now_used == [2, 3, 1],
         "the answers say {now_used:?} units used, not [2, 3, 1]"
     );
-    // Each of them refuses once, whichever its place.
+    // Each of the three refuses once.
     for (costs, refuses) in [([4, 1, 1], 0), ([1, 5, 1], 1), ([1, 1, 6], 2)] {
         let answers = check_all(costs).await?;
         for (index, answer) in answers.iter().enumerate() {
@@ -141,7 +141,7 @@ async fn several_checks(kit: &Conformance) -> Result<(), Broken> {
             "a refused check changed the units used from [2, 3, 1] to {now_used:?}"
         );
     }
-    // Cost 0 looks, and does not keep the others from being charged.
+    // A check of cost 0 among them charges nothing, and the others are charged.
     let answers = check_all([3, 0, 2]).await?;
     ensure!(answers.iter().all(Answer::is_admitted), "{answers:?}");
     let now_used = used().await?;
@@ -213,7 +213,7 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
         list.blocked_for(&other.limiter, key).is_none(),
         "blocked under another limiter, too"
     );
-    // The list has the clock of the process, which the kit may not move.
+    // The list may read a clock of the process that the kit cannot move.
     kit.step(SHORT_BLOCK);
     tokio::time::sleep(SHORT_BLOCK).await;
     ensure!(
@@ -225,7 +225,7 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
 }
 
 async fn limit(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
-    // Over an hour, so that nothing returns meanwhile.
+    // The window is an hour, so that no units return meanwhile.
     let quota = Quota::per_hour(5).algorithm(algorithm);
     let subject = kit.subject(quota);
     for charged in 1..=5 {
@@ -355,7 +355,7 @@ async fn shortest_wait(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
         };
         kit.pass(wait.saturating_sub(early)).await;
         let before = kit.check(&subject, cost).await?;
-        // The wait began after it was asked for. On a slow machine it may have ended.
+        // On a slow machine, the wait may have ended already.
         let is_early = kit.is_exact() || asked_at.elapsed() < wait;
         ensure!(
             !before.is_admitted() || !is_early,
@@ -421,7 +421,7 @@ async fn reset_after(kit: &Conformance, algorithm: Algorithm) -> Result<(), Brok
 
 async fn promise(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     if !kit.is_exact() {
-        // The times of admissions are not known to the kit.
+        // The kit does not know the times of admissions.
         return Ok(());
     }
     let mut random = Random(3);

@@ -1,4 +1,4 @@
-//! The rules under threads that compete for the same counts.
+//! The rules about threads that compete for the same counts.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -32,7 +32,7 @@ pub(super) const RULES: &[(&str, ThreadRule)] = &[
 const THREADS: u32 = 8;
 const CHECKS: u32 = 60;
 
-/// Runs an adversary on each of several threads, with a runtime of its own.
+/// Runs the function on each of several threads, each with its own runtime.
 fn run_threads(
     adversary: impl AsyncFn(u32, Random) -> Result<(), Broken> + Sync,
 ) -> Result<(), Broken> {
@@ -52,7 +52,7 @@ fn run_threads(
     })
 }
 
-/// Returns the units used, read on a runtime of its own.
+/// Returns the units used. Reads them on another thread with its own runtime.
 fn used(kit: &Conformance, subject: &Subject) -> Result<u32, Broken> {
     thread::scope(|scope| {
         let thread = scope.spawn(|| on_own_runtime(kit.used(subject)));
@@ -72,7 +72,7 @@ fn joined<T>(outcome: thread::Result<Result<T, Broken>>) -> Result<T, Broken> {
 
 fn conserved_units(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     const LIMIT: u32 = 100;
-    // A long window: nothing returns meanwhile, but with Gcra by a clock that does not stand still.
+    // The window is long, so that no units return meanwhile. With Gcra some do, unless the clock stands still.
     let high = kit.subject(Quota::per_day(LIMIT).algorithm(algorithm));
     let low = high.with(Quota::per_day(LIMIT / 2).algorithm(algorithm));
     let (admitted, refunded) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -115,7 +115,7 @@ fn conserved_units(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken
 fn promise_under_threads(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     const LIMIT: u32 = 12;
     if !kit.is_exact() {
-        // The times of admissions are not known to the kit.
+        // The kit does not know the times of admissions.
         return Ok(());
     }
     let subject = kit.subject(kit.quota(LIMIT, algorithm));
@@ -152,7 +152,7 @@ fn promise_under_threads(kit: &Conformance, algorithm: Algorithm) -> Result<(), 
     let window = u64::try_from(kit.window().as_micros()).unwrap_or(u64::MAX);
     let max = algorithm.facts().promise.max_units(LIMIT);
     for (start, ..) in &admitted {
-        // Units whose whole interval lies in the span were charged in it.
+        // Units were charged within the span if the whole interval of their check is within it.
         let within = admitted
             .iter()
             .filter(|(from, until, _)| from >= start && *until < start + window);
@@ -174,7 +174,7 @@ fn all_or_nothing(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken>
     run_threads(async |thread, mut random| {
         for _ in 0..CHECKS {
             let cost = 1 + random.below(2);
-            // In another order on each thread.
+            // Threads use different orders.
             let order = match thread % 3 {
                 0 => [one, two, three],
                 1 => [three, two, one],

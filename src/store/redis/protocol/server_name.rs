@@ -1,0 +1,55 @@
+//! The name of a server in errors.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of a cluster in errors, without its address.
+pub(crate) const CLUSTER: &str = "Redis Cluster";
+
+/// A server or a deployment as errors name it: `Redis at 127.0.0.1:6379`. Holds no user and no password.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerName {
+    what: &'static str,
+    /// Missing for a connection of the application.
+    address: Option<Arc<str>>,
+}
+
+impl ServerName {
+    /// Names a server or deployment by what it is and its address.
+    pub(crate) fn new(what: &'static str, address: &str) -> Self {
+        Self {
+            what,
+            address: Some(address.into()),
+        }
+    }
+
+    /// The server of a connection that the application has made.
+    pub(crate) const UNKNOWN: Self = Self {
+        what: "Redis",
+        address: None,
+    };
+
+    /// Names a server by its address, as another kind of server.
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn of_kind(self, what: &'static str) -> Self {
+        Self { what, ..self }
+    }
+
+    pub(super) fn address(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.what == CLUSTER
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)?;
+        match &self.address {
+            Some(address) => write!(f, " at {address}"),
+            None => Ok(()),
+        }
+    }
+}
