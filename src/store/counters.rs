@@ -414,6 +414,8 @@ impl Counter {
             // Until the end of the next aligned window.
             Algorithm::SlidingCounter => 2 * window - now % window,
             Algorithm::SlidingBuckets(_) => window + window.div_ceil(self.algorithm.parts()),
+            // A level drains in whole ticks, each below a hundred-thousandth of the window.
+            Algorithm::Gcra => window + window / 100_000,
             _ => window,
         }
     }
