@@ -3,11 +3,14 @@
 #[cfg(feature = "cluster")]
 #[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../../examples/script/state.rs"]
+mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod acl;
 mod admin;
+mod appended;
 mod batches;
 mod cluster;
 mod connections;
@@ -16,6 +19,7 @@ mod credits;
 mod doctor;
 mod failures;
 mod numbers;
+mod packed;
 mod processes;
 mod recovery;
 mod refusal_cache;
@@ -23,6 +27,7 @@ mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod settings;
+mod stored;
 mod texts;
 #[cfg(feature = "tls")]
 mod tls;
