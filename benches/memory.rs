@@ -1,10 +1,12 @@
 //! The memory of a key in Redis and the commands of a check, for each algorithm and for the textbook's sorted
-//! set. Prints a table; README.md says how to read it.
+//! set. Prints two tables; README.md says how to read it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Connection, Script};
-use tollgate::{Algorithm, Quota, RateLimiter};
+use tokio::task::JoinSet;
+use tollgate::{Algorithm, Key, Quota, RateLimiter, key};
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -17,6 +19,16 @@ use support::test_time::TestTime;
 const LIMITS: [u32; 4] = [10, 100, 1_000, 10_000];
 
 const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The live units of the second table, at the last of [`LIMITS`].
+const LIVE: u32 = 10;
+
+/// The keys by which the growth of `used_memory` is divided. Without optimization, this bench only has to work.
+const KEYS: u32 = if cfg!(debug_assertions) {
+    1_000
+} else {
+    30_000
+};
 
 /// The sliding window as it is found in tutorials: one member a unit, scored by its time.
 const TEXTBOOK: &str = include_str!("textbook.lua");
@@ -92,6 +104,7 @@ async fn main() {
         }
     }
     print_row("textbook sorted set", &of_textbook(&server).await);
+    print_live(&server).await;
 }
 
 async fn of_algorithm(server: &RedisServer, algorithm: Algorithm) -> Vec<Measured> {
@@ -147,6 +160,120 @@ async fn of_full_buckets(server: &RedisServer, buckets: u16) -> Vec<Measured> {
         });
     }
     measured
+}
+
+/// A key with few live units under a high limit, and many keys with hashed names.
+async fn print_live(server: &RedisServer) {
+    println!(
+        "\n**A key with {LIVE} live units, at a limit of {}**\n",
+        grouped(LIMITS[LIMITS.len() - 1].into())
+    );
+    println!(
+        "| counted by | name, bytes | `MEMORY USAGE` | the same, units expire | hashed header: name, bytes | `MEMORY USAGE` | \
+         `used_memory`, of {} keys | left out |",
+        grouped(KEYS.into())
+    );
+    println!("|---|{}", "--:|".repeat(7));
+    for (name, algorithm) in algorithms() {
+        let [plain_name, plain] = of_live(server, algorithm, "ada").await;
+        let steady = in_steady_state(server, algorithm).await;
+        let hashed = of_hashed(server, algorithm).await;
+        let left_out = hashed.used_memory.saturating_sub(hashed.usage);
+        let bytes = [
+            plain_name,
+            plain,
+            steady,
+            hashed.name,
+            hashed.usage,
+            hashed.used_memory,
+            left_out,
+        ];
+        println!("| {name} | {} |", bytes.map(grouped).join(" | "));
+    }
+}
+
+/// The length of the name, and the bytes of a key whose units have different times and do not expire.
+async fn of_live(server: &RedisServer, algorithm: Algorithm, key: &'static str) -> [u64; 2] {
+    let mut connection = server.connect();
+    run(&mut connection, &["FLUSHALL"]);
+    let limiter = limiter(store_on(server), algorithm, LIMITS[LIMITS.len() - 1]).await;
+    fill(&limiter, key, LIVE).await;
+    name_and_bytes(&mut connection)
+}
+
+fn name_and_bytes(connection: &mut Connection) -> [u64; 2] {
+    let keys = times_to_live(connection);
+    let [(name, _)] = keys.as_slice() else {
+        panic!("not one key: {keys:?}");
+    };
+    [name.len() as u64, memory_of(connection, name)]
+}
+
+/// The most bytes that a key takes while one unit expires for each unit that is charged, on a test clock.
+async fn in_steady_state(server: &RedisServer, algorithm: Algorithm) -> u64 {
+    let mut time = TestTime::new(server);
+    let quota = Quota::new(LIMITS[LIMITS.len() - 1], HOUR).algorithm(algorithm);
+    let limiter = RateLimiter::new(time.redis.clone(), quota);
+    let mut most = 0;
+    // Expired units may be removed several at once, so that the bytes vary.
+    for check in 0..10 * LIVE {
+        let decision = limiter.check("ada").await.expect("an answer");
+        assert!(decision.is_allowed());
+        assert!(decision.used() <= LIVE + 1, "{decision:?}");
+        if check >= 5 * LIVE {
+            let (name, _) = time.times_to_live().swap_remove(0);
+            most = most.max(memory_of(time.connection(), &name));
+        }
+        time.advance(HOUR / LIVE);
+    }
+    most
+}
+
+/// The bytes of a key whose name is the hash of a header.
+struct Hashed {
+    name: u64,
+    usage: u64,
+    /// The growth of the server's `used_memory`.
+    used_memory: u64,
+}
+
+async fn of_hashed(server: &RedisServer, algorithm: Algorithm) -> Hashed {
+    const TASKS: u32 = 100;
+    let mut connection = server.connect();
+    run(&mut connection, &["FLUSHALL", "SYNC"]);
+    let limiter = limiter(store_on(server), algorithm, LIMITS[LIMITS.len() - 1]).await;
+    let header = key::header("x-api-key");
+    let keys: Arc<[Key]> = (0..KEYS)
+        .map(|number| header.of(number.to_string()))
+        .collect();
+    let before = used_memory(&mut connection);
+    for _ in 0..LIVE {
+        let mut checks = JoinSet::new();
+        for task in 0..TASKS {
+            let (limiter, keys) = (limiter.clone(), Arc::clone(&keys));
+            checks.spawn(async move {
+                for key in keys.iter().skip(task as usize).step_by(TASKS as usize) {
+                    let decision = limiter.check(key.clone()).await;
+                    assert!(decision.expect("the server answers").is_allowed());
+                }
+            });
+        }
+        checks.join_all().await;
+    }
+    let grown = used_memory(&mut connection) - before;
+    let random = redis::cmd("RANDOMKEY").query(&mut connection);
+    let name: String = random.expect("a key");
+    Hashed {
+        name: name.len() as u64,
+        usage: memory_of(&mut connection, &name),
+        used_memory: grown / u64::from(KEYS),
+    }
+}
+
+fn used_memory(connection: &mut Connection) -> u64 {
+    let info = redis::cmd("INFO").arg("memory").query(connection);
+    let info: redis::InfoDict = info.expect("INFO answers");
+    info.get("used_memory").expect("a number")
 }
 
 fn print_head() {
