@@ -17,7 +17,7 @@ pub(crate) enum Part {
     Filling,
     /// Several quotas on one key, and costs above 1.
     Charges,
-    /// Bytes for the append-only file.
+    /// Bytes for the append-only file and for a replica.
     Appended,
     /// CPU and latency along one setting at a time.
     Growth,
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// `[memory] [cost] [growth] [--rounds N] [--millis N] [--module PATH]`; all parts unless some are named.
+    /// `[PART]… [--rounds N] [--millis N] [--module PATH]`; all parts unless some are named.
     pub(crate) fn parse() -> Result<Self, lexopt::Error> {
         let mut args = Self {
             parts: Vec::new(),

@@ -97,7 +97,7 @@ impl Contestant {
         }
     }
 
-    /// Whether the implementation has as many quotas, and such a cost.
+    /// Whether the implementation can check this many quotas at once, and charge this cost.
     pub(crate) fn supports(&self, quotas: u32, cost: u32) -> bool {
         match &self.backend {
             Backend::Tollgate(..) => true,
@@ -176,7 +176,7 @@ struct Used {
     decisions: AtomicU64,
 }
 
-/// The arguments of `CL.THROTTLE`, which takes its period in whole seconds.
+/// The arguments of `CL.THROTTLE`, which takes its period in whole seconds: `count` units per `period`.
 struct Rate {
     max_burst: u32,
     count: u64,
@@ -185,14 +185,18 @@ struct Rate {
 
 impl Rate {
     fn of(setting: &Setting) -> Self {
-        let micros = setting.window.as_micros().max(1);
-        let whole_seconds = micros.is_multiple_of(1_000_000);
-        let period = if whole_seconds { micros } else { 1_000_000 };
-        let count = (u128::from(setting.limit) * period).div_ceil(micros);
+        let whole_seconds = setting.window.subsec_nanos() == 0;
+        let period = if whole_seconds {
+            setting.window.as_secs()
+        } else {
+            1
+        };
+        let units = u128::from(setting.limit) * u128::from(period) * 1_000_000;
+        let count = units.div_ceil(setting.window.as_micros());
         Self {
             max_burst: setting.limit - 1,
             count: u64::try_from(count).expect("a rate"),
-            period: setting.window.as_secs().max(1),
+            period,
         }
     }
 }
@@ -236,7 +240,7 @@ impl Limiter {
         }
     }
 
-    /// Charges the units that the setting says to the first key.
+    /// Charges [`Setting::used`] to the first key.
     async fn use_first(&self, connection: &mut Connection, setting: &Setting) {
         let key = self.keys[0].as_str();
         if let Implementation::Textbook { .. } = self.implementation {
@@ -291,8 +295,8 @@ fn keys(prefix: &str, count: usize) -> Vec<String> {
         .collect()
 }
 
-/// Charges the units that the setting says to every key. Only the first key of each limiter is checked. What is stored for it
-/// is copied for the others, because checking a million keys takes minutes.
+/// Charges [`Setting::used`] to every key. Only the first key of each limiter is checked. Its stored state is
+/// copied for the others, because checking a million keys takes minutes.
 pub(crate) async fn prepare(server: &RedisServer, limiters: &[Arc<Limiter>], setting: &Setting) {
     const AT_ONCE: usize = 10_000;
     let mut connection = server.connect();

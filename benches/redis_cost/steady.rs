@@ -12,14 +12,15 @@ use crate::support::redis_server::{RedisServer, run};
 use crate::support::spent::Meter;
 use crate::support::table::grouped;
 
-/// The live units of a key, and the numbers of keys for the tasks of [`TASKS`].
-const LIVE: [(u32, [usize; 3]); 3] = [
-    (5, [1_024, 10_240, 10_240]),
-    (50, [128, 1_024, 1_024]),
-    (1_000, [8, 128, 512]),
+/// The live units of a key, and for each table the tasks and the keys. The keys become fewer, because it takes a
+/// window to fill them. 512 tasks would need a window of half a minute for 10 000 live units.
+const LIVE: [(u32, &[(usize, usize)]); 5] = [
+    (5, &[(1, 1_024), (64, 10_240), (512, 10_240)]),
+    (10, &[(1, 1_024), (64, 10_240), (512, 10_240)]),
+    (50, &[(1, 128), (64, 1_024), (512, 1_024)]),
+    (1_000, &[(1, 8), (64, 128), (512, 512)]),
+    (10_000, &[(1, 1), (64, 64)]),
 ];
-
-const TASKS: [usize; 3] = [1, 64, 512];
 
 /// A load whose window follows the contestant's speed.
 #[derive(Clone, Copy)]
@@ -61,7 +62,7 @@ impl<'a> Steady<'a> {
             contestant,
             load,
             window: HOUR,
-            // A short run has to end soon, although its keys then have fewer live units.
+            // Keeps a short run short, although its keys then have fewer live units.
             longest_window: args.span * rounds * 10 / load.quotas,
         };
         let setting = Setting {
@@ -78,7 +79,7 @@ impl<'a> Steady<'a> {
     pub(crate) async fn turn(&mut self, meter: &mut Meter, args: &Args) -> Sample {
         let (limiter, before) = self.warm_up(meter).await;
         let sample = Sample::take(meter, &limiter, &self.setting(), args.span).await;
-        // The measured span may be shorter than the window.
+        // The window may reach back into the warm-up.
         let part = args.span.as_secs_f64() / self.window.as_secs_f64();
         let part = part.min(1.0);
         let measured = sample.per_second * (1.0 - sample.wrong);
@@ -112,7 +113,7 @@ impl<'a> Steady<'a> {
         }
     }
 
-    /// The time in which a key is charged `live` times, at so many checks per second.
+    /// The time in which each key is charged `live` times, at this rate of checks on all keys.
     fn window_at(&self, per_second: f64) -> Duration {
         let seconds = f64::from(self.load.live) * self.load.keys as f64 / per_second;
         // The textbook's window is in whole milliseconds.
@@ -144,8 +145,8 @@ fn admitted_per_second(done: &Done) -> f64 {
 
 pub(crate) async fn print(server: &RedisServer, args: &Args) {
     println!("\n### Steady state\n\nFor each unit that is charged, one expires.");
-    for (live, keys) in LIVE {
-        for (tasks, keys) in TASKS.into_iter().zip(keys) {
+    for (live, tables) in LIVE {
+        for &(tasks, keys) in tables {
             let load = Load {
                 tasks,
                 keys,
@@ -154,9 +155,13 @@ pub(crate) async fn print(server: &RedisServer, args: &Args) {
                 cost: 1,
             };
             let samples = take(server, load, args).await;
-            let (live, keys) = (grouped(live.into()), grouped(keys as u64));
+            let live = grouped(live.into());
+            let keys = match keys {
+                1 => "1 key".to_owned(),
+                _ => format!("{} keys", grouped(keys as u64)),
+            };
             samples.print(&format!(
-                "About {live} live units a key, {keys} keys; {tasks} at a time"
+                "About {live} live units a key, {keys}; {tasks} at a time"
             ));
         }
     }
@@ -165,6 +170,9 @@ pub(crate) async fn print(server: &RedisServer, args: &Args) {
 /// Contestants take turns in each round.
 async fn take(server: &RedisServer, load: Load, args: &Args) -> Samples {
     let mut contestants = Contestant::algorithms(server);
+    if load.tasks > 1 {
+        contestants.push(Contestant::unbatched(server));
+    }
     contestants.extend(Contestant::module(server).await);
     if load.tasks > 1 {
         contestants.push(Contestant::textbook_pool(server, load.tasks).await);

@@ -18,6 +18,8 @@ pub(crate) struct Spent {
     pub(crate) sent: f64,
     /// Bytes added to the append-only file, if the server writes one.
     pub(crate) appended: f64,
+    /// Bytes added to the replication stream, if the server has a replica.
+    pub(crate) replicated: f64,
 }
 
 impl Spent {
@@ -30,6 +32,7 @@ impl Spent {
             received: each(self.received),
             sent: each(self.sent),
             appended: each(self.appended),
+            replicated: each(self.replicated),
         }
     }
 }
@@ -39,6 +42,7 @@ pub(crate) struct Meter {
     connection: Connection,
     cpu_before: f64,
     appended_before: f64,
+    replicated_before: f64,
 }
 
 impl Meter {
@@ -47,6 +51,7 @@ impl Meter {
             connection,
             cpu_before: 0.0,
             appended_before: 0.0,
+            replicated_before: 0.0,
         }
     }
 
@@ -56,8 +61,10 @@ impl Meter {
     }
 
     pub(crate) fn begin(&mut self) {
+        let info = self.info("all");
+        self.appended_before = appended(&info);
+        self.replicated_before = number(&info, "master_repl_offset");
         forget_calls(&mut self.connection);
-        self.appended_before = appended(&self.info("persistence"));
         self.cpu_before = cpu(&self.info("cpu"));
     }
 
@@ -76,6 +83,7 @@ impl Meter {
             received: number(&info, "total_net_input_bytes"),
             sent: number(&info, "total_net_output_bytes"),
             appended: appended(&info) - self.appended_before,
+            replicated: number(&info, "master_repl_offset") - self.replicated_before,
         }
     }
 
