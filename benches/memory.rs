@@ -11,7 +11,7 @@ use tollgate::{Algorithm, Key, Quota, RateLimiter, key};
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of};
+use support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of, memory_of_all};
 use support::redis_server::{RedisServer, run, times_to_live};
 use support::store_on;
 use support::test_time::TestTime;
@@ -89,11 +89,8 @@ impl Counted {
         let last = self.commands(connection, true).await;
         let refused = self.commands(connection, false).await;
         let keys = times_to_live(connection);
-        let [(key, _)] = keys.as_slice() else {
-            panic!("not one key: {keys:?}");
-        };
         Measured {
-            bytes: memory_of(connection, key),
+            bytes: memory_of_all(connection, &keys),
             commands: Some([first, last, refused]),
         }
     }
@@ -160,8 +157,8 @@ async fn of_full_buckets(server: &RedisServer, buckets: u16) -> Vec<Measured> {
         }
         let decision = limiter.peek("ada").await.expect("an answer");
         assert_eq!(decision.used(), limit, "no bucket has returned");
-        let (key, _) = time.times_to_live().swap_remove(0);
-        let bytes = memory_of(time.connection(), &key);
+        let keys = time.times_to_live();
+        let bytes = memory_of_all(time.connection(), &keys);
         measured.push(Measured {
             bytes,
             commands: None,
@@ -253,8 +250,8 @@ async fn in_steady_state(server: &RedisServer, algorithm: Algorithm, live: u32) 
         assert!(decision.is_allowed());
         assert!(decision.used() <= live + 1, "{decision:?}");
         if check >= 2 * live && check.is_multiple_of(every) {
-            let (name, _) = time.times_to_live().swap_remove(0);
-            most = most.max(memory_of(time.connection(), &name));
+            let keys = time.times_to_live();
+            most = most.max(memory_of_all(time.connection(), &keys));
         }
         time.advance(HOUR / live);
     }
