@@ -70,8 +70,8 @@ pub enum Algorithm {
     ///
     /// Checks with different limits may share a key, for example while a deployment changes a limit. In any
     /// span as long as the window, they are then admitted less than twice the largest limit that charged
-    /// units within the span. A check with a lower limit waits until the level is below that limit, which
-    /// takes at most one window.
+    /// units within the span. The level drains at the limit of the last charge, so a check with a lower limit
+    /// waits at most one window.
     Gcra,
 }
 
