@@ -1,15 +1,17 @@
 //! The memory of a key in Redis and the commands of a check, for each algorithm and for the textbook's sorted
-//! set. Prints a table; README.md says how to read it.
+//! set. Prints three tables; README.md says how to read it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Connection, Script};
-use tollgate::{Algorithm, Quota, RateLimiter};
+use tokio::task::JoinSet;
+use tollgate::{Algorithm, Key, Quota, RateLimiter, key};
 
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of};
+use support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of, memory_of_all};
 use support::redis_server::{RedisServer, run, times_to_live};
 use support::store_on;
 use support::test_time::TestTime;
@@ -17,6 +19,23 @@ use support::test_time::TestTime;
 const LIMITS: [u32; 4] = [10, 100, 1_000, 10_000];
 
 const HOUR: Duration = Duration::from_secs(3_600);
+
+/// The live units of the second table, at the last of [`LIMITS`].
+const LIVE: u32 = 10;
+
+/// The live units of the third table. Without optimization, this bench only has to work.
+const MANY: [u32; 2] = if cfg!(debug_assertions) {
+    [100, 1_000]
+} else {
+    [1_000, 10_000]
+};
+
+/// The keys by which the growth of `used_memory` is divided. Without optimization, this bench only has to work.
+const KEYS: u32 = if cfg!(debug_assertions) {
+    1_000
+} else {
+    30_000
+};
 
 /// The sliding window as it is found in tutorials: one member a unit, scored by its time.
 const TEXTBOOK: &str = include_str!("textbook.lua");
@@ -70,11 +89,8 @@ impl Counted {
         let last = self.commands(connection, true).await;
         let refused = self.commands(connection, false).await;
         let keys = times_to_live(connection);
-        let [(key, _)] = keys.as_slice() else {
-            panic!("not one key: {keys:?}");
-        };
         Measured {
-            bytes: memory_of(connection, key),
+            bytes: memory_of_all(connection, &keys),
             commands: Some([first, last, refused]),
         }
     }
@@ -92,6 +108,8 @@ async fn main() {
         }
     }
     print_row("textbook sorted set", &of_textbook(&server).await);
+    print_live(&server).await;
+    print_many(&server).await;
 }
 
 async fn of_algorithm(server: &RedisServer, algorithm: Algorithm) -> Vec<Measured> {
@@ -139,14 +157,152 @@ async fn of_full_buckets(server: &RedisServer, buckets: u16) -> Vec<Measured> {
         }
         let decision = limiter.peek("ada").await.expect("an answer");
         assert_eq!(decision.used(), limit, "no bucket has returned");
-        let (key, _) = time.times_to_live().swap_remove(0);
-        let bytes = memory_of(time.connection(), &key);
+        let keys = time.times_to_live();
+        let bytes = memory_of_all(time.connection(), &keys);
         measured.push(Measured {
             bytes,
             commands: None,
         });
     }
     measured
+}
+
+/// A key with few live units under a high limit, and many keys with hashed names.
+async fn print_live(server: &RedisServer) {
+    println!(
+        "\n**A key with {LIVE} live units, at a limit of {}**\n",
+        grouped(LIMITS[LIMITS.len() - 1].into())
+    );
+    println!(
+        "| counted by | name, bytes | `MEMORY USAGE` | the same, units expire | hashed header: name, bytes | `MEMORY USAGE` | \
+         `used_memory`, of {} keys | left out |",
+        grouped(KEYS.into())
+    );
+    println!("|---|{}", "--:|".repeat(7));
+    for (name, algorithm) in algorithms() {
+        let [plain_name, plain] = of_live(server, algorithm, "ada").await;
+        let steady = in_steady_state(server, algorithm, LIVE).await;
+        let hashed = of_hashed(server, algorithm).await;
+        let left_out = hashed.used_memory.saturating_sub(hashed.usage);
+        let bytes = [
+            plain_name,
+            plain,
+            steady,
+            hashed.name,
+            hashed.usage,
+            hashed.used_memory,
+            left_out,
+        ];
+        println!("| {name} | {} |", bytes.map(grouped).join(" | "));
+    }
+}
+
+/// The length of the name, and the bytes of a key whose units have different times and do not expire.
+async fn of_live(server: &RedisServer, algorithm: Algorithm, key: &'static str) -> [u64; 2] {
+    let mut connection = server.connect();
+    run(&mut connection, &["FLUSHALL"]);
+    let limiter = limiter(store_on(server), algorithm, LIMITS[LIMITS.len() - 1]).await;
+    fill(&limiter, key, LIVE).await;
+    name_and_bytes(&mut connection)
+}
+
+fn name_and_bytes(connection: &mut Connection) -> [u64; 2] {
+    let keys = times_to_live(connection);
+    let [(name, _)] = keys.as_slice() else {
+        panic!("not one key: {keys:?}");
+    };
+    [name.len() as u64, memory_of(connection, name)]
+}
+
+/// Logs while units expire: the other algorithms take the same for any number of live units, or have a maximum.
+async fn print_many(server: &RedisServer) {
+    let heads = MANY.map(|live| format!("{} live units | a unit", grouped(live.into())));
+    println!("\n**A log whose units expire**\n");
+    println!("| counted by | {} |", heads.join(" | "));
+    println!("|---|{}", "--:|".repeat(2 * MANY.len()));
+    for (name, algorithm) in algorithms() {
+        if !matches!(algorithm, Algorithm::SlidingLog | Algorithm::SortedSetLog) {
+            continue;
+        }
+        let mut cells = vec![name.to_owned()];
+        for live in MANY {
+            let bytes = in_steady_state(server, algorithm, live).await;
+            cells.extend([grouped(bytes), a_unit(bytes, live.into())]);
+        }
+        println!("| {} |", cells.join(" | "));
+    }
+}
+
+/// The most bytes that a key takes while one unit expires for each unit that is charged, on a test clock.
+async fn in_steady_state(server: &RedisServer, algorithm: Algorithm, live: u32) -> u64 {
+    let mut time = TestTime::new(server);
+    let limit = LIMITS[LIMITS.len() - 1].max(2 * live);
+    let limiter = RateLimiter::new(
+        time.redis.clone(),
+        Quota::new(limit, HOUR).algorithm(algorithm),
+    );
+    // `MEMORY USAGE` visits each entry of a log.
+    let every = live.div_ceil(100);
+    let mut most = 0;
+    // Expired units may be removed several at once, so the bytes vary within a window.
+    for check in 0..4 * live {
+        let decision = limiter.check("ada").await.expect("an answer");
+        assert!(decision.is_allowed());
+        assert!(decision.used() <= live + 1, "{decision:?}");
+        if check >= 2 * live && check.is_multiple_of(every) {
+            let keys = time.times_to_live();
+            most = most.max(memory_of_all(time.connection(), &keys));
+        }
+        time.advance(HOUR / live);
+    }
+    most
+}
+
+/// The bytes of a key whose name is the hash of a header.
+struct Hashed {
+    name: u64,
+    usage: u64,
+    /// The growth of the server's `used_memory`.
+    used_memory: u64,
+}
+
+async fn of_hashed(server: &RedisServer, algorithm: Algorithm) -> Hashed {
+    const TASKS: u32 = 100;
+    let mut connection = server.connect();
+    run(&mut connection, &["FLUSHALL", "SYNC"]);
+    let limiter = limiter(store_on(server), algorithm, LIMITS[LIMITS.len() - 1]).await;
+    let header = key::header("x-api-key");
+    let keys: Arc<[Key]> = (0..KEYS)
+        .map(|number| header.of(number.to_string()))
+        .collect();
+    let before = used_memory(&mut connection);
+    for _ in 0..LIVE {
+        let mut checks = JoinSet::new();
+        for task in 0..TASKS {
+            let (limiter, keys) = (limiter.clone(), Arc::clone(&keys));
+            checks.spawn(async move {
+                for key in keys.iter().skip(task as usize).step_by(TASKS as usize) {
+                    let decision = limiter.check(key.clone()).await;
+                    assert!(decision.expect("the server answers").is_allowed());
+                }
+            });
+        }
+        checks.join_all().await;
+    }
+    let grown = used_memory(&mut connection) - before;
+    let random = redis::cmd("RANDOMKEY").query(&mut connection);
+    let name: String = random.expect("a key");
+    Hashed {
+        name: name.len() as u64,
+        usage: memory_of(&mut connection, &name),
+        used_memory: grown / u64::from(KEYS),
+    }
+}
+
+fn used_memory(connection: &mut Connection) -> u64 {
+    let info = redis::cmd("INFO").arg("memory").query(connection);
+    let info: redis::InfoDict = info.expect("INFO answers");
+    info.get("used_memory").expect("a number")
 }
 
 fn print_head() {

@@ -1,68 +1,25 @@
 --[[
 counter: the part that the algorithms share which store a few numbers instead of every unit. The numbers
-are stored as a text, as of the last charge. What time has changed since is computed on reading, so a
-refusal writes nothing.
+are stored as of the last charge. What time has changed since is computed on reading, so a refusal writes
+nothing.
 
-KEYS    the key of the entry
-ARGV    none; the caller passes the quota
-reply   make_ops, fast_path; for a counting rule
-calls   GET; to charge, or after a step back of the clock, SET
+KEYS    none
+ARGV    none; the caller passes the state and its quotas
+reply   ops, for a counting rule
+calls   none
 server  Redis 5.0
 
 A counting rule is a table of functions of the numbers, a list, and a quota. `is_after`, `at`, `used`,
 `until_at_most`, `add`, `take` and `credit` mean what `CountingRule` says in
 src/algorithm/counter_state.rs. `credit` returns the numbers; `add` also returns whether the charge begins
-a new generation; `position` returns that of the last charge. `pattern` and `format` are those of the
-stored text. A rule of variable length says in `base` how many numbers the shortest text has, and in
-`group` how many each further group has.
+a new generation; `position` returns that of the last charge. `parse` returns the numbers and the
+generation of the stored data, or nothing if the data are not of this algorithm; `format` returns the data.
 
-The first number of the text is the generation, which is the time at which it began. A counter that was
-empty in between is a new generation: no receipt of an earlier charge finds its units.
+The generation is the time at which the counter began. A counter that was empty in between is a new
+generation: no receipt of an earlier charge finds its units.
 ]]
 
-return function(rule, pattern, format)
-  local call, parse_numbers = redis.call, nil
-  local is_64_bit = string.format('%d', now) == now_text
-
-  local function store(key, quota, numbers, generation)
-    local shape = format
-    if not shape or rule.group and #numbers >= rule.base then
-      shape = '%s' .. string.rep(' %d', #numbers)
-    end
-    if not is_64_bit then
-      -- The integers of a 32-bit server are too short for `%d`. `%.0f` takes three times as long.
-      shape = string.gsub(shape, '%%d', '%%.0f')
-    end
-    call('SET', key, string.format(shape, generation, (table.unpack or unpack)(numbers)), 'PX', quota.ttl)
-  end
-
-  -- Returns the numbers, the generation as text, and the stored text. A cost of 0 writes nothing.
-  local function read(key, quota, cost)
-    local stored = call('GET', key)
-    if not stored then
-      return {}, '0'
-    end
-    local numbers = pattern and { string.match(stored, pattern) } or {}
-    if rule.group and not numbers[1] then
-      parse_numbers = parse_numbers or require('parse_numbers')
-      numbers = parse_numbers(stored, rule.base, rule.group)
-    end
-    local generation, last = numbers[1], #numbers
-    if not generation then
-      -- Another program has written this text.
-      error('WRONGTYPE this key holds no count', 0)
-    end
-    for index = 2, last do
-      numbers[index - 1] = numbers[index] + 0
-    end
-    numbers[last] = nil
-    if cost > 0 and last > 1 and rule.is_after(numbers, quota) then
-      numbers, generation = rule.at(numbers, quota), now_text
-      store(key, quota, numbers, generation)
-    end
-    return numbers, generation, stored
-  end
-
+return function(rule)
   -- Returns the units used, the wait for a cost, and the time until more units are left.
   local function verdict(numbers, quota, cost)
     local limit, used = quota.limit, rule.used(numbers, quota)
@@ -77,35 +34,76 @@ return function(rule, pattern, format)
     return used, wait, fewer < 0 and 0 or rule.until_at_most(numbers, quota, fewer)
   end
 
-  -- Charges as many checks of a cost as are admitted, and returns their number. Appends the reply to
-  -- each of them, and to the first that is refused.
-  local function fast_path(quota, first_key, cost, count, reply, size)
-    local key = KEYS[first_key]
-    local numbers, generation = read(key, quota, cost)
-    numbers = rule.at(numbers, quota)
-    local used, admitted = rule.used(numbers, quota), 0
-    while admitted < count and used + cost <= quota.limit do
-      if rule.add(numbers, quota, cost) or used == 0 then
-        generation = now_text
+  return {
+    -- Takes the stored data, if there are any. A cost rewinds what is later than now.
+    load = function(state, data, cost)
+      local numbers, generation = {}, 0
+      state.is_stored, state.is_cleared = data ~= nil, false
+      if data then
+        numbers, generation = rule.parse(data, state.quota)
+        if not numbers then
+          local _, _, wrong_type = require('value')
+          wrong_type()
+        end
+        if cost > 0 and numbers[1] and rule.is_after(numbers, state.quota) then
+          numbers, generation = rule.at(numbers, state.quota), now
+          state.tidied = true
+        end
       end
-      used, admitted = rule.used(numbers, quota), admitted + 1
-      reply[size + 1], reply[size + 2] = used, rule.until_at_most(numbers, quota, used - 1)
-      reply[size + 3], reply[size + 4] = generation + 0, rule.position(numbers, quota)
-      size = size + 4
-    end
-    if admitted > 0 then
-      store(key, quota, numbers, generation)
-    end
-    if admitted < count then
-      reply[size + 1], reply[size + 2], reply[size + 3] = verdict(numbers, quota, cost)
-      size = size + 3
-    end
-    return admitted, size
-  end
+      state.numbers, state.generation = numbers, generation
+    end,
 
-  local function make_ops()
-    return require('counter_ops')(rule, read, store, verdict)
-  end
+    judge = function(state, quota, cost)
+      quota.numbers = rule.at(state.numbers, quota)
+      quota.used, quota.wait, quota.reset = verdict(quota.numbers, quota, cost)
+    end,
 
-  return make_ops, fast_path
+    -- Charges by the strictest quota of the state.
+    charge = function(state, cost)
+      local quota = state.strictest
+      if rule.add(quota.numbers, quota, cost) or quota.used == 0 then
+        state.generation = now
+      end
+      state.numbers, state.charged = quota.numbers, true
+    end,
+
+    -- Returns the data to store, unless nothing is left.
+    save = function(state)
+      return not state.is_cleared and rule.format(state.numbers, state.generation) or nil
+    end,
+
+    -- Returns whether there was anything to forget.
+    clear = function(state)
+      state.is_cleared = true
+      return state.is_stored
+    end,
+
+    receipt = function(state, quota)
+      return state.generation, rule.position(quota.numbers, quota)
+    end,
+
+    -- Returns whether units were given back. After a step back of the clock, units are no longer where they
+    -- were charged, so none is found. The rest is written as it was stored, not as of now.
+    refund = function(state, charge, units)
+      local numbers, quota = state.numbers, state.quota
+      if #numbers == 0 or state.generation ~= charge.generation or rule.is_after(numbers, quota) then
+        return false
+      end
+      return rule.used(rule.at(numbers, quota), quota) > 0 and rule.take(numbers, quota, charge, units)
+    end,
+
+    -- Returns whether units were taken. Works after a step back of the clock too: it does not matter where
+    -- units are. What is left stays the same generation, so receipts of earlier charges still find their
+    -- units.
+    credit = function(state, units)
+      local numbers, quota = state.numbers, state.quota
+      local used = rule.used(rule.at(numbers, quota), quota)
+      if units < used then
+        state.numbers = rule.credit(numbers, quota, units)
+      else
+        state.is_cleared = true
+      end
+      return used > 0
+    end,
+  }
 end

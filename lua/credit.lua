@@ -1,35 +1,31 @@
 --[[
-credit: lowers the units that count at each key of a subject, whichever check charged them, to 0 at the
-least. Takes the place of decide at the end of the script.
+credit: lowers the units of each count of a subject, whichever check charged them, to 0 at the least; or
+forgets the counts. Takes the place of decide at the end of the script.
 
-KEYS    the keys of the subject, each once
+KEYS    the value of the subject, if a count is packed; then the extra keys of the counts
 ARGV    call: units
-ARGV    key: algorithm, buckets, limit, window, ttl
+ARGV    count: algorithm, buckets, extra, limit, window, ttl
 reply   1
-calls   those of the algorithms
-server  Redis 5.0
+calls   those of give_back
+server  Redis 6.0
 
-`limit`, `window` and `ttl` are those of the strictest quota of the key. All keys are read before one is
-written: if one cannot be read, none is credited.
+`units` is -1 to forget the counts. `limit`, `window` and `ttl` are those of the strictest quota of the count;
+`extra` is which key is its extra key, from 1, or 0. If a count cannot be read, none is credited.
 ]]
 
-local units, states, at = tonumber(ARGV[1]), {}, 2
-for index, key in ipairs(KEYS) do
-  local make_ops, _, prepare = require(ARGV[at])
-  local quota = {
-    limit = tonumber(ARGV[at + 2]),
-    window = tonumber(ARGV[at + 3]),
-    ttl = ARGV[at + 4],
-  }
-  if prepare then
-    prepare(quota, tonumber(ARGV[at + 1]))
+local make_quota = require('quota')
+local add_count, give_back = require('give_back')
+
+local units, at = tonumber(ARGV[1]), 2
+while at <= #ARGV do
+  local quota = make_quota(ARGV[at], ARGV[at + 1], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+  add_count(quota, tonumber(ARGV[at + 2]))
+  at = at + 6
+end
+give_back(function(state)
+  if units < 0 then
+    return state.ops.clear(state)
   end
-  local state = { key = key, quota = quota, window = quota.window, ttl = quota.ttl, ops = make_ops() }
-  state.ops.read(state, 0)
-  states[index] = state
-  at = at + 5
-end
-for _, state in ipairs(states) do
-  state.ops.credit(state, units)
-end
+  return state.ops.credit(state, units)
+end, units > 0)
 return 1

@@ -3,18 +3,19 @@ gcra: the generic cell rate algorithm, as a leaky bucket: charged units flow in,
 limit per window. The level may rise to the limit. Counts in whole fractions of a unit, so that nothing
 drifts where the limit does not divide the window. Twin of src/algorithm/gcra/gcra.rs.
 
-KEYS    none; the caller passes the key
+KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, fast_path, prepare
-calls   those of counter
+reply   make_ops, attempt, prepare, code
+calls   none
 server  Redis 5.0
 
-Stored: a time; the level in whole units at that time; the rest of the level, in units times microseconds,
-where a whole unit is a window; the units that flowed in since the level was last 0 or this number
-overflowed; the rate at which the level drains, which is the limit of the last charge. Then three numbers
-for each hole.
+Stored: the generation; a time; the level in whole units at that time; the rest of the level, in units times
+microseconds, where a whole unit is a window; the units that flowed in since the level was last 0 or this
+number overflowed; the rate at which the level drains, which is the limit of the last charge. Then three
+numbers for each hole.
 ]]
 
+local unpack, pack = struct.unpack, struct.pack
 local tick_of = require('arithmetic')
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
@@ -24,6 +25,8 @@ local MAX_POURED = 4294967295
 local function prepare(quota)
   quota.tick = tick_of(quota.limit, quota.window)
   quota.whole = ceil(quota.window / quota.tick)
+  -- A level drains in whole ticks, each below a hundred-thousandth of the window.
+  quota.needs = quota.window + floor(quota.window / 100000)
 end
 
 -- Returns the scale in which stored numbers are computed: how many fractions of a unit drain in each tick, the
@@ -65,9 +68,28 @@ local function lower(numbers, tick, whole, taken)
   numbers[3] = (level - numbers[2] * whole) * tick
 end
 
-local make_ops, fast_path = require('counter')({
-  base = 6,
-  group = 3,
+local rule = {
+  parse = function(data)
+    if #data < 36 or (#data - 36) % 12 ~= 0 then
+      return
+    end
+    local generation, time, level, rest, poured, rate = unpack('>ddI4dI4I4', data)
+    local numbers = { time, level, rest, poured, rate }
+    for at = 37, #data, 4 do
+      numbers[#numbers + 1] = (unpack('>I4', data, at))
+    end
+    return numbers, generation
+  end,
+
+  format = function(numbers, generation)
+    local parts = {
+      pack('>ddI4dI4I4', generation, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]),
+    }
+    for index = 6, #numbers do
+      parts[#parts + 1] = pack('>I4', numbers[index])
+    end
+    return table.concat(parts)
+  end,
 
   is_after = function(numbers)
     return numbers[1] > now
@@ -134,6 +156,47 @@ local make_ops, fast_path = require('counter')({
     lower(numbers, tick, whole, units * whole)
     return numbers
   end,
-}, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d %d %d')
+}
 
-return make_ops, fast_path, prepare
+-- Charges a quota of which nothing unusual is stored: no holes, and the limit of the last charge is the same.
+-- Returns the new data, or nothing.
+local function attempt(quota, stored, from, to, cost, count, reply, size)
+  local limit, tick, whole = quota.limit, quota.tick, quota.whole
+  local generation, time, units, rest, poured = now, now, 0, 0, 0
+  if stored then
+    if to - from ~= 35 then
+      return
+    end
+    local began, since, level, part, flowed, rate = unpack('>ddI4dI4I4', stored, from)
+    if since > now or rate ~= limit then
+      return
+    end
+    local passed = now - since
+    if tick > 1 then
+      part, passed = ceil(part / tick), floor(passed / tick)
+    end
+    level = level * whole + part - passed * limit
+    if level > 0 then
+      rest = level % whole
+      units, generation, time, poured = (level - rest) / whole, began, since + passed * tick, flowed
+    end
+  end
+  local used, charged = rest > 0 and units + 1 or units, cost * count
+  if used + charged > limit or poured + charged > MAX_POURED then
+    return
+  end
+  -- The rest of a unit has to drain, or else a whole one.
+  local reset = ceil((rest > 0 and rest or whole) / limit) * tick - (now - time)
+  for _ = 1, count do
+    used, poured = used + cost, poured + cost
+    reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, reset, generation, poured
+    size = size + 4
+  end
+  return pack('>ddI4dI4I4', generation, time, units + charged, rest * tick, poured, limit), size
+end
+
+local function make_ops()
+  return require('counter')(rule)
+end
+
+return make_ops, attempt, prepare, string.byte('g')

@@ -1,13 +1,16 @@
 --[[
-multi_quota: decides an entry operation by operation: one of several quotas, or one that only looks. Asks
-all quotas, and charges all of them if all admit. A quota that has a `cost` of its own is asked for that.
+multi_quota: decides any entry, operation by operation: of several quotas, one that only looks, one that is
+refused. Asks all quotas, and charges all of them if all admit. A quota that has a `cost` of its own is
+asked for that, and one that has a `subject` is counted in the value of that number.
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quotas
 reply   decide, which appends the reply that decide.lua documents
-calls   those of the algorithms
-server  Redis 5.0
+calls   those of the algorithms and of subject; to see that a value is not of another type GET
+server  Redis 6.0
 ]]
+
+local subject_ops = require('subject')
 
 -- Appends the reply of each quota to a check that was charged, or that only looked.
 local function append_admitted(quotas, reply, size)
@@ -44,22 +47,33 @@ local function judge(quotas, cost)
   return admitted
 end
 
--- Writes all states or none. A write that fails, for example on a missing permission, leaves nothing
--- behind; those before it are undone.
-local function write(states)
-  for index = 1, #states do
-    local written, problem = true, nil
-    if states[index].quota.cost ~= 0 then
-      written, problem = pcall(states[index].ops.write, states[index])
-    end
+-- Writes all that is charged or nothing. A write that fails, for example on a missing permission, leaves
+-- nothing behind: those before it are undone.
+local function write(entry)
+  local done = {}
+  local function attempt(ops, state)
+    local written, problem = pcall(ops.write, state)
     if not written then
-      for before = 1, index - 1 do
+      for index = #done, 1, -2 do
         -- One that cannot be undone does not keep the others from it.
-        if states[before].quota.cost ~= 0 then
-          pcall(states[before].ops.undo, states[before])
-        end
+        pcall(done[index - 1].undo, done[index])
       end
       error(problem, 0)
+    end
+    done[#done + 1], done[#done + 2] = ops, state
+  end
+
+  -- A value first: where it cannot be written, a key of another type is in the way.
+  for index = 1, #entry.subjects do
+    local subject = entry.subjects[index]
+    if #subject.states > 0 and subject.states[1].quota.cost ~= 0 then
+      attempt(subject_ops, subject)
+    end
+  end
+  for index = 1, #entry.states do
+    local state = entry.states[index]
+    if state.ops.write and state.quota.cost ~= 0 then
+      attempt(state.ops, state)
     end
   end
 end
@@ -81,7 +95,11 @@ local function charge(entry, cost, count, reply, size)
     size = append_admitted(quotas, reply, size)
   end
   if charged > 0 then
-    write(states)
+    write(entry)
+  else
+    for index = 1, #entry.subjects do
+      subject_ops.tidy(entry.subjects[index])
+    end
   end
   return charged, size
 end
@@ -94,41 +112,68 @@ local function look(entry, count, reply, size)
   return 0, size
 end
 
--- Collects the quotas of a list and the states of their keys. The strictest quota of a key charges it:
--- by its limit the units drain.
+-- Collects the quotas of a list, the states that they share, and the subjects in whose values these are. The
+-- strictest quota of a state charges it: by its limit the units drain.
 local function collect(first_quota)
-  local quotas, states, ops_of, quota = {}, {}, {}, first_quota
+  local entry, ops_of, quota = { quotas = {}, states = {}, subjects = {} }, {}, first_quota
   while quota do
     local ops = ops_of[quota.make_ops] or quota.make_ops()
     ops_of[quota.make_ops] = ops
-    local state = states[quota.key_index]
+    local state = entry.states[quota.counter]
     if not state then
       state = {
         ops = ops,
+        header = quota.header,
+        extra = quota.extra,
         window = quota.window,
+        needs = quota.needs or quota.window,
         ttl = quota.ttl,
         quota = quota,
         strictest = quota,
       }
-      states[quota.key_index] = state
+      entry.states[quota.counter] = state
+      local number = quota.subject or 1
+      entry.subjects[number] = entry.subjects[number] or { states = {} }
+      if ops.load then
+        local states = entry.subjects[number].states
+        states[#states + 1] = state
+      end
     elseif quota.limit < state.strictest.limit then
       state.strictest = quota
     end
     quota.state = state
-    quotas[#quotas + 1] = quota
+    entry.quotas[#entry.quotas + 1] = quota
     quota = quota.next
   end
-  return { quotas = quotas, states = states }
+  return entry
 end
 
-return function(first_quota, first_key, cost, count, reply, size)
+-- `values` holds what is stored in the values of the call; `first_value` and `first_extra` say which keys
+-- are those of the entry.
+return function(first_quota, first_value, first_extra, cost, count, reply, size, values)
   first_quota.entry = first_quota.entry or collect(first_quota)
   local entry = first_quota.entry
-  local states = entry.states
+  local subjects, states = entry.subjects, entry.states
   for index = 1, #states do
     local state = states[index]
-    state.key = KEYS[first_key + index - 1]
-    state.ops.read(state, cost > 0 and state.quota.cost or cost)
+    state.extra_key, state.charged, state.tidied = nil, false, false
+    if state.extra > 0 then
+      state.extra_key = KEYS[first_extra + state.extra - 1]
+    end
+    if not state.ops.load then
+      state.ops.read(state, cost > 0 and state.quota.cost or cost)
+    end
+  end
+  for index = 1, #subjects do
+    local number = first_value + index - 1
+    local subject, key, stored = subjects[index], KEYS[number], values[number]
+    if #subject.states > 0 then
+      if not stored or stored == true then
+        -- MGET does not tell a key of another type from one that is not there.
+        stored = redis.call('GET', key)
+      end
+      subject_ops.open(subject, key, stored, cost)
+    end
   end
   local admitted
   if cost == 0 then
@@ -138,6 +183,11 @@ return function(first_quota, first_key, cost, count, reply, size)
   end
   if admitted < count then
     size = append_refused(entry.quotas, reply, size)
+  end
+  for index = 1, #subjects do
+    if subjects[index].stored ~= nil then
+      values[first_value + index - 1] = subjects[index].stored
+    end
   end
   return admitted, size
 end

@@ -1,39 +1,38 @@
 --[[
-refund: gives back units that one check charged, at each of its keys, if they still count. Takes the
+refund: gives back units that one check charged, of each count, if they still count. Takes the
 place of decide at the end of the script.
 
-KEYS    the keys that the check charged, each once
-ARGV    key: algorithm, buckets, limit, window, ttl, units, time, generation, position, cost, refundable
+KEYS    the value of the subject, if a count is packed; then the extra keys of the counts
+ARGV    count: algorithm, buckets, extra, limit, window, ttl, units, time, generation, position, cost,
+ARGV    count: refundable
 reply   1
-calls   those of the algorithms
-server  Redis 5.0
+calls   those of give_back
+server  Redis 6.0
 
-`limit`, `window` and `ttl` are those of the strictest quota of the key. `units` is how many to give
+`limit`, `window` and `ttl` are those of the strictest quota of the count; `extra` is which key is its extra key,
+from 1, or 0. `units` is how many to give
 back of the `cost` that was charged; `refundable` is how many may be given back later. `time`,
 `generation` and `position` are what decide replied to the charge.
 ]]
 
+local make_quota = require('quota')
+local add_count, give_back = require('give_back')
+
 local at = 1
-for _, key in ipairs(KEYS) do
-  local make_ops, _, prepare = require(ARGV[at])
-  local quota = {
-    key = key,
-    limit = tonumber(ARGV[at + 2]),
-    window = tonumber(ARGV[at + 3]),
-    ttl = ARGV[at + 4],
+while at <= #ARGV do
+  local quota = make_quota(ARGV[at], ARGV[at + 1], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+  local state = add_count(quota, tonumber(ARGV[at + 2]))
+  state.units = tonumber(ARGV[at + 6])
+  state.charge = {
+    time = tonumber(ARGV[at + 7]),
+    generation = tonumber(ARGV[at + 8]),
+    position = tonumber(ARGV[at + 9]),
+    cost = tonumber(ARGV[at + 10]),
+    refundable = tonumber(ARGV[at + 11]),
   }
-  if prepare then
-    prepare(quota, tonumber(ARGV[at + 1]))
-  end
-  local units = tonumber(ARGV[at + 5])
-  local charge = {
-    time = tonumber(ARGV[at + 6]),
-    generation = ARGV[at + 7],
-    position = tonumber(ARGV[at + 8]),
-    cost = tonumber(ARGV[at + 9]),
-    refundable = tonumber(ARGV[at + 10]),
-  }
-  make_ops().refund(quota, charge, units)
-  at = at + 11
+  at = at + 12
 end
+give_back(function(state)
+  return state.ops.refund(state, state.charge, state.units)
+end)
 return 1

@@ -2,15 +2,17 @@
 sliding_counter: the estimated sliding window. Counts this aligned window in full, and the previous one by
 the part that a window ending now still overlaps, rounded up. Twin of src/algorithm/sliding_counter.rs.
 
-KEYS    none; the caller passes the key
+KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, fast_path, prepare
-calls   those of counter
+reply   make_ops, attempt, prepare, code
+calls   none
 server  Redis 5.0
 
-Stored: the number of the window, the count of the previous window, the count of this window.
+Stored: the generation, the number of the window, the count of the previous window, the count of this
+window.
 ]]
 
+local unpack, pack = struct.unpack, struct.pack
 local tick_of = require('arithmetic')
 local floor, ceil, min = math.floor, math.ceil, math.min
 
@@ -56,7 +58,18 @@ local function used(numbers, quota)
   return counted + min(part, previous)
 end
 
-local make_ops, fast_path = require('counter')({
+local rule = {
+  parse = function(data)
+    if #data == 24 then
+      local generation, window, previous, count = unpack('>ddI4I4', data)
+      return { window, previous, count }, generation
+    end
+  end,
+
+  format = function(numbers, generation)
+    return pack('>ddI4I4', generation, numbers[1], numbers[2], numbers[3])
+  end,
+
   is_after = function(numbers, quota)
     return numbers[1] > quota.current
   end,
@@ -112,6 +125,58 @@ local make_ops, fast_path = require('counter')({
     end
     return numbers
   end,
-}, '^(%d+) (%d+) (%d+) (%d+)$', '%s %d %d %d')
+}
 
-return make_ops, fast_path, require('aligned')
+local function prepare(quota)
+  require('aligned')(quota)
+  -- This window counts until the end of the next one.
+  quota.needs = quota.left + quota.window
+end
+
+-- Charges a quota of which nothing unusual is stored. Returns the new data, or nothing.
+local function attempt(quota, stored, from, to, cost, count, reply, size)
+  local current, window, left, limit = quota.current, quota.window, quota.left, quota.limit
+  local previous, counted, generation = 0, 0, now
+  if stored then
+    if to - from ~= 23 then
+      return
+    end
+    local began, of, before, last = unpack('>ddI4I4', stored, from)
+    if of == current then
+      previous, counted, generation = before, last, began
+    elseif of == current - 1 then
+      previous, generation = last, began
+    elseif of > current then
+      return
+    end
+  end
+  -- Below 2^53, the tick is a microsecond. What is counted is at most the limit.
+  if (previous > limit and previous or limit) * window >= 9007199254740992 then
+    return
+  end
+  local part = previous > 0 and ceil(previous * left / window) or 0
+  local used = counted + part
+  if used + cost * count > limit then
+    return
+  elseif used == 0 then
+    generation = now
+  end
+  local reset
+  if part > 0 then
+    reset = left - min(floor((part - 1) * window / previous), left)
+  end
+  for _ = 1, count do
+    used, counted = used + cost, counted + cost
+    reply[size + 1] = used
+    reply[size + 2] = reset or left + window - floor((counted - 1) * window / counted)
+    reply[size + 3], reply[size + 4] = generation, current
+    size = size + 4
+  end
+  return pack('>ddI4I4', generation, current, previous, counted), size
+end
+
+local function make_ops()
+  return require('counter')(rule)
+end
+
+return make_ops, attempt, prepare, string.byte('c')

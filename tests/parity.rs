@@ -4,6 +4,7 @@
 mod support;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -340,7 +341,9 @@ impl Pair {
 fn assert_times_to_live(time: &mut TestTime, stepped_back: i128) {
     time.advance(Duration::ZERO);
     for (key, millis) in time.times_to_live() {
-        let window: i128 = key.rsplit(':').next().unwrap().parse().unwrap();
+        // The name of a value tells no window: the longest of all plans is a second.
+        let window = key.rsplit(':').next().and_then(|end| end.parse().ok());
+        let window: i128 = window.unwrap_or(1_000_000);
         let most = 2 * window / 1_000 + 1_000;
         // A step back has it live for that much longer.
         assert!(
@@ -577,4 +580,135 @@ fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
     // What the first one has charged was the oldest.
     pair.refund(0, 3);
     assert_eq!(pair.check(1, "ada", 0).expect("a look").numbers[0].1, 7);
+}
+
+/// A step of a large log: a check or a credit, and the time until the next step.
+#[derive(Clone, Debug)]
+enum LargeStep {
+    Check(u32, u64),
+    Credit(u32),
+    Refund(usize, u32),
+    Advance(u64),
+    SetBack(u64),
+}
+
+fn large_step(costs: Range<u32>) -> impl Strategy<Value = LargeStep> {
+    prop_oneof![
+        40 => (costs, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
+        1 => (0..90_u32).prop_map(LargeStep::Credit),
+        3 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
+        1 => (0..900_u64).prop_map(LargeStep::Advance),
+        1 => (0..3_000_u64).prop_map(LargeStep::SetBack),
+    ]
+}
+
+#[test]
+fn a_log_that_becomes_a_list_and_returns_is_decided_alike() {
+    // Half of the checks are by a limit for which no list is declared.
+    let plans = [100_000, 90].map(|limit| vec![Quota::new(limit, 10 * SECOND)]);
+    assert!(long_history_is_decided_alike(&plans, 1..3) > 300);
+}
+
+#[test]
+fn a_log_of_single_units_is_decided_alike() {
+    let plans = [125, 90].map(|limit| vec![Quota::new(limit, 2 * SECOND)]);
+    assert!(long_history_is_decided_alike(&plans, 1..2) > 100);
+    let day = 86_400 * SECOND;
+    let plans = [1_000, 90].map(|limit| vec![Quota::new(limit, day)]);
+    assert!(long_history_is_decided_alike(&plans, 1..2) > 140);
+}
+
+#[test]
+fn several_logs_of_a_key_are_decided_alike() {
+    let short = Quota::new(40, SECOND / 2);
+    let long = Quota::new(128, 2 * SECOND);
+    let day = Quota::new(100_000, 86_400 * SECOND);
+    let of_all = vec![short.clone(), long.clone(), day];
+    for others in [vec![short.clone(), long.clone()], vec![long], vec![short]] {
+        for cost in 2..4 {
+            let plans = [of_all.clone(), others.clone()];
+            assert!(long_history_is_decided_alike(&plans, 1..cost) > 25);
+        }
+    }
+    // A value that only holds two logs.
+    let two = [Quota::new(40, SECOND / 2), Quota::new(128, 2 * SECOND)];
+    let plans = [two.to_vec(), two.to_vec()];
+    assert!(long_history_is_decided_alike(&plans, 1..2) > 25);
+}
+
+/// Decides long histories of one key, most of them by the first plan. Returns the most units that counted.
+fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> u32 {
+    let server = RedisServer::start();
+    let config = Config {
+        cases: 12,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let most = Cell::new(0);
+    TestRunner::new(config)
+        .run(
+            &prop::collection::vec(large_step(costs), 500..900),
+            |steps| {
+                let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+                // A refusal that Redis does not see removes nothing there.
+                let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+                let limits = plans.clone().map(|quotas| {
+                    let [memory, _] = pair.limiters_of(quotas.clone());
+                    [memory, RateLimiter::new(redis.clone(), quotas)]
+                });
+                for (number, step) in steps.iter().enumerate() {
+                    let [memory, redis] = &limits[usize::from(number % 7 == 0)];
+                    match *step {
+                        LargeStep::Check(cost, step) => {
+                            let (in_memory, in_redis) = pair.runtime.block_on(async {
+                                (
+                                    memory.check_n("ada", cost).await,
+                                    redis.check_n("ada", cost).await,
+                                )
+                            });
+                            let (told, asked) = (fields(&in_memory), fields(&in_redis));
+                            let decisions = [in_memory.unwrap(), in_redis.unwrap()];
+                            if decisions[1].source() != Source::RefusalCache {
+                                assert_eq!(told, asked, "step {number}");
+                            }
+                            most.set(most.get().max(decisions[0].used()));
+                            if decisions[1].held() > 0 {
+                                pair.admitted.push(decisions);
+                            }
+                            pair.time.advance(Duration::from_millis(step));
+                        }
+                        LargeStep::Credit(units) => pair.runtime.block_on(async {
+                            memory.admin().credit("ada", units).await.unwrap();
+                            redis.admin().credit("ada", units).await.unwrap();
+                        }),
+                        LargeStep::Refund(at, units) => {
+                            let count = pair.admitted.len().max(1);
+                            if let Some([in_memory, in_redis]) = pair.admitted.get_mut(at % count) {
+                                pair.runtime.block_on(async {
+                                    memory.refund(in_memory, units).await.unwrap();
+                                    redis.refund(in_redis, units).await.unwrap();
+                                });
+                            }
+                        }
+                        LargeStep::Advance(millis) => {
+                            pair.time.advance(Duration::from_millis(millis));
+                        }
+                        LargeStep::SetBack(millis) => {
+                            pair.time.step_back(Duration::from_millis(millis));
+                        }
+                    }
+                    let looked = pair
+                        .runtime
+                        .block_on(async { (memory.peek("ada").await, redis.peek("ada").await) });
+                    assert_eq!(
+                        fields(&looked.0),
+                        fields(&looked.1),
+                        "a look after step {number}"
+                    );
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+    most.get()
 }

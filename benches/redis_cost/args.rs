@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser, ValueExt};
@@ -10,39 +11,55 @@ use crate::support::redis_server::RedisServer;
 pub(crate) enum Part {
     /// The memory of a key.
     Held,
-    /// Commands, CPU and bytes of a decision.
-    Cost,
+    /// A decision while a unit expires for each unit that is charged.
+    Steady,
+    /// A decision while no unit expires.
+    Filling,
+    /// Several quotas on one key, and costs above 1.
+    Charges,
+    /// Bytes for the append-only file and for a replica.
+    Appended,
     /// CPU and latency along one setting at a time.
     Growth,
 }
 
-impl std::str::FromStr for Part {
-    type Err = String;
+impl Part {
+    const COST: [Self; 4] = [Self::Steady, Self::Filling, Self::Charges, Self::Appended];
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "memory" => Ok(Self::Held),
-            "cost" => Ok(Self::Cost),
-            "growth" => Ok(Self::Growth),
-            _ => Err(format!("{name} is not one of memory, cost, growth")),
-        }
+    fn named(name: &str) -> Result<Vec<Self>, String> {
+        Ok(match name {
+            "memory" => vec![Self::Held],
+            "cost" => Self::COST.into(),
+            "steady" => vec![Self::Steady],
+            "filling" => vec![Self::Filling],
+            "charges" => vec![Self::Charges],
+            "appended" => vec![Self::Appended],
+            "growth" => vec![Self::Growth],
+            _ => {
+                let names = "memory, cost (or one of steady, filling, charges, appended), growth";
+                return Err(format!("{name} is not one of {names}"));
+            }
+        })
     }
 }
 
 pub(crate) struct Args {
     pub(crate) parts: Vec<Part>,
     pub(crate) rounds: usize,
-    /// How long a contestant runs in a round.
+    /// How long a contestant is measured in a round.
     pub(crate) span: Duration,
+    /// The file of the Redis module redis-cell.
+    pub(crate) module: Option<PathBuf>,
 }
 
 impl Args {
-    /// `[memory] [cost] [growth] [--rounds N] [--millis N]`; all parts unless some are named.
+    /// `[PART]… [--rounds N] [--millis N] [--module PATH]`; all parts unless some are named.
     pub(crate) fn parse() -> Result<Self, lexopt::Error> {
         let mut args = Self {
             parts: Vec::new(),
             rounds: 5,
             span: Duration::from_millis(100),
+            module: None,
         };
         let mut parser = Parser::from_env();
         while let Some(arg) = parser.next()? {
@@ -51,27 +68,48 @@ impl Args {
                 Arg::Long("millis") => {
                     args.span = Duration::from_millis(parser.value()?.parse()?);
                 }
-                // Cargo says so to every bench.
+                Arg::Long("module") => {
+                    // The server has another working directory.
+                    let path = std::path::absolute(parser.value()?);
+                    args.module = Some(path.map_err(|error| error.to_string())?);
+                }
+                // Cargo adds this for every bench.
                 Arg::Long("bench") => {}
-                Arg::Value(part) => args.parts.push(part.parse()?),
+                Arg::Value(part) => args.parts.extend(Part::named(&part.string()?)?),
                 other => return Err(other.unexpected()),
             }
         }
         if args.parts.is_empty() {
-            args.parts = vec![Part::Held, Part::Cost, Part::Growth];
+            args.parts.push(Part::Held);
+            args.parts.extend(Part::COST);
+            args.parts.push(Part::Growth);
         }
         Ok(args)
     }
 
-    /// The head of what is printed.
-    pub(crate) fn told(&self, server: &RedisServer) -> String {
+    /// Starts a server with the module, if there is one.
+    pub(crate) fn start_server(&self, arguments: &[&str]) -> RedisServer {
+        RedisServer::start_as(|command| {
+            command.args(arguments);
+            if let Some(module) = &self.module {
+                command.arg("--loadmodule").arg(module);
+            }
+        })
+    }
+
+    /// The head of the output.
+    pub(crate) fn head(&self, server: &RedisServer) -> String {
         let info = redis::cmd("INFO")
             .arg("server")
             .query(&mut server.connect());
         let info: redis::InfoDict = info.expect("INFO answers");
         let of = |field| info.get::<String>(field).unwrap_or_default();
+        let module = match self.module {
+            Some(_) => "",
+            None => "\nThe native module redis-cell was skipped: give its file with `--module`.",
+        };
         format!(
-            "Redis {} on {}, {} cores; medians of {} rounds of {:?} each.",
+            "Redis {} on {}, {} cores; medians of {} rounds of {:?} each.{module}",
             of("redis_version"),
             of("os"),
             std::thread::available_parallelism().map_or(0, usize::from),

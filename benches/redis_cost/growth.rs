@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::args::Args;
-use crate::cost::{Sample, Samples};
+use crate::sample::{Sample, Samples};
 use crate::setting::{HOUR, Setting};
 use crate::support::redis_server::RedisServer;
 use crate::support::table::{self, median, short};
@@ -15,6 +15,7 @@ struct Line {
 }
 
 pub(crate) async fn print(server: &RedisServer, args: &Args) {
+    println!("\n### Growth\n\nOne setting varies; no unit expires unless the window is a second.");
     for line in [limits(), keys(), windows(), tasks(), quotas()] {
         let mut measured = Vec::new();
         for (value, setting) in &line.settings {

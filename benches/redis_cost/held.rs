@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Connection;
 use tollgate::{Algorithm, RedisStore};
 
-use crate::support::costs::{algorithms, fill, limiter, memory_of};
+use crate::support::costs::{algorithms, fill, limiter, memory_of, memory_of_all};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::table::{self, beside};
 
@@ -45,10 +45,7 @@ async fn of_algorithm(server: &RedisServer, algorithm: Algorithm) -> [u64; 2] {
         let limiter = limiter(store.deadline(Duration::from_secs(10)), algorithm, units).await;
         fill(&limiter, "ada", units).await;
         let keys = times_to_live(&mut connection);
-        let [(key, _)] = keys.as_slice() else {
-            panic!("not one key: {keys:?}");
-        };
-        *bytes = memory_of(&mut connection, key);
+        *bytes = memory_of_all(&mut connection, &keys);
     }
     bytes
 }

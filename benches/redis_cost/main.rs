@@ -6,28 +6,34 @@
     reason = "what is measured is shown to three digits"
 )]
 
+mod appended;
 mod args;
+mod charges;
 mod contestant;
-mod cost;
+mod filling;
 mod growth;
 mod held;
+mod sample;
 mod setting;
+mod steady;
 
 #[path = "../support/mod.rs"]
 mod support;
 
 use args::{Args, Part};
-use support::redis_server::RedisServer;
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<(), lexopt::Error> {
     let args = Args::parse()?;
-    let server = RedisServer::start();
-    println!("{}", args.told(&server));
+    let server = args.start_server(&[]);
+    println!("{}", args.head(&server));
     for part in &args.parts {
         match part {
             Part::Held => held::print(&server).await,
-            Part::Cost => cost::print(&server, &args).await,
+            Part::Steady => steady::print(&server, &args).await,
+            Part::Filling => filling::print(&server, &args).await,
+            Part::Charges => charges::print(&server, &args).await,
+            Part::Appended => appended::print(&args).await,
             Part::Growth => growth::print(&server, &args).await,
         }
     }

@@ -3,6 +3,7 @@
 use redis::Connection;
 
 use super::costs::{calls_in, forget_calls};
+use super::redis_server::run;
 
 /// CPU in microseconds, commands and bytes: of a span, or of one decision.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,6 +16,10 @@ pub(crate) struct Spent {
     /// Bytes to the server, and from it.
     pub(crate) received: f64,
     pub(crate) sent: f64,
+    /// Bytes added to the append-only file, if the server writes one.
+    pub(crate) appended: f64,
+    /// Bytes added to the replication stream, if the server has a replica.
+    pub(crate) replicated: f64,
 }
 
 impl Spent {
@@ -26,6 +31,8 @@ impl Spent {
             commands: each(self.commands),
             received: each(self.received),
             sent: each(self.sent),
+            appended: each(self.appended),
+            replicated: each(self.replicated),
         }
     }
 }
@@ -34,6 +41,8 @@ impl Spent {
 pub(crate) struct Meter {
     connection: Connection,
     cpu_before: f64,
+    appended_before: f64,
+    replicated_before: f64,
 }
 
 impl Meter {
@@ -41,10 +50,20 @@ impl Meter {
         Self {
             connection,
             cpu_before: 0.0,
+            appended_before: 0.0,
+            replicated_before: 0.0,
         }
     }
 
+    /// Runs another command on the same connection.
+    pub(crate) fn run(&mut self, command: &[&str]) {
+        run(&mut self.connection, command);
+    }
+
     pub(crate) fn begin(&mut self) {
+        let info = self.info("all");
+        self.appended_before = appended(&info);
+        self.replicated_before = number(&info, "master_repl_offset");
         forget_calls(&mut self.connection);
         self.cpu_before = cpu(&self.info("cpu"));
     }
@@ -63,6 +82,8 @@ impl Meter {
             commands: of(false),
             received: number(&info, "total_net_input_bytes"),
             sent: number(&info, "total_net_output_bytes"),
+            appended: appended(&info) - self.appended_before,
+            replicated: number(&info, "master_repl_offset") - self.replicated_before,
         }
     }
 
@@ -77,11 +98,17 @@ fn cpu(info: &str) -> f64 {
     (number(info, "used_cpu_user") + number(info, "used_cpu_sys")) * 1_000_000.0
 }
 
+/// The size of the append-only file; 0 without one.
+fn appended(info: &str) -> f64 {
+    optional_number(info, "aof_current_size").unwrap_or_default()
+}
+
 fn number(info: &str, field: &str) -> f64 {
-    let values = info.lines().filter_map(|line| line.split_once(':'));
-    let (_, value) = values
-        .into_iter()
-        .find(|(name, _)| *name == field)
-        .unwrap_or_else(|| panic!("INFO lacks {field}"));
-    value.trim().parse().expect("a number")
+    optional_number(info, field).unwrap_or_else(|| panic!("INFO lacks {field}"))
+}
+
+fn optional_number(info: &str, field: &str) -> Option<f64> {
+    let mut values = info.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = values.find(|(name, _)| *name == field)?;
+    Some(value.trim().parse().expect("a number"))
 }

@@ -36,3 +36,11 @@ pub(crate) fn beside(value: f64, ratio: f64) -> [String; 2] {
     };
     [short(value), ratio]
 }
+
+/// The digits in groups of three.
+pub(crate) fn grouped(number: u64) -> String {
+    match number {
+        0..1_000 => number.to_string(),
+        _ => format!("{} {:03}", grouped(number / 1_000), number % 1_000),
+    }
+}

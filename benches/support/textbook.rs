@@ -9,6 +9,7 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 /// KEYS: one. ARGV: the limit, the window in milliseconds.
 pub(crate) const TEXT: &str = include_str!("../textbook.lua");
 
+#[derive(Clone)]
 pub(crate) struct Textbook {
     connection: MultiplexedConnection,
     hash: String,
@@ -25,6 +26,15 @@ impl Textbook {
             connection,
             limit,
             window,
+        }
+    }
+
+    /// The same connection with another limit.
+    pub(crate) fn limited(&self, limit: u32, window: Duration) -> Self {
+        Self {
+            limit,
+            window,
+            ..self.clone()
         }
     }
 

@@ -51,9 +51,8 @@ pub(super) fn saturate(units: u64) -> u32 {
 
 /// Returns the time to live of a stored count, in milliseconds: two windows and one second.
 ///
-/// A log renews its time to live when it begins, and when it drops units. It may grow for one window without
-/// a drop, and its last units count for another window. The extra second covers rounding to milliseconds,
-/// which matters for windows of a few milliseconds.
+/// A charge renews the time to live if less is left than the charge may count, so about once a window. The
+/// extra second covers rounding to milliseconds, which matters for windows of a few milliseconds.
 pub(crate) fn time_to_live_millis(window: u64) -> u64 {
     (2 * window).div_ceil(1_000) + 1_000
 }

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::arithmetic::saturate;
-use super::quota_check::{Charge, QuotaCheck, Verdict};
+use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use crate::decision::{CountScope, Receipt, Wait};
 
 /// A few numbers that count units, and the rule by which the units return.
@@ -75,13 +75,13 @@ impl<T: CountingRule> CounterState<T> {
     /// Evaluates the check, and charges it if it fits.
     #[inline(always)]
     pub(super) fn check(&mut self, check: QuotaCheck) -> Verdict {
-        let renewed = self.rewind(&check);
+        let changes = self.rewind(&check);
         let current = self.counter.current(&check);
         let used = current.used(&check);
         let cost = u64::from(check.cost);
         if cost == 0 || used + cost > check.limit.into() {
             let verdict = judge(&*current, used, self.generation, check);
-            return Verdict { renewed, ..verdict };
+            return Verdict { changes, ..verdict };
         }
         match current {
             Cow::Owned(current) => self.counter.store(current),
@@ -92,39 +92,44 @@ impl<T: CountingRule> CounterState<T> {
         }
         let peek = QuotaCheck { cost: 0, ..check };
         let verdict = judge(&self.counter, used + cost, self.generation, peek);
-        let renewed = true;
-        Verdict { renewed, ..verdict }
+        let changes = changes | Changes::CHARGED;
+        Verdict { changes, ..verdict }
     }
 
     /// Evaluates the check without charging it.
     pub(super) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
-        let renewed = self.rewind(&check);
+        let changes = self.rewind(&check);
         let current = self.counter.current(&check);
         let verdict = judge(&*current, current.used(&check), self.generation, check);
-        Verdict { renewed, ..verdict }
+        Verdict { changes, ..verdict }
     }
 
-    /// Moves charges in the future to now, if the check has a cost. Returns whether it moved any.
+    /// Moves charges in the future to now, if the check has a cost.
     ///
     /// There are such charges after the clock has stepped back.
     #[inline(always)]
-    fn rewind(&mut self, check: &QuotaCheck) -> bool {
+    fn rewind(&mut self, check: &QuotaCheck) -> Changes {
         let is_in_future = check.cost > 0 && self.counter.is_in_future(check);
         if is_in_future {
             self.counter.advance(check);
             self.generation = check.now;
         }
-        is_in_future
+        Changes::REWOUND.only_if(is_in_future)
     }
 
-    /// Charges the cost. Renews the time to live.
-    pub(super) fn charge(&mut self, check: QuotaCheck) -> bool {
+    /// Charges the cost.
+    pub(super) fn charge(&mut self, check: QuotaCheck) -> Changes {
         self.counter.advance(&check);
         let was_empty = self.counter.used(&check) == 0;
         if self.counter.charge(&check, check.cost.into()) || was_empty {
             self.generation = check.now;
         }
-        true
+        Changes::CHARGED
+    }
+
+    /// Returns whether nothing was charged since the counter was cleared.
+    pub(super) fn is_blank(&self) -> bool {
+        self.generation == 0
     }
 
     pub(super) fn is_idle(&self, check: QuotaCheck) -> bool {
@@ -178,7 +183,7 @@ fn judge<T: CountingRule>(current: &T, used: u64, generation: u64, check: QuotaC
             Some(fewer) => current.time_until(&check, fewer),
             None => 0,
         },
-        renewed: false,
+        changes: Changes::NONE,
         receipt: Receipt {
             generation,
             position: current.position(&check),

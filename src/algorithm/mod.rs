@@ -17,5 +17,5 @@ mod sorted_set_log;
 mod state;
 
 pub(crate) use arithmetic::time_to_live_millis;
-pub(crate) use quota_check::{Charge, QuotaCheck, Verdict};
+pub(crate) use quota_check::{Changes, Charge, QuotaCheck, Verdict};
 pub(crate) use state::State;

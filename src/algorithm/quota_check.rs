@@ -1,5 +1,7 @@
 //! The part of a check that concerns one quota, and the algorithm's verdict on it.
 
+use std::ops::BitOr;
+
 use crate::decision::{Answer, QuotaAnswer, Receipt, Wait};
 use crate::quota::Quota;
 
@@ -44,8 +46,7 @@ pub(crate) struct Verdict {
     pub(crate) used: u32,
     pub(crate) wait: Wait,
     pub(crate) reset: u64,
-    /// Whether the check changed the state in a way that renews its time to live.
-    pub(crate) renewed: bool,
+    pub(crate) changes: Changes,
     /// The receipt of the charge, if the check was charged.
     pub(crate) receipt: Receipt,
 }
@@ -55,7 +56,43 @@ pub(crate) struct Verdict {
 pub(crate) struct CheckSummary {
     pub(crate) used: u32,
     pub(crate) admitted: bool,
-    pub(crate) renewed: bool,
+    pub(crate) changes: Changes,
+}
+
+/// What a check did to a state, by which its time to live may be renewed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes(u8);
+
+impl Changes {
+    pub(crate) const NONE: Self = Self(0);
+    /// A charge has dropped units that had expired.
+    pub(crate) const TRIMMED: Self = Self(1);
+    /// Units in the future were moved to now.
+    pub(crate) const REWOUND: Self = Self(2);
+    pub(crate) const CHARGED: Self = Self(4);
+    /// The first units were charged.
+    pub(crate) const BEGUN: Self = Self(8);
+
+    /// Returns these changes if `happened`, else none.
+    #[inline(always)]
+    pub(crate) const fn only_if(self, happened: bool) -> Self {
+        if happened { self } else { Self::NONE }
+    }
+
+    /// Returns whether any of these changes happened.
+    #[inline(always)]
+    pub(crate) const fn any(self, of: Self) -> bool {
+        self.0 & of.0 != 0
+    }
+}
+
+impl BitOr for Changes {
+    type Output = Self;
+
+    #[inline(always)]
+    fn bitor(self, rhs: Self) -> Self {
+        Self(self.0 | rhs.0)
+    }
 }
 
 impl Verdict {
@@ -66,7 +103,7 @@ impl Verdict {
         CheckSummary {
             used: self.used,
             admitted: self.wait == Wait::Zero,
-            renewed: self.renewed,
+            changes: self.changes,
         }
     }
 }

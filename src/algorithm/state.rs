@@ -3,7 +3,7 @@
 use super::counter_state::CounterState;
 use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
-use super::quota_check::{Charge, CheckSummary, QuotaCheck, Verdict};
+use super::quota_check::{Changes, Charge, CheckSummary, QuotaCheck, Verdict};
 use super::sliding_buckets::SlidingBuckets;
 use super::sliding_counter::SlidingCounter;
 use super::sliding_log::SlidingLog;
@@ -97,9 +97,20 @@ impl State {
         }
     }
 
-    /// Charges a cost that all quotas admitted. Returns whether that renews the time to live.
+    /// Returns whether nothing is stored, as in a new state.
+    pub(crate) fn is_blank(&self) -> bool {
+        match self {
+            Self::SlidingLog(log) | Self::SortedSetLog(log) => log.is_blank(),
+            Self::SlidingCounter(counter) => counter.is_blank(),
+            Self::SlidingBuckets(buckets) => buckets.is_blank(),
+            Self::FixedWindow(window) => window.is_blank(),
+            Self::Gcra(meter) => meter.is_blank(),
+        }
+    }
+
+    /// Charges a cost that all quotas admitted.
     #[must_use]
-    pub(crate) fn charge(&mut self, check: QuotaCheck) -> bool {
+    pub(crate) fn charge(&mut self, check: QuotaCheck) -> Changes {
         match self {
             Self::SlidingLog(log) | Self::SortedSetLog(log) => log.charge(check),
             Self::SlidingCounter(counter) => counter.charge(check),

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Charge, QuotaCheck, State, Verdict, time_to_live_millis};
+use crate::algorithm::{Changes, Charge, QuotaCheck, State, Verdict, time_to_live_millis};
 use crate::decision::{Answer, QuotaAnswer, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::{Check, Credit, Refund, Reset};
@@ -86,8 +86,8 @@ struct Counter {
     algorithm: Algorithm,
     window: u64,
     state: State,
-    /// The end of the time to live, in milliseconds of the store's clock. The TTL of a key in Redis is the
-    /// same.
+    /// The end of the time to live, in milliseconds of the store's clock. Counters that share a key in Redis have
+    /// the same end.
     dies_at: u64,
     /// The used part of the limit, in 1/1024, as of the last check with a cost. If several quotas share the
     /// counter, it is the largest part.
@@ -108,8 +108,8 @@ impl Counters {
     ///
     /// `source` is the [`Source`] of the answer: [`Source::Other`] for a store outside this crate.
     ///
-    /// A check that is refused, or that costs 0, changes no count. It may drop expired units, so writing the
-    /// counters back is useful but not necessary.
+    /// A check that is refused, or that costs 0, changes no count. So it is not necessary to write the
+    /// counters back, except that units in the future are moved to now.
     pub fn check(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let mut answer = Answer::default();
         answer.clear(now, source);
@@ -122,13 +122,16 @@ impl Counters {
     /// To decide several checks together, call `judge` for each. If all of them are
     /// [admitted](Answer::is_admitted), call `check` for each.
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
+        let mut expiry = self.expiry(now);
         let verdicts = check.quotas().iter().map(|quota| {
-            self.evaluate(
-                QuotaCheck::new(quota, check.cost(), now),
-                quota.counted_by(),
-            )
+            let check = QuotaCheck::new(quota, check.cost(), now);
+            let verdict = self.evaluate(check, quota.counted_by());
+            self.note(quota, verdict.changes, now, &mut expiry);
+            verdict
         });
-        Answer::at(now, source, verdicts.map(QuotaAnswer::from))
+        let answer = Answer::at(now, source, verdicts.map(QuotaAnswer::from));
+        self.share(expiry, now);
+        answer
     }
 
     /// Evaluates every quota, and charges all if all admit.
@@ -147,32 +150,43 @@ impl Counters {
     fn check_one(&mut self, quota: &Quota, cost: u32, now: u64, answer: &mut Answer) {
         let check = QuotaCheck::new(quota, cost, now);
         let algorithm = quota.counted_by();
+        let mut expiry = self.expiry(now);
         if let Some(counter) = self.find(algorithm, check.window) {
-            counter.check(check, answer);
-            return;
+            counter.check(check, answer, &mut expiry);
+        } else {
+            let mut counter = Counter::new(algorithm, check.window);
+            if counter.check(check, answer, &mut expiry) && cost > 0 {
+                self.list.push(counter);
+            }
         }
-        let mut counter = Counter::new(algorithm, check.window);
-        if counter.check(check, answer) && cost > 0 {
-            self.list.push(counter);
-        }
+        self.share(expiry, now);
     }
 
     #[inline(never)]
     fn check_all(&mut self, quotas: &Quotas, cost: u32, now: u64, answer: &mut Answer) {
+        let mut expiry = self.expiry(now);
         let verdicts: SmallVec<[Verdict; 2]> = quotas
             .iter()
             .map(|quota| self.evaluate(QuotaCheck::new(quota, cost, now), quota.counted_by()))
             .collect();
         let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
+        let is_charged = Changes::CHARGED.only_if(admitted && cost > 0);
+        for (quota, verdict) in quotas.iter().zip(&verdicts) {
+            self.note(quota, verdict.changes | is_charged, now, &mut expiry);
+        }
         if admitted && cost > 0 {
             for quota in quotas.strictest() {
-                self.charge(QuotaCheck::new(quota, cost, now), quota.counted_by());
+                let check = QuotaCheck::new(quota, cost, now);
+                let changes = self.charge(check, quota.counted_by());
+                self.note(quota, changes, now, &mut expiry);
             }
+            self.share(expiry, now);
             for quota in quotas.iter() {
                 let peek = QuotaCheck::new(quota, 0, now);
                 answer.push(self.evaluate(peek, quota.counted_by()).into());
             }
         } else {
+            self.share(expiry, now);
             for verdict in verdicts {
                 answer.push(verdict.into());
             }
@@ -189,12 +203,41 @@ impl Counters {
         }
     }
 
-    fn charge(&mut self, check: QuotaCheck, algorithm: Algorithm) {
+    fn charge(&mut self, check: QuotaCheck, algorithm: Algorithm) -> Changes {
         if self.find(algorithm, check.window).is_none() {
             self.list.push(Counter::new(algorithm, check.window));
         }
-        if let Some(counter) = self.find(algorithm, check.window) {
-            counter.charge(check);
+        let counter = self.find(algorithm, check.window);
+        counter.map_or(Changes::NONE, |counter| counter.state.charge(check))
+    }
+
+    /// Returns the end of the time to live that the counters share.
+    #[inline(always)]
+    fn expiry(&self, now: u64) -> Expiry {
+        let stored = self.list.iter().filter(|counter| counter.is_stored(now));
+        Expiry {
+            known: stored.map(|counter| counter.dies_at).max().unwrap_or(0),
+            longest: 0,
+            is_touched: false,
+        }
+    }
+
+    fn note(&mut self, quota: &Quota, changes: Changes, now: u64, expiry: &mut Expiry) {
+        if changes != Changes::NONE
+            && let Some(counter) = self.find(quota.counted_by(), quota.window_micros())
+        {
+            counter.note(changes, now, expiry);
+        }
+    }
+
+    /// Gives the counters that share a key in Redis the time to live that they need after a change.
+    #[inline(always)]
+    fn share(&mut self, expiry: Expiry, now: u64) {
+        if expiry.is_touched {
+            let dies_at = expiry.renewed(now);
+            for counter in self.list.iter_mut().filter(|counter| counter.is_packed()) {
+                counter.dies_at = dies_at;
+            }
         }
     }
 
@@ -220,6 +263,7 @@ impl Counters {
 
     /// Returns those units of an earlier charge that still count.
     pub fn refund(&mut self, refund: Refund<'_>, now: u64) {
+        let mut expiry = self.expiry(now);
         for (quota, answer) in refund.charged() {
             let check = QuotaCheck::new(quota, 0, now);
             let charge = Charge {
@@ -229,19 +273,22 @@ impl Counters {
                 is_open: refund.held > 0,
             };
             if let Some(counter) = self.find(quota.counted_by(), check.window) {
-                counter.refund(check, charge, refund.units());
+                counter.refund(check, charge, refund.units(), &mut expiry);
             }
         }
+        self.share(expiry, now);
     }
 
     /// Returns units in the counter of each quota, whichever checks charged them.
     pub fn credit(&mut self, credit: Credit<'_>, now: u64) {
+        let mut expiry = self.expiry(now);
         for quota in credit.quotas().strictest() {
             let check = QuotaCheck::new(quota, 0, now);
             if let Some(counter) = self.find(quota.counted_by(), check.window) {
-                counter.credit(check, credit.units());
+                counter.credit(check, credit.units(), &mut expiry);
             }
         }
+        self.share(expiry, now);
     }
 
     /// Removes all units that count under the quotas of a reset.
@@ -302,12 +349,10 @@ impl Counter {
     }
 
     #[inline(always)]
-    fn check(&mut self, check: QuotaCheck, answer: &mut Answer) -> bool {
+    fn check(&mut self, check: QuotaCheck, answer: &mut Answer, expiry: &mut Expiry) -> bool {
         self.clear_if_dead(check.now);
         let summary = self.state.check(check, answer);
-        if summary.renewed {
-            self.renew(check.now);
-        }
+        self.note(summary.changes, check.now, expiry);
         if check.cost > 0 {
             self.used_part = parts_of_1024(summary.used, check.limit);
         }
@@ -316,30 +361,61 @@ impl Counter {
 
     fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
         self.clear_if_dead(check.now);
-        let verdict = self.state.evaluate(check);
-        if verdict.renewed {
-            self.renew(check.now);
-        }
-        verdict
+        self.state.evaluate(check)
     }
 
-    fn charge(&mut self, check: QuotaCheck) {
-        if self.state.charge(check) {
-            self.renew(check.now);
-        }
-    }
-
-    fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) {
+    fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32, expiry: &mut Expiry) {
         self.clear_if_dead(check.now);
-        if self.state.refund(check, charge, units) {
-            self.renew(check.now);
-        }
+        let renews = self.state.refund(check, charge, units);
+        self.note(Changes::REWOUND.only_if(renews), check.now, expiry);
     }
 
-    fn credit(&mut self, check: QuotaCheck, units: u32) {
+    fn credit(&mut self, check: QuotaCheck, units: u32, expiry: &mut Expiry) {
         self.clear_if_dead(check.now);
-        if self.state.credit(check, units) {
-            self.renew(check.now);
+        let renews = self.state.credit(check, units);
+        self.note(Changes::REWOUND.only_if(renews), check.now, expiry);
+    }
+
+    /// Returns whether the counter shares a key in Redis with others.
+    fn is_packed(&self) -> bool {
+        self.algorithm != Algorithm::SortedSetLog
+    }
+
+    /// Returns whether the shared key in Redis holds the counter.
+    #[inline(always)]
+    fn is_stored(&self, now: u64) -> bool {
+        self.is_packed() && !self.is_dead(now) && !self.state.is_blank()
+    }
+
+    /// Notes what a change does to the time to live. A charge renews that of a shared key only if it is too
+    /// short; units that were moved or given back always do.
+    #[inline(always)]
+    fn note(&mut self, changes: Changes, now: u64, expiry: &mut Expiry) {
+        if !self.is_packed() {
+            if changes.any(Changes::TRIMMED | Changes::REWOUND | Changes::BEGUN) {
+                self.dies_at = now / 1_000 + time_to_live_millis(self.window);
+            }
+            return;
+        }
+        let is_charged = changes.any(Changes::CHARGED);
+        let is_tidied = changes.any(Changes::REWOUND);
+        if is_tidied || is_charged && expiry.micros() < now + self.needs(now) {
+            expiry.longest = expiry.longest.max(time_to_live_millis(self.window));
+        }
+        expiry.is_touched |= is_tidied || is_charged;
+    }
+
+    /// Returns how long a unit that is charged now may count.
+    #[inline(always)]
+    fn needs(&self, now: u64) -> u64 {
+        let window = self.window;
+        match self.algorithm {
+            // Until the end of the next aligned window.
+            Algorithm::SlidingCounter => 2 * window - now % window,
+            Algorithm::SlidingBuckets(_) => window + window.div_ceil(self.algorithm.parts()),
+            // A level drains in whole ticks, each below a hundred-thousandth of the window.
+            Algorithm::Gcra => window + window / 100_000,
+            _ => window,
         }
     }
 
@@ -365,9 +441,36 @@ impl Counter {
             now,
         })
     }
+}
 
-    fn renew(&mut self, now: u64) {
-        self.dies_at = now / 1_000 + time_to_live_millis(self.window);
+/// The end of the time to live of the counters that share a key in Redis, which keeps it in whole seconds.
+#[derive(Clone, Copy, Debug)]
+struct Expiry {
+    /// The end before a change, in milliseconds; 0 if nothing is stored.
+    known: u64,
+    /// The longest time to live that a changed counter is given, in milliseconds; 0 if none is.
+    longest: u64,
+    is_touched: bool,
+}
+
+impl Expiry {
+    /// Returns the end before a change as Redis knows it, in microseconds.
+    #[inline(always)]
+    fn micros(self) -> u64 {
+        self.known / 1_000 * 1_000_000
+    }
+
+    /// Returns the end after the change.
+    #[inline(always)]
+    fn renewed(self, now: u64) -> u64 {
+        let dies_at = now / 1_000 + self.longest;
+        if self.longest == 0 {
+            self.known
+        } else if dies_at / 1_000 < self.known / 1_000 {
+            self.known / 1_000 * 1_000
+        } else {
+            dies_at
+        }
     }
 }
 

@@ -54,6 +54,15 @@ async fn use_all(store: &RedisStore, run: usize) -> Result<(), Error> {
             }
         }
     }
+    // A log that becomes a list of segments: one is lowered, and one removed.
+    let limiter = RateLimiter::new(store.clone(), Quota::per_hour(500)).name("large");
+    let key = format!("ada:{run}");
+    let mut first = limiter.check_n(key.as_str(), 2).await?;
+    for _ in 0..200 {
+        let _ = limiter.check(key.as_str()).await?;
+    }
+    limiter.refund(&mut first, 1).await?;
+    limiter.admin().credit(key.as_str(), 70).await?;
     Ok(())
 }
 
@@ -113,7 +122,7 @@ async fn a_check_that_fails_by_a_missing_permission_charges_no_quota() {
     let mut connection = server.connect();
     let store = store(&server);
     let writes = documented().into_iter().filter(|word| {
-        let reads = "+eval +evalsha +time +ping +exists +get +llen +lindex +zcard +zcount +zrange \
+        let reads = "+eval +evalsha +time +ping +exists +get +mget +llen +lindex +zcard +zcount +zrange \
             +zrangebyscore";
         word.starts_with('+') && reads.split_whitespace().all(|read| read != *word)
     });
@@ -156,7 +165,14 @@ async fn a_log_stays_whole_if_a_permission_is_missing_after_the_clock_stepped_ba
     let mut connection = server.connect();
     let store = store(&server);
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        for right in ["+rpush", "+ltrim", "+unlink", "+pexpire", "+zadd"] {
+        for right in [
+            "+set",
+            "+setrange",
+            "+append",
+            "+unlink",
+            "+pexpire",
+            "+zadd",
+        ] {
             // All units are after now, or only the last two.
             for kept in [0, 3] {
                 let quota = Quota::per_hour(100).algorithm(algorithm);

@@ -4,7 +4,7 @@ use redis::Connection;
 use tollgate::{Algorithm, RateLimiter};
 
 use crate::store_on;
-use crate::support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of};
+use crate::support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of_all};
 use crate::support::redis_server::{RedisServer, times_to_live};
 
 #[tokio::test]
@@ -17,10 +17,7 @@ async fn a_sliding_log_holds_at_most_12_bytes_a_unit() {
 
     let mut connection = server.connect();
     let keys = times_to_live(&mut connection);
-    let [(key, _)] = keys.as_slice() else {
-        panic!("{keys:?}");
-    };
-    let bytes = memory_of(&mut connection, key);
+    let bytes = memory_of_all(&mut connection, &keys);
     assert!(bytes <= 12 * u64::from(LIMIT), "{bytes} bytes");
 }
 

@@ -6,41 +6,69 @@ use std::time::{Duration, Instant};
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Commands, Pipeline, RedisError, RedisFuture, Value};
-use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
+use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::store_on;
 use crate::support::node::Node;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal};
 
-const NAME: &str = "tollgate:v1:{default,ada}:log:3600000000";
+const NAME: &str = "tollgate:v2:{default,ada}";
 
 #[tokio::test]
 async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_hour(5));
     let mut connection = server.connect();
-    let () = connection.set(NAME, "somebody else's").unwrap();
-    for cost in [1, 0] {
-        let error = limiter.check_n("ada", cost).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Misconfigured);
-        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+    let both = [Quota::per_hour(5), Quota::per_day(9)];
+    let both = RateLimiter::new(store_on(&server), both);
+    let gcra = Quota::per_hour(5).algorithm(Algorithm::Gcra);
+    let gcra = RateLimiter::new(store_on(&server), gcra);
+    // MGET reads a list as nothing, and SET would replace it.
+    for is_list in [false, true] {
+        let () = connection.del(NAME).unwrap();
+        if is_list {
+            let () = connection.rpush(NAME, "somebody else's").unwrap();
+        } else {
+            let () = connection.set(NAME, "somebody else's").unwrap();
+        }
+        for limiter in [&limiter, &both, &gcra] {
+            for cost in [1, 0, 6] {
+                let error = limiter.check_n("ada", cost).await.unwrap_err();
+                if cost > 5 {
+                    assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
+                    continue;
+                }
+                assert_eq!(error.kind(), ErrorKind::Misconfigured);
+                assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+            }
+            assert!(limiter.admin().credit("ada", 1).await.is_err());
+        }
+        if is_list {
+            let values: Vec<String> = connection.lrange(NAME, 0, -1).unwrap();
+            assert_eq!(values, ["somebody else's"]);
+        } else {
+            let value: String = connection.get(NAME).unwrap();
+            assert_eq!(value, "somebody else's");
+        }
     }
-    let value: String = connection.get(NAME).unwrap();
-    assert_eq!(value, "somebody else's");
     assert!(limiter.check("bob").await.unwrap().is_allowed());
 }
 
 #[tokio::test]
 async fn no_quota_is_charged_if_one_fails() {
     let server = RedisServer::start();
-    let quotas = [Quota::per_minute(5), Quota::per_hour(5)];
-    let limiter = RateLimiter::new(store_on(&server), quotas);
+    let set = Quota::per_hour(5).algorithm(Algorithm::SortedSetLog);
+    let limiter = RateLimiter::new(store_on(&server), [Quota::per_minute(5), set]);
     let mut connection = server.connect();
-    let () = connection.set(NAME, "somebody else's").unwrap();
-    let error = limiter.check("ada").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    let keys: Vec<String> = connection.keys("*").unwrap();
-    assert_eq!(keys, [NAME]);
+    let of_set = format!("{NAME}:set:3600000000");
+    for broken in [NAME, of_set.as_str()] {
+        let () = connection.set(broken, "somebody else's").unwrap();
+        let error = limiter.check("ada").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        let keys: Vec<String> = connection.keys("*").unwrap();
+        assert_eq!(keys, [broken]);
+        let () = connection.del(broken).unwrap();
+    }
 }
 
 #[tokio::test]
@@ -49,8 +77,8 @@ async fn a_missing_permission_is_a_misconfiguration() {
     let mut connection = server.connect();
     for (user, rights) in [
         ("nobody", "-@all"),
-        ("pushes_not", "+@all -rpush"),
-        ("expires_not", "+@all -pexpire"),
+        ("reads_not", "+@all -mget"),
+        ("sets_not", "+@all -set"),
     ] {
         let mut command = vec!["ACL", "SETUSER", user, "on", ">pw", "~*"];
         command.extend(rights.split(' '));

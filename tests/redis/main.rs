@@ -3,11 +3,14 @@
 #[cfg(feature = "cluster")]
 #[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../../examples/script/state.rs"]
+mod state;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod acl;
 mod admin;
+mod appended;
 mod batches;
 mod cluster;
 mod connections;
@@ -17,6 +20,7 @@ mod doctor;
 mod failures;
 mod levels;
 mod numbers;
+mod packed;
 mod processes;
 mod recovery;
 mod refusal_cache;
@@ -24,6 +28,7 @@ mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod settings;
+mod stored;
 mod texts;
 #[cfg(feature = "tls")]
 mod tls;

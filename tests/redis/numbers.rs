@@ -8,6 +8,7 @@ use redis::Commands;
 use tollgate::{Algorithm, Decision, Quota, RateLimiter};
 
 use crate::store_on;
+use crate::stored::first_time;
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
 
@@ -24,7 +25,6 @@ async fn every_microsecond_is_kept() {
         let key: String = connection.keys::<_, Vec<String>>("*").unwrap().remove(0);
         let kind: String = redis::cmd("TYPE").arg(&key).query(&mut connection).unwrap();
         let stored: String = match kind.as_str() {
-            "list" => connection.lindex(&key, 0).unwrap(),
             "zset" => {
                 connection
                     .zrange_withscores::<_, Vec<(String, String)>>(&key, 0, 0)
@@ -32,14 +32,8 @@ async fn every_microsecond_is_kept() {
                     .remove(0)
                     .1
             }
-            // The text of a counter begins with its generation, a time.
-            _ => connection
-                .get::<_, String>(&key)
-                .unwrap()
-                .split(' ')
-                .next()
-                .unwrap()
-                .to_owned(),
+            // The base of a log, the generation of a counter.
+            _ => first_time(&connection.get::<_, Vec<u8>>(&key).unwrap()).to_string(),
         };
         let stored: u64 = stored
             .parse()
@@ -94,6 +88,22 @@ async fn credit_both(time: &TestTime, quota: &Quota, units: u32) {
 )]
 fn part_of(limit: u32, part: f64) -> u32 {
     (f64::from(limit) * part) as u32
+}
+
+/// Here a level drains in ticks of ten seconds, so a full one drains for longer than the window. The second charge
+/// finds a time to live that is a second longer than the window.
+#[tokio::test]
+async fn a_charge_renews_the_time_to_live_for_the_ticks_in_which_it_drains() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let window = Duration::from_micros(2_097_152_000_001);
+    let quota = Quota::new(u32::MAX, window).algorithm(Algorithm::Gcra);
+    assert!(both(&time, &quota, 1).await.0);
+    time.advance(window);
+    assert!(both(&time, &quota, u32::MAX).await.0);
+    let (.., wait) = both(&time, &quota, u32::MAX).await;
+    time.advance(wait.expect("a wait") - Duration::from_micros(1));
+    assert!(!both(&time, &quota, u32::MAX).await.0, "the level is lost");
 }
 
 /// The products of these numbers exceed 2^53. Old servers write some of the numbers as 1e+08.

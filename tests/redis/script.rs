@@ -10,13 +10,14 @@ use tollgate::store::{Check, Store};
 use tollgate::{Algorithm, ErrorKind, Key, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::store_on;
+use crate::stored::{first_time, last_position, store_log};
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
-async fn a_check_writes_one_list_of_times_under_its_name() {
+async fn a_check_writes_one_value_under_its_name() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server).prefix("shop"), Quota::per_minute(10));
     let _ = limiter.name("search").check_n("ada", 3).await.unwrap();
@@ -26,18 +27,19 @@ async fn a_check_writes_one_list_of_times_under_its_name() {
     let [(key, millis)] = keys.as_slice() else {
         panic!("{keys:?}");
     };
-    assert_eq!(key, "shop:v1:{search,ada}:log:60000000");
+    assert_eq!(key, "shop:v2:{search,ada}");
     assert!((120_000..=121_000).contains(millis), "{millis}");
-    let times: Vec<u64> = connection.lrange(key, 0, -1).unwrap();
+    let value: Vec<u8> = connection.get(key).unwrap();
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
     let now = seconds * 1_000_000 + micros;
-    assert_eq!(times.len(), 3);
-    assert!(
-        times
-            .iter()
-            .all(|time| (now - 5_000_000..now).contains(time)),
-        "{times:?}, {now}"
-    );
+    // When it expires; a log with a window of 60 000 000 microseconds and one bucket, to the end.
+    let expires = u32::from_be_bytes(value[..4].try_into().unwrap());
+    assert!((seconds + 115..=seconds + 121).contains(&expires.into()));
+    assert_eq!(value[4..15], *b"l\0\0\x03\x93\x87\0\0\x01\0\0");
+    let time = first_time(&value);
+    assert!((now - 5_000_000..now).contains(&time), "{time}, {now}");
+    // No list, no unit before the first run; three units at the time of the base.
+    assert_eq!(value[23..], *b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x03");
 }
 
 #[tokio::test]
@@ -78,31 +80,30 @@ async fn a_look_at_a_log_that_has_partly_expired_writes_nothing() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let _ = limiter.check_n("ada", 3).await.unwrap();
     tokio::time::sleep(Duration::from_millis(210)).await;
-    let _ = limiter.peek("ada").await.unwrap();
     let mut connection = server.connect();
-    let length: usize = connection
-        .llen("tollgate:v1:{default,ada}:log:400000")
-        .unwrap();
-    assert_eq!(length, 5);
+    let mut stored = || -> Vec<u8> { connection.get("tollgate:v2:{default,ada}").unwrap() };
+    let before = stored();
+    assert_eq!(last_position(&before), 5);
+    assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
+    assert_eq!(stored(), before);
 }
 
 #[tokio::test]
 async fn expired_units_are_found_in_logarithmic_time() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_second(u32::MAX));
-    let name = "tollgate:v1:{default,ada}:log:1000000";
+    let name = "tollgate:v2:{default,ada}";
     let mut connection = server.connect();
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
-    for second in [seconds - 10, seconds + 60] {
-        let times: Vec<u64> = (0..5_000).map(|unit| second * 1_000_000 + unit).collect();
-        let () = connection.rpush(name, times).unwrap();
-    }
+    let seconds = [seconds - 10, seconds + 60].into_iter();
+    let times = seconds.flat_map(|second| (0..5_000).map(move |unit| second * 1_000_000 + unit));
+    store_log(&mut connection, name, 1_000_000, &times.collect::<Vec<_>>());
     let _ = limiter.peek("nobody").await.unwrap();
     forget_calls(&mut connection);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 5_000);
     let steps = calls(&mut connection)["lindex"];
-    // Twice the logarithm of 5 000, the two ends, and the unit that expires next.
-    assert!(steps <= 2 * 13 + 3, "{steps}");
+    // Twice the logarithm of the number of segments, both ends, and the unit that expires next.
+    assert!(steps <= 2 * 8 + 3, "{steps}");
 }
 
 #[test]
@@ -136,7 +137,9 @@ fn no_key_is_without_a_time_to_live_after_any_operations() {
             }
         });
         for (key, millis) in times_to_live(&mut connection) {
-            let window: i64 = key.rsplit(':').next().unwrap().parse().unwrap();
+            // The name of a value tells no window: the longest of all plans is an hour.
+            let window = key.rsplit(':').next().and_then(|end| end.parse().ok());
+            let window: i64 = window.unwrap_or(3_600_000_000);
             // -2: the key expired in between.
             let lives = (0..=2 * window / 1_000 + 1_000).contains(&millis) || millis == -2;
             assert!(lives, "{key} lives for {millis} ms");
@@ -164,10 +167,8 @@ async fn quotas_of_one_window_are_charged_once_and_judged_each() {
     let refused = limiter.check("ada").await.unwrap();
     assert_eq!((refused.limit(), refused.used()), (2, 2));
     let mut connection = server.connect();
-    let length: usize = connection
-        .llen("tollgate:v1:{default,ada}:log:3600000000")
-        .unwrap();
-    assert_eq!(length, 2);
+    let value: Vec<u8> = connection.get("tollgate:v2:{default,ada}").unwrap();
+    assert_eq!(last_position(&value), 2);
 }
 
 #[tokio::test]
@@ -233,8 +234,9 @@ async fn a_limiter_may_have_any_number_of_quotas() {
 #[tokio::test]
 async fn keys_of_any_bytes_are_counted_apart_and_in_one_slot() {
     let server = RedisServer::start();
-    let quotas = [Quota::per_hour(1), Quota::per_minute(1)];
-    let limiter = RateLimiter::new(store_on(&server), quotas);
+    // The second has a key of its own.
+    let set = Quota::per_minute(1).algorithm(Algorithm::SortedSetLog);
+    let limiter = RateLimiter::new(store_on(&server), [Quota::per_hour(1), set]);
     let megabyte = vec![b'x'; 1 << 20];
     let keys: [&[u8]; 12] = [
         b"",
@@ -308,11 +310,11 @@ async fn a_check_calls_as_few_commands_as_it_can() {
             .collect();
         assert_eq!(calls.join(", "), expected);
     };
-    calls_of_next("evalsha 1, llen 1, pexpire 1, rpush 1, time 1").await;
-    calls_of_next("evalsha 1, lindex 1, llen 1, rpush 1, time 1").await;
-    calls_of_next("evalsha 1, lindex 2, llen 1, rpush 1, time 1").await;
+    calls_of_next("evalsha 1, mget 1, set 1, time 1").await;
+    calls_of_next("append 1, evalsha 1, mget 1, time 1").await;
+    calls_of_next("append 1, evalsha 1, mget 1, time 1").await;
     // Refused.
-    calls_of_next("evalsha 1, lindex 2, llen 1, time 1").await;
+    calls_of_next("evalsha 1, mget 1, time 1").await;
 }
 
 /// The file of a line of a script, and the number of the line in the file. Lines count from 1.
@@ -355,20 +357,22 @@ fn the_line_that_an_error_names_is_that_line_of_the_script() {
         eval.arg(pack).arg(0).arg(args);
         eval.query(&mut server.connect()).unwrap()
     };
-    // No arguments at all; then a limit that is a table, which compares to nothing.
-    let no_limit = |algorithm| {
-        let call = format!(r#"[1, 1, "{algorithm}", 1, 1, {{}}, 1000000, "3000", 1, 1, 1, 1]"#);
+    // No arguments at all; then a number that is a table, which cannot be added to anything.
+    let call = |algorithm, limit, ttl| {
+        let call = format!(
+            r#"[1, 1, 1, "{algorithm}", 1, 1, 0, {limit}, 1000000, {ttl}, 1, 1, 1, 1, 1, 2]"#
+        );
         vec![packed(&call)]
     };
     let script = RedisStore::script();
     for (args, file, text) in [
         (vec![], "lua/decide.lua", "cmsgpack.unpack(ARGV[1])"),
         (
-            no_limit("sliding_log"),
-            "lua/sliding_log.lua",
-            "used + units > limit",
+            call("sliding_log", "9", "{}"),
+            "lua/fast_path.lua",
+            "+ quota.ttl",
         ),
-        (no_limit("sorted_set_log"), "lua/log.lua", "used > limit"),
+        (call("gcra", "{}", "9"), "lua/quota.lua", "limit + 0"),
     ] {
         let number = line_of_error(&server, script, &args);
         let line = script.lines().nth(number - 1).unwrap();

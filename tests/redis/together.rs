@@ -6,7 +6,7 @@ use tollgate::store::{Check, Store};
 use tollgate::{ErrorKind, Key, Quota, Quotas, RateLimiter};
 
 use crate::store_on;
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisServer, run};
 
 #[tokio::test]
 async fn checks_that_have_limiter_and_key_in_common_are_an_error_and_charge_nothing() {
@@ -35,14 +35,15 @@ async fn a_write_that_fails_charges_none_of_the_checks() {
         .each_ref()
         .map(|key| Check::new(&limiter, key, &quotas, 2));
     let mut connection = server.connect();
-    let stored = "tollgate:v1:{default,cem}:log:60000000";
-    let set: redis::RedisResult<()> = redis::cmd("SET")
-        .arg(stored)
-        .arg("x")
-        .query(&mut connection);
-    set.unwrap();
-    let error = store.check_all(&[ada, bob, cem]).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+    let stored = "tollgate:v2:{default,cem}";
+    for (command, value) in [("SET", "x"), ("RPUSH", "x")] {
+        run(&mut connection, &["DEL", stored]);
+        run(&mut connection, &[command, stored, value]);
+        let error = store.check_all(&[ada, bob, cem]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+        assert_eq!(keys, [stored]);
+    }
     let limiter = RateLimiter::new(store, quotas.clone());
     for key in ["ada", "bob"] {
         assert_eq!(limiter.peek(key).await.unwrap().used(), 0, "{key}");

@@ -6,6 +6,7 @@ use redis::Commands;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
 
 use crate::store_on;
+use crate::stored::store_log;
 use crate::support::redis_server::{RedisServer, run};
 
 const NOW_UNITS: u64 = 100;
@@ -18,18 +19,16 @@ fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
         .map(|unit| old + unit)
         .chain(now..now + live)
         .collect();
+    let value = "tollgate:v2:{default,ada}";
+    if algorithm == Algorithm::SlidingLog {
+        return store_log(connection, value, 30_000_000, &times);
+    }
     for (chunk, times) in (0_u64..).zip(times.chunks(50_000)) {
-        if algorithm == Algorithm::SlidingLog {
-            let () = connection
-                .rpush("tollgate:v1:{default,ada}:log:30000000", times)
-                .unwrap();
-        } else {
-            let first = 1_000_000_000_000_000 + chunk * 50_000;
-            let units: Vec<(u64, u64)> = times.iter().copied().zip(first..).collect();
-            let () = connection
-                .zadd_multiple("tollgate:v1:{default,ada}:set:30000000", &units)
-                .unwrap();
-        }
+        let first = 1_000_000_000_000_000 + chunk * 50_000;
+        let units: Vec<(u64, u64)> = times.iter().copied().zip(first..).collect();
+        let () = connection
+            .zadd_multiple(format!("{value}:set:30000000"), &units)
+            .unwrap();
     }
 }
 

@@ -23,10 +23,21 @@ function redis.call(command, key, ...)
     keep(key, (...))
     reply = server.call('EXISTS', key)
   elseif command == 'SET' then
-    local value, px, millis = ...
-    assert(px == 'PX')
-    reply = server.call('SET', key, value)
-    keep(key, millis)
+    local value, px, millis, nx = ...
+    if px == 'KEEPTTL' then
+      assert(server.call('EXISTS', key) == 1)
+      server.call('SET', key, value)
+    else
+      assert(px == 'PX')
+      reply = not nx and server.call('SET', key, value) or nx and server.call('SET', key, value, 'NX')
+      if reply then
+        keep(key, millis)
+      end
+    end
+  elseif command == 'APPEND' or command == 'SETRANGE' then
+    -- A key that is gone would be left without a time to live.
+    assert(server.call('EXISTS', key) == 1)
+    reply = server.call(command, key, ...)
   else
     reply = server.call(command, key, ...)
   end

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::Connection;
-use tokio::task::JoinSet;
 use tollgate::{Algorithm, Quota, RateLimiter, RedisStore};
 
 /// So long that no unit returns and no aligned window ends while a key is filled.
@@ -25,14 +24,11 @@ pub(crate) async fn limiter(store: RedisStore, algorithm: Algorithm, limit: u32)
     limiter
 }
 
-/// Sends checks of one unit, one call each, so that each has a different time.
-pub(crate) async fn fill(limiter: &RateLimiter, key: &'static str, units: u32) {
-    let mut checks = JoinSet::new();
+/// Sends checks of one unit, each after the one before, so that each has a different time. Concurrent checks would
+/// coalesce, and a log stores units of one time together.
+pub(crate) async fn fill(limiter: &RateLimiter, key: &str, units: u32) {
     for _ in 0..units {
-        let limiter = limiter.clone();
-        checks.spawn(async move { limiter.check(key).await });
-    }
-    for decision in checks.join_all().await {
+        let decision = limiter.check(key).await;
         assert!(decision.expect("the server answers").is_allowed());
     }
 }
@@ -43,6 +39,12 @@ pub(crate) fn memory_of(connection: &mut Connection, key: &str) -> u64 {
     // 0 samples: every member is looked at.
     usage.arg("USAGE").arg(key).arg("SAMPLES").arg(0);
     usage.query(connection).expect("the key is there")
+}
+
+/// The same for several keys together: a count may have more than one.
+pub(crate) fn memory_of_all<T>(connection: &mut Connection, keys: &[(String, T)]) -> u64 {
+    let keys = keys.iter();
+    keys.map(|(key, _)| memory_of(connection, key)).sum()
 }
 
 /// Forgets what was called so far.

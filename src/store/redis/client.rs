@@ -10,8 +10,9 @@ use tokio::runtime::Handle;
 
 use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, ServerName, decode_replies, decode_together, encode_checks,
-    encode_checks_together, encode_credit, encode_refund, errors as error,
+    BatchEntry, EntryReply, KeyNames, ListKeys, ServerName, decode_replies, decode_together,
+    encode_checks, encode_checks_together, encode_credit, encode_refund, encode_reset,
+    errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
@@ -72,20 +73,72 @@ impl Client {
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
-        let script = &self.scripts.decide;
-        let call = encode_checks(script, &self.names, entries);
         self.meter
             .record_batch(entries.iter().map(|entry| entry.count).sum());
-        let reply = run(connection, script, call).await?;
-        let entries = entries
-            .iter()
-            .map(|BatchEntry { check, count }| (check.quotas(), check.cost(), *count));
-        let replies = decode_replies(reply, connection.server(), entries)?;
+        let mut replies = self
+            .call_decide(connection, entries, ListKeys::OfLargeLimits)
+            .await?;
+        if replies.iter().any(lacks_list_key) {
+            self.decide_with_list_keys(connection, entries, &mut replies)
+                .await;
+        }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         if errors.any(error::is_from_replica) {
             connection.give_up();
         }
         Ok(replies)
+    }
+
+    /// Decides the entries anew whose logs are lists of which the call did not have the keys.
+    ///
+    /// The script wrote nothing for them, so this is safe. It is rare: their limits were higher before.
+    async fn decide_with_list_keys(
+        &self,
+        connection: &Acquired,
+        entries: &[BatchEntry<'_>],
+        replies: &mut [Result<EntryReply, Error>],
+    ) {
+        let (repeated, replies): (Vec<BatchEntry<'_>>, Vec<&mut Result<EntryReply, Error>>) =
+            entries
+                .iter()
+                .zip(replies)
+                .filter(|(_, reply)| lacks_list_key(reply))
+                .unzip();
+        let outcome = self.call_decide(connection, &repeated, ListKeys::All).await;
+        match outcome {
+            Ok(repeated) => {
+                for (reply, new_reply) in replies.into_iter().zip(repeated) {
+                    *reply = new_reply;
+                }
+            }
+            Err(error) => {
+                for reply in replies {
+                    *reply = Err(error.clone());
+                }
+            }
+        }
+    }
+
+    /// Sends a call with these list keys.
+    async fn call_decide(
+        &self,
+        connection: &Acquired,
+        entries: &[BatchEntry<'_>],
+        lists: ListKeys,
+    ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
+        let script = &self.scripts.decide;
+        let call = |lists| encode_checks(script, &self.names, entries, lists);
+        let reply = match run(connection, script, call(lists)).await {
+            // The server has only some of the keys, and has not run the call.
+            Err(error) if lists != ListKeys::None && error::is_moving(&error) => {
+                run(connection, script, call(ListKeys::None)).await?
+            }
+            reply => reply?,
+        };
+        let entries = entries
+            .iter()
+            .map(|BatchEntry { check, count, .. }| (check.quotas(), check.cost(), *count));
+        decode_replies(reply, connection.server(), entries)
     }
 
     /// Decides one check in a call of its own: over this connection, or over that of the current
@@ -99,7 +152,7 @@ impl Client {
             Some(connection) => self.acquire_from(connection).await?,
             None => self.acquire(self.connection_index(check.subject)).await?,
         };
-        let entry = [BatchEntry { check, count: 1 }];
+        let entry = [BatchEntry::only(check)];
         let replies = self.decide(&connection, &entry).await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
@@ -135,10 +188,10 @@ impl Client {
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let mut command = redis::cmd("UNLINK");
-        self.names.write(reset.subject, &mut command);
+        let call = |lists| encode_reset(&self.scripts.credit, &self.names, &reset, lists);
+        let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(reset.subject));
-        async move { client.query(index, &command).await.map(drop) }
+        async move { client.change(index, &client.scripts.credit, calls).await }
     }
 
     /// Takes back units that a check charged.
@@ -146,14 +199,10 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_refund(&self.scripts.refund, &self.names, refund);
+        let call = |lists| encode_refund(&self.scripts.refund, &self.names, refund, lists);
+        let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(refund.subject));
-        async move {
-            client
-                .run(index, &client.scripts.refund, call)
-                .await
-                .map(drop)
-        }
+        async move { client.change(index, &client.scripts.refund, calls).await }
     }
 
     /// Reduces the units that count against a key.
@@ -161,14 +210,25 @@ impl Client {
         &self,
         credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_credit(&self.scripts.credit, &self.names, credit);
+        let call = |lists| encode_credit(&self.scripts.credit, &self.names, credit, lists);
+        let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(credit.subject));
-        async move {
-            client
-                .run(index, &client.scripts.credit, call)
-                .await
-                .map(drop)
-        }
+        async move { client.change(index, &client.scripts.credit, calls).await }
+    }
+
+    /// Runs a script that changes counts: with the keys of lists; without them if the server has not run
+    /// the call, because it is moving their slot and has only some of the keys. Most have no list.
+    async fn change(
+        &self,
+        index: usize,
+        script: &Script,
+        [with_lists, without]: [Cmd; 2],
+    ) -> Result<(), Error> {
+        let reply = match self.run(index, script, with_lists).await {
+            Err(error) if error::is_moving(&error) => self.run(index, script, without).await,
+            reply => reply,
+        };
+        reply.map(drop)
     }
 
     /// Runs a script over the connection of an index.
@@ -203,6 +263,11 @@ impl Client {
     pub(super) fn timeout_error(&self) -> Error {
         error::timeout(self.server(), self.deadline)
     }
+}
+
+/// Whether the script did not decide an entry because the call lacks the key of a list.
+fn lacks_list_key(reply: &Result<EntryReply, Error>) -> bool {
+    reply.as_ref().is_err_and(error::lacks_list_key)
 }
 
 /// Runs a script by its hash. A server that does not know the script, which may happen at any time,

@@ -138,7 +138,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// ```text
 /// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
-///   +exists +get +set +pexpire +llen +lindex +lrem +ltrim +rpush
+///   +exists +get +mget +set +setrange +append +pexpire +llen +lindex +lset +ltrim +rpush
 ///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
 /// ```
 ///
@@ -153,10 +153,13 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// # Keys
 ///
-/// A count is stored under `prefix:v1:{limiter,key}:log:window`, where `log` is the algorithm and the window
-/// is in microseconds. Names are printable ASCII. Every key has a TTL of two windows and a second. All counts
-/// of a check are in one cluster slot. The [blocked](crate::Admin::block) keys are in `prefix:v1:{blocks}`
-/// until the last block has ended.
+/// The counts of all quotas of a limiter and a key are packed in one string, `prefix:v2:{limiter,key}`. A log
+/// with more than about 128 charges continues in a list, `prefix:v2:{limiter,key}:log:window`. A
+/// [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v2:{limiter,key}:set:window`. The
+/// window is in microseconds, and names are printable ASCII.
+///
+/// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
+/// [blocked](crate::Admin::block) keys are in `prefix:v2:{blocks}` until the last block has ended.
 ///
 /// Run Redis with `maxmemory-policy noeviction`. If Redis evicts a key, its client has the whole limit again.
 #[derive(Clone)]

@@ -94,7 +94,7 @@ impl RedisStore {
     /// are in the same slot, so their checks can share calls. With fewer tags, more checks share a call. With
     /// more tags, the masters get more even shares: choose about 16 times as many tags as there are masters.
     ///
-    /// Keys are then stored as `prefix:v1:{7}:limiter,key:log:window`, with the number of the tag in braces.
+    /// Keys are then stored as `prefix:v2:{7}:limiter,key`, with the number of the tag in braces.
     /// All processes must use the same number of tags. Another number starts at 0 units.
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::{BatchEntry, EntryReply, KeyNames};
+use super::protocol::{BatchEntry, EntryReply, KeyNames, ListKeys};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
@@ -18,6 +18,9 @@ use crate::key::Key;
 use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
 use crate::store::Check;
 use crate::store::requests::Subject;
+
+#[path = "../../../examples/script/state.rs"]
+mod state;
 
 const CLOCK: &str = include_str!("../../../tests/support/clock.lua");
 
@@ -44,10 +47,16 @@ fn decide(
             BatchEntry {
                 check: Check { subject, cost },
                 count,
+                may_repeat: true,
             }
         })
         .collect();
-    let call = super::protocol::encode_checks(&scripts.decide, &KeyNames::default(), &batch);
+    let call = super::protocol::encode_checks(
+        &scripts.decide,
+        &KeyNames::default(),
+        &batch,
+        ListKeys::OfLargeLimits,
+    );
     let reply = connection.req_command(&scripts.decide.by_text(&call));
     let entries = entries
         .iter()
@@ -108,10 +117,10 @@ fn checks_of_one_call_see_each_other() {
 fn an_entry_that_fails_leaves_its_neighbours_alone() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let broken = "tollgate:v1:{l,bob}:gcra:3600000000";
+    let broken = "tollgate:v2:{l,bob}";
     run(&mut connection, &["RPUSH", broken, "x"]);
-    let meter = Quota::per_hour(5).algorithm(Algorithm::Gcra);
-    let quotas = Quotas::from([Quota::per_hour(2), meter]);
+    let set = Quota::per_hour(5).algorithm(Algorithm::SortedSetLog);
+    let quotas = Quotas::from([set, Quota::per_hour(2)]);
     let entries = [
         ("ada", &quotas, 1, 1),
         ("bob", &quotas, 1, 3),
@@ -127,11 +136,11 @@ fn an_entry_that_fails_leaves_its_neighbours_alone() {
         [Ok(1), broken, Ok(2), broken, Ok(0)]
     );
     // No count was charged beside one that could not be read.
-    let lists: usize = ::redis::cmd("EXISTS")
-        .arg("tollgate:v1:{l,bob}:log:3600000000")
+    let sets: usize = ::redis::cmd("EXISTS")
+        .arg("tollgate:v2:{l,bob}:set:3600000000")
         .query(&mut connection)
         .unwrap();
-    assert_eq!(lists, 0);
+    assert_eq!(sets, 0);
 }
 
 #[test]
@@ -178,11 +187,12 @@ fn a_large_entry_is_admitted_up_to_the_limit() {
         );
         assert_eq!(admitted(("bob", &quotas, 0, u32::MAX)), Ok((1, false)));
     }
-    let length: usize = ::redis::cmd("LLEN")
-        .arg("tollgate:v1:{l,ada}:log:31622400000000")
+    // The units of each charge are one run.
+    let packed: Vec<u8> = ::redis::cmd("GET")
+        .arg("tollgate:v2:{l,ada}")
         .query(&mut connection)
         .unwrap();
-    assert_eq!(length, 99_990);
+    assert!(packed.len() < 150, "{} bytes", packed.len());
 }
 
 /// Returns how often the server has run each command since the last call of this function.
@@ -254,16 +264,24 @@ for _, key in ipairs(redis.call('KEYS', '*{l,' .. ARGV[1] .. '}*')) do
   end
   local name = string.gsub(key, '.*}', '')
   local deadline = redis.call('HGET', 'test:deadlines', key)
-  stored[#stored + 1] = name .. ' ' .. deadline .. ': ' .. table.concat(what, ' ')
+  stored[#stored + 1] = { name .. ' ' .. deadline, table.concat(what, ' ') }
 end
-table.sort(stored)
+table.sort(stored, function(one, other)
+  return one[1] < other[1]
+end)
 return stored
 ";
 
+/// Describes all that is stored for a key. The same units may be stored in several forms.
 fn stored(connection: &mut Connection, key: &str) -> Vec<String> {
     let mut command = ::redis::cmd("EVAL");
     command.arg(STORED).arg(0).arg(key);
-    command.query(connection).unwrap()
+    let stored: Vec<(String, Vec<u8>)> = command.query(connection).unwrap();
+    let stored = stored.into_iter().map(|(name, content)| {
+        let text = state::describe(&content).unwrap_or_else(|| format!("{content:?}"));
+        format!("{name}: {text}")
+    });
+    stored.collect()
 }
 
 /// Steps of the clock in microseconds, forth and back, each with the plan, cost and count of an

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::markdown::{Block, Document, Kind, table};
+use tollgate::Algorithm;
+
+use crate::markdown::{Block, Document, Kind, Table, table};
 
 fn results() -> Document {
     Document::read(Path::new("benches/RESULTS.md"))
@@ -34,38 +36,302 @@ pub(super) fn printed(block: &Block) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of a workload in the README, and the end of its heading in the results.
-const LOADS: [(&str, &str); 5] = [
-    ("10 000 keys, 64 at a time", "10 000 keys, all admitted; 64"),
+/// The name of a load in the guide, and the start and end of its heading in the results. In the loads with live
+/// units, one unit expires for each unit that is charged; in the other loads, none expires.
+const LOADS: [(&str, [&str; 2]); 11] = [
+    ("5 live units, 64 at a time", ["About 5 live units", "; 64"]),
+    ("10 live units, 64 at a time", TEN_LIVE[1]),
     (
-        "10 000 keys, 512 at a time",
-        "10 000 keys, all admitted; 512",
+        "50 live units, 64 at a time",
+        ["About 50 live units", "; 64"],
     ),
-    ("one hot key, 64 at a time", "one hot key, all admitted; 64"),
     (
-        "one hot key, 512 at a time",
-        "one hot key, all admitted; 512",
+        "1 000 live units, 64 at a time",
+        ["About 1 000 live units", "; 64"],
     ),
-    ("one key refused, 64 at a time", "one key, all refused; 64"),
+    (
+        "10 000 live units, 64 at a time",
+        ["About 10 000 live units", "; 64"],
+    ),
+    ("10 live units, 512 at a time", TEN_LIVE[2]),
+    (
+        "50 live units, 512 at a time",
+        ["About 50 live units", "; 512"],
+    ),
+    (
+        "1 000 live units, 512 at a time",
+        ["About 1 000 live units", "; 512"],
+    ),
+    (
+        "one hot key, 64 at a time",
+        ["one hot key, all admitted", "; 64"],
+    ),
+    ("one hot key, 512 at a time", HOT_KEY),
+    ("one key refused, 64 at a time", REFUSED),
 ];
 
-/// Compares the default algorithm in Redis with the script of tutorials. The block has the heads.
+/// With 1, 64 and 512 tasks.
+const TEN_LIVE: [[&str; 2]; 3] = [
+    ["About 10 live units", "; 1"],
+    ["About 10 live units", "; 64"],
+    ["About 10 live units", "; 512"],
+];
+
+const HOT_KEY: [&str; 2] = ["one hot key, all admitted", "; 512"];
+
+const REFUSED: [&str; 2] = ["one key, all refused", "; 64"];
+
+/// The name of a way to check in the guide, and its load and name in the results.
+const WAYS: [(&str, [&str; 2], &str); 8] = [
+    ("1 check at a time", TEN_LIVE[0], "SlidingLog"),
+    ("64 at a time", TEN_LIVE[1], "SlidingLog"),
+    ("512 at a time", TEN_LIVE[2], "SlidingLog"),
+    ("one hot key, 512 at a time", HOT_KEY, "SlidingLog"),
+    ("one key refused, 64 at a time", REFUSED, "SlidingLog"),
+    (
+        "64 at a time, without batches",
+        TEN_LIVE[1],
+        "SlidingLog, each check a call",
+    ),
+    (
+        "the same by a sorted-set script",
+        TEN_LIVE[1],
+        "textbook sorted set",
+    ),
+    (
+        "the same script, one connection per task",
+        TEN_LIVE[1],
+        "textbook, a connection a task",
+    ),
+];
+
+/// The cost of a decision in Redis. The block has the heads, and its first argument chooses the rows:
+///
+/// - none: the default algorithm under each of [`LOADS`]: CPU, its ratios to the script of tutorials on one connection
+///   and on a connection per task, and the ratio of decisions per second.
+/// - `steady LIVE TASKS`: each algorithm: CPU, its ratio to the script, decisions per second, their ratio, p50.
+/// - `charges`: each algorithm: CPU of one unit by one quota, by four quotas, of 100 units, of 10 000 units. Each but
+///   the first has its ratio to one unit.
+/// - `latency`: each of [`WAYS`]: calls, CPU, decisions per second, p50, p99.
+/// - `keys`: each algorithm: CPU by the number of keys.
 pub(super) fn redis_cost(block: &Block) -> String {
     let results = results().section("## What a decision costs in Redis");
-    let rows = LOADS.map(|(name, heading)| {
-        let measured = results.section(&format!("**{heading} at a time**")).table();
+    let arguments: Vec<_> = block.arguments.iter().map(String::as_str).collect();
+    let rows = match *arguments {
+        [] => of_loads(&results),
+        ["steady", ref live @ .., tasks] => {
+            let start = format!("About {} live units", live.join(" "));
+            let measured = under(&results, [&start, &format!("; {tasks}")]);
+            of_algorithms(measured.as_ref(), &STEADY)
+        }
+        ["charges"] => of_charges(&results),
+        ["latency"] => of_ways(&results),
+        ["keys"] => {
+            let measured = results.section("**Along keys: Redis CPU").table();
+            of_algorithms(
+                Some(&measured),
+                &["1", "100", "10000", "1000000"].map(|keys| (keys, 0)),
+            )
+        }
+        _ => panic!("redis-cost has no {arguments:?}"),
+    };
+    let heads = heads(block);
+    table(&heads, heads.len() - 1, rows)
+}
+
+/// A column of the results, and how many columns to the right of it the figure is.
+type Column = (&'static str, usize);
+
+const STEADY: [Column; 5] = [
+    ("Redis CPU µs", 0),
+    ("Redis CPU µs", 1),
+    ("decisions/s", 0),
+    ("decisions/s", 1),
+    ("p50 µs", 0),
+];
+
+const BY_MANY: [Column; 5] = [
+    ("one unit", 0),
+    ("one unit, four quotas", 0),
+    ("one unit, four quotas", 1),
+    ("100 units", 0),
+    ("100 units", 1),
+];
+
+/// Results without a load have no row of it.
+fn of_loads(results: &Document) -> Vec<Vec<String>> {
+    let rows = LOADS.iter().filter_map(|(name, heading)| {
+        let measured = under(results, *heading)?;
         let log = |column, after| measured.cell_after("SlidingLog", column, after).to_owned();
         let pooled = measured.number("textbook, a connection a task", "Redis CPU µs");
         let cpu = measured.number("SlidingLog", "Redis CPU µs");
-        vec![
-            name.to_owned(),
+        Some(vec![
+            (*name).to_owned(),
             log("Redis CPU µs", 0),
             log("Redis CPU µs", 1),
             format!("{:.2}", cpu / pooled),
             log("decisions/s", 1),
+        ])
+    });
+    rows.collect()
+}
+
+fn of_algorithms(measured: Option<&Table>, columns: &[Column]) -> Vec<Vec<String>> {
+    let Some(measured) = measured else {
+        return Vec::new();
+    };
+    let rows = Algorithm::ALL.iter().map(|facts| {
+        let name = format!("{:?}", facts.algorithm);
+        let figures = columns.iter();
+        let figures = figures.map(|(column, after)| measured.cell_after(&name, column, *after));
+        let figures: Vec<_> = figures.map(str::to_owned).collect();
+        [vec![format!("`{name}`")], figures].concat()
+    });
+    rows.collect()
+}
+
+fn of_charges(results: &Document) -> Vec<Vec<String>> {
+    let many = under(results, ["Quotas and costs", "; 64"]);
+    let most = under(results, ["Quotas and costs", "; 8"]);
+    let rows = of_algorithms(many.as_ref(), &BY_MANY).into_iter();
+    let most = of_algorithms(most.as_ref(), &[("10 000 units", 0), ("10 000 units", 1)]);
+    let rows = rows.zip(most);
+    rows.map(|(row, most)| [&row, &most[1..]].concat())
+        .collect()
+}
+
+fn of_ways(results: &Document) -> Vec<Vec<String>> {
+    let rows = WAYS.iter().filter_map(|(way, heading, contestant)| {
+        let measured = under(results, *heading)?;
+        let columns = ["calls", "Redis CPU µs", "decisions/s", "p50 µs", "p99"];
+        let figures = columns
+            .iter()
+            .map(|column| measured.cell(contestant, column));
+        let row = [*way].into_iter().chain(figures);
+        Some(row.map(str::to_owned).collect())
+    });
+    rows.collect()
+}
+
+/// Returns the table under a line in bold that starts and ends like this.
+fn under(results: &Document, [start, end]: [&str; 2]) -> Option<Table> {
+    let (start, end) = (format!("**{start}"), format!("{end} at a time**"));
+    let mut lines = results.text.lines();
+    let heading = lines.find(|line| line.starts_with(&start) && line.ends_with(&end))?;
+    Some(results.section(heading).table())
+}
+
+/// The example of the guide: a quota, its algorithm, the number of keys, and the column with the bytes of a key.
+const EXAMPLE: [(&str, &str, u32, &str); 5] = [
+    (
+        "100 per minute, all full",
+        "SlidingLog",
+        50_000,
+        "limit 100",
+    ),
+    (
+        "10 000 per day, all full",
+        "SlidingLog",
+        1_000_000,
+        "limit 10 000",
+    ),
+    (
+        "10 000 per day, 1 000 units each",
+        "SlidingLog",
+        1_000_000,
+        "limit 1 000",
+    ),
+    (
+        "10 000 per day",
+        "SlidingBuckets(60)",
+        1_000_000,
+        "limit 10 000",
+    ),
+    (
+        "10 000 per day",
+        "SlidingCounter",
+        1_000_000,
+        "limit 10 000",
+    ),
+];
+
+/// The memory of keys in Redis. The block has the heads, and its argument chooses the rows:
+///
+/// - `full`: the bytes of a full key, by algorithm and limit.
+/// - `live`: the bytes of a key with few live units, by algorithm.
+/// - `example`: the memory of a number of keys.
+pub(super) fn redis_memory(block: &Block) -> String {
+    let results = results().section("## Memory and commands");
+    let full = results.table();
+    let heads = heads(block);
+    let (right, rows) = match &*block.arguments.join(" ") {
+        "full" => (4, of_full(&full)),
+        "live" => {
+            let measured = results
+                .text
+                .contains(LIVE_KEY_HEADING)
+                .then(|| results.section(LIVE_KEY_HEADING).table());
+            (4, of_algorithms(measured.as_ref(), &LIVE_KEY))
+        }
+        "example" => (2, of_example(&full)),
+        other => panic!("redis-memory has no {other:?}"),
+    };
+    table(&heads, right, rows)
+}
+
+const LIVE_KEY_HEADING: &str = "**A key with";
+
+const LIVE_KEY: [Column; 4] = [
+    ("`MEMORY USAGE`", 0),
+    ("the same, units expire", 0),
+    ("hashed header: name, bytes", 1),
+    // The column of `used_memory` names the number of keys.
+    ("hashed header: name, bytes", 2),
+];
+
+const LIMITS: [Column; 4] = [
+    ("limit 10", 0),
+    ("limit 100", 0),
+    ("limit 1 000", 0),
+    ("limit 10 000", 0),
+];
+
+fn of_full(full: &Table) -> Vec<Vec<String>> {
+    let mut rows = of_algorithms(Some(full), &LIMITS);
+    let spread = LIMITS.map(|(limit, _)| full.cell("the same, no bucket empty", limit).to_owned());
+    let spread = [vec!["60 buckets, none empty".to_owned()], spread.into()].concat();
+    let buckets = rows.iter().position(|row| row[0] == "`SlidingBuckets(60)`");
+    rows.insert(buckets.expect("a row of buckets") + 1, spread);
+    rows
+}
+
+fn of_example(full: &Table) -> Vec<Vec<String>> {
+    let rows = EXAMPLE.iter().map(|(quota, algorithm, keys, limit)| {
+        // Buckets take most when none is empty.
+        let row = match *algorithm {
+            "SlidingBuckets(60)" => "the same, no bucket empty",
+            other => other,
+        };
+        let bytes = full.cell(row, limit);
+        let total = f64::from(*keys) * full.number(row, limit);
+        vec![
+            format!("{quota}, `{algorithm}`"),
+            format!("{} × {bytes}", grouped(*keys)),
+            match total {
+                1e9.. => format!("{:.1} GB", total / 1e9),
+                _ => format!("{:.0} MB", total / 1e6),
+            },
         ]
     });
-    table(&heads(block), 4, rows)
+    rows.collect()
+}
+
+/// The digits in groups of three.
+fn grouped(number: u32) -> String {
+    match number {
+        0..1_000 => number.to_string(),
+        _ => format!("{} {:03}", grouped(number / 1_000), number % 1_000),
+    }
 }
 
 /// The name of a contestant in the README, and in the results.

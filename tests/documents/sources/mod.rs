@@ -42,6 +42,7 @@ const SOURCES: &[(&str, Source)] = &[
     ("examples", Source::Text(manifest::examples)),
     ("features", Source::Text(|_| manifest::features())),
     ("redis-cost", Source::Text(measured::redis_cost)),
+    ("redis-memory", Source::Text(measured::redis_memory)),
     ("beside-peers", Source::Text(measured::beside_peers)),
     ("benches", Source::Check(measured::printed)),
     ("faults", Source::Check(faults::figures)),

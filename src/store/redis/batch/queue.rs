@@ -44,6 +44,8 @@ pub(super) struct QueueEntry {
     check: OwnedCheck,
     waiters: Waiters,
     fingerprint: Fingerprint,
+    /// Whether another entry of the key was queued already, which the same call may take.
+    may_repeat: bool,
 }
 
 impl Queue {
@@ -63,14 +65,16 @@ impl Queue {
             check: OwnedCheck::from(check),
             waiters: Waiters::new(waiter),
             fingerprint,
+            may_repeat: last.is_some(),
         });
         self.set_last_of_key(fingerprint, last, number);
     }
 
     /// Adds an entry that was taken from another queue.
-    pub(super) fn push_entry(&mut self, entry: QueueEntry) {
+    pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
         let (fingerprint, number) = (entry.fingerprint, self.left + self.entries.len());
         let last = self.last_of_key(fingerprint);
+        entry.may_repeat = last.is_some();
         self.entries.push_back(entry);
         self.set_last_of_key(fingerprint, last, number);
     }
@@ -185,14 +189,19 @@ impl QueueEntry {
             check: self.check.clone(),
             waiters: self.waiters.split_off_first(count),
             fingerprint: self.fingerprint,
+            may_repeat: self.may_repeat,
         }
     }
 
     /// Returns the entry of the call, and those that wait for its answer.
     pub(super) fn parts_mut(&mut self) -> (BatchEntry<'_>, &mut Waiters) {
         let count = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
-        let check = self.check.check();
-        (BatchEntry { check, count }, &mut self.waiters)
+        let entry = BatchEntry {
+            check: self.check.check(),
+            count,
+            may_repeat: self.may_repeat,
+        };
+        (entry, &mut self.waiters)
     }
 
     fn work(&self) -> u64 {

@@ -22,17 +22,20 @@ const SCRATCH_TTL: &str = "600000";
 ///
 /// All are tried on one key, a text. So RPUSH fails with WRONGTYPE if it is permitted, and never makes a
 /// list, which would have no time to live. ZADD XX never makes a sorted set.
-const PROBES: [Probe; 17] = [
+const PROBES: [Probe; 20] = [
     ("UNLINK", &[]),
     ("PEXPIRE", &[SCRATCH_TTL]),
     ("EXISTS", &[]),
     CREATES_KEY,
     ("GET", &[]),
-    NEEDS_KEY,
+    ("MGET", &[]),
+    ("SETRANGE", &["0", ""]),
+    APPENDS,
+    PUSHES,
     ("LLEN", &[]),
     ("LINDEX", &["0"]),
+    ("LSET", &["0", "1"]),
     ("LTRIM", &["0", "-1"]),
-    ("LREM", &["0", "2"]),
     ("ZADD", &["XX", "1", "1"]),
     ("ZCARD", &[]),
     ("ZCOUNT", &["0", "1"]),
@@ -44,9 +47,10 @@ const PROBES: [Probe; 17] = [
 
 const CREATES_KEY: Probe = ("SET", &["1", "PX", SCRATCH_TTL]);
 
-/// Tried only if the text exists, since it would make a list otherwise. A user without SET is reported
-/// for that first.
-const NEEDS_KEY: Probe = ("RPUSH", &["1"]);
+/// Tried only if the text exists, since each would make a key without a time to live otherwise. A user
+/// without SET is reported for that first.
+const APPENDS: Probe = ("APPEND", &["1"]);
+const PUSHES: Probe = ("RPUSH", &["1"]);
 
 /// A command, and its arguments behind a key.
 type Probe = (&'static str, &'static [&'static str]);
@@ -127,10 +131,10 @@ async fn missing(session: &Session) -> Result<Missing, Error> {
     outcome?;
     let mut eval = redis::cmd("EVAL");
     eval.arg("return 0").arg(1);
-    names.write(key.subject(), &mut eval);
+    names.write_value(key.subject(), &mut eval);
     let mut evalsha = redis::cmd("EVALSHA");
     evalsha.arg("0".repeat(40)).arg(1);
-    names.write(key.subject(), &mut evalsha);
+    names.write_value(key.subject(), &mut evalsha);
     for (name, command) in [
         ("EVAL", eval),
         ("EVALSHA", evalsha),
@@ -144,7 +148,7 @@ async fn missing(session: &Session) -> Result<Missing, Error> {
 async fn probe(session: &Session, key: &ScratchKey, missing: &mut Missing) -> Result<(), Error> {
     let mut exists = false;
     for probe in PROBES {
-        if probe == NEEDS_KEY && !exists {
+        if [APPENDS, PUSHES].contains(&probe) && !exists {
             continue;
         }
         let (name, arguments) = probe;

@@ -53,7 +53,7 @@ impl ScratchKey {
     /// Builds a command on the stored keys, with arguments behind them.
     pub(super) fn command(&self, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut built = redis::cmd(command);
-        names.write(self.subject(), &mut built);
+        names.write_value(self.subject(), &mut built);
         built.arg(arguments);
         built
     }

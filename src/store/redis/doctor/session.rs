@@ -56,10 +56,7 @@ impl Session {
 
     /// Sends one check in a call of its own.
     pub(super) async fn check(&self, key: &ScratchKey, cost: u32) -> Result<Answer, Error> {
-        let entries = [BatchEntry {
-            check: key.check(cost),
-            count: 1,
-        }];
+        let entries = [BatchEntry::only(key.check(cost))];
         let replies = async {
             let connection = self.client.acquire(KEYLESS).await?;
             self.client.decide(&connection, &entries).await

@@ -14,8 +14,11 @@ use crate::error::{Error, ErrorKind};
 /// The code with which a replica refuses writes.
 const READONLY: &str = "READONLY";
 
+/// The code with which the script refuses an entry that lacks the key of a list.
+const NO_LIST_KEY: &str = "NOLISTKEY";
+
 /// The codes of transient errors: the server cannot serve now, or another one has to be asked.
-const TRANSIENT: [&str; 11] = [
+const TRANSIENT: [&str; 12] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
@@ -23,6 +26,7 @@ const TRANSIENT: [&str; 11] = [
     "MASTERDOWN",
     "MISCONF",
     "MOVED",
+    NO_LIST_KEY,
     "NOREPLICAS",
     READONLY,
     "TRYAGAIN",
@@ -82,6 +86,30 @@ impl fmt::Display for Replica {
 }
 
 impl StdError for Replica {}
+
+/// Whether an entry wrote nothing because its call lacks the key of a list.
+pub(crate) fn lacks_list_key(error: &Error) -> bool {
+    StdError::source(error).is_some_and(|source| source.is::<ListKeyMissing>())
+}
+
+/// The source of the error of an entry whose log is a list that is not among the keys of the call.
+#[derive(Debug)]
+struct ListKeyMissing;
+
+impl fmt::Display for ListKeyMissing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the key of the list is not among those of the call")
+    }
+}
+
+impl StdError for ListKeyMissing {}
+
+/// Whether a cluster has not run a call because it is moving the slot and has only some of the keys.
+pub(crate) fn is_moving(error: &Error) -> bool {
+    let source = StdError::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
+    source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::TryAgain))
+}
 
 /// Whether a cluster has not run a call because its keys are in several slots.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
@@ -241,6 +269,9 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     let code = code.unwrap_or_default();
     let (description, remedy) = problems::describe_reply(server, without_arguments(text));
     let error = Error::with_remedy(kind_of(code, text), description, remedy);
+    if code == NO_LIST_KEY {
+        return error.with_source(ListKeyMissing);
+    }
     if matches_code(code, text, READONLY) {
         return error.with_source(Replica);
     }

@@ -2,25 +2,34 @@
 //! same names.
 
 /// The fields of a call for checks: of the call, and of each list of quotas, quota and run in it.
-pub(super) const CALL_FIELDS: [&str; 1] = ["quota_lists"];
+pub(super) const CALL_FIELDS: [&str; 2] = ["quota_lists", "values"];
 pub(super) const QUOTA_LIST_FIELDS: [&str; 1] = ["quotas"];
-pub(super) const QUOTA_FIELDS: [&str; 6] = [
+pub(super) const QUOTA_FIELDS: [&str; 7] = [
     "algorithm",
     "buckets",
-    "key_index",
+    "counter",
+    "extra",
     "limit",
     "window",
     "ttl",
 ];
-pub(super) const RUN_FIELDS: [&str; 4] = ["entries", "quota_list", "cost", "count"];
+pub(super) const RUN_FIELDS: [&str; 6] = [
+    "entries",
+    "quota_list",
+    "cost",
+    "count",
+    "first_value",
+    "first_extra",
+];
 
 /// The fields of a call that decides several checks together, of each check. Those of its quotas follow.
 pub(super) const TOGETHER_CHECK_FIELDS: [&str; 2] = ["quotas", "cost"];
 
-/// The arguments of a refund, for each key.
-pub(super) const REFUND_FIELDS: [&str; 11] = [
+/// The arguments of a refund, for each count.
+pub(super) const REFUND_FIELDS: [&str; 12] = [
     "algorithm",
     "buckets",
+    "extra",
     "limit",
     "window",
     "ttl",
@@ -32,9 +41,10 @@ pub(super) const REFUND_FIELDS: [&str; 11] = [
     "refundable",
 ];
 
-/// The arguments of a credit: of the call, and for each key.
+/// The arguments of a credit: of the call, and for each count.
 pub(super) const CREDIT_FIELDS: [&str; 1] = ["units"];
-pub(super) const CREDIT_KEY_FIELDS: [&str; 5] = ["algorithm", "buckets", "limit", "window", "ttl"];
+pub(super) const CREDIT_COUNT_FIELDS: [&str; 6] =
+    ["algorithm", "buckets", "extra", "limit", "window", "ttl"];
 
 #[cfg(test)]
 mod tests {
@@ -51,15 +61,17 @@ mod tests {
     const RECEIPT_FIELDS: [&str; 2] = ["generation", "position"];
     const REFUSED_FIELDS: [&str; 3] = ["used", "wait", "reset"];
 
-    /// The list in the line `field   of: a, b, c` of a header.
+    /// The list in the lines `field   of: a, b, c` of a header.
     fn documented<'a>(
         header: &BTreeMap<&str, Vec<&'a str>>,
         field: &str,
         of: &str,
     ) -> Vec<&'a str> {
-        let mut lines = header[field].iter();
-        let list = lines.find_map(|line| line.strip_prefix(of)?.strip_prefix(": "));
-        list.unwrap().split(", ").collect()
+        let lines = header[field].iter();
+        let lists = lines.filter_map(|line| line.strip_prefix(of)?.strip_prefix(": "));
+        let fields = lists.flat_map(|list| list.split(','));
+        let fields = fields.map(str::trim).filter(|field| !field.is_empty());
+        fields.collect()
     }
 
     #[test]
@@ -91,17 +103,18 @@ mod tests {
             assert_eq!(documented(&together, "reply", of), fields);
         }
         let refund = header(source("refund"));
-        assert_eq!(documented(&refund, "ARGV", "key"), REFUND_FIELDS);
+        assert_eq!(documented(&refund, "ARGV", "count"), REFUND_FIELDS);
         let credit = header(source("credit"));
         assert_eq!(documented(&credit, "ARGV", "call"), CREDIT_FIELDS);
-        assert_eq!(documented(&credit, "ARGV", "key"), CREDIT_KEY_FIELDS);
+        assert_eq!(documented(&credit, "ARGV", "count"), CREDIT_COUNT_FIELDS);
     }
 
     #[test]
     fn the_scripts_read_as_many_arguments_as_their_headers_list() {
         let reads = |file: &str, text: &str| source(file).matches(text).count();
-        let of_call = reads("decide", "args[1]") + reads("decide", "local at = 2\n");
-        assert_eq!(of_call, 2 * CALL_FIELDS.len());
+        let of_call = reads("decide", "args[1]") + reads("decide", "args[2]");
+        assert_eq!(of_call, CALL_FIELDS.len());
+        assert_eq!(reads("decide", "local at = 3\n"), 1);
         // A list is read at `at`, its quotas at the `at` behind it, a run at the `at` behind those.
         for fields in [
             QUOTA_FIELDS.len(),
@@ -119,6 +132,6 @@ mod tests {
         }
         assert_eq!(reads("refund", "ARGV[at"), REFUND_FIELDS.len());
         assert_eq!(reads("credit", "ARGV[1]"), CREDIT_FIELDS.len());
-        assert_eq!(reads("credit", "ARGV[at"), CREDIT_KEY_FIELDS.len());
+        assert_eq!(reads("credit", "ARGV[at"), CREDIT_COUNT_FIELDS.len());
     }
 }

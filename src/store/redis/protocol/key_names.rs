@@ -1,6 +1,6 @@
-//! The names of stored keys: `{prefix}:v1:{tag}:…`.
+//! The names of stored keys: `{prefix}:v2:{tag}` for the value of a subject, `{prefix}:v2:{tag}:…` for
+//! its other keys.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crc16::{State, XMODEM};
 use redis::{Cmd, RedisWrite};
 
 use crate::key::Key;
-use crate::quota::{Algorithm, Quota};
+use crate::quota::Quota;
 use crate::store::requests::Subject;
 
 /// Names the keys of a store: its prefix, and how hash tags are chosen.
@@ -21,7 +21,7 @@ pub(crate) struct KeyNames {
 }
 
 /// The version of the stored format. Another version starts new counts.
-const FORMAT_VERSION: &str = "v1";
+const FORMAT_VERSION: &str = "v2";
 
 /// The hash tag of the block list. No key has it: theirs contain a comma or are numbers.
 const BLOCK_LIST_TAG: &str = "blocks";
@@ -45,22 +45,24 @@ impl KeyNames {
         Self { hash_tags, ..self }
     }
 
-    /// The names of a subject's keys, in the order of its counters.
-    fn of<'a>(&'a self, subject: Subject<'a>) -> impl Iterator<Item = KeyName<'a>> {
-        let counters = subject.quotas.strictest();
-        counters.map(move |quota| KeyName {
-            names: self,
-            subject,
-            quota,
-        })
+    /// Writes the name of a subject's value as an argument of a command.
+    pub(crate) fn write_value(&self, subject: Subject<'_>, command: &mut Cmd) {
+        self.write(subject, None, command);
     }
 
-    /// Writes the names of a subject's keys, each as an argument of a command.
-    pub(crate) fn write(&self, subject: Subject<'_>, command: &mut Cmd) {
-        for name in self.of(subject) {
-            // Writing to a command does not fail.
-            let _ = name.write_to(command.writer_for_next_arg());
-        }
+    /// Writes the name of another key of a subject, which a count has that is not in its value.
+    pub(crate) fn write_extra(&self, subject: Subject<'_>, quota: &Quota, command: &mut Cmd) {
+        self.write(subject, Some(quota), command);
+    }
+
+    fn write(&self, subject: Subject<'_>, extra: Option<&Quota>, command: &mut Cmd) {
+        let name = KeyName {
+            names: self,
+            subject,
+            extra,
+        };
+        // Writing to a command does not fail.
+        let _ = name.write_to(command.writer_for_next_arg());
     }
 
     /// The name of the block list, which all stores of this prefix share.
@@ -107,7 +109,8 @@ fn crc_of(subject: Subject<'_>) -> u16 {
 struct KeyName<'a> {
     names: &'a KeyNames,
     subject: Subject<'a>,
-    quota: &'a Quota,
+    /// The quota whose count has a key of its own. `None` for the value of the subject.
+    extra: Option<&'a Quota>,
 }
 
 impl KeyName<'_> {
@@ -121,27 +124,19 @@ impl KeyName<'_> {
         };
         pieces(&[prefix, ":", FORMAT_VERSION, ":{"])?;
         match hash_tags {
-            None => pieces(&[limiter, ",", key, "}:"])?,
+            None => pieces(&[limiter, ",", key, "}"])?,
             Some(tags) => {
                 let tag = (crc_of(self.subject) % *tags).to_string();
-                pieces(&[&tag, "}:", limiter, ",", key, ":"])?;
+                pieces(&[&tag, "}:", limiter, ",", key])?;
             }
         }
-        let tag = KeyTag(self.quota.counted_by());
-        write!(out, "{tag}:{}", self.quota.window_micros())
-    }
-}
-
-/// The algorithm in the name of a stored key.
-struct KeyTag(Algorithm);
-
-impl fmt::Display for KeyTag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.facts().key_tag)?;
-        match self.0.buckets() {
-            None => Ok(()),
-            Some(buckets) => write!(f, "{buckets}"),
-        }
+        let Some(quota) = self.extra else {
+            return Ok(());
+        };
+        // No key contains a semicolon: it is encoded.
+        let separator = if hash_tags.is_some() { ";" } else { ":" };
+        let tag = quota.counted_by().facts().key_tag;
+        write!(out, "{separator}{tag}:{}", quota.window_micros())
     }
 }
 
@@ -150,12 +145,25 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::quota::Quotas;
+    use crate::quota::{Algorithm, Quotas};
 
     fn text(name: KeyName<'_>) -> String {
         let mut text = Vec::new();
         name.write_to(&mut text).unwrap();
         String::from_utf8(text).unwrap()
+    }
+
+    /// The name of the value of a subject, and those of the other keys that its counts may have.
+    fn names_of<'a>(names: &'a KeyNames, subject: Subject<'a>) -> impl Iterator<Item = String> {
+        let extras = subject.quotas.strictest().map(Some);
+        let names = std::iter::once(None)
+            .chain(extras)
+            .map(move |extra| KeyName {
+                names,
+                subject,
+                extra,
+            });
+        names.map(text)
     }
 
     fn names(prefix: &str, limiter: &str, key: &str, quotas: impl Into<Quotas>) -> Vec<String> {
@@ -166,21 +174,18 @@ mod tests {
             quotas: &quotas.into(),
         };
         let names = KeyNames::default().with_prefix(prefix);
-        names.of(subject).map(text).collect()
+        names_of(&names, subject).collect()
     }
 
     #[test]
-    fn a_name_contains_limiter_key_algorithm_and_window() {
+    fn a_name_contains_limiter_and_key_and_that_of_another_key_algorithm_and_window() {
+        let set = Quota::per_day(9).algorithm(Algorithm::SortedSetLog);
         assert_eq!(
-            names(
-                "tollgate",
-                "search",
-                "ada",
-                [Quota::per_second(5), Quota::per_day(9)]
-            ),
+            names("tollgate", "search", "ada", [Quota::per_second(5), set]),
             [
-                "tollgate:v1:{search,ada}:log:1000000",
-                "tollgate:v1:{search,ada}:log:86400000000",
+                "tollgate:v2:{search,ada}",
+                "tollgate:v2:{search,ada}:log:1000000",
+                "tollgate:v2:{search,ada}:set:86400000000",
             ]
         );
     }
@@ -188,7 +193,7 @@ mod tests {
     #[test]
     fn quotas_of_one_window_share_a_name() {
         let quotas = [Quota::per_second(5), Quota::per_second(9)];
-        assert_eq!(names("p", "l", "k", quotas).len(), 1);
+        assert_eq!(names("p", "l", "k", quotas).len(), 2);
     }
 
     #[test]
@@ -227,9 +232,11 @@ mod tests {
         let tags = NonZeroU16::new(4).unwrap();
         let names = KeyNames::default().with_hash_tags(tags);
         let (limiter, quotas) = (Key::from("l"), Quotas::from(Quota::per_second(1)));
-        let keys: Vec<Key> = (0..100)
+        let mut keys: Vec<Key> = (0..100)
             .map(|key| Key::from(format!("key:{key}")))
             .collect();
+        // Named as the other keys of "key:1" are.
+        keys.extend(["key:1:log:1000000", "key:1;log:1000000"].map(Key::from));
         let subjects = keys.iter().map(|key| Subject {
             limiter: &limiter,
             key,
@@ -240,14 +247,15 @@ mod tests {
             .map(|subject| names.slot(subject))
             .collect();
         assert_eq!(slots.len(), 4);
-        let named = subjects.flat_map(|subject| names.of(subject).map(text));
+        let named = subjects.flat_map(|subject| names_of(&names, subject));
         let named: HashSet<_> = named.collect();
-        assert_eq!(named.len(), 100);
-        let end_of_name = "}:l,key:17:log:1000000";
-        assert!(
-            named
-                .iter()
-                .any(|name| name.starts_with("tollgate:v1:{") && name.ends_with(end_of_name))
-        );
+        assert_eq!(named.len(), 2 * 102);
+        for end_of_name in ["}:l,key:17", "}:l,key:17;log:1000000"] {
+            assert!(
+                named
+                    .iter()
+                    .any(|name| name.starts_with("tollgate:v2:{") && name.ends_with(end_of_name))
+            );
+        }
     }
 }

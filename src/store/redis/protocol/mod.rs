@@ -12,8 +12,8 @@ mod server_name;
 
 pub(super) use decode::{EntryReply, decode_replies, decode_together};
 pub(super) use encode::{
-    BatchEntry, MAX_ENTRY_UNITS, encode_checks, encode_checks_together, encode_credit,
-    encode_refund,
+    BatchEntry, ListKeys, MAX_ENTRY_UNITS, encode_checks, encode_checks_together, encode_credit,
+    encode_refund, encode_reset,
 };
 pub(super) use key_names::{KeyNames, SLOTS};
 #[cfg(feature = "cluster")]

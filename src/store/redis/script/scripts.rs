@@ -59,8 +59,8 @@ macro_rules! files {
 files!(
     modules:
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
-        "holes" "parse_numbers" "counter" "counter_ops" "aligned" "arithmetic" "advance" "log" "list"
-        "push" "set_ttl" "format_integer" "multi_quota";
+        "quota" "fast_path" "multi_quota" "subject" "value" "journal" "holes" "counter" "aligned" "arithmetic" "packed_log"
+        "segments" "set_ttl" "format_integer" "give_back";
     ends: "decide" "decide_all" "refund" "credit";
     alone: "block" "blocked"
 );

@@ -1,0 +1,39 @@
+--[[
+quota: a quota of a call, as the algorithms take it.
+
+KEYS    none
+ARGV    none; the caller passes algorithm, buckets, limit, window and ttl, as numbers or as texts
+reply   make_quota
+calls   none
+server  any
+
+`header` is that of the section in which the count is packed, `last_header` the same with the length of the
+last section, and `needs` how long a charge may count, in microseconds.
+]]
+
+local name, make_ops, attempt, prepare, code
+
+return function(algorithm, buckets, limit, window, ttl)
+  if name ~= algorithm then
+    name = algorithm
+    make_ops, attempt, prepare, code = require(algorithm)
+  end
+  buckets, window = buckets + 0, window + 0
+  local quota = {
+    make_ops = make_ops,
+    attempt = attempt,
+    limit = limit + 0,
+    window = window,
+    needs = window,
+    ttl = ttl,
+  }
+  if code then
+    local high = math.floor(window / 4294967296)
+    quota.header = struct.pack('>BI2I4I2', code, high, window % 4294967296, buckets)
+    quota.last_header = quota.header .. '\0\0'
+  end
+  if prepare then
+    prepare(quota, buckets)
+  end
+  return quota
+end
