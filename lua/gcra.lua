@@ -25,6 +25,8 @@ local MAX_POURED = 4294967295
 local function prepare(quota)
   quota.tick = tick_of(quota.limit, quota.window)
   quota.whole = ceil(quota.window / quota.tick)
+  -- A level drains in whole ticks, each below a hundred-thousandth of the window.
+  quota.needs = quota.window + floor(quota.window / 100000)
 end
 
 -- Returns the scale in which stored numbers are computed: how many fractions of a unit drain in each tick, the
