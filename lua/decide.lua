@@ -92,7 +92,7 @@ local function fail(head, problem)
   return head
 end
 
-local fast_path, decide_one_level, decide_run
+local decide_one, decide_several, decide_one_level, decide_run
 while args[at] do
   local entries, count, levels = args[at], args[at + 1], args[at + 2]
   at = at + 3
@@ -106,8 +106,10 @@ while args[at] do
     local value, extra = args[at + 2], args[at + 3]
     local decide
     if cost > 0 and first_quota.is_usual then
-      fast_path = fast_path or require('fast_path')
-      decide = first_quota.next and fast_path.decide_several or fast_path.decide_one
+      if not decide_one then
+        decide_one, decide_several = require('fast_path')
+      end
+      decide = first_quota.next and decide_several or decide_one
     else
       decide_one_level = decide_one_level or select(2, require('multi_quota'))
       decide = decide_one_level

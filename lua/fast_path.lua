@@ -4,15 +4,15 @@ nothing unusual is stored. Everything else is for multi_quota, which decides the
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quotas
-reply   decide_one, for a single quota, and decide_several, which append the reply that decide.lua documents;
-reply   the two halves of each: attempt_one and attempt_several return what to write, nothing if multi_quota
-reply   has to decide, or `true` if a log refuses; write_one and write_several write it, and return the value
+reply   decide_one and decide_several, by one quota and by several, which append the reply that decide.lua
+reply   documents; attempt_several and write_several, the halves of the latter; renew and write_range
 calls   SET or SETRANGE; to add a run to a log APPEND; for a value that an earlier entry changed GET; those
 calls   of the algorithms
 server  Redis 6.0
 
 A value that was changed in place is known as `true`: it is read again if a later entry is of the same
-subject.
+subject. What attempts to charge returns what to write; nothing, if multi_quota has to decide; or `true`, if a
+log refuses, whose reply is appended. What writes returns the value.
 ]]
 
 local call, unpack, pack, sub, floor = redis.call, struct.unpack, struct.pack, string.sub, math.floor
@@ -66,8 +66,8 @@ local function renew(quota, key, stored, data, is_run)
   return data
 end
 
--- The usual check, with few calls of functions: each takes as long as four instructions of Lua. `attempt_one` and
--- `write_one` are its two halves.
+-- Decides by a single quota. The halves of this function, with fewer calls in between, are attempt_one and
+-- write_one in levels.
 local function decide_one(quota, number, first_extra, cost, count, reply, size, values)
   local key, stored = KEYS[number], values[number]
   if stored == true then
@@ -102,36 +102,6 @@ local function decide_one(quota, number, first_extra, cost, count, reply, size, 
   end
   values[number] = data
   return count, new_size
-end
-
--- Attempts to charge a single quota. Returns what to write: the new data or, as the third value says, a run to
--- append. The fourth value is the second at which the value expires.
-local function attempt_one(quota, stored, first_extra, cost, reply, size)
-  local expires, found
-  if stored then
-    if #stored > 15 then
-      expires, found = unpack('>I4c11', stored)
-    end
-    if found ~= quota.last_header then
-      return
-    end
-  end
-  if quota.extra > 0 then
-    quota.extra_key = KEYS[first_extra]
-  end
-  local data, new_size, is_run =
-    quota.attempt(quota, stored, 16, stored and #stored, cost, 1, reply, size)
-  return data, new_size, is_run, expires
-end
-
-local function write_one(quota, key, stored, data, is_run, expires)
-  if not stored or expires * 1000000 < now + quota.needs then
-    return renew(quota, key, stored, data, is_run)
-  elseif is_run then
-    call('APPEND', key, data)
-    return true
-  end
-  return write_range(key, '15', stored, data)
 end
 
 -- Returns whether all quotas are logs, which may have a journal.
@@ -269,11 +239,4 @@ local function decide_several(first_quota, number, first_extra, cost, count, rep
   return count, new_size
 end
 
-return {
-  decide_one = decide_one,
-  decide_several = decide_several,
-  attempt_one = attempt_one,
-  attempt_several = attempt_several,
-  write_one = write_one,
-  write_several = write_several,
-}
+return decide_one, decide_several, attempt_several, write_several, renew, write_range

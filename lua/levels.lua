@@ -16,9 +16,9 @@ decided one by one, after the others. If a write fails, those before it are undo
 one by one.
 ]]
 
-local call = redis.call
+local call, unpack = redis.call, struct.unpack
 local decide_any = require('multi_quota')
-local fast_path = require('fast_path')
+local _, _, attempt_several, write_several, renew, write_range = require('fast_path')
 
 -- As in decide.
 local MAX_ENTRY_UNITS = 100000
@@ -26,6 +26,36 @@ local MAX_ENTRY_UNITS = 100000
 -- The arguments of the call, its lists of quotas, what is stored in its values, the reply, and the function
 -- that makes an error the reply of an entry.
 local args, quota_lists, values, reply, fail
+
+-- Attempts to charge a single quota. Returns what to write: the new data or, as the third value says, a run to
+-- append. The fourth value is the second at which the value expires.
+local function attempt_one(quota, stored, first_extra, cost, reply, size)
+  local expires, found
+  if stored then
+    if #stored > 15 then
+      expires, found = unpack('>I4c11', stored)
+    end
+    if found ~= quota.last_header then
+      return
+    end
+  end
+  if quota.extra > 0 then
+    quota.extra_key = KEYS[first_extra]
+  end
+  local data, new_size, is_run =
+    quota.attempt(quota, stored, 16, stored and #stored, cost, 1, reply, size)
+  return data, new_size, is_run, expires
+end
+
+local function write_one(quota, key, stored, data, is_run, expires)
+  if not stored or expires * 1000000 < now + quota.needs then
+    return renew(quota, key, stored, data, is_run)
+  elseif is_run then
+    call('APPEND', key, data)
+    return true
+  end
+  return write_range(key, '15', stored, data)
+end
 
 -- Finds the values of each level, in the order in which they first stand in the arguments, and counts their checks.
 -- Entries to `skip` do not count.
@@ -237,8 +267,8 @@ local function make_levels(number_of_levels, count, at)
     levels[index] = {
       quota = quota,
       cost = cost,
-      attempt = quota.next and fast_path.attempt_several or fast_path.attempt_one,
-      write = quota.next and fast_path.write_several or fast_path.write_one,
+      attempt = quota.next and attempt_several or attempt_one,
+      write = quota.next and write_several or write_one,
     }
     levels.is_usual = levels.is_usual
       and quota.is_usual

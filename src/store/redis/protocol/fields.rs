@@ -112,7 +112,10 @@ mod tests {
         }
         let level = format!("at = at + {}\n", LEVEL_FIELDS.len());
         assert_eq!(reads("levels", &level), 1);
-        let place = format!("at = at + {} * number_of_levels\n", PLACE_FIELDS.len());
+        let place = format!(
+            "place = place + {} * number_of_levels\n",
+            PLACE_FIELDS.len()
+        );
         assert_eq!(reads("levels", &place), 1);
         assert_eq!(reads("refund", "ARGV[at"), REFUND_FIELDS.len());
         assert_eq!(reads("credit", "ARGV[1]"), CREDIT_FIELDS.len());
