@@ -14,16 +14,15 @@ was charged to every log of the value.
 
 local unpack, pack, sub = struct.unpack, struct.pack, string.sub
 local floor, RANGE = math.floor, 4294967296
-local _, _, _, _, first_later, time_at = require('sliding_log')
+local _, _, _, _, counting, first_later = require('sliding_log')
 
 -- Units of a journal. Then the logs take them.
 local MAX_UNITS = 32
 
 local HEADER = 'j' .. string.rep('\0', 10)
 
--- Decides a check of one unit, if nothing unusual is stored. Returns the unit to append, or `true` if the check
--- is refused; nothing if it is admitted and there is no room.
-local function charge(first_quota, stored, reply, size)
+-- Finds the sections of all quotas, and returns the byte behind them; nothing if one is missing or has a list.
+local function find_sections(first_quota, stored)
   local quota, at, last = first_quota, 5, #stored
   repeat
     if at > last or sub(stored, at, at + 8) ~= quota.header then
@@ -31,78 +30,54 @@ local function charge(first_quota, stored, reply, size)
     end
     local length = unpack('>I2', stored, at + 9)
     quota.from, quota.to = at + 11, length == 0 and last or at + 10 + length
+    if unpack('>I4', stored, quota.from + 8) > 1 then
+      return
+    end
     at, quota = quota.to + 1, quota.next
   until not quota
-  local left, has_room = unpack('>I4', stored) * 1000000 - now, false
-  local start, units, later, latest = at + 19, 0, 0, -1
-  if at <= last then
-    if sub(stored, at, at + 10) ~= HEADER then
-      return
-    end
-    later, units = now - unpack('>d', stored, at + 11), (last - start + 1) / 4
-    if units > 0 then
-      latest = unpack('>I4', stored, last - 3)
-    end
-    if latest >= later or later >= RANGE then
-      return
-    end
-    has_room = units < MAX_UNITS
-  end
-  local admitted, expired = true, false
-  quota = first_quota
-  repeat
-    local from, to, window, is_wide = quota.from, quota.to, quota.window, quota.is_wide
-    local base, list, before = unpack('>dI4I4', stored, from)
-    local run_size, elapsed = (is_wide and 10 or 8) - (list == 1 and 4 or 0), now - base
-    local newest = time_at(stored, to - run_size + 1, is_wide)
-    if list > 1 or newest >= elapsed or not is_wide and elapsed >= RANGE then
-      return
-    end
-    local edge, used, reset = elapsed - window, 0, window
-    -- A refusal also removes what has expired since the last charge: multi_quota does that.
-    local charged, has_expired = units > 0 and later - latest or elapsed - newest, false
-    if newest > edge then
-      local first = from + 16
-      local oldest = time_at(stored, first, is_wide)
-      if oldest <= edge then
-        first, oldest =
-          first_later(stored, first, to - run_size + 1, edge, run_size, is_wide, oldest, newest)
-        has_expired = time_at(stored, first - run_size, is_wide) > edge - charged
-      end
-      if list == 1 then
-        used = (to - first + 1) / run_size
-      else
-        if first > from + 16 then
-          before = unpack('>I4', stored, first - 4)
-        end
-        used = (unpack('>I4', stored, to - 3) - before) % RANGE
-      end
-      used, reset = used + units, oldest - edge
-    elseif units > 0 and later - window < latest then
-      edge = later - window
-      local first, oldest = start, unpack('>I4', stored, start)
-      if oldest <= edge then
-        first, oldest = first_later(stored, start, last - 3, edge, 4, false, oldest, latest)
-      end
-      used, reset, has_expired = (last - first + 1) / 4, oldest - edge, true
-    else
-      has_expired = true
-    end
-    if used > quota.limit or quota.limit == 0 then
-      return
-    end
-    quota.used, quota.reset = used, reset
-    admitted, has_room = admitted and used < quota.limit, has_room and left >= window
-    expired = expired or has_expired
-    quota = quota.next
-  until not quota
-  if admitted and not has_room or not admitted and expired then
+  return at
+end
+
+-- Returns the time since the base of the journal, the byte of its first unit, and the number of its units; nothing
+-- if something unusual is stored. A value without a journal has no units in it.
+local function open(stored, at)
+  if at > #stored then
+    return 0, at, 0
+  elseif sub(stored, at, at + 10) ~= HEADER then
     return
   end
-  quota = first_quota
+  local elapsed, start = now - unpack('>d', stored, at + 11), at + 19
+  local units = (#stored - start + 1) / 4
+  local newest = units > 0 and unpack('>I4', stored, #stored - 3) or -1
+  if newest < elapsed and elapsed < RANGE then
+    return elapsed, start, units
+  end
+end
+
+-- Returns the units of a quota that count, with those of the journal, and the microseconds until the oldest
+-- expires; nothing if something unusual is stored.
+local function counting_with_journal(quota, stored, elapsed, start, units)
+  local used, reset = counting(quota, stored, quota.from, quota.to)
+  if units == 0 or not used then
+    return used, reset
+  elseif used > 0 then
+    return used + units, reset
+  end
+  local edge, last = elapsed - quota.window, #stored - 3
+  local oldest, newest = unpack('>I4', stored, start), unpack('>I4', stored, last)
+  if newest <= edge then
+    return 0, reset
+  elseif oldest <= edge then
+    start, oldest = first_later(stored, start, last, edge, 4, false, oldest, newest)
+  end
+  return (last - start) / 4 + 1, oldest - edge
+end
+
+local function append_reply(first_quota, is_admitted, reply, size)
+  local quota = first_quota
   repeat
     local used, reset = quota.used, quota.reset
-    if admitted then
+    if is_admitted then
       reply[size + 1], reply[size + 2] = used + 1, reset
       size = size + 2
     else
@@ -113,7 +88,34 @@ local function charge(first_quota, stored, reply, size)
     end
     quota = quota.next
   until not quota
-  return not admitted or pack('>I4', later), size
+  return size
+end
+
+-- Decides a check of one unit, if nothing unusual is stored. Returns the unit to append, or `true` if the check
+-- is refused; nothing if it is admitted and there is no room.
+local function charge(first_quota, stored, reply, size)
+  local at = find_sections(first_quota, stored)
+  if not at then
+    return
+  end
+  local elapsed, start, units = open(stored, at)
+  if not elapsed then
+    return
+  end
+  local left = unpack('>I4', stored) * 1000000 - now
+  local quota, is_admitted, has_room = first_quota, true, at <= #stored and units < MAX_UNITS
+  repeat
+    local used, reset = counting_with_journal(quota, stored, elapsed, start, units)
+    if not used or used > quota.limit or quota.limit == 0 then
+      return
+    end
+    quota.used, quota.reset = used, reset
+    is_admitted, has_room = is_admitted and used < quota.limit, has_room and left >= quota.window
+    quota = quota.next
+  until not quota
+  if has_room or not is_admitted then
+    return not is_admitted or pack('>I4', elapsed), append_reply(first_quota, is_admitted, reply, size)
+  end
 end
 
 -- Returns an empty journal.

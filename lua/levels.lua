@@ -125,7 +125,7 @@ local function attempt_all(levels, size)
         size = new_size
       else
         local charge = { quota = quota, cost = units, value = number, extra = extra, at = size }
-        charge.length = not is_charged[number] and look(charge)
+        charge.length = data ~= true and not is_charged[number] and look(charge)
         if charge.length then
           unusual[#unusual + 1] = charge
           -- Leaves room for its reply.

@@ -13,8 +13,8 @@ Stored: the time that times count from; the second at which the list expires, 0 
 before the first run; then for each run its time and position. The position of a run is how many units were
 charged up to and with it, modulo 2^32. `lua/README.md` describes the bytes.
 
-What had expired when the newest run was charged counts no more, wherever the clock steps. It is trimmed
-later: when half of the runs have expired.
+What had expired when the newest run was charged counts no more, wherever the clock steps. A charge removes it
+when half of the runs have expired.
 ]]
 
 local unpack, pack, sub, floor = struct.unpack, struct.pack, string.sub, math.floor
@@ -176,7 +176,7 @@ local function load(log, data, cost)
   log.is_wide = log.window > MAX_NARROW
   log.run_size = log.is_wide and 10 or 8
   log.text, log.length, log.listed, log.first, log.kept = nil, 0, 0, 0, 0
-  log.used, log.segments, log.list_expires, log.renews_list, log.is_trimmed = 0, nil, 0, false, false
+  log.used, log.segments, log.list_expires, log.renews_list = 0, nil, 0, false
   if data then
     local has_units = #data > 16 and unpack('>I4', data, 9) == UNIT_RUNS
     local size = log.run_size - (has_units and 4 or 0)
@@ -201,8 +201,7 @@ local function load(log, data, cost)
       rewind(log)
     end
     if newest < now or cost > 0 then
-      local first = first_later(log, log.first, now - log.window)
-      log.is_trimmed, log.first = cost > 0 and first > log.first, first
+      log.first = first_later(log, log.first, now - log.window)
     end
     if log.first < log.length then
       log.used = (log.position - position_before(log, log.first)) % RANGE

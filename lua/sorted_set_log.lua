@@ -1,17 +1,18 @@
 --[[
-sorted_set_log: the exact sliding window as a sorted set. One member for each unit, scored by the time of
-its charge in whole microseconds. Decides as sliding_log does.
+sorted_set_log: the exact sliding window as a sorted set. One member for each unit, scored by the time of its
+charge in whole microseconds. Decides as sliding_log does: a unit charged at t counts in [t, t + window).
 
 KEYS    none; the caller passes the key
-ARGV    none; the caller passes the quota
+ARGV    none; the caller passes the state and its quotas
 reply   make_ops
-calls   ZCARD, ZRANGE twice; then for a trim ZCOUNT, ZREMRANGEBYRANK; to look ZCOUNT; to
-calls   charge ZADD; to undo that ZREMRANGEBYRANK; after a step back of the clock ZRANGEBYSCORE, ZADD; to
-calls   refund ZCOUNT twice, ZREMRANGEBYRANK
+calls   ZCARD, ZRANGE twice; if units have expired ZCOUNT; to charge ZADD; to remove what has expired PEXPIRE,
+calls   ZREMRANGEBYRANK, or if all has expired UNLINK; to undo a charge ZREMRANGEBYRANK; after a step back of the
+calls   clock PEXPIRE, ZRANGEBYSCORE, ZADD; to refund ZCOUNT twice, ZREMRANGEBYRANK, EXISTS, PEXPIRE; to credit
+calls   ZREMRANGEBYRANK, PEXPIRE, or if nothing is left UNLINK
 server  Redis 5.0
 
 Members are numbers of 16 digits that count up from the newest one. So each is unique, and those of one
-microsecond sort in the order of their charges.
+microsecond sort in the order of their charges. Expired units are removed by the next charge.
 ]]
 
 local FIRST_MEMBER = 1000000000000000
@@ -19,30 +20,16 @@ local FIRST_MEMBER = 1000000000000000
 -- Members of one command, each with its score.
 local CHUNK = 2000
 
--- Members that one check removes, at about a microsecond each. The next check removes more.
+-- Members that one charge removes, at about a microsecond each. The next charge removes more.
 local MAX_TRIMMED = 2000
 
-local call, min = redis.call, math.min
+local call, min, max = redis.call, math.min, math.max
 local format_integer = require('format_integer')
 
 -- Returns the time of the member at an index, as text, and the member.
 local function member_at(key, index)
   local entry = call('ZRANGE', key, index, index, 'WITHSCORES')
   return entry[2], entry[1]
-end
-
-local function entry_at(key, index)
-  return member_at(key, format_integer(index)) + 0
-end
-
-local function bounds(key)
-  local length = call('ZCARD', key)
-  if length == 0 then
-    return 0
-  end
-  local newest, member = member_at(key, '-1')
-  local oldest = length > 1 and member_at(key, '0') or newest
-  return length, oldest + 0, newest, member
 end
 
 local function put(key, members)
@@ -53,6 +40,7 @@ local function put(key, members)
   call('ZADD', key, (table.unpack or unpack)(arguments))
 end
 
+-- Moves the units later than now to now, so that none counts for longer than a window.
 local function rewind(key)
   local after = '(' .. now_text
   local members = call('ZRANGEBYSCORE', key, after, '+inf', 'LIMIT', '0', format_integer(CHUNK))
@@ -62,8 +50,77 @@ local function rewind(key)
   end
 end
 
-local function push(key, count, newest)
-  local member = newest and newest + 0 or FIRST_MEMBER - 1
+local function renew(log)
+  call('PEXPIRE', log.extra_key, log.ttl)
+end
+
+-- Reads which units count. A cost rewinds what is later than now.
+local function read(log, cost)
+  local key, edge = log.extra_key, now - log.window
+  log.length, log.expired, log.oldest, log.member = call('ZCARD', key), 0, nil, nil
+  if log.length > 0 then
+    local newest, member = member_at(key, '-1')
+    local oldest = (log.length > 1 and member_at(key, '0') or newest) + 0
+    log.oldest, log.member = oldest, member
+    if cost > 0 and newest > now_text then
+      -- A full server accepts PEXPIRE, and then the rest of the script.
+      renew(log)
+      rewind(key)
+    end
+    if newest + 0 <= edge then
+      log.expired = log.length
+    elseif oldest <= edge then
+      log.expired, log.oldest = call('ZCOUNT', key, '-inf', format_integer(edge)), nil
+    end
+  end
+  log.stored = log.length - log.expired
+  log.used = log.stored
+end
+
+-- Returns the microseconds until the unit at `index` expires. Units that are not written yet are charged now.
+local function expires_in(log, index)
+  local time = now
+  if index == 0 and log.stored > 0 then
+    log.oldest = log.oldest or member_at(log.extra_key, format_integer(log.expired)) + 0
+    time = log.oldest
+  elseif index < log.stored then
+    time = member_at(log.extra_key, format_integer(log.expired + index)) + 0
+  end
+  return time < now and time + log.window - now or log.window
+end
+
+local function judge(log, quota, cost)
+  local used, limit = log.used, quota.limit
+  -- With a limit lowered below what is used, several units expire before one more fits.
+  local surplus = used > limit and used - limit or 0
+  local reset = used > surplus and expires_in(log, surplus) or 0
+  local wait = 0
+  if cost > limit then
+    wait = -1
+  elseif used + cost > limit then
+    -- That many units must expire, and they expire in order.
+    local last = used + cost - limit - 1
+    wait = last == surplus and reset or expires_in(log, last)
+  end
+  quota.used, quota.wait, quota.reset = used, wait, reset
+end
+
+local function charge(log, cost)
+  log.used = log.used + cost
+end
+
+-- Removes what has expired, and charges units now.
+local function write(log)
+  local key, count, member = log.extra_key, log.used - log.stored, FIRST_MEMBER - 1
+  if log.stored > 0 then
+    member = log.member + 0
+    if log.expired > 0 then
+      renew(log)
+      call('ZREMRANGEBYRANK', key, '0', format_integer(min(log.expired, MAX_TRIMMED) - 1))
+    end
+  elseif log.length > 0 then
+    call('UNLINK', key)
+  end
   while count > 0 do
     local members = {}
     for index = 1, min(count, CHUNK) do
@@ -73,51 +130,57 @@ local function push(key, count, newest)
     put(key, members)
     count = count - #members
   end
-end
-
-local function expired(key, _, time)
-  return call('ZCOUNT', key, '-inf', format_integer(time))
-end
-
-local function trim(key, count)
-  local trimmed = min(count, MAX_TRIMMED)
-  call('ZREMRANGEBYRANK', key, '0', format_integer(trimmed - 1))
-  return trimmed
-end
-
-local function take(key, time, units)
-  local before = call('ZCOUNT', key, '-inf', '(' .. format_integer(time))
-  local charged = call('ZCOUNT', key, format_integer(time), format_integer(time))
-  if charged == 0 then
-    return false
+  if log.stored == 0 then
+    require('set_ttl')(key, log.ttl)
   end
-  local last = before + charged - 1
-  local first = math.max(last - units + 1, before)
-  call('ZREMRANGEBYRANK', key, format_integer(first), format_integer(last))
-  return true
 end
 
-local function drop(key, expired, units)
-  local first = math.max(expired - MAX_TRIMMED, 0)
-  call('ZREMRANGEBYRANK', key, format_integer(first), format_integer(expired + units - 1))
+-- Removes what `write` charged. A log that was empty before is gone then.
+local function undo(log)
+  call('ZREMRANGEBYRANK', log.extra_key, format_integer(log.stored - log.used), '-1')
 end
 
-local function pop(key, count)
-  call('ZREMRANGEBYRANK', key, format_integer(-count), '-1')
+-- The units of a charge are those of its time: units of one microsecond are interchangeable.
+local function refund(log, charged, units)
+  local key, time = log.extra_key, format_integer(charged.time)
+  if charged.time + log.window <= now then
+    return
+  end
+  local before, found = call('ZCOUNT', key, '-inf', '(' .. time), call('ZCOUNT', key, time, time)
+  if found > 0 then
+    local last = before + found - 1
+    local first = max(last - units + 1, before)
+    call('ZREMRANGEBYRANK', key, format_integer(first), format_integer(last))
+    if call('EXISTS', key) == 1 then
+      renew(log)
+    end
+  end
 end
 
-local backend = {
-  bounds = bounds,
-  entry_at = entry_at,
-  expired = expired,
-  trim = trim,
-  rewind = rewind,
-  push = push,
-  take = take,
-  drop = drop,
-  pop = pop,
-}
+local function clear(log)
+  call('UNLINK', log.extra_key)
+end
+
+-- Removes the oldest units that count, which would expire first, and what has expired before them.
+local function credit(log, units)
+  if units < log.used then
+    local first, last = max(log.expired - MAX_TRIMMED, 0), log.expired + units - 1
+    call('ZREMRANGEBYRANK', log.extra_key, format_integer(first), format_integer(last))
+    renew(log)
+  elseif log.used > 0 then
+    clear(log)
+  end
+end
 
 return function()
-  return require('log')(backend)
+  return {
+    read = read,
+    judge = judge,
+    charge = charge,
+    write = write,
+    undo = undo,
+    refund = refund,
+    clear = clear,
+    credit = credit,
+  }
 end

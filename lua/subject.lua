@@ -9,7 +9,7 @@ calls   clock PEXPIRE
 server  Redis 6.0
 
 A state that was `charged` renews the time to live of the value if it needs longer than the value has; one
-that was `tidied` renews it anyway: trimmed though the check is refused, rewound, or given units back.
+that was `tidied` renews it anyway: rewound, or given units back.
 ]]
 
 local call, floor, max = redis.call, math.floor, math.max
@@ -102,12 +102,11 @@ local function undo(subject)
   subject.stored = subject.old
 end
 
--- Writes what a refused check has rewound or trimmed. That this cannot be written does not fail the check:
--- the next one will.
+-- Writes what a refused check has rewound. That this cannot be written does not fail the check: the next one
+-- will.
 local function tidy(subject)
   local states, is_tidied = subject.states, false
   for index = 1, #states do
-    states[index].tidied = states[index].tidied or states[index].is_trimmed
     is_tidied = is_tidied or states[index].tidied
   end
   if is_tidied and pcall(write, subject) then

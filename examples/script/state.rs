@@ -105,8 +105,11 @@ fn numbers(algorithm: &str, data: &[u8], names: &[&str], form: &str) -> Option<S
         write!(text, ", {name} {value}").ok()?;
         rest = behind;
     }
-    if !rest.is_empty() {
-        write!(text, ", {} holes", rest.len() / 12).ok()?;
+    while !rest.is_empty() {
+        let (hole, behind) = split(rest, 12)?;
+        let [start, end, units] = [&hole[..4], &hole[4..8], &hole[8..]].map(number);
+        write!(text, ", {units} given back of {start} to {end}").ok()?;
+        rest = behind;
     }
     Some(text)
 }

@@ -65,7 +65,7 @@ pub(crate) struct Changes(u8);
 
 impl Changes {
     pub(crate) const NONE: Self = Self(0);
-    /// Units that have expired were dropped, and some are left.
+    /// A charge has dropped units that had expired.
     pub(crate) const TRIMMED: Self = Self(1);
     /// Units in the future were moved to now.
     pub(crate) const REWOUND: Self = Self(2);

@@ -108,8 +108,8 @@ impl Counters {
     ///
     /// `source` is the [`Source`] of the answer: [`Source::Other`] for a store outside this crate.
     ///
-    /// A check that is refused, or that costs 0, changes no count. It may drop expired units, so writing the
-    /// counters back is useful but not necessary.
+    /// A check that is refused, or that costs 0, changes no count. So it is not necessary to write the
+    /// counters back, except that units in the future are moved to now.
     pub fn check(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
         let mut answer = Answer::default();
         answer.clear(now, source);
@@ -388,7 +388,7 @@ impl Counter {
     }
 
     /// Notes what a change does to the time to live. A charge renews that of a shared key only if it is too
-    /// short; units that were moved, or trimmed though the check is refused, always do.
+    /// short; units that were moved or given back always do.
     #[inline(always)]
     fn note(&mut self, changes: Changes, now: u64, expiry: &mut Expiry) {
         if !self.is_packed() {
@@ -398,8 +398,7 @@ impl Counter {
             return;
         }
         let is_charged = changes.any(Changes::CHARGED);
-        let is_tidied =
-            changes.any(Changes::REWOUND) || !is_charged && changes.any(Changes::TRIMMED);
+        let is_tidied = changes.any(Changes::REWOUND);
         if is_tidied || is_charged && expiry.micros() < now + self.needs(now) {
             expiry.longest = expiry.longest.max(time_to_live_millis(self.window));
         }
@@ -414,6 +413,8 @@ impl Counter {
             // Until the end of the next aligned window.
             Algorithm::SlidingCounter => 2 * window - now % window,
             Algorithm::SlidingBuckets(_) => window + window.div_ceil(self.algorithm.parts()),
+            // A level drains in whole ticks, each below a hundred-thousandth of the window.
+            Algorithm::Gcra => window + window / 100_000,
             _ => window,
         }
     }

@@ -10,6 +10,7 @@ mod support;
 
 mod acl;
 mod admin;
+mod appended;
 mod batches;
 mod cluster;
 mod connections;

@@ -90,6 +90,22 @@ fn part_of(limit: u32, part: f64) -> u32 {
     (f64::from(limit) * part) as u32
 }
 
+/// Here a level drains in ticks of ten seconds, so a full one drains for longer than the window. The second charge
+/// finds a time to live that is a second longer than the window.
+#[tokio::test]
+async fn a_charge_renews_the_time_to_live_for_the_ticks_in_which_it_drains() {
+    let server = RedisServer::start();
+    let mut time = TestTime::new(&server);
+    let window = Duration::from_micros(2_097_152_000_001);
+    let quota = Quota::new(u32::MAX, window).algorithm(Algorithm::Gcra);
+    assert!(both(&time, &quota, 1).await.0);
+    time.advance(window);
+    assert!(both(&time, &quota, u32::MAX).await.0);
+    let (.., wait) = both(&time, &quota, u32::MAX).await;
+    time.advance(wait.expect("a wait") - Duration::from_micros(1));
+    assert!(!both(&time, &quota, u32::MAX).await.0, "the level is lost");
+}
+
 /// The products of these numbers exceed 2^53. Old servers write some of the numbers as 1e+08.
 #[test]
 fn products_beyond_2_pow_53_are_decided_alike_and_waits_are_exact() {

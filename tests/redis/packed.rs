@@ -9,6 +9,7 @@ use crate::state::describe;
 use crate::store_on;
 use crate::support::costs::{algorithms, calls, forget_calls, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
+use crate::support::test_time::TestTime;
 
 const VALUE: &str = "tollgate:v2:{default,ada}";
 
@@ -228,6 +229,9 @@ async fn a_list_that_has_expired_goes_while_the_value_still_counts() {
     tokio::time::sleep(window / 2 + Duration::from_millis(20)).await;
     assert_eq!(limiter.check("ada").await.unwrap().used(), 31);
     assert_eq!(times_to_live(&mut connection).len(), 1);
+    // Nor is it looked for again.
+    let text = describe(&value(&mut connection)).unwrap();
+    assert!(!text.contains("in a list"), "{text}");
 }
 
 #[tokio::test]
@@ -277,6 +281,54 @@ async fn a_unit_of_several_logs_is_appended_once() {
     assert_eq!((of_quotas[0], of_quotas[1..].iter().max()), (0, Some(&90)));
 }
 
+/// Times of long windows do not fit into four bytes: 2^32 microseconds are 72 minutes.
+#[tokio::test]
+async fn units_of_a_long_window_count_to_the_microsecond() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let server = RedisServer::start();
+    let day = Quota::new(500, 24 * HOUR);
+    let week = Quota::new(500, 7 * 24 * HOUR);
+    // One log and two, charged in single units, by refunds, or in several units; and one that becomes a list.
+    for (quotas, cost, charges) in [
+        (vec![day.clone()], 1, 6_u32),
+        (vec![day.clone()], 3, 6),
+        (vec![day.clone(), week.clone()], 1, 40),
+        (vec![day.clone(), week], 2, 6),
+        (vec![day], 1, 300),
+    ] {
+        let mut time = TestTime::new(&server);
+        let memory = RateLimiter::new(time.memory.clone(), quotas.clone());
+        let redis = RateLimiter::new(time.redis.clone(), quotas);
+        let gap = 20 * HOUR / charges;
+        for number in 0..charges + 6 {
+            let mut decisions = Vec::new();
+            for limiter in [&memory, &redis] {
+                let mut decision = limiter.check_n("ada", cost).await.unwrap();
+                assert!(decision.is_allowed());
+                if number % 3 == 1 {
+                    limiter.refund(&mut decision, 1).await.unwrap();
+                }
+                let looked = limiter.peek("ada").await.unwrap();
+                let quotas = looked.quotas();
+                decisions.push(
+                    quotas
+                        .map(|quota| (quota.used(), quota.reset_after()))
+                        .collect::<Vec<_>>(),
+                );
+            }
+            assert_eq!(decisions[0], decisions[1], "charge {number} of {charges}");
+            // Most expire one by one, and then a microsecond earlier or later.
+            time.advance(if number < charges {
+                gap
+            } else {
+                decisions[0][0]
+                    .1
+                    .saturating_sub(Duration::from_micros((number % 2).into()))
+            });
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_log_takes_few_bytes_with_its_keys() {
     let server = RedisServer::start();
@@ -317,7 +369,7 @@ async fn the_example_describes_what_is_stored() {
         "sliding_buckets, generation ",
         ", 3 in bucket ",
         "gcra, generation ",
-        ", flowed in 5, rate 90, 1 holes",
+        ", flowed in 5, rate 90, 2 given back of 0 to 4",
         "fixed_window, generation ",
     ] {
         assert!(text.contains(part), "{part} is not in {text}");

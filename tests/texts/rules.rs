@@ -3,13 +3,14 @@
 use crate::sources::Text;
 
 /// Names, commands and errors of Redis that a text may begin with.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "Redis",
     "Valkey",
     "Sentinel",
     "ACL",
     "CONFIG",
     "WRONGTYPE",
+    "NOLISTKEY",
     "ERR",
     "FAILED",
     "X-Forwarded-For",

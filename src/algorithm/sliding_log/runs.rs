@@ -28,9 +28,9 @@ const FEW_RUNS: usize = 64;
 )]
 pub(super) struct Runs {
     packed: Vec<u64>,
-    /// The index of the first run that has not been dropped.
+    /// The index of the first run that counts, as of the last call of `skip_expired`.
     start: u32,
-    /// The units of all runs.
+    /// The units of the runs that count.
     units: u32,
     base: u64,
 }
@@ -55,7 +55,7 @@ impl From<Vec<(u64, u32)>> for Runs {
     fn from(list: Vec<(u64, u32)>) -> Self {
         let mut runs = Self::default();
         for (time, units) in list {
-            let latest = runs.last().map_or(0, |run| run.time);
+            let latest = runs.newest().map_or(0, |run| run.time);
             runs.push(time.max(latest), units, u32::MAX);
         }
         runs
@@ -63,28 +63,58 @@ impl From<Vec<(u64, u32)>> for Runs {
 }
 
 impl Runs {
+    /// Returns whether no run is stored, neither one that counts nor an expired one.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.stored().is_empty()
+        self.packed.is_empty()
     }
 
+    /// Returns the number of units that count.
     #[inline]
     pub(super) fn units(&self) -> u32 {
         self.units
     }
 
+    /// Returns the oldest run that counts.
     #[inline]
     pub(super) fn first(&self) -> Option<Run> {
-        self.stored().first().map(|run| self.unpack(*run))
+        self.counting().first().map(|run| self.unpack(*run))
     }
 
+    /// Returns the newest run, which may have expired.
     #[inline]
-    pub(super) fn last(&self) -> Option<Run> {
-        self.stored().last().map(|run| self.unpack(*run))
+    pub(super) fn newest(&self) -> Option<Run> {
+        self.packed.last().map(|run| self.unpack(*run))
     }
 
+    /// Returns the newest run that was skipped.
+    #[inline]
+    pub(super) fn last_skipped(&self) -> Option<Run> {
+        let index = self.start.checked_sub(1)?;
+        self.packed.get(index as usize).map(|run| self.unpack(*run))
+    }
+
+    /// Returns the runs that count.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = Run> {
-        self.stored().iter().map(|run| self.unpack(*run))
+        self.counting().iter().map(|run| self.unpack(*run))
+    }
+
+    /// Skips the oldest runs, as long as `is_expired` returns true for their time. The others count, also those that
+    /// an earlier call has skipped.
+    #[inline]
+    pub(super) fn skip_expired(&mut self, is_expired: impl Fn(u64) -> bool) {
+        while let Some(run) = self.last_skipped()
+            && !is_expired(run.time)
+        {
+            self.start -= 1;
+            self.units += run.units;
+        }
+        while let Some(run) = self.first()
+            && is_expired(run.time)
+        {
+            self.start += 1;
+            self.units -= run.units;
+        }
     }
 
     /// Returns the time at which the unit at `index` was charged. The oldest unit has index 0.
@@ -92,9 +122,9 @@ impl Runs {
     /// If each run is one unit, this is one lookup. Otherwise it walks from the nearer end. To find when a cost
     /// fits, it visits at most as many runs as the cost, unless the limit was lowered.
     pub(super) fn time_of(&self, index: u32) -> u64 {
-        let stored = self.stored();
-        if stored.len() == self.units as usize {
-            return stored
+        let counting = self.counting();
+        if counting.len() == self.units as usize {
+            return counting
                 .get(index as usize)
                 .map_or(0, |run| self.unpack(*run).time);
         }
@@ -114,11 +144,16 @@ impl Runs {
         found.map_or(0, |run| run.time)
     }
 
-    /// Adds units at a time that is not before the last run. Grows the buffer to about `limit` runs at most.
+    /// Adds units at a time that is not before the newest run. Grows the buffer to about `limit` runs at most.
+    ///
+    /// The skipped runs no longer matter, because they have expired before the newest run. Their memory is used
+    /// again.
     #[inline]
     pub(super) fn push(&mut self, time: u64, units: u32, limit: u32) {
+        if self.start > 0 {
+            self.shrink();
+        }
         if self.is_empty() {
-            self.clear();
             self.base = time;
         }
         if time - self.base > MAX_TIME {
@@ -142,25 +177,7 @@ impl Runs {
         self.units += units;
     }
 
-    /// Drops runs, the oldest first, while `is_dropped` returns true for their time. Returns whether it dropped
-    /// any.
-    #[inline]
-    pub(super) fn drop_while(&mut self, is_dropped: impl Fn(u64) -> bool) -> bool {
-        let before = self.start;
-        while let Some(run) = self.first()
-            && is_dropped(run.time)
-        {
-            self.start += 1;
-            self.units -= run.units;
-        }
-        let dropped = self.start > before;
-        if dropped {
-            self.shrink();
-        }
-        dropped
-    }
-
-    /// Drops up to `units` units, the oldest first.
+    /// Drops up to `units` units that count, the oldest first, and all skipped runs.
     pub(super) fn drop_first(&mut self, units: u32) {
         let mut left = units;
         while let Some(run) = self.first()
@@ -174,13 +191,15 @@ impl Runs {
             *first -= u64::from(left);
             self.units -= left;
         }
+        self.drop_skipped();
         self.shrink();
     }
 
-    /// Drops the runs after `time`. Returns the number of their units.
+    /// Drops the runs after `time`, and all skipped runs. Returns the number of units after `time`.
     pub(super) fn drop_after(&mut self, time: u64) -> u32 {
+        self.drop_skipped();
         let mut dropped = 0;
-        while let Some(run) = self.last()
+        while let Some(run) = self.newest()
             && run.time > time
         {
             self.packed.pop();
@@ -190,9 +209,9 @@ impl Runs {
         dropped
     }
 
-    /// Removes up to `units` units of one time. Returns the number of removed units.
+    /// Removes up to `units` units of one time, and all skipped runs. Returns the number of removed units.
     pub(super) fn take(&mut self, time: u64, units: u32) -> u32 {
-        self.drop_space();
+        self.drop_skipped();
         let Some(time) = time.checked_sub(self.base) else {
             return 0;
         };
@@ -213,7 +232,7 @@ impl Runs {
     }
 
     #[inline]
-    fn stored(&self) -> &[u64] {
+    fn counting(&self) -> &[u64] {
         self.packed.get(self.start as usize..).unwrap_or_default()
     }
 
@@ -227,7 +246,7 @@ impl Runs {
 
     /// Sets the base to the time of the oldest run.
     fn rebase(&mut self) {
-        self.drop_space();
+        self.drop_skipped();
         let Some(first) = self.packed.first().map(|run| run >> UNIT_BITS) else {
             return;
         };
@@ -239,7 +258,7 @@ impl Runs {
 
     /// Makes room for one more run.
     ///
-    /// If dropped runs take a fifth of the buffer, or if the log is full and short, it moves the runs to reuse
+    /// If skipped runs take a fifth of the buffer, or if the log is full and short, it moves the runs to reuse
     /// their space. Otherwise the buffer grows by half, but beyond the limit only by a quarter. So a run is
     /// moved only a few times.
     #[inline]
@@ -250,7 +269,7 @@ impl Runs {
         }
         let is_full = length >= limit as usize;
         if start > 0 && (start * 5 >= length || is_full && length <= FEW_RUNS) {
-            self.drop_space();
+            self.drop_skipped();
         } else {
             let max_growth = (limit as usize)
                 .saturating_sub(length)
@@ -261,28 +280,24 @@ impl Runs {
         }
     }
 
-    /// Frees memory if less than a quarter of it is used.
+    /// Drops the skipped runs if no others are stored. Frees memory if less than a quarter of it is used.
     #[inline]
     fn shrink(&mut self) {
         let capacity = self.packed.capacity();
-        if self.is_empty() {
-            self.clear();
+        if self.counting().is_empty() {
+            self.packed.clear();
+            self.start = 0;
         }
-        if capacity > MIN_CAPACITY && self.stored().len() < capacity / 4 {
-            self.drop_space();
+        if capacity > MIN_CAPACITY && self.counting().len() < capacity / 4 {
+            self.drop_skipped();
             let capacity = (self.packed.len() * 2).max(MIN_CAPACITY);
             self.packed.shrink_to(capacity);
         }
     }
 
-    /// Moves the runs to the start of the buffer.
-    fn drop_space(&mut self) {
+    /// Drops the skipped runs, and moves the others to the start of the buffer.
+    fn drop_skipped(&mut self) {
         self.packed.drain(..self.start as usize);
-        self.start = 0;
-    }
-
-    fn clear(&mut self) {
-        self.packed.clear();
         self.start = 0;
     }
 }
@@ -313,7 +328,7 @@ mod tests {
         let mut runs = Runs::default();
         for year in 1..10 {
             let now = year * YEAR;
-            runs.drop_while(|time| time + YEAR < now);
+            runs.skip_expired(|time| time + YEAR < now);
             runs.push(now, 2, 100);
             let kept = (year - 1).max(1)..=year;
             let expected: Vec<_> = kept.map(|year| (year * YEAR, 2)).collect();
@@ -325,7 +340,7 @@ mod tests {
     fn a_buffer_is_reused_and_does_not_exceed_the_limit() {
         let mut runs = Runs::default();
         for now in 0..1_000 {
-            runs.drop_while(|time| time + 10 <= now);
+            runs.skip_expired(|time| time + 10 <= now);
             runs.push(now, 1, 10);
         }
         assert_eq!((runs.units(), runs.packed.capacity()), (10, 10));
@@ -336,7 +351,7 @@ mod tests {
         let (mut runs, mut moved) = (Runs::default(), 0);
         for now in 0..20_000 {
             let start = runs.start;
-            runs.drop_while(|time| time + 1_000 <= now);
+            runs.skip_expired(|time| time + 1_000 <= now);
             runs.push(now, 1, 1_000);
             moved += u32::from(runs.start < start);
         }
@@ -354,10 +369,11 @@ mod tests {
         for now in 0..10_000 {
             runs.push(now, 1, u32::MAX);
         }
-        runs.drop_while(|time| time < 9_990);
+        runs.skip_expired(|time| time < 9_991);
+        runs.push(10_000, 1, u32::MAX);
         assert!(runs.packed.capacity() <= 20, "{}", runs.packed.capacity());
         assert_eq!(runs.units(), 10);
-        assert_eq!(runs.time_of(3), 9_993);
+        assert_eq!(runs.time_of(3), 9_994);
     }
 
     #[test]

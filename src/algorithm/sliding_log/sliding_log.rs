@@ -3,8 +3,9 @@
 //! A unit that is charged at *t* counts in [*t*, *t* + window). The same rule in Redis: `lua/sliding_log.lua`,
 //! which stores the units of one microsecond as equal entries, where this file stores one run.
 //!
-//! A check of one unit only reads the ends of the log. Each expired unit is visited once, by the check that
-//! drops it.
+//! A check of one unit only reads the ends of the log. Expired units are skipped, each once unless the clock steps
+//! back, and the next charge drops them: a refusal changes nothing. So units that had expired at the newest charge
+//! no longer count, wherever the clock steps.
 
 use super::super::arithmetic::saturate;
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
@@ -23,13 +24,14 @@ impl SlidingLog {
     #[inline]
     pub(crate) fn check(&mut self, check: QuotaCheck) -> Verdict {
         let QuotaCheck { limit, cost, .. } = check;
-        let changes = self.advance(check);
+        let changes = self.rewind(check);
+        self.skip_expired(check);
         let used = u64::from(self.runs.units()) + u64::from(cost);
         if cost == 0 || used > limit.into() {
             let verdict = self.judge(check);
             return Verdict { changes, ..verdict };
         }
-        let changes = self.charge(check) | changes;
+        let changes = self.push(check) | changes;
         Verdict {
             used: saturate(used),
             wait: Wait::Zero,
@@ -42,33 +44,19 @@ impl SlidingLog {
 
     /// Evaluates the check without charging it.
     pub(crate) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
-        let changes = self.advance(check);
+        let changes = self.rewind(check);
+        self.skip_expired(check);
         let verdict = self.judge(check);
         Verdict { changes, ..verdict }
     }
 
-    /// Drops expired units, and moves units in the future to now.
-    #[inline]
-    fn advance(&mut self, check: QuotaCheck) -> Changes {
-        if check.cost == 0 {
-            return Changes::NONE;
-        }
-        let rewound = Changes::REWOUND.only_if(self.rewind(check));
-        rewound | Changes::TRIMMED.only_if(self.trim(check))
-    }
-
-    /// Compares the log with the quota.
+    /// Compares the units that count with the quota.
     fn judge(&self, check: QuotaCheck) -> Verdict {
         let QuotaCheck { limit, cost, .. } = check;
-        let skipped = if cost > 0 {
-            0
-        } else {
-            self.expired_units(check)
-        };
-        let used = self.runs.units() - skipped;
+        let used = self.runs.units();
 
         let returns_in = |index: u32| {
-            let time = self.runs.time_of(skipped + index);
+            let time = self.runs.time_of(index);
             returns_in(Run { time, units: 1 }, check)
         };
         let wait = if cost > limit {
@@ -98,18 +86,30 @@ impl SlidingLog {
 
     /// Charges the cost.
     pub(crate) fn charge(&mut self, check: QuotaCheck) -> Changes {
-        let begins = self.runs.is_empty();
-        self.runs.push(check.now, check.cost, check.limit);
-        Changes::CHARGED | Changes::BEGUN.only_if(begins)
+        self.skip_expired(check);
+        self.push(check)
     }
 
-    /// Returns whether no unit is stored.
+    /// Charges the cost after expired units were skipped.
+    #[inline]
+    fn push(&mut self, check: QuotaCheck) -> Changes {
+        let begins = self.runs.units() == 0;
+        let newest = self.runs.newest().map_or(0, |run| run.time);
+        let trims = self
+            .runs
+            .last_skipped()
+            .is_some_and(|run| run.time + check.window > newest);
+        self.runs.push(check.now, check.cost, check.limit);
+        Changes::CHARGED | Changes::BEGUN.only_if(begins) | Changes::TRIMMED.only_if(trims)
+    }
+
+    /// Returns whether no unit is stored, not even an expired one.
     pub(crate) fn is_blank(&self) -> bool {
         self.runs.is_empty()
     }
 
     pub(crate) fn is_idle(&self, check: QuotaCheck) -> bool {
-        self.runs.last().is_none_or(|run| is_expired(run, check))
+        self.runs.newest().is_none_or(|run| is_expired(run, check))
     }
 
     pub(crate) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
@@ -120,48 +120,41 @@ impl SlidingLog {
         if is_expired(charged, check) {
             return false;
         }
+        // Those that had expired at the newest charge are dropped, since this may be the newest.
+        self.skip_expired(QuotaCheck { now: 0, ..check });
         self.runs.take(charge.time, units) > 0 && !self.runs.is_empty()
     }
 
-    /// Drops the expired units, and then the oldest ones, which would return soonest.
+    /// Drops the oldest units that count, which would return soonest.
     pub(crate) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
-        let expired = self.expired_units(check);
-        let used = self.runs.units() - expired;
-        if used == 0 || units == 0 {
+        self.skip_expired(check);
+        if self.runs.units() == 0 || units == 0 {
             return false;
         }
-        self.runs.drop_first(expired.saturating_add(units));
+        self.runs.drop_first(units);
         !self.runs.is_empty()
     }
 
-    /// Moves units in the future to now, so that none counts for longer than one window. There are such units
-    /// after the clock has stepped back.
+    /// Moves units in the future to now if the check has a cost, so that none counts for longer than one window.
+    /// There are such units after the clock has stepped back.
     #[inline]
-    fn rewind(&mut self, check: QuotaCheck) -> bool {
+    fn rewind(&mut self, check: QuotaCheck) -> Changes {
         let QuotaCheck { now, limit, .. } = check;
-        if self.runs.last().is_none_or(|run| run.time <= now) {
-            return false;
+        if check.cost == 0 || self.runs.newest().is_none_or(|run| run.time <= now) {
+            return Changes::NONE;
         }
+        self.skip_expired(check);
         let moved = self.runs.drop_after(now);
         self.runs.push(now, moved, limit);
-        true
+        Changes::REWOUND
     }
 
-    /// Drops expired units. Returns whether it dropped any and others are left.
+    /// Skips the units that have expired, or that had expired at the newest charge.
     #[inline]
-    fn trim(&mut self, check: QuotaCheck) -> bool {
-        self.runs
-            .drop_while(|time| time + check.window <= check.now)
-            && !self.runs.is_empty()
-    }
-
-    /// Returns the number of expired units that have not been dropped yet.
-    fn expired_units(&self, check: QuotaCheck) -> u32 {
-        if self.is_idle(check) {
-            return self.runs.units();
-        }
-        let expired = self.runs.iter().take_while(|run| is_expired(*run, check));
-        saturate(expired.map(|run| u64::from(run.units)).sum())
+    fn skip_expired(&mut self, check: QuotaCheck) {
+        let newest = self.runs.newest().map_or(0, |run| run.time);
+        let now = check.now.max(newest);
+        self.runs.skip_expired(|time| time + check.window <= now);
     }
 }
 

@@ -19,6 +19,9 @@ use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
 use crate::store::Check;
 use crate::store::requests::OwnedCheck;
 
+#[path = "../../../examples/script/state.rs"]
+mod state;
+
 const CLOCK: &str = include_str!("../../../tests/support/clock.lua");
 
 /// The key, quotas, cost and count of an entry.
@@ -265,19 +268,24 @@ for _, key in ipairs(redis.call('KEYS', '*{l,' .. ARGV[1] .. '}*')) do
   end
   local name = string.gsub(key, '.*}', '')
   local deadline = redis.call('HGET', 'test:deadlines', key)
-  what = string.gsub(table.concat(what, ' '), '.', function(char)
-    return string.format('%02x', string.byte(char))
-  end)
-  stored[#stored + 1] = name .. ' ' .. deadline .. ': ' .. what
+  stored[#stored + 1] = { name .. ' ' .. deadline, table.concat(what, ' ') }
 end
-table.sort(stored)
+table.sort(stored, function(one, other)
+  return one[1] < other[1]
+end)
 return stored
 ";
 
+/// Describes all that is stored for a key. The same units may be stored in several forms.
 fn stored(connection: &mut Connection, key: &str) -> Vec<String> {
     let mut command = ::redis::cmd("EVAL");
     command.arg(STORED).arg(0).arg(key);
-    command.query(connection).unwrap()
+    let stored: Vec<(String, Vec<u8>)> = command.query(connection).unwrap();
+    let stored = stored.into_iter().map(|(name, content)| {
+        let text = state::describe(&content).unwrap_or_else(|| format!("{content:?}"));
+        format!("{name}: {text}")
+    });
+    stored.collect()
 }
 
 /// Steps of the clock in microseconds, forth and back, each with the plan, cost and count of an

@@ -18,7 +18,7 @@ const READONLY: &str = "READONLY";
 const NO_LIST_KEY: &str = "NOLISTKEY";
 
 /// The codes of transient errors: the server cannot serve now, or another one has to be asked.
-const TRANSIENT: [&str; 11] = [
+const TRANSIENT: [&str; 12] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
@@ -26,6 +26,7 @@ const TRANSIENT: [&str; 11] = [
     "MASTERDOWN",
     "MISCONF",
     "MOVED",
+    NO_LIST_KEY,
     "NOREPLICAS",
     READONLY,
     "TRYAGAIN",
