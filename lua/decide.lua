@@ -1,19 +1,22 @@
 --[[
-decide: decides the entries of one call, one after the other. An entry is one check, or several alike:
-each check asks all quotas and charges all of them if all admit it, else none. An entry that fails, for
-example on a key of another type, replies with the text of its error; the others are still decided.
+decide: decides the entries of one call, one after the other. An entry is one check, or several alike. A
+check has one level or several, each with its own key, quotas and cost. It asks all quotas of all levels and
+charges all of them if all admit it, else none. An entry that fails, for example on a key of another type,
+replies with the text of its error; the others are still decided.
 
-KEYS    the values of the subjects, each once; then the extra keys of each entry, entry by entry
+KEYS    the values of the subjects, each once; then their extra keys
 ARGV    call: quota_lists, values
 ARGV    quota_list: quotas
 ARGV    quota: algorithm, buckets, counter, extra, limit, window, ttl
-ARGV    run: entries, quota_list, cost, count, first_value, first_extra
+ARGV    run: entries, count, levels
+ARGV    level: quota_list, cost
+ARGV    place: value, extra
 reply   call: time
 reply   entry: admitted
 reply   admitted: used, reset
 reply   refused: used, wait, reset
 reply   receipt: generation, position
-calls   MGET; those of multi_quota
+calls   MGET; those of fast_path, levels and multi_quota
 server  Redis 6.0
 
 The arguments are packed into one, as MessagePack, and so is the reply: a number that is an argument of
@@ -23,21 +26,24 @@ the other, which takes half the time to unpack.
 
 `quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values.
 `buckets` is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered
-from 1. `extra` is which extra key of the entry the count may need, from 1, or 0: a sorted set, or the list
-of a large log. A run is a number of entries in a row, each of `count` checks of one cost, by the list of
-quotas of a number, from 1. The values of its entries follow each other, the first being the key
-`first_value`, which is 0 if no count is packed; and so do their extra keys, from the key `first_extra`. `cost`, `limit` and `used` are units.
+from 1. `extra` of a quota is which extra key of its level the count may need, from 1, or 0: a sorted set, or
+the list of a large log. A run is a number of entries in a row, each of `count` checks of the same levels but
+for their keys. A level asks the list of quotas of a number, from 1. Its place is the number of the key that
+is its value, or 0 if no count is packed, and of its first extra key. The places of all levels of all entries
+follow the levels. If there is one level, there is only the place of the first entry: the keys of the others
+follow each other. `cost`, `limit` and `used` are units.
 `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a count is given,
 is in milliseconds, as text.
 
 The reply is flat. Each entry has the number of its admitted checks, or the text of an error; then the
-reply of each quota to each admitted check; then, unless all were admitted, the reply of each quota to
+reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each quota to
 the first refused one, which holds for all after it. The counters add a receipt to each admitted check:
 by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
-A `wait` of 0 admits, -1 never ends. A check of cost 0 only looks; all looks of an entry share one reply.
+A `wait` of 0 admits, -1 never ends. A check whose levels all
+cost 0 only looks; all looks of an entry share one reply.
 ]]
 
--- Units that the checks of one entry may ask for together. The client splits larger ones.
+-- Units that the checks of one entry may ask a level for together. The client splits larger ones.
 local MAX_ENTRY_UNITS = 100000
 
 local packed, quota_lists = { cmsgpack.unpack(ARGV[1]) }, {}
@@ -74,43 +80,59 @@ local values, count_of_values = {}, args[2]
 if count_of_values > 0 then
   values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))
 end
-local multi_quota, fast_path, decide_one
+
+-- Makes an error the reply of an entry, which stands behind its head. Returns the size of the reply.
+local function fail(head, problem)
+  -- Removes what was appended before the failure.
+  for index = #reply, head + 1, -1 do
+    reply[index] = nil
+  end
+  -- An error is a table since Redis 7.0, a text before.
+  reply[head] = type(problem) == 'table' and problem.err or tostring(problem)
+  return head
+end
+
+local decide_one, decide_several, decide_one_level, decide_run
 while args[at] do
-  local first_quota, cost, count = quota_lists[args[at + 1]], args[at + 2], args[at + 3]
-  local value, extra = args[at + 4], args[at + 5]
-  local decide
-  if cost > 0 and first_quota.is_usual then
-    if not fast_path then
-      fast_path, decide_one = require('fast_path')
+  local entries, count, levels = args[at], args[at + 1], args[at + 2]
+  at = at + 3
+  if levels > 1 then
+    if not decide_run then
+      decide_run = require('levels')(args, quota_lists, values, reply, fail)
     end
-    decide = first_quota.next and fast_path or decide_one
+    size, at = decide_run(entries, count, levels, at, size)
   else
-    multi_quota = multi_quota or require('multi_quota')
-    decide = multi_quota
-  end
-  if count > 1 and cost * count > MAX_ENTRY_UNITS then
-    decide = function()
-      error('ERR an entry of more than 100000 units', 0)
-    end
-  end
-  for _ = 1, args[at] do
-    local head = size + 1
-    -- The reply of an entry goes behind its head.
-    reply[head] = 0
-    local succeeded, result, new_size =
-      pcall(decide, first_quota, value, extra, cost, count, reply, head, values)
-    if succeeded then
-      reply[head], size = result, new_size
-    else
-      -- Removes what was appended before the failure, which may be beyond `size`.
-      for index = #reply, head + 1, -1 do
-        reply[index] = nil
+    local first_quota, cost = quota_lists[args[at]], args[at + 1]
+    local value, extra = args[at + 2], args[at + 3]
+    local decide
+    if cost > 0 and first_quota.is_usual then
+      if not decide_one then
+        decide_one, decide_several = require('fast_path')
       end
-      -- An error is a table since Redis 7.0, a text before.
-      reply[head], size = type(result) == 'table' and result.err or tostring(result), head
+      decide = first_quota.next and decide_several or decide_one
+    else
+      decide_one_level = decide_one_level or select(2, require('multi_quota'))
+      decide = decide_one_level
     end
-    value, extra = value + 1, extra + first_quota.extras
+    if count > 1 and cost * count > MAX_ENTRY_UNITS then
+      decide = function()
+        error('ERR an entry of more than 100000 units', 0)
+      end
+    end
+    for _ = 1, entries do
+      local head = size + 1
+      -- The reply of an entry goes behind its head.
+      reply[head] = 0
+      local succeeded, result, new_size =
+        pcall(decide, first_quota, value, extra, cost, count, reply, head, values)
+      if succeeded then
+        reply[head], size = result, new_size
+      else
+        size = fail(head, result)
+      end
+      value, extra = value + 1, extra + first_quota.extras
+    end
+    at = at + 4
   end
-  at = at + 6
 end
 return cmsgpack.pack(reply)

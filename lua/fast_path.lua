@@ -1,25 +1,27 @@
 --[[
-fast_path: decides the usual entry: all quotas admit, or a log that is the only one refuses, and nothing
-unusual is stored. Everything else is for multi_quota, which decides the whole entry then.
+fast_path: decides the usual entry of one level: all quotas admit, or a log that is the only one refuses, and
+nothing unusual is stored. Everything else is for multi_quota, which decides the whole entry then.
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quotas
-reply   decide, which appends the reply that decide.lua documents; decide_one, for a single quota
+reply   decide_one and decide_several, by one quota and by several, which append the reply that decide.lua
+reply   documents; attempt_several and write_several, the halves of the latter; renew and write_range
 calls   SET or SETRANGE; to add a run to a log APPEND; for a value that an earlier entry changed GET; those
 calls   of the algorithms
 server  Redis 6.0
 
 A value that was changed in place is known as `true`: it is read again if a later entry is of the same
-subject.
+subject. What attempts to charge returns what to write; nothing, if multi_quota has to decide; or `true`, if a
+log refuses, whose reply is appended. What writes returns the value.
 ]]
 
 local call, unpack, pack, sub, floor = redis.call, struct.unpack, struct.pack, string.sub, math.floor
-local multi_quota, journal, parse, join
+local decide_one_level, journal, parse, join
 local parts = {}
 
 local function general(...)
-  multi_quota = multi_quota or require('multi_quota')
-  return multi_quota(...)
+  decide_one_level = decide_one_level or select(2, require('multi_quota'))
+  return decide_one_level(...)
 end
 
 -- Returns the first four bytes of a value that lives as long as a charge to a quota gives it.
@@ -51,8 +53,23 @@ local function write_range(key, first, stored, text)
   return text
 end
 
+-- Writes a value of one section that is not there, or does not live long enough.
+local function renew(quota, key, stored, data, is_run)
+  local header = quota.last_header
+  if not stored then
+    data = expires_of(quota) .. header .. data
+    create(key, data, quota.ttl)
+    return data
+  end
+  data = expires_of(quota) .. (is_run and sub(stored, 5) or header) .. data
+  call('SET', key, data, 'PX', quota.ttl)
+  return data
+end
+
+-- Decides by a single quota. The halves of this function, with fewer calls in between, are attempt_one and
+-- write_one in levels.
 local function decide_one(quota, number, first_extra, cost, count, reply, size, values)
-  local key, stored, header = KEYS[number], values[number], quota.last_header
+  local key, stored = KEYS[number], values[number]
   if stored == true then
     stored = call('GET', key)
   end
@@ -61,7 +78,7 @@ local function decide_one(quota, number, first_extra, cost, count, reply, size, 
     if #stored > 15 then
       expires, found = unpack('>I4c11', stored)
     end
-    if found ~= header then
+    if found ~= quota.last_header then
       return general(quota, number, first_extra, cost, count, reply, size, values)
     end
   end
@@ -75,12 +92,8 @@ local function decide_one(quota, number, first_extra, cost, count, reply, size, 
   elseif data == true then
     return 0, new_size
   end
-  if not stored then
-    data = expires_of(quota) .. header .. data
-    create(key, data, quota.ttl)
-  elseif expires * 1000000 < now + quota.needs then
-    data = expires_of(quota) .. (is_run and sub(stored, 5) or header) .. data
-    call('SET', key, data, 'PX', quota.ttl)
+  if not stored or expires * 1000000 < now + quota.needs then
+    data = renew(quota, key, stored, data, is_run)
   elseif is_run then
     call('APPEND', key, data)
     data = true
@@ -169,49 +182,61 @@ local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
   return used, size, longest
 end
 
-local function decide(first_quota, number, first_extra, cost, count, reply, size, values)
+-- Attempts to charge several quotas. Returns what to write: the new value without its first bytes or, as the
+-- third value says, a unit to append to the journal. The fourth value is the quota whose time to live the value
+-- needs from now on, if it needs a new one.
+local function attempt_several(first_quota, stored, first_extra, cost, reply, size)
+  if are_logs(first_quota) and stored then
+    if cost == 1 then
+      local unit, new_size = journal.charge(first_quota, stored, reply, size)
+      if unit then
+        return unit, new_size, true
+      end
+    end
+    stored = without_journal(stored)
+  end
+  local used, new_size, longest = attempt_all(first_quota, stored, first_extra, cost, reply, size)
+  if used then
+    return table.concat(parts, '', 2, used), new_size, false, longest
+  end
+end
+
+local function write_several(_, key, stored, text, is_unit, longest)
+  if is_unit then
+    call('APPEND', key, text)
+    return true
+  elseif not longest then
+    return write_range(key, '4', stored, text)
+  end
+  text = expires_of(longest) .. text
+  if stored then
+    call('SET', key, text, 'PX', longest.ttl)
+  else
+    create(key, text, longest.ttl)
+  end
+  return text
+end
+
+local function decide_several(first_quota, number, first_extra, cost, count, reply, size, values)
   local key, stored = KEYS[number], values[number]
   if stored == true then
     stored = call('GET', key)
   end
-  local used, new_size, longest
+  local text, new_size, is_unit, longest
   if count == 1 then
-    local current = stored
-    if are_logs(first_quota) and stored then
-      local unit
-      if cost == 1 then
-        unit, new_size = journal.charge(first_quota, stored, reply, size)
-      end
-      if unit == true then
-        return 0, new_size
-      elseif unit then
-        call('APPEND', key, unit)
-        values[number] = true
-        return 1, new_size
-      end
-      current = without_journal(stored)
-    end
-    used, new_size, longest = attempt_all(first_quota, current, first_extra, cost, reply, size)
+    text, new_size, is_unit, longest =
+      attempt_several(first_quota, stored, first_extra, cost, reply, size)
   end
-  if not used then
+  if not text then
     for index = #reply, size + 1, -1 do
       reply[index] = nil
     end
     return general(first_quota, number, first_extra, cost, count, reply, size, values)
+  elseif text == true then
+    return 0, new_size
   end
-  local text = table.concat(parts, '', 2, used)
-  if not longest then
-    text = write_range(key, '4', stored, text)
-  else
-    text = expires_of(longest) .. text
-    if stored then
-      call('SET', key, text, 'PX', longest.ttl)
-    else
-      create(key, text, longest.ttl)
-    end
-  end
-  values[number] = text
-  return 1, new_size
+  values[number] = write_several(first_quota, key, stored, text, is_unit, longest)
+  return count, new_size
 end
 
-return decide, decide_one
+return decide_one, decide_several, attempt_several, write_several, renew, write_range

@@ -1,26 +1,27 @@
 --[[
-multi_quota: decides any entry, operation by operation: of several quotas, one that only looks, one that is
-refused. Asks all quotas, and charges all of them if all admit. A quota that has a `cost` of its own is
-asked for that, and one that has a `subject` is counted in the value of that number.
+multi_quota: decides any entry, operation by operation: of several quotas or levels, one that only looks, one
+that is refused. Asks all quotas of all levels, and charges all of them if all admit.
 
 KEYS    the keys of the entry
-ARGV    none; the caller passes the quotas
-reply   decide, which appends the reply that decide.lua documents
+ARGV    none; the caller passes the levels
+reply   decide, which appends the reply that decide.lua documents; decide_one_level
 calls   those of the algorithms and of subject; to see that a value is not of another type GET
 server  Redis 6.0
+
+A level is a table of its first `quota`, its `cost`, the number of its `value` and of its first `extra` key.
 ]]
 
 local subject_ops = require('subject')
 
 -- Appends the reply of each quota to a check that was charged, or that only looked.
-local function append_admitted(quotas, reply, size)
-  for index = 1, #quotas do
-    local quota = quotas[index]
+local function append_admitted(entry, reply, size)
+  for index = 1, #entry.quotas do
+    local quota, state = entry.quotas[index], entry.state_of_quota[index]
     reply[size + 1], reply[size + 2] = quota.used, quota.reset
     size = size + 2
-    local receipt = quota.state.ops.receipt
+    local receipt = state.ops.receipt
     if receipt then
-      reply[size + 1], reply[size + 2] = receipt(quota.state, quota)
+      reply[size + 1], reply[size + 2] = receipt(state, quota)
       size = size + 2
     end
   end
@@ -36,12 +37,12 @@ local function append_refused(quotas, reply, size)
   return size
 end
 
--- Judges a cost by each quota, and returns whether all of them admit it.
-local function judge(quotas, cost)
+-- Judges the cost of each level, or none, by its quotas. Returns whether all of them admit it.
+local function judge(entry, is_look)
   local admitted = true
-  for index = 1, #quotas do
-    local quota = quotas[index]
-    quota.state.ops.judge(quota.state, quota, cost > 0 and quota.cost or cost)
+  for index = 1, #entry.quotas do
+    local quota, state = entry.quotas[index], entry.state_of_quota[index]
+    state.ops.judge(state, quota, is_look and 0 or state.level.cost)
     admitted = admitted and quota.wait == 0
   end
   return admitted
@@ -66,33 +67,32 @@ local function write(entry)
   -- A value first: where it cannot be written, a key of another type is in the way.
   for index = 1, #entry.subjects do
     local subject = entry.subjects[index]
-    if #subject.states > 0 and subject.states[1].quota.cost ~= 0 then
+    if #subject.states > 0 and subject.level.cost > 0 then
       attempt(subject_ops, subject)
     end
   end
   for index = 1, #entry.states do
     local state = entry.states[index]
-    if state.ops.write and state.quota.cost ~= 0 then
+    if state.ops.write and state.level.cost > 0 then
       attempt(state.ops, state)
     end
   end
 end
 
 -- Charges as many checks as are admitted, and returns their number.
-local function charge(entry, cost, count, reply, size)
-  local quotas, states = entry.quotas, entry.states
-  local charged = 0
-  local admitted = judge(quotas, cost)
+local function charge(entry, count, reply, size)
+  local states, charged = entry.states, 0
+  local admitted = judge(entry, false)
   while admitted and charged < count do
     for index = 1, #states do
-      local own_cost = states[index].quota.cost or cost
-      if own_cost > 0 then
-        states[index].ops.charge(states[index], own_cost)
+      local state = states[index]
+      if state.level.cost > 0 then
+        state.ops.charge(state, state.level.cost)
       end
     end
     charged = charged + 1
-    admitted = judge(quotas, charged < count and cost or 0)
-    size = append_admitted(quotas, reply, size)
+    admitted = judge(entry, charged == count)
+    size = append_admitted(entry, reply, size)
   end
   if charged > 0 then
     write(entry)
@@ -106,88 +106,120 @@ end
 
 -- Returns how many looks all quotas admit: all or none.
 local function look(entry, count, reply, size)
-  if judge(entry.quotas, 0) then
-    return count, append_admitted(entry.quotas, reply, size)
+  if judge(entry, true) then
+    return count, append_admitted(entry, reply, size)
   end
   return 0, size
 end
 
--- Collects the quotas of a list, the states that they share, and the subjects in whose values these are. The
+local function copy(quota)
+  local copied = {}
+  for name, value in pairs(quota) do
+    copied[name] = value
+  end
+  copied.next = quota.next and copy(quota.next)
+  return copied
+end
+
+-- Collects the quotas of the levels, the states that these share, and the subjects in whose values they are. The
 -- strictest quota of a state charges it: by its limit the units drain.
-local function collect(first_quota)
-  local entry, ops_of, quota = { quotas = {}, states = {}, subjects = {} }, {}, first_quota
-  while quota do
-    local ops = ops_of[quota.make_ops] or quota.make_ops()
-    ops_of[quota.make_ops] = ops
-    local state = entry.states[quota.counter]
-    if not state then
-      state = {
-        ops = ops,
-        header = quota.header,
-        extra = quota.extra,
-        window = quota.window,
-        needs = quota.needs or quota.window,
-        ttl = quota.ttl,
-        quota = quota,
-        strictest = quota,
-      }
-      entry.states[quota.counter] = state
-      local number = quota.subject or 1
-      entry.subjects[number] = entry.subjects[number] or { states = {} }
-      if ops.load then
-        local states = entry.subjects[number].states
-        states[#states + 1] = state
+local function collect(levels)
+  local entry = { quotas = {}, state_of_quota = {}, states = {}, subjects = {} }
+  local ops_of, lists = {}, {}
+  for index = 1, #levels do
+    local level, states = levels[index], {}
+    local subject = { level = level, states = {} }
+    -- Two levels of one list each judge by their own quotas.
+    local quota = lists[level.quota] and copy(level.quota) or level.quota
+    lists[quota], entry.subjects[index] = true, subject
+    repeat
+      local ops = ops_of[quota.make_ops] or quota.make_ops()
+      ops_of[quota.make_ops] = ops
+      local state = states[quota.counter]
+      if not state then
+        state = {
+          ops = ops,
+          level = level,
+          header = quota.header,
+          extra = quota.extra,
+          window = quota.window,
+          needs = quota.needs or quota.window,
+          ttl = quota.ttl,
+          quota = quota,
+          strictest = quota,
+        }
+        states[quota.counter] = state
+        entry.states[#entry.states + 1] = state
+        if ops.load then
+          subject.states[#subject.states + 1] = state
+        end
+      elseif quota.limit < state.strictest.limit then
+        state.strictest = quota
       end
-    elseif quota.limit < state.strictest.limit then
-      state.strictest = quota
-    end
-    quota.state = state
-    entry.quotas[#entry.quotas + 1] = quota
-    quota = quota.next
+      local last = #entry.quotas + 1
+      entry.quotas[last], entry.state_of_quota[last] = quota, state
+      quota = quota.next
+    until not quota
   end
   return entry
 end
 
--- `values` holds what is stored in the values of the call; `first_value` and `first_extra` say which keys
--- are those of the entry.
-return function(first_quota, first_value, first_extra, cost, count, reply, size, values)
-  first_quota.entry = first_quota.entry or collect(first_quota)
-  local entry = first_quota.entry
-  local subjects, states = entry.subjects, entry.states
+-- Takes what is stored for each level, and returns whether all of them only look. `values` holds what is stored
+-- in the values of the call.
+local function read(entry, values)
+  local states, subjects, is_look = entry.states, entry.subjects, true
   for index = 1, #states do
     local state = states[index]
+    local level = state.level
     state.extra_key, state.charged, state.tidied = nil, false, false
     if state.extra > 0 then
-      state.extra_key = KEYS[first_extra + state.extra - 1]
+      state.extra_key = KEYS[level.extra + state.extra - 1]
     end
     if not state.ops.load then
-      state.ops.read(state, cost > 0 and state.quota.cost or cost)
+      state.ops.read(state, level.cost)
     end
   end
   for index = 1, #subjects do
-    local number = first_value + index - 1
-    local subject, key, stored = subjects[index], KEYS[number], values[number]
+    local subject = subjects[index]
+    local level = subject.level
+    local key, stored = KEYS[level.value], values[level.value]
+    is_look = is_look and level.cost == 0
     if #subject.states > 0 then
       if not stored or stored == true then
         -- MGET does not tell a key of another type from one that is not there.
         stored = redis.call('GET', key)
       end
-      subject_ops.open(subject, key, stored, cost)
+      subject_ops.open(subject, key, stored, level.cost)
     end
   end
-  local admitted
-  if cost == 0 then
+  return is_look
+end
+
+local function decide(levels, count, reply, size, values)
+  levels.entry = levels.entry or collect(levels)
+  local entry, admitted = levels.entry, nil
+  if read(entry, values) then
     admitted, size = look(entry, count, reply, size)
   else
-    admitted, size = charge(entry, cost, count, reply, size)
+    admitted, size = charge(entry, count, reply, size)
   end
   if admitted < count then
     size = append_refused(entry.quotas, reply, size)
   end
-  for index = 1, #subjects do
-    if subjects[index].stored ~= nil then
-      values[first_value + index - 1] = subjects[index].stored
+  for index = 1, #entry.subjects do
+    local subject = entry.subjects[index]
+    if subject.stored ~= nil then
+      values[subject.level.value] = subject.stored
     end
   end
   return admitted, size
 end
+
+local function decide_one_level(first_quota, value, extra, cost, count, reply, size, values)
+  first_quota.levels = first_quota.levels or { { quota = first_quota } }
+  local level = first_quota.levels[1]
+  level.value, level.extra, level.cost = value, extra, cost
+  return decide(first_quota.levels, count, reply, size, values)
+end
+
+return decide, decide_one_level

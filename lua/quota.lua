@@ -11,6 +11,9 @@ server  any
 last section, and `needs` how long a charge may count, in microseconds.
 ]]
 
+-- The code of a sliding_log, which has no receipts.
+local LOG = string.byte('l')
+
 local name, make_ops, attempt, prepare, code
 
 return function(algorithm, buckets, limit, window, ttl)
@@ -31,6 +34,7 @@ return function(algorithm, buckets, limit, window, ttl)
     local high = math.floor(window / 4294967296)
     quota.header = struct.pack('>BI2I4I2', code, high, window % 4294967296, buckets)
     quota.last_header = quota.header .. '\0\0'
+    quota.has_receipt = code ~= LOG
   end
   if prepare then
     prepare(quota, buckets)

@@ -16,8 +16,8 @@ local call, floor, max = redis.call, math.floor, math.max
 local parse, join, wrong_type = require('value')
 local format_integer = require('format_integer')
 
--- Takes what is stored, and has each state take its section. The states of a refund are asked with a cost of
--- 0, as looks are, which rewinds and trims nothing.
+-- Takes what is stored, and has each state take its section. A cost of 0, as of looks and refunds, rewinds and
+-- trims nothing.
 local function open(subject, key, stored, cost)
   subject.key, subject.stored = key, stored
   subject.sections, subject.order, subject.expires = {}, {}, 0
@@ -26,7 +26,7 @@ local function open(subject, key, stored, cost)
   end
   for index = 1, #subject.states do
     local state = subject.states[index]
-    state.ops.load(state, subject.sections[state.header], cost > 0 and state.quota.cost or cost)
+    state.ops.load(state, subject.sections[state.header], cost)
   end
 end
 

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use smallvec::SmallVec;
+
 use crate::decision::{Answer, QuotaAnswer};
 use crate::key::{Fingerprint, Key};
 use crate::quota::{Quota, Quotas};
@@ -89,6 +92,10 @@ pub(crate) struct OwnedCheck {
     quotas: Quotas,
     cost: u32,
 }
+
+/// The levels of a check: one, or several that are decided together.
+#[cfg(feature = "redis")]
+pub(crate) type OwnedChecks = SmallVec<[OwnedCheck; 1]>;
 
 #[cfg(feature = "redis")]
 impl OwnedCheck {

@@ -10,14 +10,13 @@ use tokio::runtime::Handle;
 
 use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, ListKeys, ServerName, decode_replies, decode_together,
-    encode_checks, encode_checks_together, encode_credit, encode_refund, encode_reset,
-    errors as error,
+    BatchEntry, EntryReply, KeyNames, ListKeys, ServerName, decode_replies, encode_checks,
+    encode_credit, encode_refund, encode_reset, errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
 use crate::error::{Error, ErrorKind};
-use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
+use crate::store::requests::{Credit, OwnedCheck, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
 
 /// Sends the commands of one store.
@@ -127,60 +126,40 @@ impl Client {
         lists: ListKeys,
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
-        let call = |lists| encode_checks(script, &self.names, entries, lists);
-        let reply = match run(connection, script, call(lists)).await {
+        let encode = |lists| encode_checks(script, &self.names, entries, lists);
+        let (call, mut runs) = encode(lists);
+        let reply = match run(connection, script, call).await {
             // The server has only some of the keys, and has not run the call.
             Err(error) if lists != ListKeys::None && error::is_moving(&error) => {
-                run(connection, script, call(ListKeys::None)).await?
+                let (call, new_runs) = encode(ListKeys::None);
+                runs = new_runs;
+                run(connection, script, call).await?
             }
             reply => reply?,
         };
-        let entries = entries
-            .iter()
-            .map(|BatchEntry { check, count, .. }| (check.quotas(), check.cost(), *count));
-        decode_replies(reply, connection.server(), entries)
+        decode_replies(reply, connection.server(), entries, &runs)
     }
 
-    /// Decides one check in a call of its own: over this connection, or over that of the current
-    /// runtime.
+    /// Decides one check of these levels in a call of its own: over this connection, or over that of the
+    /// current runtime.
     pub(super) async fn decide_alone(
         &self,
-        check: Check<'_>,
+        levels: &[OwnedCheck],
         connection: Option<&Arc<ReconnectingConnection>>,
     ) -> Result<Answer, Error> {
         let connection = match connection {
             Some(connection) => self.acquire_from(connection).await?,
-            None => self.acquire(self.connection_index(check.subject)).await?,
+            None => {
+                let first = levels.first();
+                let index = first.map(|level| self.connection_index(level.check().subject));
+                self.acquire(index.unwrap_or(KEYLESS)).await?
+            }
         };
-        let entry = [BatchEntry::only(check)];
+        let entry = [BatchEntry::only(levels)];
         let replies = self.decide(&connection, &entry).await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
         answer.ok_or_else(|| error::malformed_reply("no answer", self.server()))
-    }
-
-    /// Decides several checks together, in a call of their own.
-    pub(super) fn decide_all(
-        &self,
-        checks: &[Check<'_>],
-    ) -> impl Future<Output = Result<Vec<Answer>, Error>> + use<> {
-        let script = &self.scripts.decide_all;
-        let call = encode_checks_together(script, &self.names, checks);
-        let quotas: Vec<_> = checks.iter().map(|check| check.quotas().clone()).collect();
-        let first = checks.first();
-        let index = first.map_or(KEYLESS, |check| self.connection_index(check.subject));
-        let client = self.clone();
-        async move {
-            let reply = client.run(index, &client.scripts.decide_all, call).await;
-            let reply = reply.map_err(|error| match error::is_cross_slot(&error) {
-                false => error,
-                true => Error::new(
-                    ErrorKind::Unsupported,
-                    "cannot decide keys of several cluster slots together: use one hash tag for them",
-                ),
-            })?;
-            decode_together(reply, client.server(), quotas.iter())
-        }
     }
 
     /// Forgets the units charged to a key.

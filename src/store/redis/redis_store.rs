@@ -6,6 +6,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::batch::Batchers;
 use super::block_list::{DEFAULT_REFRESH_INTERVAL, SharedBlockList};
 use super::client::{Client, current_runtime};
@@ -24,7 +26,7 @@ use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
-use crate::store::requests::{Block, Check, Credit, OwnedCheck, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, OwnedCheck, OwnedChecks, Refund, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -338,6 +340,40 @@ impl RedisStore {
         StoreFuture::boxed(async move { client.within_deadline(call).await })
     }
 
+    /// Returns the batchers of the current runtime, unless batches are off.
+    fn batchers(&self) -> Result<Option<Arc<Batchers>>, Error> {
+        let Shared {
+            client,
+            topology,
+            batchers,
+            settings,
+            misuse,
+            ..
+        } = &*self.shared;
+        if let Some(error) = misuse {
+            return Err(error.clone());
+        }
+        let runtime = current_runtime()?;
+        if !settings.batches {
+            return Ok(None);
+        }
+        Ok(Some(batchers.get_or_make(&runtime, || {
+            Batchers::new(client.clone(), topology.clone(), runtime.clone())
+        })))
+    }
+
+    /// Sends a check of these levels in a call of its own.
+    fn send_alone(&self, levels: OwnedChecks) -> StoreFuture {
+        let Shared {
+            client, topology, ..
+        } = &*self.shared;
+        let (client, topology) = (client.clone(), topology.clone());
+        self.send(async move {
+            let decided = client.decide_alone(&levels, None).await;
+            decided.map_err(|error| topology.explain(error, levels.len()))
+        })
+    }
+
     /// Fails if a setting was changed while the store was in use.
     fn verify_settings(&self) -> Result<(), Error> {
         self.shared.misuse.clone().map_or(Ok(()), Err)
@@ -366,8 +402,8 @@ impl RedisStore {
 
     /// Returns the name and the text of each script.
     ///
-    /// They are [`decide`](Self::script), `decide_all`, which decides several checks together, `refund` and
-    /// `credit`, which return units, and `block` and `blocked`, which keep the list of blocked keys.
+    /// They are [`decide`](Self::script), `refund` and `credit`, which return units, and `block` and `blocked`,
+    /// which keep the list of blocked keys.
     pub fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
         Scripts::texts().into_iter()
     }
@@ -388,9 +424,15 @@ fn verify_distinct(checks: &[Check<'_>]) -> Result<(), Error> {
     ))
 }
 
-/// Returns whether a call failed, before it ran, because its keys are in several slots of a cluster.
-fn is_of_several_slots(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unsupported
+/// Divides an answer into those to the levels of a check, by the number of quotas of each.
+fn split(answer: &Answer, lengths: &[usize]) -> Vec<Answer> {
+    let mut rest = answer.quotas();
+    let answers = lengths.iter().map(|length| {
+        let (own, others) = rest.split_at_checked(*length).unwrap_or((rest, &[]));
+        rest = others;
+        Answer::at(answer.time(), answer.source(), own.iter().cloned())
+    });
+    answers.collect()
 }
 
 /// Builds the circuit breaker: one for a single server, or one for each range of slots of a
@@ -413,49 +455,28 @@ impl Store for RedisStore {
     }
 
     fn check(&self, check: Check<'_>) -> StoreFuture {
-        let Shared {
-            client,
-            topology,
-            batchers,
-            settings,
-            misuse,
-            ..
-        } = &*self.shared;
-        let runtime = match misuse
-            .as_ref()
-            .map_or_else(current_runtime, |error| Err(error.clone()))
-        {
-            Ok(runtime) => runtime,
-            Err(error) => return StoreFuture::ready(Err(error)),
-        };
-        if !settings.batches {
-            let (client, check) = (client.clone(), OwnedCheck::from(check));
-            return self.send(async move { client.decide_alone(check.check(), None).await });
+        match self.batchers() {
+            Ok(Some(batchers)) => batchers.check(check),
+            Ok(None) => self.send_alone([OwnedCheck::from(check)].into()),
+            Err(error) => StoreFuture::ready(Err(error)),
         }
-        let batchers = batchers.get_or_make(&runtime, || {
-            Batchers::new(client.clone(), topology.clone(), runtime.clone())
-        });
-        batchers.check(check)
     }
 
     fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-        if checks.is_empty() {
-            return StoreFuture::ready(self.verify_settings().map(|()| Vec::new()));
-        }
         if let Err(error) = verify_distinct(checks) {
             return StoreFuture::ready(Err(error));
         }
-        let (decided, topology) = (
-            self.shared.client.decide_all(checks),
-            self.shared.topology.clone(),
-        );
-        self.send(async move {
-            let decided = decided.await;
-            if decided.as_ref().is_err_and(is_of_several_slots) {
-                topology.learn_cluster();
-            }
-            decided
-        })
+        let asked = checks.iter().filter(|check| !check.quotas().is_empty());
+        let levels: SmallVec<[Check<'_>; 4]> = asked.copied().collect();
+        let answer = match self.batchers() {
+            Ok(Some(batchers)) => batchers.check_all(&levels),
+            Ok(None) if levels.is_empty() => StoreFuture::ready(Ok(Answer::default())),
+            Ok(None) => self.send_alone(levels.into_iter().map(OwnedCheck::from).collect()),
+            Err(error) => StoreFuture::ready(Err(error)),
+        };
+        let lengths = checks.iter().map(|check| check.quotas().len());
+        let lengths: SmallVec<[usize; 4]> = lengths.collect();
+        StoreFuture::boxed(async move { Ok(split(&answer.await?, &lengths)) })
     }
 
     /// Returns the slot in a cluster, and 0 on a single server.

@@ -17,7 +17,7 @@ use crate::error::ErrorKind;
 use crate::key::Key;
 use crate::quota::{Algorithm, AlgorithmFacts, Quota, Quotas};
 use crate::store::Check;
-use crate::store::requests::Subject;
+use crate::store::requests::OwnedCheck;
 
 #[path = "../../../examples/script/state.rs"]
 mod state;
@@ -35,36 +35,40 @@ fn decide(
 ) -> Vec<Result<EntryReply, ErrorKind>> {
     let limiter = Key::from("l");
     let keys: Vec<Key> = entries.iter().map(|(key, ..)| Key::from(*key)).collect();
-    let batch = entries.iter().zip(&keys);
-    let batch: Vec<BatchEntry<'_>> = batch
-        .map(|(&(_, quotas, cost, count), key)| {
-            let limiter = &limiter;
-            let subject = Subject {
-                limiter,
-                key,
-                quotas,
-            };
-            BatchEntry {
-                check: Check { subject, cost },
-                count,
-                may_repeat: true,
-            }
+    let levels = entries.iter().zip(&keys);
+    let levels: Vec<[OwnedCheck; 1]> = levels
+        .map(|(&(_, quotas, cost, _), key)| [Check::new(&limiter, key, quotas, cost).into()])
+        .collect();
+    let batch: Vec<BatchEntry<'_>> = entries
+        .iter()
+        .zip(&levels)
+        .map(|(&(.., count), levels)| BatchEntry {
+            levels,
+            count,
+            may_repeat: true,
         })
         .collect();
-    let call = super::protocol::encode_checks(
+    call(scripts, connection, &batch)
+}
+
+/// Sends a call of these entries.
+fn call(
+    scripts: &Scripts,
+    connection: &mut Connection,
+    batch: &[BatchEntry<'_>],
+) -> Vec<Result<EntryReply, ErrorKind>> {
+    let (call, runs) = super::protocol::encode_checks(
         &scripts.decide,
         &KeyNames::default(),
-        &batch,
+        batch,
         ListKeys::OfLargeLimits,
     );
     let reply = connection.req_command(&scripts.decide.by_text(&call));
-    let entries = entries
-        .iter()
-        .map(|&(_, quotas, cost, count)| (quotas, cost, count));
     let replies = super::protocol::decode_replies(
         reply.unwrap(),
         &super::protocol::ServerName::UNKNOWN,
-        entries,
+        batch,
+        &runs,
     )
     .unwrap();
     let replies = replies.into_iter();

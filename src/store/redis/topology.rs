@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::protocol::SLOTS;
+use super::protocol::{SLOTS, errors as error};
+use crate::error::Error;
 
 /// The slots of a cluster that share a circuit breaker. Masters serve contiguous ranges of slots,
 /// most of them many times as long.
@@ -29,6 +30,16 @@ impl Topology {
     /// Remembers that the server belongs to a cluster.
     pub(super) fn learn_cluster(&self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Explains the error of a check that was sent alone. If it has several levels in several slots, the server
+    /// belongs to a cluster.
+    pub(super) fn explain(&self, error: Error, levels: usize) -> Error {
+        if levels > 1 && error::is_cross_slot(&error) {
+            self.learn_cluster();
+            return error::several_slots();
+        }
+        error
     }
 
     /// Returns the index of the circuit breaker for a slot. A single server fails as a whole and

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::iter::repeat;
 use std::pin::pin;
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
@@ -21,7 +22,7 @@ use crate::store::redis::client::Client;
 use crate::store::redis::connection::{Acquired, PerConnection, ReconnectingConnection};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::topology::Topology;
-use crate::store::requests::{Check, OwnedCheck, Subject};
+use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject};
 
 /// The limit on calls in flight to one target: Redis works on one while the other is written or
 /// read.
@@ -76,21 +77,55 @@ impl Batchers {
     /// Sends a check in a call of its own if no call to its target is in flight, else queues it.
     pub(in crate::store::redis) fn check(self: &Arc<Self>, check: Check<'_>) -> StoreFuture {
         let batcher = self.find(check.subject);
+        self.send_or_queue(&batcher, slice::from_ref(&check))
+    }
+
+    /// Decides the levels of one check together. The answer has the quotas of all of them.
+    pub(in crate::store::redis) fn check_all(
+        self: &Arc<Self>,
+        levels: &[Check<'_>],
+    ) -> StoreFuture {
+        let Some(first) = levels.first() else {
+            return StoreFuture::ready(Ok(Answer::default()));
+        };
+        if self.are_in_several_slots(levels.iter().map(|level| level.subject)) {
+            return StoreFuture::ready(Err(error::several_slots()));
+        }
+        let batcher = self.find(first.subject);
+        self.send_or_queue(&batcher, levels)
+    }
+
+    fn send_or_queue(
+        self: &Arc<Self>,
+        batcher: &Arc<Batcher>,
+        levels: &[Check<'_>],
+    ) -> StoreFuture {
         let mut state = batcher.lock();
         if state.in_flight == 0 {
             state.in_flight = 1;
             drop(state);
             let direct = DirectSend {
                 batchers: Arc::clone(self),
-                batcher,
+                batcher: Arc::clone(batcher),
             };
-            return StoreFuture::boxed(direct.send(OwnedCheck::from(check)));
+            let levels = levels.iter().copied().map(OwnedCheck::from).collect();
+            return StoreFuture::boxed(direct.send(levels));
         }
         let (answer, receiver) = oneshot::channel();
         let waiter = Waiter::new(answer, Instant::now() + self.client.deadline);
-        state.queue.push(check, waiter);
-        self.start_worker_if_needed(&batcher, state);
+        state.queue.push(levels, waiter);
+        self.start_worker_if_needed(batcher, state);
         StoreFuture::waiting(receiver)
+    }
+
+    /// Returns whether subjects are in several slots of a cluster.
+    fn are_in_several_slots<'a>(&self, mut subjects: impl Iterator<Item = Subject<'a>>) -> bool {
+        let slot = |subject| self.client.names.slot(subject);
+        self.topology.is_cluster()
+            && match subjects.next().map(slot) {
+                Some(first) => subjects.any(|subject| slot(subject) != first),
+                None => false,
+            }
     }
 
     /// Returns the batcher for the checks of a subject.
@@ -158,10 +193,13 @@ struct DirectSend {
 }
 
 impl DirectSend {
-    async fn send(self, check: OwnedCheck) -> Result<Answer, Error> {
-        let client = &self.batchers.client;
-        let decided = client.decide_alone(check.check(), self.connection());
-        client.within_deadline(decided).await
+    async fn send(self, levels: OwnedChecks) -> Result<Answer, Error> {
+        let Batchers {
+            client, topology, ..
+        } = &*self.batchers;
+        let decided = client.decide_alone(&levels, self.connection());
+        let decided = client.within_deadline(decided).await;
+        decided.map_err(|error| topology.explain(error, levels.len()))
     }
 
     /// Returns the connection of the batcher, unless the caller is polled on another runtime than
@@ -282,6 +320,12 @@ impl BatchWorker {
             Err(error) if error::is_cross_slot(&error) && waiters.len() > 1 => {
                 self.requeue_by_slot(entries);
             }
+            Err(error) if error::is_cross_slot(&error) => {
+                for entry in entries {
+                    let levels = entry.levels().len();
+                    entry.fail(&self.batchers.topology.explain(error.clone(), levels));
+                }
+            }
             Err(error) => {
                 for waiters in waiters {
                     waiters.answer(repeat(Err(error.clone())));
@@ -295,11 +339,20 @@ impl BatchWorker {
         }
     }
 
-    /// Queues entries again that a cluster has not run, because their keys are in several slots.
+    /// Queues entries again that a cluster has not run, because their keys are in several slots. Fails those
+    /// whose own levels are.
     fn requeue_by_slot(&self, entries: Vec<QueueEntry>) {
         self.batchers.topology.learn_cluster();
         for entry in entries {
-            let batcher = self.batchers.find(entry.subject());
+            let mut subjects = entry.levels().iter().map(|level| level.check().subject);
+            if self.batchers.are_in_several_slots(subjects.clone()) {
+                entry.fail(&error::several_slots());
+                continue;
+            }
+            let Some(first) = subjects.next() else {
+                continue;
+            };
+            let batcher = self.batchers.find(first);
             let mut state = batcher.lock();
             state.queue.push_entry(entry);
             self.batchers.start_worker_if_needed(&batcher, state);

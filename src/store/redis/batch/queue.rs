@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::iter::repeat;
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use tokio::time::Instant;
 
 use super::waiters::{Waiter, Waiters};
@@ -11,7 +12,7 @@ use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota};
 use crate::store::redis::protocol::{BatchEntry, MAX_ENTRY_UNITS};
-use crate::store::requests::{Check, OwnedCheck, Subject};
+use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
@@ -26,7 +27,7 @@ const WORK_PER_CHECK: u64 = 8;
 /// The most entries that fit into one call: with one count and one check each.
 const MAX_ENTRIES: usize = 84;
 
-/// A queue of entries in order of arrival. A check joins the last entry of its key if both are
+/// A queue of entries in order of arrival. A check joins the last entry of all its keys if both are
 /// identical.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
@@ -34,49 +35,74 @@ pub(super) struct Queue {
     /// The number of entries that have left. The place of an entry in `entries` is its number less
     /// these.
     left: usize,
-    /// The number of the last entry of each queued key.
-    last_of_key: HashTable<usize>,
+    /// The last entry of each queued limiter and key.
+    last_of_key: HashTable<LastOfKey>,
 }
 
-/// One check, and all that wait for its answer.
+/// One check, of one level or several, and all that wait for its answer.
 #[derive(Debug)]
 pub(super) struct QueueEntry {
-    check: OwnedCheck,
+    levels: OwnedChecks,
     waiters: Waiters,
-    fingerprint: Fingerprint,
-    /// Whether another entry of the key was queued already, which the same call may take.
+    /// Whether another entry of one of its keys was queued already, which the same call may take.
     may_repeat: bool,
 }
 
+/// The number of the last entry of a limiter and a key.
+#[derive(Debug)]
+struct LastOfKey {
+    fingerprint: Fingerprint,
+    number: usize,
+}
+
 impl Queue {
-    /// Adds a check.
-    pub(super) fn push(&mut self, check: Check<'_>, waiter: Waiter) {
-        let fingerprint = check.subject.fingerprint();
-        let last = self.last_of_key(fingerprint);
-        let place = last.map(|number| number - self.left);
-        if let Some(last) = place.and_then(|place| self.entries.get_mut(place))
-            && is_identical(last.check.check(), check)
+    /// Adds a check of these levels.
+    pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
+        let mut last = levels.iter().map(|level| self.last_of_key(level.subject));
+        let last_of_first = last.next().flatten();
+        let mut may_repeat = last_of_first.is_some();
+        let mut is_last_of_all = true;
+        for last in last {
+            may_repeat |= last.is_some();
+            is_last_of_all &= last == last_of_first;
+        }
+        if let Some(number) = last_of_first.filter(|_| is_last_of_all)
+            && let Some(entry) = self.entries.get_mut(number - self.left)
+            && is_identical(&entry.levels, levels)
         {
-            last.waiters.push(waiter);
+            entry.waiters.push(waiter);
             return;
         }
-        let number = self.left + self.entries.len();
-        self.entries.push_back(QueueEntry {
-            check: OwnedCheck::from(check),
+        self.append(QueueEntry {
+            levels: levels.iter().copied().map(OwnedCheck::from).collect(),
             waiters: Waiters::new(waiter),
-            fingerprint,
-            may_repeat: last.is_some(),
+            may_repeat,
         });
-        self.set_last_of_key(fingerprint, last, number);
     }
 
     /// Adds an entry that was taken from another queue.
     pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
-        let (fingerprint, number) = (entry.fingerprint, self.left + self.entries.len());
-        let last = self.last_of_key(fingerprint);
-        entry.may_repeat = last.is_some();
+        let mut subjects = entry.levels.iter().map(|level| level.check().subject);
+        entry.may_repeat = subjects.any(|subject| self.last_of_key(subject).is_some());
+        self.append(entry);
+    }
+
+    fn append(&mut self, entry: QueueEntry) {
+        let number = self.left + self.entries.len();
+        for level in &entry.levels {
+            let fingerprint = level.check().subject.fingerprint();
+            let last = LastOfKey {
+                fingerprint,
+                number,
+            };
+            let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
+            let hash = |known: &LastOfKey| known.fingerprint.hash();
+            match self.last_of_key.entry(fingerprint.hash(), is_known, hash) {
+                Entry::Occupied(mut known) => *known.get_mut() = last,
+                Entry::Vacant(place) => drop(place.insert(last)),
+            }
+        }
         self.entries.push_back(entry);
-        self.set_last_of_key(fingerprint, last, number);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,24 +115,28 @@ impl Queue {
         let now = Instant::now();
         let capacity = self.entries.len().min(MAX_ENTRIES);
         let (mut taken, mut work) = (Vec::with_capacity(capacity), 0);
+        let mut call = CallSubjects::default();
         while let Some(front) = self.entries.front_mut() {
             front.waiters.retain_waiting(now, timeout_error);
             let waiting = front.waiters.len();
             let left = MAX_WORK.saturating_sub(work);
             // One check is sent however much work it is.
-            let fit = checks_within(front.check.check(), left).max(usize::from(taken.is_empty()));
+            let fit = checks_within(&front.levels, left, &call);
+            let fit = fit.max(usize::from(taken.is_empty()));
             if waiting > 0 && fit == 0 {
                 break;
             }
             if fit < waiting {
                 let first = front.split_off_first(fit);
-                work += first.work();
+                work += first.work(&call);
+                call.add(&first.levels);
                 taken.push(first);
                 continue;
             }
             self.left += 1;
             if waiting > 0 {
-                work += front.work();
+                work += front.work(&call);
+                call.add(&front.levels);
                 taken.extend(self.entries.pop_front());
             } else {
                 self.entries.pop_front();
@@ -121,7 +151,7 @@ impl Queue {
         if self.entries.is_empty() {
             self.last_of_key.clear();
         } else {
-            self.last_of_key.retain(|number| *number >= self.left);
+            self.last_of_key.retain(|last| last.number >= self.left);
         }
     }
 
@@ -134,8 +164,8 @@ impl Queue {
 
     /// Fails all waiters.
     pub(super) fn fail(self, error: &Error) {
-        for mut entry in self.entries {
-            entry.waiters.answer(repeat(Err(error.clone())));
+        for entry in self.entries {
+            entry.fail(error);
         }
     }
 
@@ -147,48 +177,28 @@ impl Queue {
             .min()
     }
 
-    fn last_of_key(&self, fingerprint: Fingerprint) -> Option<usize> {
-        let is_of_key = |number: &usize| {
-            let entry = self.entries.get(number - self.left);
-            entry.is_some_and(|entry| entry.fingerprint == fingerprint)
-        };
-        self.last_of_key
-            .find(fingerprint.hash(), is_of_key)
-            .copied()
-    }
-
-    fn set_last_of_key(
-        &mut self,
-        fingerprint: Fingerprint,
-        previous: Option<usize>,
-        number: usize,
-    ) {
-        let hash = fingerprint.hash();
-        let known = previous
-            .and_then(|previous| self.last_of_key.find_mut(hash, |known| *known == previous));
-        if let Some(known) = known {
-            *known = number;
-            return;
-        }
-        let (entries, left) = (&self.entries, self.left);
-        let rehash = |number: &usize| {
-            let entry = entries.get(number - left);
-            entry.map_or(0, |entry| entry.fingerprint.hash())
-        };
-        self.last_of_key.insert_unique(hash, number, rehash);
+    fn last_of_key(&self, subject: Subject<'_>) -> Option<usize> {
+        let fingerprint = subject.fingerprint();
+        let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
+        let known = self.last_of_key.find(fingerprint.hash(), is_known);
+        known.map(|known| known.number)
     }
 }
 
 impl QueueEntry {
-    pub(super) fn subject(&self) -> Subject<'_> {
-        self.check.check().subject
+    pub(super) fn levels(&self) -> &[OwnedCheck] {
+        &self.levels
+    }
+
+    /// Fails all that wait.
+    pub(super) fn fail(mut self, error: &Error) {
+        self.waiters.answer(repeat(Err(error.clone())));
     }
 
     fn split_off_first(&mut self, count: usize) -> Self {
         Self {
-            check: self.check.clone(),
+            levels: self.levels.clone(),
             waiters: self.waiters.split_off_first(count),
-            fingerprint: self.fingerprint,
             may_repeat: self.may_repeat,
         }
     }
@@ -197,46 +207,84 @@ impl QueueEntry {
     pub(super) fn parts_mut(&mut self) -> (BatchEntry<'_>, &mut Waiters) {
         let count = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
         let entry = BatchEntry {
-            check: self.check.check(),
+            levels: &self.levels,
             count,
             may_repeat: self.may_repeat,
         };
         (entry, &mut self.waiters)
     }
 
-    fn work(&self) -> u64 {
-        let check = self.check.check();
-        work_of_entry(check) + self.waiters.len() as u64 * work_of_check(check)
+    fn work(&self, call: &CallSubjects) -> u64 {
+        work_of_entry(&self.levels, call) + self.waiters.len() as u64 * work_of_check(&self.levels)
     }
 }
 
-/// Whether two checks of one key have the same cost and quotas.
-fn is_identical(one: Check<'_>, other: Check<'_>) -> bool {
-    one.cost() == other.cost() && one.quotas() == other.quotas()
+/// The subjects of the checks of several levels in a call. What they share is read and written once.
+#[derive(Debug, Default)]
+struct CallSubjects(HashTable<Fingerprint>);
+
+impl CallSubjects {
+    fn contains(&self, level: &OwnedCheck) -> bool {
+        let fingerprint = level.check().subject.fingerprint();
+        let found = self
+            .0
+            .find(fingerprint.hash(), |known| *known == fingerprint);
+        found.is_some()
+    }
+
+    fn add(&mut self, levels: &[OwnedCheck]) {
+        if levels.len() < 2 {
+            return;
+        }
+        for level in levels {
+            let fingerprint = level.check().subject.fingerprint();
+            let is_known = |known: &Fingerprint| *known == fingerprint;
+            let entry = self
+                .0
+                .entry(fingerprint.hash(), is_known, |known| known.hash());
+            entry.or_insert(fingerprint);
+        }
+    }
 }
 
-fn work_of_entry(check: Check<'_>) -> u64 {
-    let work = |quota: &Quota| WORK_PER_COUNT + quota.counted_by().parts();
-    check.quotas().strictest().map(work).sum()
-}
-
-fn work_of_check(check: Check<'_>) -> u64 {
-    let work_of_units = |algorithm: Algorithm| {
-        let per_unit = algorithm.facts().work_per_unit;
-        // Each check adds up the buckets.
-        u64::from(check.cost()) * per_unit + algorithm.parts() / 4
+/// Whether two checks have the same levels: keys, costs and quotas.
+fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
+    let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
+        let known = known.check();
+        known.cost() == level.cost() && known.quotas() == level.quotas()
     };
-    let quotas = check.quotas().strictest();
-    quotas
-        .map(|quota| WORK_PER_CHECK + work_of_units(quota.counted_by()))
-        .sum()
+    known.len() == levels.len() && known.iter().zip(levels).all(is_same)
+}
+
+fn work_of_entry(levels: &[OwnedCheck], call: &CallSubjects) -> u64 {
+    let work = |quota: &Quota| WORK_PER_COUNT + quota.counted_by().parts();
+    let is_new = |level: &&OwnedCheck| levels.len() == 1 || !call.contains(level);
+    let new = levels.iter().filter(is_new);
+    let work_of_level =
+        |level: &OwnedCheck| level.check().quotas().strictest().map(work).sum::<u64>();
+    new.map(work_of_level).sum()
+}
+
+fn work_of_check(levels: &[OwnedCheck]) -> u64 {
+    let work_of_level = |level: &OwnedCheck| {
+        let work_of_units = |algorithm: Algorithm| {
+            let per_unit = algorithm.facts().work_per_unit;
+            // Each check adds up the buckets.
+            u64::from(level.check().cost()) * per_unit + algorithm.parts() / 4
+        };
+        let quotas = level.check().quotas().strictest();
+        let work = quotas.map(|quota| WORK_PER_CHECK + work_of_units(quota.counted_by()));
+        work.sum::<u64>()
+    };
+    levels.iter().map(work_of_level).sum()
 }
 
 /// Returns how many such checks fit into this much work, as one entry.
-fn checks_within(check: Check<'_>, work: u64) -> usize {
-    let left = work.saturating_sub(work_of_entry(check));
-    let within_work = left / work_of_check(check).max(1);
-    let within_units = (MAX_ENTRY_UNITS / u64::from(check.cost().max(1))).max(1);
+fn checks_within(levels: &[OwnedCheck], work: u64, call: &CallSubjects) -> usize {
+    let left = work.saturating_sub(work_of_entry(levels, call));
+    let within_work = left / work_of_check(levels).max(1);
+    let costs = levels.iter().map(|level| level.check().cost());
+    let within_units = (MAX_ENTRY_UNITS / u64::from(costs.max().unwrap_or(1).max(1))).max(1);
     usize::try_from(within_work.min(within_units)).unwrap_or(usize::MAX)
 }
 
@@ -269,7 +317,7 @@ mod tests {
             quotas,
         };
         let deadline = Instant::now() + Duration::from_secs(60);
-        queue.push(Check { subject, cost }, Waiter::new(answer, deadline));
+        queue.push(&[Check { subject, cost }], Waiter::new(answer, deadline));
         receiver
     }
 
@@ -277,7 +325,7 @@ mod tests {
     fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
         let taken = queue.take(&timeout_error);
         let entry = |entry: QueueEntry| {
-            let check = entry.check.check();
+            let check = entry.levels[0].check();
             (
                 check.key().as_str().to_owned(),
                 check.cost(),

@@ -12,7 +12,7 @@ use crate::store::redis::client::Client;
 use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::protocol::errors::malformed_reply;
 use crate::store::redis::protocol::{BatchEntry, EntryReply, KeyNames, ServerName};
-use crate::store::requests::Refund;
+use crate::store::requests::{OwnedCheck, Refund};
 
 /// The time that each question may take if the store's deadline is shorter: a slow server should be
 /// measured, not missed.
@@ -56,7 +56,8 @@ impl Session {
 
     /// Sends one check in a call of its own.
     pub(super) async fn check(&self, key: &ScratchKey, cost: u32) -> Result<Answer, Error> {
-        let entries = [BatchEntry::only(key.check(cost))];
+        let levels = [OwnedCheck::from(key.check(cost))];
+        let entries = [BatchEntry::only(&levels)];
         let replies = async {
             let connection = self.client.acquire(KEYLESS).await?;
             self.client.decide(&connection, &entries).await

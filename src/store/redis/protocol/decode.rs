@@ -6,11 +6,13 @@ use redis::Value;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
+use super::encode::{BatchEntry, RunOfLevels};
 use super::errors::{self, malformed_reply};
 use super::server_name::ServerName;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
-use crate::quota::{Quota, Quotas};
+use crate::quota::{Algorithm, Quota};
+use crate::store::requests::OwnedCheck;
 
 /// The answers to the checks of one entry.
 #[derive(Debug)]
@@ -28,12 +30,13 @@ impl EntryReply {
     }
 }
 
-/// Decodes the reply to a call of `entries`: quotas, cost and count of each. The inner error fails one
-/// entry, the outer one the whole call.
-pub(crate) fn decode_replies<'a>(
+/// Decodes the reply to a call of `entries`, some in runs of several levels. The answer to a check of several levels
+/// has the quotas of all of them. The inner error fails one entry, the outer one the whole call.
+pub(crate) fn decode_replies(
     reply: Value,
     server: &ServerName,
-    entries: impl Iterator<Item = (&'a Quotas, u32, u32)>,
+    entries: &[BatchEntry<'_>],
+    runs: &[RunOfLevels],
 ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
     let Value::BulkString(packed) = reply else {
         return Err(malformed_reply("not a packed array", server));
@@ -47,9 +50,17 @@ pub(crate) fn decode_replies<'a>(
         server,
     };
     reader.time = reader.number()?;
-    let mut replies = Vec::with_capacity(entries.size_hint().0);
-    for (quotas, cost, count) in entries {
-        replies.push(reader.entry(quotas, cost, count)?);
+    let mut replies = Vec::with_capacity(entries.len());
+    let (mut left, mut runs) = (entries, runs.iter().peekable());
+    while let Some((entry, others)) = left.split_first() {
+        if let Some(run) = runs.next_if(|run| run.first == replies.len()) {
+            let (of_run, others) = left.split_at(run.entries.min(left.len()));
+            reader.run_of_levels(of_run, &run.values, &mut replies)?;
+            left = others;
+        } else {
+            replies.push(reader.entry(entry)?);
+            left = others;
+        }
     }
     if !reader.rest.is_empty() {
         return Err(malformed_reply("more values than expected", server));
@@ -57,38 +68,44 @@ pub(crate) fn decode_replies<'a>(
     Ok(replies)
 }
 
-/// Decodes the reply to a call that decides checks together, whose quotas these are.
-pub(crate) fn decode_together<'a>(
-    reply: Value,
-    server: &ServerName,
-    checks: impl Iterator<Item = &'a Quotas>,
-) -> Result<Vec<Answer>, Error> {
-    let Value::BulkString(packed) = reply else {
-        return Err(malformed_reply("not a packed array", server));
-    };
-    let mut rest = &*packed;
-    decode::read_array_len(&mut rest).map_err(|_| malformed_reply("not an array", server))?;
-    let mut reader = ReplyReader {
-        rest,
-        time: 0,
-        server,
-    };
-    reader.time = reader.number()?;
-    let is_admitted = reader.number()? > 0;
-    let answers: Result<Vec<_>, _> = checks
-        .map(|quotas| {
-            if is_admitted {
-                reader.answer(quotas, ReplyReader::admitted)
-            } else {
-                reader.answer(quotas, ReplyReader::refused)
+/// The reply of a value to the last of the checks that were charged to it together.
+#[derive(Clone, Default)]
+struct SharedReply {
+    /// The checks that have no answer yet.
+    checks: u64,
+    quotas: SmallVec<[LastReply; 2]>,
+}
+
+/// The reply of a quota to the last check.
+#[derive(Clone, Copy)]
+struct LastReply {
+    used: u32,
+    reset: u64,
+    receipt: Receipt,
+}
+
+impl LastReply {
+    /// Returns the answer to an earlier check, after which so many units were charged at the same time.
+    fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
+        let Self {
+            used,
+            mut reset,
+            mut receipt,
+        } = *self;
+        let used = u64::from(used).saturating_sub(later_units);
+        let window = quota.window_micros();
+        match quota.counted_by() {
+            Algorithm::Gcra => receipt.position = receipt.position.saturating_sub(later_units),
+            // Nothing of the previous window counts, so that this one has to slide out. The product is below
+            // 2^53, else the script decides one by one.
+            Algorithm::SlidingCounter if reset > window - time % window => {
+                let units = used.max(1);
+                reset = 2 * window - time % window - (units - 1) * window / units;
             }
-        })
-        .collect();
-    match answers {
-        Ok(_) if !reader.rest.is_empty() => {
-            Err(malformed_reply("more values than expected", server))
+            _ => {}
         }
-        answers => answers,
+        let used = u32::try_from(used).unwrap_or(u32::MAX);
+        QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt)
     }
 }
 
@@ -102,12 +119,8 @@ struct ReplyReader<'a> {
 
 impl ReplyReader<'_> {
     /// Reads the reply of one entry. The outer error makes the rest unreadable too.
-    fn entry(
-        &mut self,
-        quotas: &Quotas,
-        cost: u32,
-        count: u32,
-    ) -> Result<Result<EntryReply, Error>, Error> {
+    fn entry(&mut self, entry: &BatchEntry<'_>) -> Result<Result<EntryReply, Error>, Error> {
+        let BatchEntry { levels, count, .. } = *entry;
         let server = self.server;
         if let Some(text) = self.text()? {
             return Ok(Err(errors::from_script(&text, server)));
@@ -119,34 +132,134 @@ impl ReplyReader<'_> {
                 self.server,
             ));
         }
-        let answers = if cost == 0 { admitted.min(1) } else { admitted };
+        let is_look = levels.iter().all(|level| level.check().cost() == 0);
+        let answers = if is_look { admitted.min(1) } else { admitted };
         let mut reply = EntryReply {
             admitted: SmallVec::new(),
             refused: None,
         };
         for _ in 0..answers {
-            reply.admitted.push(self.answer(quotas, Self::admitted)?);
+            reply.admitted.push(self.answer(levels, Self::admitted)?);
         }
         if admitted < count.into() {
-            reply.refused = Some(self.answer(quotas, Self::refused)?);
+            reply.refused = Some(self.answer(levels, Self::refused)?);
         }
         Ok(Ok(reply))
+    }
+
+    /// Reads the reply of a run of several levels, whose values have these numbers: which entries were decided
+    /// alone, then the replies of the values to the others, then the replies of the entries that were decided alone.
+    fn run_of_levels(
+        &mut self,
+        entries: &[BatchEntry<'_>],
+        values: &[u64],
+        replies: &mut Vec<Result<EntryReply, Error>>,
+    ) -> Result<(), Error> {
+        let mut is_alone = vec![false; entries.len()];
+        for _ in 0..self.number()? {
+            let number = usize::try_from(self.number()?).unwrap_or_default();
+            let is_alone = number
+                .checked_sub(1)
+                .and_then(|index| is_alone.get_mut(index));
+            *is_alone.ok_or_else(|| malformed_reply("no such entry", self.server))? = true;
+        }
+        let mut shared = self.shared_replies(entries, values, &is_alone)?;
+        let mut values = values;
+        for (entry, is_alone) in entries.iter().zip(is_alone) {
+            let (own, others) = values.split_at(entry.levels.len().min(values.len()));
+            values = others;
+            replies.push(if is_alone {
+                self.entry(entry)?
+            } else {
+                Ok(self.shared_answers(entry, own, &mut shared))
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads the replies of the values, which stand level by level, and counts their checks.
+    fn shared_replies(
+        &mut self,
+        entries: &[BatchEntry<'_>],
+        values: &[u64],
+        is_alone: &[bool],
+    ) -> Result<Vec<SharedReply>, Error> {
+        let last_value = values.iter().max().copied().unwrap_or_default();
+        let values_of_call = usize::try_from(last_value).unwrap_or_default();
+        let mut shared = vec![SharedReply::default(); values_of_call + 1];
+        let levels = entries.first().map_or(0, |entry| entry.levels.len());
+        for level in 0..levels {
+            let values = values.iter().skip(level).step_by(levels);
+            for ((entry, value), is_alone) in entries.iter().zip(values).zip(is_alone) {
+                let index = usize::try_from(*value).unwrap_or_default();
+                if let (false, Some(shared), Some(level)) =
+                    (*is_alone, shared.get_mut(index), entry.levels.get(level))
+                {
+                    if shared.checks == 0 {
+                        for quota in level.check().quotas().iter() {
+                            shared.quotas.push(self.last_reply(quota)?);
+                        }
+                    }
+                    shared.checks += u64::from(entry.count);
+                }
+            }
+        }
+        Ok(shared)
+    }
+
+    /// Returns the answers to an entry that was charged together with others.
+    fn shared_answers(
+        &self,
+        entry: &BatchEntry<'_>,
+        values: &[u64],
+        shared: &mut [SharedReply],
+    ) -> EntryReply {
+        let answers = (0..entry.count).map(|_| {
+            let mut answer = Answer::at(self.time, Source::Redis, []);
+            for (level, value) in entry.levels.iter().zip(values) {
+                let index = usize::try_from(*value).unwrap_or_default();
+                if let Some(shared) = shared.get_mut(index) {
+                    shared.checks = shared.checks.saturating_sub(1);
+                    let check = level.check();
+                    let later_units = shared.checks * u64::from(check.cost());
+                    for (quota, last) in check.quotas().iter().zip(&shared.quotas) {
+                        answer.push(last.before(later_units, quota, self.time));
+                    }
+                }
+            }
+            answer
+        });
+        EntryReply {
+            admitted: answers.collect(),
+            refused: None,
+        }
     }
 
     /// Reads the replies of all quotas to one check.
     fn answer(
         &mut self,
-        quotas: &Quotas,
+        levels: &[OwnedCheck],
         read: impl Fn(&mut Self, &Quota) -> Result<QuotaAnswer, Error>,
     ) -> Result<Answer, Error> {
         let mut answer = Answer::at(self.time, Source::Redis, []);
-        for quota in quotas.iter() {
-            answer.push(read(self, quota)?);
+        for level in levels {
+            for quota in level.check().quotas().iter() {
+                answer.push(read(self, quota)?);
+            }
         }
         Ok(answer)
     }
 
     fn admitted(&mut self, quota: &Quota) -> Result<QuotaAnswer, Error> {
+        let LastReply {
+            used,
+            reset,
+            receipt,
+        } = self.last_reply(quota)?;
+        Ok(QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt))
+    }
+
+    fn last_reply(&mut self, quota: &Quota) -> Result<LastReply, Error> {
         let (used, reset) = (self.units()?, self.number()?);
         let receipt = if quota.counted_by().facts().needs_receipt {
             Receipt {
@@ -157,7 +270,11 @@ impl ReplyReader<'_> {
         } else {
             Receipt::default()
         };
-        Ok(QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt))
+        Ok(LastReply {
+            used,
+            reset,
+            receipt,
+        })
     }
 
     fn refused(&mut self, _: &Quota) -> Result<QuotaAnswer, Error> {
@@ -215,7 +332,22 @@ mod tests {
 
     use super::*;
     use crate::error::ErrorKind;
-    use crate::quota::Algorithm;
+    use crate::key::Key;
+    use crate::quota::Quotas;
+    use crate::store::requests::{Check, OwnedCheck};
+
+    fn entry(levels: &[OwnedCheck], count: u32) -> BatchEntry<'_> {
+        BatchEntry {
+            levels,
+            count,
+            may_repeat: false,
+        }
+    }
+
+    fn level(quotas: &Quotas, cost: u32) -> OwnedCheck {
+        let key = Key::from("k");
+        Check::new(&key, &key, quotas, cost).into()
+    }
 
     fn server() -> ServerName {
         ServerName::new("Redis", "127.0.0.1:6379")
@@ -263,14 +395,18 @@ mod tests {
             numbers(&[7, 3, 17]),
         ];
         let entries = [
-            (&log, 1, 3),
-            (&log, 1, 1),
-            (&both, 1, 1),
-            (&both, 6, 2),
-            (&log, 0, 7),
+            (vec![level(&log, 1)], 3),
+            (vec![level(&log, 1)], 1),
+            (vec![level(&both, 1)], 1),
+            (vec![level(&both, 6)], 2),
+            (vec![level(&log, 0)], 7),
         ];
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(levels, count)| entry(levels, *count))
+            .collect();
         let reply = packed(&reply.concat());
-        let replies = decode_replies(reply, &server(), entries.into_iter()).unwrap();
+        let replies = decode_replies(reply, &server(), &entries, &[]).unwrap();
         let answers: Vec<_> = replies
             .into_iter()
             .map(|reply| {
@@ -309,7 +445,8 @@ mod tests {
     #[test]
     fn a_reply_of_another_shape_is_an_error() {
         let quotas = Quotas::from(Quota::per_second(5));
-        let decoded = |reply| decode_replies(reply, &server(), [(&quotas, 1, 2)].into_iter());
+        let levels = [level(&quotas, 1)];
+        let decoded = |reply| decode_replies(reply, &server(), &[entry(&levels, 2)], &[]);
         let whole = numbers(&[9, 1, 3, 5, 3, 7, 5]);
         let Value::BulkString(bytes) = packed(&whole) else {
             unreachable!()

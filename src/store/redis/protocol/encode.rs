@@ -1,20 +1,23 @@
 //! Encodes checks, refunds and credits as commands that call the script.
 
 use std::io::{self, Write};
+use std::ops::Range;
 
+use hashbrown::HashTable;
 use redis::{Cmd, RedisWrite};
 use rmp::encode;
 use smallvec::SmallVec;
 
 use super::fields::{
-    CALL_FIELDS, CREDIT_COUNT_FIELDS, CREDIT_FIELDS, QUOTA_FIELDS, QUOTA_LIST_FIELDS,
-    REFUND_FIELDS, RUN_FIELDS, TOGETHER_CHECK_FIELDS,
+    CALL_FIELDS, CREDIT_COUNT_FIELDS, CREDIT_FIELDS, LEVEL_FIELDS, PLACE_FIELDS, QUOTA_FIELDS,
+    QUOTA_LIST_FIELDS, REFUND_FIELDS, RUN_FIELDS,
 };
 use super::key_names::KeyNames;
 use crate::algorithm::time_to_live_millis;
+use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::redis::script::Script;
-use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
+use crate::store::requests::{Check, Credit, OwnedCheck, Refund, Reset, Subject};
 
 /// Bytes that a command reserves for a key name.
 const KEY_NAME_CAPACITY: usize = 64;
@@ -31,24 +34,28 @@ pub(crate) const MAX_ENTRY_UNITS: u64 = 100_000;
 /// `MAX_RUNS`. The log of a higher limit may need the key of a list.
 const MAX_PACKED_UNITS: u32 = 128;
 
-/// Checks of one cost on the same key and quotas. The script decides them one after the other, as if
-/// each had arrived alone.
+/// Identical checks, of one level or several. The script decides them one after the other, as if each had
+/// arrived alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchEntry<'a> {
-    pub(crate) check: Check<'a>,
+    pub(crate) levels: &'a [OwnedCheck],
     pub(crate) count: u32,
-    /// Whether an earlier entry of the call may have the same limiter and key.
+    /// Whether an earlier entry of the call may have a limiter and key of this one.
     pub(crate) may_repeat: bool,
 }
 
 impl<'a> BatchEntry<'a> {
     /// Creates the entry of a call that has no other.
-    pub(crate) fn only(check: Check<'a>) -> Self {
+    pub(crate) fn only(levels: &'a [OwnedCheck]) -> Self {
         Self {
-            check,
+            levels,
             count: 1,
             may_repeat: false,
         }
+    }
+
+    fn checks(&self) -> impl Iterator<Item = Check<'a>> + use<'a> {
+        self.levels.iter().map(OwnedCheck::check)
     }
 }
 
@@ -106,176 +113,294 @@ fn extra_numbers(quotas: &Quotas, lists: ListKeys, first: u64) -> SmallVec<[u64;
     numbers.collect()
 }
 
-/// Encodes a call that decides these entries in order.
+/// Entries in a row that have several levels, and whose replies are shared.
+#[derive(Clone, Debug)]
+pub(crate) struct RunOfLevels {
+    /// The place of the first entry among all entries of the call.
+    pub(crate) first: usize,
+    pub(crate) entries: usize,
+    /// The number of the value of each level of each entry.
+    pub(crate) values: Vec<u64>,
+}
+
+/// Encodes a call that decides these entries in order. Returns the runs of several levels too.
 pub(crate) fn encode_checks(
     script: &Script,
     names: &KeyNames,
     entries: &[BatchEntry<'_>],
     lists: ListKeys,
-) -> Cmd {
+) -> (Cmd, Vec<RunOfLevels>) {
     let (quota_lists, places) = QuotaLists::of(entries, lists);
     let keys = usize::try_from(places.keys).unwrap_or_default();
     let mut call = script.call(keys, 1, KEY_NAME_CAPACITY);
+    let checks = || entries.iter().flat_map(BatchEntry::checks);
     let mut written = 0;
-    for (entry, place) in entries.iter().zip(&places.places) {
+    for (check, place) in checks().zip(&places.places) {
         if place.value > written {
             written = place.value;
-            names.write_value(entry.check.subject, &mut call);
+            names.write_value(check.subject, &mut call);
         }
     }
-    for entry in entries {
-        for quota in extras(entry.check.quotas(), lists) {
-            names.write_extra(entry.check.subject, quota, &mut call);
+    if places.keys > places.values {
+        for (check, place) in checks().zip(&places.places) {
+            // Those of a repeated subject are written.
+            if place.extra > written {
+                for quota in extras(check.quotas(), lists) {
+                    written += 1;
+                    names.write_extra(check.subject, quota, &mut call);
+                }
+            }
         }
     }
-    let runs = EntryRun::all_of(entries, &places.places);
+    let runs = quota_lists.runs(entries, &places.places);
     // Writing to a command does not fail.
-    let _ = quota_lists.pack(places.values, &runs, &mut call.writer_for_next_arg());
-    call
+    let _ = quota_lists.pack(&places, &runs, &mut call.writer_for_next_arg());
+    (call, runs_of_levels(&runs, &places.places))
 }
 
-/// Where the entries of a call find their quotas and keys. The extra keys follow the values.
+fn runs_of_levels(runs: &[EntryRun<'_>], places: &[Place]) -> Vec<RunOfLevels> {
+    let mut first = 0;
+    let runs = runs.iter().filter_map(|run| {
+        let entries = usize::try_from(run.entries).unwrap_or_default();
+        first += entries;
+        let has_levels = run.first.levels.len() > 1;
+        has_levels.then(|| RunOfLevels {
+            first: first - entries,
+            entries,
+            values: run
+                .places_in(places)
+                .iter()
+                .map(|place| place.value)
+                .collect(),
+        })
+    });
+    runs.collect()
+}
+
+/// Where the levels of all entries of a call find their quotas and keys. The extra keys follow the values.
 #[derive(Default)]
-struct EntryPlaces {
-    places: SmallVec<[EntryPlace; 64]>,
+struct Places {
+    places: SmallVec<[Place; 64]>,
     /// The number of values, one for each subject.
     values: u64,
     /// The number of all keys.
     keys: u64,
 }
 
-/// Where an entry finds its quotas and keys. All are numbers from 1, as Lua counts.
-struct EntryPlace {
+/// Where a level finds its quotas and keys. All are numbers from 1, as Lua counts.
+#[derive(Clone, Copy)]
+struct Place {
     quota_list: u64,
+    /// 0 if no count is packed.
     value: u64,
-    /// The key that is its first extra key, if it has one.
+    /// The key that is its first extra key; 0 if it has none.
     extra: u64,
 }
 
-/// Returns whether two entries are of one subject.
-fn share_subject(one: &BatchEntry<'_>, other: &BatchEntry<'_>) -> bool {
-    let (one, other) = (one.check.subject, other.check.subject);
-    one.key == other.key && one.limiter == other.limiter
+/// The places of subjects that a later entry may have too.
+#[derive(Default)]
+struct KnownPlaces(HashTable<(Fingerprint, Place)>);
+
+impl KnownPlaces {
+    fn find(&self, subject: Fingerprint, is_fit: impl Fn(&Place) -> bool) -> Option<Place> {
+        let is_of_subject =
+            |(known, place): &(Fingerprint, Place)| *known == subject && is_fit(place);
+        let found = self.0.find(subject.hash(), is_of_subject);
+        found.map(|(_, place)| *place)
+    }
+
+    fn insert(&mut self, subject: Fingerprint, place: Place) {
+        let hash = |(known, _): &(Fingerprint, Place)| known.hash();
+        self.0.insert_unique(subject.hash(), (subject, place), hash);
+    }
 }
 
-/// Entries in a row with the same quotas, cost and count, each of another subject.
-struct EntryRun {
+/// Entries in a row with the same number of checks, and levels of the same quotas and costs.
+struct EntryRun<'a> {
     entries: u64,
-    quota_list: u64,
-    cost: u64,
-    count: u64,
-    first_value: u64,
-    first_extra: u64,
+    first: BatchEntry<'a>,
+    /// The places of all levels of all entries; of one level, the place of the first entry only, since the keys of
+    /// the others follow each other.
+    places: Range<usize>,
 }
 
-impl EntryRun {
-    fn all_of(entries: &[BatchEntry<'_>], places: &[EntryPlace]) -> SmallVec<[Self; 4]> {
-        let mut runs = SmallVec::<[Self; 4]>::new();
-        for (entry, place) in entries.iter().zip(places) {
-            let run = Self {
-                entries: 1,
-                quota_list: place.quota_list,
-                cost: entry.check.cost().into(),
-                count: entry.count.into(),
-                first_value: place.value,
-                first_extra: place.extra,
-            };
-            match runs.last_mut() {
-                Some(last) if run.continues(last) => last.entries += 1,
-                _ => runs.push(run),
-            }
+impl EntryRun<'_> {
+    fn fields(&self) -> usize {
+        RUN_FIELDS.len()
+            + LEVEL_FIELDS.len() * self.first.levels.len()
+            + PLACE_FIELDS.len() * self.places.len()
+    }
+
+    fn places_in<'p>(&self, places: &'p [Place]) -> &'p [Place] {
+        places.get(self.places.clone()).unwrap_or_default()
+    }
+
+    fn pack(&self, places: &[Place], out: &mut impl Write) -> io::Result<()> {
+        let places = self.places_in(places);
+        encode::write_uint(out, self.entries)?;
+        encode::write_uint(out, self.first.count.into())?;
+        encode::write_uint(out, self.first.levels.len() as u64)?;
+        for (check, place) in self.first.checks().zip(places) {
+            encode::write_uint(out, place.quota_list)?;
+            encode::write_uint(out, check.cost().into())?;
         }
-        runs
-    }
-
-    fn continues(&self, previous: &Self) -> bool {
-        let next_value = match previous.first_value {
-            0 => 0,
-            first => first + previous.entries,
-        };
-        (self.quota_list, self.cost, self.count, self.first_value)
-            == (
-                previous.quota_list,
-                previous.cost,
-                previous.count,
-                next_value,
-            )
-    }
-
-    fn fields(&self) -> [u64; RUN_FIELDS.len()] {
-        [
-            self.entries,
-            self.quota_list,
-            self.cost,
-            self.count,
-            self.first_value,
-            self.first_extra,
-        ]
+        for place in places {
+            encode::write_uint(out, place.value)?;
+            encode::write_uint(out, place.extra)?;
+        }
+        Ok(())
     }
 }
 
 /// The distinct lists of quotas in a call; most calls have one.
 struct QuotaLists<'a> {
     lists: SmallVec<[&'a Quotas; 4]>,
+    /// The number of extra keys of each list.
+    extras: SmallVec<[u64; 4]>,
     keys: ListKeys,
 }
 
 impl<'a> QuotaLists<'a> {
-    fn of(entries: &[BatchEntry<'a>], keys: ListKeys) -> (Self, EntryPlaces) {
-        let mut lists = SmallVec::<[&Quotas; 4]>::new();
-        let mut extras_of_list = SmallVec::<[u64; 4]>::new();
-        let mut places = EntryPlaces::default();
-        let mut next_extra = 1;
+    fn of(entries: &[BatchEntry<'a>], keys: ListKeys) -> (Self, Places) {
+        let mut lists = Self {
+            lists: SmallVec::new(),
+            extras: SmallVec::new(),
+            keys,
+        };
+        let repeats = entries.iter().any(|entry| entry.may_repeat);
+        let (mut places, mut known) = (Places::default(), KnownPlaces::default());
+        let mut extra_keys = 0;
         for entry in entries {
-            let quotas = entry.check.quotas();
-            let known = lists.iter().position(|list| *list == quotas);
-            let list = known.unwrap_or_else(|| {
-                lists.push(quotas);
-                extras_of_list.push(extras(quotas, keys).count() as u64);
-                lists.len() - 1
-            });
-            let mut earlier = entries.iter().zip(&places.places);
-            let shared = if entry.may_repeat {
-                earlier.find(|(other, _)| share_subject(other, entry))
-            } else {
-                None
-            };
-            let value = match shared {
-                Some((_, place)) if place.value > 0 => place.value,
-                _ if needs_value(quotas) => places.values + 1,
-                _ => 0,
-            };
-            places.values = places.values.max(value);
-            places.places.push(EntryPlace {
-                quota_list: list as u64 + 1,
-                value,
-                extra: next_extra,
-            });
-            next_extra += extras_of_list.get(list).copied().unwrap_or_default();
+            for check in entry.checks() {
+                let (quota_list, extras) = lists.add(check.quotas());
+                let subject = check.subject.fingerprint();
+                if entry.may_repeat
+                    && let Some(place) = known.find(subject, |place| place.quota_list == quota_list)
+                {
+                    places.places.push(place);
+                    continue;
+                }
+                let mut place = Place {
+                    quota_list,
+                    value: 0,
+                    extra: 0,
+                };
+                if needs_value(check.quotas()) {
+                    let shared = if entry.may_repeat {
+                        known.find(subject, |place| place.value > 0)
+                    } else {
+                        None
+                    };
+                    place.value = shared.map_or(places.values + 1, |place| place.value);
+                    places.values = places.values.max(place.value);
+                }
+                if extras > 0 {
+                    place.extra = extra_keys + 1;
+                    extra_keys += extras;
+                }
+                if repeats {
+                    known.insert(subject, place);
+                }
+                places.places.push(place);
+            }
         }
-        for place in &mut places.places {
+        for place in places.places.iter_mut().filter(|place| place.extra > 0) {
             place.extra += places.values;
         }
-        places.keys = places.values + next_extra - 1;
-        (Self { lists, keys }, places)
+        places.keys = places.values + extra_keys;
+        (lists, places)
+    }
+
+    /// Returns the number of a list, from 1, and how many extra keys it has.
+    fn add(&mut self, quotas: &'a Quotas) -> (u64, u64) {
+        let known = self.lists.iter().position(|list| *list == quotas);
+        let index = known.unwrap_or_else(|| {
+            self.lists.push(quotas);
+            self.extras.push(extras(quotas, self.keys).count() as u64);
+            self.lists.len() - 1
+        });
+        let extras = self.extras.get(index).copied();
+        (index as u64 + 1, extras.unwrap_or_default())
+    }
+
+    fn runs<'e>(
+        &self,
+        entries: &[BatchEntry<'e>],
+        places: &[Place],
+    ) -> SmallVec<[EntryRun<'e>; 4]> {
+        let mut runs = SmallVec::<[EntryRun<'_>; 4]>::new();
+        let mut start = 0;
+        for entry in entries {
+            let own = start..start + entry.levels.len();
+            start = own.end;
+            match runs.last_mut() {
+                Some(last) if self.continues(last, entry, places, own.start) => {
+                    last.entries += 1;
+                    if entry.levels.len() > 1 {
+                        last.places.end = own.end;
+                    }
+                }
+                _ => runs.push(EntryRun {
+                    entries: 1,
+                    first: *entry,
+                    places: own,
+                }),
+            }
+        }
+        runs
+    }
+
+    /// Returns whether an entry, whose places begin at `start`, continues a run.
+    fn continues(
+        &self,
+        run: &EntryRun<'_>,
+        entry: &BatchEntry<'_>,
+        places: &[Place],
+        start: usize,
+    ) -> bool {
+        let first = run.first;
+        let of_run = places.get(run.places.start..).unwrap_or_default();
+        let of_entry = places.get(start..).unwrap_or_default();
+        if (first.count, first.levels.len()) != (entry.count, entry.levels.len()) {
+            return false;
+        }
+        let is_same =
+            |((one, other), (place, other_place)): ((Check<'_>, Check<'_>), (&Place, &Place))| {
+                one.cost() == other.cost() && place.quota_list == other_place.quota_list
+            };
+        let mut levels = first
+            .checks()
+            .zip(entry.checks())
+            .zip(of_run.iter().zip(of_entry));
+        levels.all(is_same)
+            && match (entry.levels, of_run, of_entry) {
+                ([_], [first, ..], [place, ..]) => {
+                    let list = usize::try_from(place.quota_list - 1).unwrap_or_default();
+                    let extras = self.extras.get(list).copied().unwrap_or_default();
+                    let after = |key: u64, step: u64| if key == 0 { 0 } else { key + step };
+                    place.value == after(first.value, run.entries)
+                        && place.extra == after(first.extra, run.entries * extras)
+                }
+                _ => true,
+            }
     }
 
     /// Packs the lists and the runs of entries in the format of `cmsgpack`.
-    fn pack(&self, values: u64, runs: &[EntryRun], out: &mut impl Write) -> io::Result<()> {
+    fn pack(&self, places: &Places, runs: &[EntryRun<'_>], out: &mut impl Write) -> io::Result<()> {
         let of_lists = self
             .lists
             .iter()
             .map(|quotas| QUOTA_LIST_FIELDS.len() + QUOTA_FIELDS.len() * quotas.len());
-        let of_runs = RUN_FIELDS.len() * runs.len();
-        let fields = CALL_FIELDS.len() + of_lists.sum::<usize>() + of_runs;
+        let of_runs = runs.iter().map(EntryRun::fields);
+        let fields = CALL_FIELDS.len() + of_lists.sum::<usize>() + of_runs.sum::<usize>();
         if fields > MAX_UNWRAPPED_VALUES {
             encode::write_array_len(out, u32::try_from(fields).unwrap_or(u32::MAX))?;
         }
         encode::write_uint(out, self.lists.len() as u64)?;
-        encode::write_uint(out, values)?;
+        encode::write_uint(out, places.values)?;
         self.pack_lists(out)?;
-        for field in runs.iter().flat_map(EntryRun::fields) {
-            encode::write_uint(out, field)?;
+        for run in runs {
+            run.pack(&places.places, out)?;
         }
         Ok(())
     }
@@ -297,47 +422,6 @@ impl<'a> QuotaLists<'a> {
         }
         Ok(())
     }
-}
-
-/// Encodes a call that decides these checks together.
-pub(crate) fn encode_checks_together(
-    script: &Script,
-    names: &KeyNames,
-    checks: &[Check<'_>],
-) -> Cmd {
-    let extra_keys = checks
-        .iter()
-        .map(|check| extras(check.quotas(), ListKeys::All).count());
-    let args = checks
-        .iter()
-        .map(|check| TOGETHER_CHECK_FIELDS.len() + QUOTA_FIELDS.len() * check.quotas().len());
-    let keys = checks.len() + extra_keys.sum::<usize>();
-    let mut call = script.call(keys, args.sum(), KEY_NAME_CAPACITY);
-    for check in checks {
-        names.write_value(check.subject, &mut call);
-    }
-    for check in checks {
-        for quota in extras(check.quotas(), ListKeys::All) {
-            names.write_extra(check.subject, quota, &mut call);
-        }
-    }
-    let (mut first_counter, mut first_extra) = (1, checks.len() as u64 + 1);
-    for check in checks {
-        let quotas = check.quotas();
-        let extra_numbers = extra_numbers(quotas, ListKeys::All, first_extra);
-        call.arg(quotas.len()).arg(check.cost());
-        for (quota, counter) in quotas.with_counters() {
-            let algorithm = quota.counted_by();
-            call.write_arg(algorithm.facts().script.as_bytes());
-            call.arg(algorithm.parts()).arg(first_counter + counter);
-            call.arg(extra_numbers.get(counter).copied().unwrap_or_default());
-            call.arg(quota.limit()).arg(quota.window_micros());
-            call.arg(ttl_millis(quota));
-        }
-        first_counter += quotas.strictest().count();
-        first_extra += extras(quotas, ListKeys::All).count() as u64;
-    }
-    call
 }
 
 /// Begins a call for all counts of a subject, whose arguments the caller appends.
@@ -454,26 +538,28 @@ mod tests {
     fn written(entries: &[(&str, &Quotas, u32, u32)], lists: ListKeys) -> String {
         let limiter = Key::from("l");
         let keys: Vec<_> = entries.iter().map(|(key, ..)| Key::from(*key)).collect();
+        let levels = entries.iter().zip(&keys);
+        let levels: Vec<[OwnedCheck; 1]> = levels
+            .map(|((_, quotas, cost, _), key)| [Check::new(&limiter, key, quotas, *cost).into()])
+            .collect();
         let entries: Vec<_> = entries
             .iter()
-            .zip(&keys)
-            .map(|((_, quotas, cost, count), key)| BatchEntry {
-                check: Check {
-                    subject: Subject {
-                        limiter: &limiter,
-                        key,
-                        quotas,
-                    },
-                    cost: *cost,
-                },
+            .zip(&levels)
+            .map(|((.., count), levels)| BatchEntry {
+                levels,
                 count: *count,
                 may_repeat: true,
             })
             .collect();
-        let call = encode_checks(
+        packed_words(&entries, lists)
+    }
+
+    /// The keys and arguments of a call.
+    fn packed_words(entries: &[BatchEntry<'_>], lists: ListKeys) -> String {
+        let (call, _) = encode_checks(
             &Scripts::shared().decide,
             &KeyNames::default().with_prefix("p"),
-            &entries,
+            entries,
             lists,
         );
         let args = call.args_iter().skip(2).map(|arg| match arg {
@@ -522,7 +608,7 @@ mod tests {
             ),
             format!(
                 "4 p:v2:{{l,a}} p:v2:{{l,b}} p:v2:{{l,c}} p:v2:{{l,d}} 2 4 {} \
-                2 1 3 1 1 5 2 2 4 1 2 5 1 2 4 2 4 5 1 2 4 2 1 5",
+                2 1 1 1 3 1 0 2 1 1 2 4 2 0 1 2 1 2 4 4 0 1 2 1 2 4 1 0",
                 &quota_lists[2..]
             )
         );
@@ -549,7 +635,7 @@ mod tests {
         let list = "4 sliding_log 1 1 0 128 1000000 3000 sorted_set_log 1 2 1 5 3600000000 7201000 \
             sliding_log 1 1 0 1000000 1000000 3000 sliding_log 1 3 2 129 60000000 121000";
         assert!(
-            said.ends_with(&format!(" 1 2 {list} 2 1 1 1 1 3")),
+            said.ends_with(&format!(" 1 2 {list} 2 1 1 1 1 1 3")),
             "{said}"
         );
         let said = written(&entries, ListKeys::All);

@@ -118,6 +118,14 @@ pub(crate) fn is_cross_slot(error: &Error) -> bool {
     source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::CrossSlot))
 }
 
+/// The error of a check of several levels whose keys are in several slots of a cluster.
+pub(crate) fn several_slots() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "cannot decide keys of several cluster slots together: use one hash tag for them",
+    )
+}
+
 /// Separates an unknown command from its arguments in a server's message. The arguments of HELLO and AUTH
 /// hold the password.
 const BEFORE_ARGUMENTS: &str = ", with args beginning with";

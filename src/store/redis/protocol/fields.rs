@@ -1,7 +1,8 @@
 //! The fields of calls and replies, in the order in which they travel. The headers in `lua/` list the
 //! same names.
 
-/// The fields of a call for checks: of the call, and of each list of quotas, quota and run in it.
+/// The fields of a call for checks: of the call; of each list of quotas and quota in it; of
+/// each run, of its levels, and of the keys of a level.
 pub(super) const CALL_FIELDS: [&str; 2] = ["quota_lists", "values"];
 pub(super) const QUOTA_LIST_FIELDS: [&str; 1] = ["quotas"];
 pub(super) const QUOTA_FIELDS: [&str; 7] = [
@@ -13,17 +14,9 @@ pub(super) const QUOTA_FIELDS: [&str; 7] = [
     "window",
     "ttl",
 ];
-pub(super) const RUN_FIELDS: [&str; 6] = [
-    "entries",
-    "quota_list",
-    "cost",
-    "count",
-    "first_value",
-    "first_extra",
-];
-
-/// The fields of a call that decides several checks together, of each check. Those of its quotas follow.
-pub(super) const TOGETHER_CHECK_FIELDS: [&str; 2] = ["quotas", "cost"];
+pub(super) const RUN_FIELDS: [&str; 3] = ["entries", "count", "levels"];
+pub(super) const LEVEL_FIELDS: [&str; 2] = ["quota_list", "cost"];
+pub(super) const PLACE_FIELDS: [&str; 2] = ["value", "extra"];
 
 /// The arguments of a refund, for each count.
 pub(super) const REFUND_FIELDS: [&str; 12] = [
@@ -82,26 +75,14 @@ mod tests {
         assert_eq!(arguments("quota_list"), QUOTA_LIST_FIELDS);
         assert_eq!(arguments("quota"), QUOTA_FIELDS);
         assert_eq!(arguments("run"), RUN_FIELDS);
+        assert_eq!(arguments("level"), LEVEL_FIELDS);
+        assert_eq!(arguments("place"), PLACE_FIELDS);
         let replied = |of| documented(&decide, "reply", of);
         assert_eq!(replied("call"), REPLY_FIELDS);
         assert_eq!(replied("entry"), ENTRY_REPLY_FIELDS);
         assert_eq!(replied("admitted"), ADMITTED_FIELDS);
         assert_eq!(replied("receipt"), RECEIPT_FIELDS);
         assert_eq!(replied("refused"), REFUSED_FIELDS);
-        let together = header(source("decide_all"));
-        assert_eq!(
-            documented(&together, "ARGV", "check"),
-            TOGETHER_CHECK_FIELDS
-        );
-        assert_eq!(documented(&together, "ARGV", "quota"), QUOTA_FIELDS);
-        for (of, fields) in [
-            ("call", &["time", "admitted"][..]),
-            ("admitted", &ADMITTED_FIELDS),
-            ("receipt", &RECEIPT_FIELDS),
-            ("refused", &REFUSED_FIELDS),
-        ] {
-            assert_eq!(documented(&together, "reply", of), fields);
-        }
         let refund = header(source("refund"));
         assert_eq!(documented(&refund, "ARGV", "count"), REFUND_FIELDS);
         let credit = header(source("credit"));
@@ -115,11 +96,13 @@ mod tests {
         let of_call = reads("decide", "args[1]") + reads("decide", "args[2]");
         assert_eq!(of_call, CALL_FIELDS.len());
         assert_eq!(reads("decide", "local at = 3\n"), 1);
-        // A list is read at `at`, its quotas at the `at` behind it, a run at the `at` behind those.
+        // A list is read at `at`, its quotas at the `at` behind it, a run at the `at` behind those, and behind it
+        // its only level and place.
         for fields in [
             QUOTA_FIELDS.len(),
             QUOTA_LIST_FIELDS.len(),
             RUN_FIELDS.len(),
+            LEVEL_FIELDS.len() + PLACE_FIELDS.len(),
         ] {
             assert_eq!(
                 reads("decide", &format!("at = at + {fields}\n")),
@@ -127,9 +110,13 @@ mod tests {
                 "{fields}"
             );
         }
-        for fields in [TOGETHER_CHECK_FIELDS.len(), QUOTA_FIELDS.len()] {
-            assert_eq!(reads("decide_all", &format!("at = at + {fields}\n")), 1);
-        }
+        let level = format!("at = at + {}\n", LEVEL_FIELDS.len());
+        assert_eq!(reads("levels", &level), 1);
+        let place = format!(
+            "place = place + {} * number_of_levels\n",
+            PLACE_FIELDS.len()
+        );
+        assert_eq!(reads("levels", &place), 1);
         assert_eq!(reads("refund", "ARGV[at"), REFUND_FIELDS.len());
         assert_eq!(reads("credit", "ARGV[1]"), CREDIT_FIELDS.len());
         assert_eq!(reads("credit", "ARGV[at"), CREDIT_COUNT_FIELDS.len());

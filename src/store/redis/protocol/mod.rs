@@ -10,10 +10,10 @@ mod key_names;
 pub(super) mod problems;
 mod server_name;
 
-pub(super) use decode::{EntryReply, decode_replies, decode_together};
+pub(super) use decode::{EntryReply, decode_replies};
 pub(super) use encode::{
-    BatchEntry, ListKeys, MAX_ENTRY_UNITS, encode_checks, encode_checks_together, encode_credit,
-    encode_refund, encode_reset,
+    BatchEntry, ListKeys, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund,
+    encode_reset,
 };
 pub(super) use key_names::{KeyNames, SLOTS};
 #[cfg(feature = "cluster")]

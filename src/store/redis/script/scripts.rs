@@ -25,7 +25,7 @@ macro_rules! marked {
 macro_rules! files {
     (
         modules: $($module:literal)*;
-        ends: $decide:literal $decide_all:literal $refund:literal $credit:literal;
+        ends: $decide:literal $refund:literal $credit:literal;
         alone: $block:literal $blocked:literal
     ) => {
         /// The files by name.
@@ -34,7 +34,6 @@ macro_rules! files {
             ("clock", file!("clock")),
             $(($module, file!($module)),)*
             ($decide, file!($decide)),
-            ($decide_all, file!($decide_all)),
             ($refund, file!($refund)),
             ($credit, file!($credit)),
             ($block, file!($block)),
@@ -48,7 +47,6 @@ macro_rules! files {
             "end\n",
         );
         const DECIDE: &str = marked!($decide);
-        const DECIDE_ALL: &str = marked!($decide_all);
         const REFUND: &str = marked!($refund);
         const CREDIT: &str = marked!($credit);
         const BLOCK: &str = marked!($block);
@@ -59,9 +57,9 @@ macro_rules! files {
 files!(
     modules:
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
-        "quota" "fast_path" "multi_quota" "subject" "value" "journal" "holes" "counter" "aligned" "arithmetic" "packed_log"
-        "segments" "set_ttl" "format_integer" "give_back";
-    ends: "decide" "decide_all" "refund" "credit";
+        "quota" "fast_path" "levels" "multi_quota" "subject" "value" "journal" "holes" "counter" "aligned"
+        "arithmetic" "packed_log" "segments" "set_ttl" "format_integer" "give_back";
+    ends: "decide" "refund" "credit";
     alone: "block" "blocked"
 );
 
@@ -72,8 +70,6 @@ static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_
 pub(crate) struct Scripts {
     /// Decides checks.
     pub(crate) decide: Script,
-    /// Decides several checks together.
-    pub(crate) decide_all: Script,
     /// Gives units of a check back. Apart from `decide`, which it would make longer.
     pub(crate) refund: Script,
     /// Credits units to a key.
@@ -91,10 +87,9 @@ impl Scripts {
     }
 
     /// Returns the texts of the shared scripts by name, first that of `decide`.
-    pub(crate) fn texts() -> [(&'static str, &'static str); 6] {
+    pub(crate) fn texts() -> [(&'static str, &'static str); 5] {
         let Self {
             decide,
-            decide_all,
             refund,
             credit,
             block,
@@ -102,7 +97,6 @@ impl Scripts {
         } = &**SHARED;
         [
             ("decide", &decide.text),
-            ("decide_all", &decide_all.text),
             ("refund", &refund.text),
             ("credit", &credit.text),
             ("block", &block.text),
@@ -114,7 +108,6 @@ impl Scripts {
     pub(crate) fn with_clock(clock: &str) -> Self {
         Self {
             decide: Script::new([clock, MODULES, DECIDE].concat()),
-            decide_all: Script::new([clock, MODULES, DECIDE_ALL].concat()),
             refund: Script::new([clock, MODULES, REFUND].concat()),
             credit: Script::new([clock, MODULES, CREDIT].concat()),
             block: Script::new([clock, BLOCK].concat()),
