@@ -81,24 +81,13 @@ if count_of_values > 0 then
   values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))
 end
 
--- Makes an error the reply of an entry, which stands behind its head. Returns the size of the reply.
-local function fail(head, problem)
-  -- Removes what was appended before the failure.
-  for index = #reply, head + 1, -1 do
-    reply[index] = nil
-  end
-  -- An error is a table since Redis 7.0, a text before.
-  reply[head] = type(problem) == 'table' and problem.err or tostring(problem)
-  return head
-end
-
 local decide_one, decide_several, decide_one_level, decide_run
 while args[at] do
   local entries, count, levels = args[at], args[at + 1], args[at + 2]
   at = at + 3
   if levels > 1 then
     if not decide_run then
-      decide_run = require('levels')(args, quota_lists, values, reply, fail)
+      decide_run = require('levels')(args, quota_lists, values, reply)
     end
     size, at = decide_run(entries, count, levels, at, size)
   else
@@ -106,10 +95,13 @@ while args[at] do
     local value, extra = args[at + 2], args[at + 3]
     local decide
     if cost > 0 and first_quota.is_usual then
-      if not decide_one then
-        decide_one, decide_several = require('fast_path')
+      if first_quota.next then
+        decide_several = decide_several or require('fast_path_several')
+        decide = decide_several
+      else
+        decide_one = decide_one or require('fast_path')
+        decide = decide_one
       end
-      decide = first_quota.next and decide_several or decide_one
     else
       decide_one_level = decide_one_level or select(2, require('multi_quota'))
       decide = decide_one_level
@@ -128,7 +120,7 @@ while args[at] do
       if succeeded then
         reply[head], size = result, new_size
       else
-        size = fail(head, result)
+        size = require('failure')(reply, head, result)
       end
       value, extra = value + 1, extra + first_quota.extras
     end

@@ -404,6 +404,99 @@ mod tests {
         }
     }
 
+    /// Queues a check of several levels: keys and costs.
+    fn push_levels(queue: &mut Queue, levels: &[(&str, u32)], quotas: &Quotas) -> Receiver {
+        let limiter = Key::from("l");
+        let keys: Vec<_> = levels.iter().map(|(key, _)| Key::from(*key)).collect();
+        let checks = keys.iter().zip(levels);
+        let checks: Vec<_> = checks
+            .map(|(key, (_, cost))| Check::new(&limiter, key, quotas, *cost))
+            .collect();
+        let (answer, receiver) = oneshot::channel();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        queue.push(&checks, Waiter::new(answer, deadline));
+        receiver
+    }
+
+    #[test]
+    fn a_check_of_several_levels_joins_the_last_entry_of_all_its_keys_if_all_levels_are_identical()
+    {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        let mut push = |levels: &[(&str, u32)]| push_levels(&mut queue, levels, &quotas);
+        let waiting = [
+            push(&[("a", 1), ("t", 1)]),
+            push(&[("a", 1), ("t", 1)]),
+            // Another user, after which the first is not the last of the tenant.
+            push(&[("b", 1), ("t", 1)]),
+            push(&[("a", 1), ("t", 1)]),
+            push(&[("a", 1), ("t", 1)]),
+            // Another cost, order, and number of levels.
+            push(&[("a", 1), ("t", 2)]),
+            push(&[("t", 2), ("a", 1)]),
+            push(&[("a", 1)]),
+            push(&[("a", 1)]),
+            push(&[("t", 2), ("a", 1)]),
+            push(&[("c", 1), ("d", 1)]),
+            push(&[("c", 1), ("d", 1)]),
+        ];
+        let taken = queue.take(&timeout_error);
+        let entries = taken.iter().map(|entry| {
+            let keys = entry
+                .levels
+                .iter()
+                .map(|level| level.check().key().as_str());
+            (
+                keys.collect::<String>(),
+                entry.waiters.len(),
+                entry.may_repeat,
+            )
+        });
+        let entries: Vec<_> = entries.collect();
+        let expected = [
+            ("at", 2, false),
+            ("bt", 1, true),
+            ("at", 2, true),
+            ("at", 1, true),
+            ("ta", 1, true),
+            ("a", 2, true),
+            ("ta", 1, true),
+            ("cd", 2, false),
+        ];
+        assert_eq!(
+            entries,
+            expected.map(|(keys, count, repeats)| (keys.to_owned(), count, repeats))
+        );
+        assert!(queue.is_empty() && queue.last_of_key.is_empty());
+        drop(waiting);
+    }
+
+    #[test]
+    fn what_the_checks_of_a_call_share_is_work_once() {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        let users: Vec<_> = (0..400).map(|user| user.to_string()).collect();
+        let mut calls = [0, 0].map(|_| Vec::new());
+        for (is_shared, calls) in [false, true].into_iter().zip(&mut calls) {
+            let waiting: Vec<_> = users
+                .iter()
+                .map(|user| {
+                    let others = ["t", "u", "v"].map(|level| match is_shared {
+                        true => level.to_owned(),
+                        false => format!("{level}{user}"),
+                    });
+                    let levels = std::iter::once(user).chain(&others);
+                    let levels: Vec<_> = levels.map(|key| (key.as_str(), 1)).collect();
+                    push_levels(&mut queue, &levels, &quotas)
+                })
+                .collect();
+            while !queue.is_empty() {
+                calls.push(queue.take(&timeout_error).len());
+            }
+            drop(waiting);
+        }
+        let [alone, shared] = calls.map(|calls| calls[0]);
+        assert_eq!((alone, shared), (19, 44));
+    }
+
     #[test]
     fn a_cancelled_check_is_not_sent() {
         let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));

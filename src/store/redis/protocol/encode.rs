@@ -615,6 +615,43 @@ mod tests {
     }
 
     #[test]
+    fn entries_of_several_levels_have_the_places_of_all_and_share_keys() {
+        let user = Quotas::from(Quota::per_second(5));
+        let service = Quotas::from(Quota::per_second(1_000));
+        let tree = |key: &str, cost| -> [OwnedCheck; 2] {
+            let [limiter, key, all] = ["u", key, "all"].map(Key::from);
+            [
+                Check::new(&limiter, &key, &user, 1).into(),
+                Check::new(&all, &all, &service, cost).into(),
+            ]
+        };
+        let trees = [tree("a", 1), tree("b", 1), tree("a", 2)];
+        let entry = |levels, count| BatchEntry {
+            levels,
+            count,
+            may_repeat: true,
+        };
+        let alone = &trees[1][1..];
+        let entries = [
+            entry(&trees[0], 1),
+            entry(&trees[1], 1),
+            entry(&trees[2], 1),
+            entry(alone, 1),
+            entry(&trees[2], 7),
+        ];
+        let quota_lists =
+            "1 sliding_log 1 1 0 5 1000000 3000 1 sliding_log 1 1 1 1000 1000000 3000";
+        assert_eq!(
+            packed_words(&entries, ListKeys::OfLargeLimits),
+            format!(
+                "4 p:v2:{{u,a}} p:v2:{{all,all}} p:v2:{{u,b}} p:v2:{{all,all}}:log:1000000 2 3 \
+                {quota_lists} 2 1 2 1 1 2 1 1 0 2 4 3 0 2 4 1 1 2 1 1 2 2 1 0 2 4 1 1 1 2 1 2 4 \
+                1 7 2 1 1 2 2 1 0 2 4"
+            )
+        );
+    }
+
+    #[test]
     fn sorted_sets_and_logs_of_high_limits_have_keys_of_their_own() {
         let set = Quota::per_hour(5).algorithm(Algorithm::SortedSetLog);
         let large = Quota::per_minute(MAX_PACKED_UNITS + 1);
