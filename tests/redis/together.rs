@@ -162,7 +162,7 @@ async fn identical_trees_share_an_entry() {
 async fn many_tasks_admit_exactly_the_limit_of_each_shared_level() {
     let server = RedisServer::start();
     for (_, algorithm) in algorithms() {
-        let store = store_on(&server).prefix(&format!("{algorithm:?}"));
+        let store = store_on(&server).prefix(format!("{algorithm:?}"));
         let per_day = |limit| Quotas::from(Quota::per_day(limit).algorithm(algorithm));
         // A tenant would admit 320, of which its teams admit 240 and the service 400 of two.
         let [users, teams, tenants, service] = [40, 60, 320, 400].map(per_day);
@@ -205,7 +205,7 @@ async fn a_full_level_refuses_its_trees_and_no_others_of_the_call() {
     let server = RedisServer::start();
     let store = store_on(&server);
     for (_, algorithm) in algorithms() {
-        let store = store.fork().prefix(&format!("{algorithm:?}"));
+        let store = store.fork().prefix(format!("{algorithm:?}"));
         let per_day = |limit| Quotas::from(Quota::per_day(limit).algorithm(algorithm));
         let [users, teams, tenants, service] = [9, 3, 100, 100].map(per_day);
         let quotas = [&users, &teams, &tenants, &service];

@@ -383,7 +383,7 @@ mod tests {
     fn each_entry_has_its_answers_or_an_error_of_its_own() {
         let log = Quotas::from(Quota::per_second(5));
         let meter = Quota::per_second(9).algorithm(Algorithm::Gcra);
-        let both = Quotas::from([Quota::per_second(5), meter.clone()]);
+        let both = Quotas::from([Quota::per_second(5), meter]);
         let reply = [
             numbers(&[1_000]),
             // Two of three are admitted.
