@@ -26,7 +26,7 @@ use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
-use crate::store::requests::{Block, Check, Credit, OwnedCheck, OwnedChecks, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, OwnedChecks, Refund, Reset, to_owned};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -460,7 +460,7 @@ impl Store for RedisStore {
     fn check(&self, check: Check<'_>) -> StoreFuture {
         match self.batchers() {
             Ok(Some(batchers)) => batchers.check(check),
-            Ok(None) => self.send_alone([OwnedCheck::from(check)].into()),
+            Ok(None) => self.send_alone(to_owned(&[check])),
             Err(error) => StoreFuture::ready(Err(error)),
         }
     }
@@ -474,7 +474,7 @@ impl Store for RedisStore {
         let answer = match self.batchers() {
             Ok(Some(batchers)) => batchers.check_all(&levels),
             Ok(None) if levels.is_empty() => StoreFuture::ready(Ok(Answer::default())),
-            Ok(None) => self.send_alone(levels.into_iter().map(OwnedCheck::from).collect()),
+            Ok(None) => self.send_alone(to_owned(&levels)),
             Err(error) => StoreFuture::ready(Err(error)),
         };
         let lengths = checks.iter().map(|check| check.quotas().len());

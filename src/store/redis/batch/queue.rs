@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota};
 use crate::store::redis::protocol::{BatchEntry, MAX_ENTRY_UNITS};
-use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject};
+use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject, to_owned};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
@@ -74,7 +74,7 @@ impl Queue {
             return;
         }
         self.append(QueueEntry {
-            levels: levels.iter().copied().map(OwnedCheck::from).collect(),
+            levels: to_owned(levels),
             waiters: Waiters::new(waiter),
             may_repeat,
         });
@@ -256,6 +256,7 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     known.len() == levels.len() && known.iter().zip(levels).all(is_same)
 }
 
+#[inline]
 fn work_of_entry(levels: &[OwnedCheck], call: &CallSubjects) -> u64 {
     let work = |quota: &Quota| WORK_PER_COUNT + quota.counted_by().parts();
     let is_new = |level: &&OwnedCheck| levels.len() == 1 || !call.contains(level);
@@ -265,6 +266,7 @@ fn work_of_entry(levels: &[OwnedCheck], call: &CallSubjects) -> u64 {
     new.map(work_of_level).sum()
 }
 
+#[inline]
 fn work_of_check(levels: &[OwnedCheck]) -> u64 {
     let work_of_level = |level: &OwnedCheck| {
         let work_of_units = |algorithm: Algorithm| {

@@ -133,16 +133,19 @@ pub(crate) fn encode_checks(
     let (quota_lists, places) = QuotaLists::of(entries, lists);
     let keys = usize::try_from(places.keys).unwrap_or_default();
     let mut call = script.call(keys, 1, KEY_NAME_CAPACITY);
-    let checks = || entries.iter().flat_map(BatchEntry::checks);
     let mut written = 0;
-    for (check, place) in checks().zip(&places.places) {
-        if place.value > written {
-            written = place.value;
-            names.write_value(check.subject, &mut call);
+    let mut next_place = places.places.iter();
+    for entry in entries {
+        for (check, place) in entry.checks().zip(&mut next_place) {
+            if place.value > written {
+                written = place.value;
+                names.write_value(check.subject, &mut call);
+            }
         }
     }
     if places.keys > places.values {
-        for (check, place) in checks().zip(&places.places) {
+        let checks = entries.iter().flat_map(BatchEntry::checks);
+        for (check, place) in checks.zip(&places.places) {
             // Those of a repeated subject are written.
             if place.extra > written {
                 for quota in extras(check.quotas(), lists) {
@@ -202,14 +205,16 @@ struct Place {
 struct KnownPlaces(HashTable<(Fingerprint, Place)>);
 
 impl KnownPlaces {
-    fn find(&self, subject: Fingerprint, is_fit: impl Fn(&Place) -> bool) -> Option<Place> {
+    fn find(&self, subject: Subject<'_>, is_fit: impl Fn(&Place) -> bool) -> Option<Place> {
+        let subject = subject.fingerprint();
         let is_of_subject =
             |(known, place): &(Fingerprint, Place)| *known == subject && is_fit(place);
         let found = self.0.find(subject.hash(), is_of_subject);
         found.map(|(_, place)| *place)
     }
 
-    fn insert(&mut self, subject: Fingerprint, place: Place) {
+    fn insert(&mut self, subject: Subject<'_>, place: Place) {
+        let subject = subject.fingerprint();
         let hash = |(known, _): &(Fingerprint, Place)| known.hash();
         self.0.insert_unique(subject.hash(), (subject, place), hash);
     }
@@ -273,9 +278,9 @@ impl<'a> QuotaLists<'a> {
         for entry in entries {
             for check in entry.checks() {
                 let (quota_list, extras) = lists.add(check.quotas());
-                let subject = check.subject.fingerprint();
                 if entry.may_repeat
-                    && let Some(place) = known.find(subject, |place| place.quota_list == quota_list)
+                    && let Some(place) =
+                        known.find(check.subject, |place| place.quota_list == quota_list)
                 {
                     places.places.push(place);
                     continue;
@@ -287,7 +292,7 @@ impl<'a> QuotaLists<'a> {
                 };
                 if needs_value(check.quotas()) {
                     let shared = if entry.may_repeat {
-                        known.find(subject, |place| place.value > 0)
+                        known.find(check.subject, |place| place.value > 0)
                     } else {
                         None
                     };
@@ -299,7 +304,7 @@ impl<'a> QuotaLists<'a> {
                     extra_keys += extras;
                 }
                 if repeats {
-                    known.insert(subject, place);
+                    known.insert(check.subject, place);
                 }
                 places.places.push(place);
             }
@@ -361,28 +366,26 @@ impl<'a> QuotaLists<'a> {
         let first = run.first;
         let of_run = places.get(run.places.start..).unwrap_or_default();
         let of_entry = places.get(start..).unwrap_or_default();
-        if (first.count, first.levels.len()) != (entry.count, entry.levels.len()) {
+        if first.count != entry.count || first.levels.len() != entry.levels.len() {
             return false;
         }
-        let is_same =
-            |((one, other), (place, other_place)): ((Check<'_>, Check<'_>), (&Place, &Place))| {
-                one.cost() == other.cost() && place.quota_list == other_place.quota_list
-            };
-        let mut levels = first
-            .checks()
-            .zip(entry.checks())
-            .zip(of_run.iter().zip(of_entry));
-        levels.all(is_same)
-            && match (entry.levels, of_run, of_entry) {
-                ([_], [first, ..], [place, ..]) => {
-                    let list = usize::try_from(place.quota_list - 1).unwrap_or_default();
-                    let extras = self.extras.get(list).copied().unwrap_or_default();
-                    let after = |key: u64, step: u64| if key == 0 { 0 } else { key + step };
-                    place.value == after(first.value, run.entries)
-                        && place.extra == after(first.extra, run.entries * extras)
-                }
-                _ => true,
-            }
+        let is_alike = |one: &OwnedCheck, place: &Place, other: &OwnedCheck, of_other: &Place| {
+            one.check().cost() == other.check().cost() && place.quota_list == of_other.quota_list
+        };
+        // The usual case is one level.
+        if let ([one], [other], [place, ..], [of_other, ..]) =
+            (first.levels, entry.levels, of_run, of_entry)
+        {
+            let list = usize::try_from(place.quota_list - 1).unwrap_or_default();
+            let extras = self.extras.get(list).copied().unwrap_or_default();
+            let after = |key: u64, step: u64| if key == 0 { 0 } else { key + step };
+            return is_alike(one, place, other, of_other)
+                && of_other.value == after(place.value, run.entries)
+                && of_other.extra == after(place.extra, run.entries * extras);
+        }
+        let levels = first.levels.iter().zip(entry.levels);
+        let mut levels = levels.zip(of_run.iter().zip(of_entry));
+        levels.all(|((one, other), (place, of_other))| is_alike(one, place, other, of_other))
     }
 
     /// Packs the lists and the runs of entries in the format of `cmsgpack`.
