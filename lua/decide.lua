@@ -24,34 +24,22 @@ its own, or that a client parses from text, costs about a hundred instructions m
 values are packed as one array, since a Lua function returns at most 8 000. Fewer are packed one after
 the other, which takes half the time to unpack.
 
-<<<<<<< HEAD
-`quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values.
-`buckets` is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered
-from 1. `extra` of a quota is which extra key of its level the count may need, from 1, or 0: a sorted set, or
-the list of a large log. A run is a number of entries in a row, each of `count` checks of the same levels but
-for their keys. A level asks the list of quotas of a number, from 1. Its place is the number of the key that
-is its value, or 0 if no count is packed, and of its first extra key. The places of all levels of all entries
-follow the levels. If there is one level, there is only the place of the first entry: the keys of the others
-follow each other. `cost`, `limit` and `used` are units.
-`window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a count is given,
-is in milliseconds, as text.
-=======
 `quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values. `buckets`
-is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered from 1.
-`extra` is which extra key of the entry the count may need, from 1, or 0: a sorted set, or the list of a large
-log. A run is a number of entries in a row, each of `count` checks of one cost, by the list of quotas of a
-number, from 1. The values of its entries follow each other, the first being the key `first_value`, which is 0
-if no count is packed; and so do their extra keys, from the key `first_extra`. `cost`, `limit` and `used` are
-units. `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a count is
-given, is in milliseconds, as text.
->>>>>>> pk
+is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered from 1. `extra`
+of a quota is which extra key of its level the count may need, from 1, or 0: a sorted set, or the list of a large
+log. A run is a number of entries in a row, each of `count` checks of the same levels but for their keys. A
+level asks the list of quotas of a number, from 1. Its place is the number of the key that is its value, or 0 if
+no count is packed, and of its first extra key, or 0. The places of all levels of all entries follow the levels; if
+there is one level, only that of the first entry, since the keys of the others follow each other. `cost`, `limit`
+and `used` are units. `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a
+count is given, is in milliseconds, as text.
 
 The reply is flat. Each entry has the number of its admitted checks, or the text of an error; then the
-reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each quota to
-the first refused one, which holds for all after it. The counters add a receipt to each admitted check:
-by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
-A `wait` of 0 admits, -1 never ends. A check whose levels all
-cost 0 only looks; all looks of an entry share one reply.
+reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each
+quota to the first refused one, which holds for all after it. The counters add a receipt to each admitted
+check: by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
+A `wait` of 0 admits, -1 never ends. A check whose levels all cost 0 only looks; all looks of an entry share
+one reply. A run of several levels replies in another order, which lua/README.md describes.
 ]]
 
 -- Units that the checks of one entry may ask a level for together. The client splits larger ones.
