@@ -95,6 +95,7 @@ impl Batchers {
         self.send_or_queue(&batcher, levels)
     }
 
+    #[inline]
     fn send_or_queue(
         self: &Arc<Self>,
         batcher: &Arc<Batcher>,
