@@ -1,7 +1,7 @@
 //! Prints a Lua script that runs in Redis, with line numbers: `cargo run --example script -- --numbered`
 //!
 //! Errors of Redis name a line: `user_script:123:` is line 123. By default it prints the script `decide`. Pass
-//! `decide_all`, `refund`, `credit`, `block` or `blocked` to print another.
+//! `refund`, `credit`, `block` or `blocked` to print another.
 //!
 //! With `--state`, it prints what is stored for a limiter and a key, as text:
 //! `cargo run --example script -- --state redis://127.0.0.1 'tollgate:v2:{default,ada}'`

@@ -24,23 +24,22 @@ its own, or that a client parses from text, costs about a hundred instructions m
 values are packed as one array, since a Lua function returns at most 8 000. Fewer are packed one after
 the other, which takes half the time to unpack.
 
-`quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values.
-`buckets` is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered
-from 1. `extra` of a quota is which extra key of its level the count may need, from 1, or 0: a sorted set, or
-the list of a large log. A run is a number of entries in a row, each of `count` checks of the same levels but
-for their keys. A level asks the list of quotas of a number, from 1. Its place is the number of the key that
-is its value, or 0 if no count is packed, and of its first extra key. The places of all levels of all entries
-follow the levels. If there is one level, there is only the place of the first entry: the keys of the others
-follow each other. `cost`, `limit` and `used` are units.
-`window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a count is given,
-is in milliseconds, as text.
+`quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values. `buckets`
+is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered from 1. `extra`
+of a quota is which extra key of its level the count may need, from 1, or 0: a sorted set, or the list of a large
+log. A run is a number of entries in a row, each of `count` checks of the same levels but for their keys. A
+level asks the list of quotas of a number, from 1. Its place is the number of the key that is its value, or 0 if
+no count is packed, and of its first extra key, or 0. The places of all levels of all entries follow the levels; if
+there is one level, only that of the first entry, since the keys of the others follow each other. `cost`, `limit`
+and `used` are units. `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a
+count is given, is in milliseconds, as text.
 
 The reply is flat. Each entry has the number of its admitted checks, or the text of an error; then the
-reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each quota to
-the first refused one, which holds for all after it. The counters add a receipt to each admitted check:
-by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
-A `wait` of 0 admits, -1 never ends. A check whose levels all
-cost 0 only looks; all looks of an entry share one reply.
+reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each
+quota to the first refused one, which holds for all after it. The counters add a receipt to each admitted
+check: by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
+A `wait` of 0 admits, -1 never ends. A check whose levels all cost 0 only looks; all looks of an entry share
+one reply. A run of several levels replies in another order, which lua/README.md describes.
 ]]
 
 -- Units that the checks of one entry may ask a level for together. The client splits larger ones.
@@ -81,24 +80,13 @@ if count_of_values > 0 then
   values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))
 end
 
--- Makes an error the reply of an entry, which stands behind its head. Returns the size of the reply.
-local function fail(head, problem)
-  -- Removes what was appended before the failure.
-  for index = #reply, head + 1, -1 do
-    reply[index] = nil
-  end
-  -- An error is a table since Redis 7.0, a text before.
-  reply[head] = type(problem) == 'table' and problem.err or tostring(problem)
-  return head
-end
-
 local decide_one, decide_several, decide_one_level, decide_run
 while args[at] do
   local entries, count, levels = args[at], args[at + 1], args[at + 2]
   at = at + 3
   if levels > 1 then
     if not decide_run then
-      decide_run = require('levels')(args, quota_lists, values, reply, fail)
+      decide_run = require('levels')(args, quota_lists, values, reply)
     end
     size, at = decide_run(entries, count, levels, at, size)
   else
@@ -106,10 +94,13 @@ while args[at] do
     local value, extra = args[at + 2], args[at + 3]
     local decide
     if cost > 0 and first_quota.is_usual then
-      if not decide_one then
-        decide_one, decide_several = require('fast_path')
+      if first_quota.next then
+        decide_several = decide_several or require('fast_path_several')
+        decide = decide_several
+      else
+        decide_one = decide_one or require('fast_path')
+        decide = decide_one
       end
-      decide = first_quota.next and decide_several or decide_one
     else
       decide_one_level = decide_one_level or select(2, require('multi_quota'))
       decide = decide_one_level
@@ -128,7 +119,7 @@ while args[at] do
       if succeeded then
         reply[head], size = result, new_size
       else
-        size = fail(head, result)
+        size = require('failure')(reply, head, result)
       end
       value, extra = value + 1, extra + first_quota.extras
     end

@@ -5,8 +5,8 @@ written once, however many entries share it. Everything else is for multi_quota,
 KEYS    the keys of the entries
 ARGV    none; the caller passes the arguments of the call
 reply   a function that takes what the runs of a call share, and returns decide_run
-calls   to undo a write SET or UNLINK; for a value that an earlier entry changed GET; those of fast_path and
-calls   multi_quota
+calls   to add a run to a log APPEND; to undo a write SET or UNLINK; for a value that an earlier entry changed
+calls   GET; those of fast_path, fast_path_several and multi_quota
 server  Redis 6.0
 
 If a value has room for all checks of a run that ask it, it admits each of them, in whatever order. So each value is
@@ -18,14 +18,15 @@ one by one.
 
 local call, unpack = redis.call, struct.unpack
 local decide_any = require('multi_quota')
-local _, _, attempt_several, write_several, renew, write_range = require('fast_path')
+local _, renew, write_range = require('fast_path')
+
+local attempt_several, write_several
 
 -- As in decide.
 local MAX_ENTRY_UNITS = 100000
 
--- The arguments of the call, its lists of quotas, what is stored in its values, the reply, and the function
--- that makes an error the reply of an entry.
-local args, quota_lists, values, reply, fail
+-- The arguments of the call, its lists of quotas, what is stored in its values, and the reply.
+local args, quota_lists, values, reply
 
 -- Attempts to charge a single quota. Returns what to write: the new data or, as the third value says, a run to
 -- append. The fourth value is the second at which the value expires.
@@ -248,15 +249,28 @@ local function decide_alone(levels, count, place, size)
     local level = levels[index]
     level.value, level.extra = args[place + 2 * index - 2], args[place + 2 * index - 1]
     if count > 1 and level.cost * count > MAX_ENTRY_UNITS then
-      return fail(head, 'ERR an entry of more than 100000 units')
+      return require('failure')(reply, head, 'ERR an entry of more than 100000 units')
     end
   end
   local succeeded, result, new_size = pcall(decide_any, levels, count, reply, head, values)
   if not succeeded then
-    return fail(head, result)
+    return require('failure')(reply, head, result)
   end
   reply[head] = result
   return new_size
+end
+
+-- Sets how a level is charged. Its functions return what those of fast_path_several do.
+local function set_halves(level)
+  if not level.quota.next then
+    level.attempt, level.write = attempt_one, write_one
+    return
+  end
+  if not attempt_several then
+    local _
+    _, attempt_several, write_several = require('fast_path_several')
+  end
+  level.attempt, level.write = attempt_several, write_several
 end
 
 -- Returns the levels of a run, which begin at `at` in the arguments.
@@ -264,12 +278,8 @@ local function make_levels(number_of_levels, count, at)
   local levels = { is_usual = true }
   for index = 1, number_of_levels do
     local quota, cost = quota_lists[args[at]], args[at + 1]
-    levels[index] = {
-      quota = quota,
-      cost = cost,
-      attempt = quota.next and attempt_several or attempt_one,
-      write = quota.next and write_several or write_one,
-    }
+    levels[index] = { quota = quota, cost = cost }
+    set_halves(levels[index])
     levels.is_usual = levels.is_usual
       and quota.is_usual
       and cost > 0
@@ -305,6 +315,6 @@ local function decide_run(entries, count, number_of_levels, at, size)
 end
 
 return function(...)
-  args, quota_lists, values, reply, fail = ...
+  args, quota_lists, values, reply = ...
   return decide_run
 end

@@ -54,7 +54,7 @@ enum Step {
     /// Checks that are sent at the same time: of each the number that names its keys.
     Checks(Shape, Vec<usize>),
     Advance(Duration),
-    StepBack(Duration),
+    SetBack(Duration),
     /// Gives back units of a level of an admitted check.
     Refund(usize, u32),
     ForgetScripts,
@@ -91,7 +91,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         16 => (shape(), keys).prop_map(|(shape, keys)| Step::Checks(shape, keys)),
         8 => duration.clone().prop_map(Step::Advance),
-        1 => duration.prop_map(Step::StepBack),
+        1 => duration.prop_map(Step::SetBack),
         3 => (0..1_000_usize, 1..5_u32).prop_map(|(check, units)| Step::Refund(check, units)),
         1 => Just(Step::ForgetScripts),
     ]
@@ -122,15 +122,14 @@ fn receipts(answers: &[Answer]) -> Vec<Vec<Receipt>> {
     answers.iter().map(receipts).collect()
 }
 
-/// The answers without receipts, which refunds compare.
-fn numbers(answers: &[Answer]) -> Vec<Vec<(u32, Option<Duration>, Duration, bool)>> {
+/// Units used, wait, and time until more units are left.
+type Numbers = (u32, Option<Duration>, Duration);
+
+/// The numbers of each quota of each answer, and whether it admits.
+fn numbers(answers: &[Answer]) -> Vec<Vec<(Numbers, bool)>> {
     let number = |quota: &QuotaAnswer| {
-        (
-            quota.used(),
-            quota.retry_after(),
-            quota.reset_after(),
-            quota.is_admitted(),
-        )
+        let numbers = (quota.used(), quota.retry_after(), quota.reset_after());
+        (numbers, quota.is_admitted())
     };
     let numbers = |answer: &Answer| answer.quotas().iter().map(number).collect();
     answers.iter().map(numbers).collect()
@@ -284,7 +283,7 @@ impl Pair {
         match step {
             Step::Checks(shape, keys) => self.check(shape, keys),
             Step::Advance(duration) => self.time.advance(*duration),
-            Step::StepBack(duration) => self.time.step_back(*duration),
+            Step::SetBack(duration) => self.time.step_back(*duration),
             Step::Refund(check, units) => self.refund(*check, *units),
             Step::ForgetScripts => run(self.time.connection(), &["SCRIPT", "FLUSH"]),
         }

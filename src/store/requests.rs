@@ -97,6 +97,17 @@ pub(crate) struct OwnedCheck {
 #[cfg(feature = "redis")]
 pub(crate) type OwnedChecks = SmallVec<[OwnedCheck; 1]>;
 
+/// Returns levels that own their parts.
+#[cfg(feature = "redis")]
+#[inline]
+pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
+    match levels {
+        // The usual case, without the steps of an iterator.
+        [check] => OwnedChecks::from_buf([OwnedCheck::from(*check)]),
+        levels => levels.iter().copied().map(OwnedCheck::from).collect(),
+    }
+}
+
 #[cfg(feature = "redis")]
 impl OwnedCheck {
     pub(crate) fn check(&self) -> Check<'_> {

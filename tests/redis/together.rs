@@ -162,7 +162,7 @@ async fn identical_trees_share_an_entry() {
 async fn many_tasks_admit_exactly_the_limit_of_each_shared_level() {
     let server = RedisServer::start();
     for (_, algorithm) in algorithms() {
-        let store = store_on(&server).prefix(&format!("{algorithm:?}"));
+        let store = store_on(&server).prefix(format!("{algorithm:?}"));
         let per_day = |limit| Quotas::from(Quota::per_day(limit).algorithm(algorithm));
         // A tenant would admit 320, of which its teams admit 240 and the service 400 of two.
         let [users, teams, tenants, service] = [40, 60, 320, 400].map(per_day);
@@ -205,7 +205,7 @@ async fn a_full_level_refuses_its_trees_and_no_others_of_the_call() {
     let server = RedisServer::start();
     let store = store_on(&server);
     for (_, algorithm) in algorithms() {
-        let store = store.fork().prefix(&format!("{algorithm:?}"));
+        let store = store.fork().prefix(format!("{algorithm:?}"));
         let per_day = |limit| Quotas::from(Quota::per_day(limit).algorithm(algorithm));
         let [users, teams, tenants, service] = [9, 3, 100, 100].map(per_day);
         let quotas = [&users, &teams, &tenants, &service];
@@ -389,4 +389,60 @@ async fn a_tree_whose_callers_have_gone_is_not_sent() {
     assert!(is_admitted(&first.await.unwrap().unwrap()));
     assert!(is_admitted(&stays.await.unwrap().unwrap()));
     assert_eq!(used(&store, "service", 0, &quotas).await, 2);
+}
+
+#[tokio::test]
+async fn a_key_that_is_one_level_of_one_check_and_another_level_of_another_is_counted_once_for_each()
+ {
+    let server = RedisServer::start();
+    for (_, algorithm) in algorithms() {
+        let store = store_on(&server).prefix(format!("{algorithm:?}"));
+        let quotas = Quotas::from(Quota::per_day(100).algorithm(algorithm));
+        let account = |key: usize, cost| ("account", key.to_string(), quotas.clone(), cost);
+        // Each account is the first of three checks, and the second of three others.
+        for round in 1..4 {
+            let pairs = (0..4).flat_map(|from| (1..4).map(move |to| (from, (from + to) % 4)));
+            let checks = pairs.map(|(from, to)| vec![account(from, 2), account(to, 3)]);
+            for answers in check_trees(&store, checks).await {
+                assert!(is_admitted(&answers.unwrap()));
+            }
+            for key in 0..4 {
+                let used = used(&store, "account", key, &quotas).await;
+                assert_eq!(used, 15 * round, "{algorithm:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn levels_in_several_slots_of_a_cluster_are_an_error_and_charge_nothing() {
+    let server = RedisServer::start_cluster();
+    let quotas = Quotas::from(Quota::per_day(100));
+    let mut store = store_on(&server);
+    for round in 0..3 {
+        if round < 2 {
+            // Not known to be a cluster, so the first call finds out.
+            store = store_on(&server);
+        }
+        let trees = (0..12).map(|user| {
+            let mut tree = tree(user, [&quotas; 4]);
+            if round > 0 {
+                // All begin in one slot.
+                tree.reverse();
+            }
+            tree
+        });
+        for answers in check_trees(&store, trees).await {
+            let error = answers.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+            assert!(error.to_string().contains("slots"), "{error}");
+        }
+    }
+    assert_eq!(used(&store, "service", 0, &quotas).await, 0);
+    // With one tag, all keys are in one slot.
+    let store = store.fork().hash_tags(std::num::NonZeroU16::MIN);
+    for answers in check_trees(&store, (0..12).map(|user| tree(user, [&quotas; 4]))).await {
+        assert!(is_admitted(&answers.unwrap()));
+    }
+    assert_eq!(used(&store, "service", 0, &quotas).await, 12);
 }

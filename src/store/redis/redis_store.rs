@@ -26,7 +26,7 @@ use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
-use crate::store::requests::{Block, Check, Credit, OwnedCheck, OwnedChecks, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, OwnedChecks, Refund, Reset, to_owned};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -70,7 +70,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// # Load on Redis
 ///
-/// Three mechanisms reduce the load on Redis. None of them admits more than Redis would.
+/// Four mechanisms reduce the load on Redis. None of them admits more than Redis would.
 ///
 /// - **Batches.** A check is sent at once if no call is in flight on its connection. Otherwise it waits for
 ///   the next call, together with other checks. At most two calls are in flight on a connection (on a cluster,
@@ -79,6 +79,9 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call. Redis
 ///   decides them in order of arrival, and each gets its own numbers. So a busy key loads Redis little more
 ///   than a quiet one.
+/// - **Several keys.** A check of several keys, all or nothing, is an entry of a call like any other. What the
+///   checks of a call share, such as the limit of a tenant or of the whole service, is read and written once for
+///   all of them.
 /// - **Refusal cache.** For 0.8 of the wait that Redis replied, and for [at most a
 ///   second](Self::refusal_cache), this process repeats a refusal without asking Redis, to checks of the same
 ///   key, quotas and cost. The source of such a decision is
@@ -457,7 +460,7 @@ impl Store for RedisStore {
     fn check(&self, check: Check<'_>) -> StoreFuture {
         match self.batchers() {
             Ok(Some(batchers)) => batchers.check(check),
-            Ok(None) => self.send_alone([OwnedCheck::from(check)].into()),
+            Ok(None) => self.send_alone(to_owned(&[check])),
             Err(error) => StoreFuture::ready(Err(error)),
         }
     }
@@ -471,7 +474,7 @@ impl Store for RedisStore {
         let answer = match self.batchers() {
             Ok(Some(batchers)) => batchers.check_all(&levels),
             Ok(None) if levels.is_empty() => StoreFuture::ready(Ok(Answer::default())),
-            Ok(None) => self.send_alone(levels.into_iter().map(OwnedCheck::from).collect()),
+            Ok(None) => self.send_alone(to_owned(&levels)),
             Err(error) => StoreFuture::ready(Err(error)),
         };
         let lengths = checks.iter().map(|check| check.quotas().len());

@@ -22,7 +22,7 @@ use crate::store::redis::client::Client;
 use crate::store::redis::connection::{Acquired, PerConnection, ReconnectingConnection};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::topology::Topology;
-use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject};
+use crate::store::requests::{Check, OwnedChecks, Subject, to_owned};
 
 /// The limit on calls in flight to one target: Redis works on one while the other is written or
 /// read.
@@ -95,6 +95,7 @@ impl Batchers {
         self.send_or_queue(&batcher, levels)
     }
 
+    #[inline]
     fn send_or_queue(
         self: &Arc<Self>,
         batcher: &Arc<Batcher>,
@@ -108,8 +109,7 @@ impl Batchers {
                 batchers: Arc::clone(self),
                 batcher: Arc::clone(batcher),
             };
-            let levels = levels.iter().copied().map(OwnedCheck::from).collect();
-            return StoreFuture::boxed(direct.send(levels));
+            return StoreFuture::boxed(direct.send(to_owned(levels)));
         }
         let (answer, receiver) = oneshot::channel();
         let waiter = Waiter::new(answer, Instant::now() + self.client.deadline);

@@ -4,15 +4,13 @@ use std::collections::VecDeque;
 use std::iter::repeat;
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 use tokio::time::Instant;
 
 use super::waiters::{Waiter, Waiters};
 use crate::error::Error;
 use crate::key::Fingerprint;
-use crate::quota::{Algorithm, Quota};
 use crate::store::redis::protocol::{BatchEntry, MAX_ENTRY_UNITS};
-use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject};
+use crate::store::requests::{Check, OwnedCheck, OwnedChecks, Subject, to_owned};
 
 /// The limit on the work in one call, in tenths of a microsecond of the server. A short call leaves
 /// the server to other clients, and its first answers do not wait long for its last.
@@ -73,8 +71,12 @@ impl Queue {
             entry.waiters.push(waiter);
             return;
         }
-        self.append(QueueEntry {
-            levels: levels.iter().copied().map(OwnedCheck::from).collect(),
+        let number = self.next_number();
+        for level in levels {
+            self.set_last_of_key(level.subject, number, may_repeat);
+        }
+        self.entries.push_back(QueueEntry {
+            levels: to_owned(levels),
             waiters: Waiters::new(waiter),
             may_repeat,
         });
@@ -84,25 +86,15 @@ impl Queue {
     pub(super) fn push_entry(&mut self, mut entry: QueueEntry) {
         let mut subjects = entry.levels.iter().map(|level| level.check().subject);
         entry.may_repeat = subjects.any(|subject| self.last_of_key(subject).is_some());
-        self.append(entry);
-    }
-
-    fn append(&mut self, entry: QueueEntry) {
-        let number = self.left + self.entries.len();
+        let number = self.next_number();
         for level in &entry.levels {
-            let fingerprint = level.check().subject.fingerprint();
-            let last = LastOfKey {
-                fingerprint,
-                number,
-            };
-            let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
-            let hash = |known: &LastOfKey| known.fingerprint.hash();
-            match self.last_of_key.entry(fingerprint.hash(), is_known, hash) {
-                Entry::Occupied(mut known) => *known.get_mut() = last,
-                Entry::Vacant(place) => drop(place.insert(last)),
-            }
+            self.set_last_of_key(level.check().subject, number, entry.may_repeat);
         }
         self.entries.push_back(entry);
+    }
+
+    fn next_number(&self) -> usize {
+        self.left + self.entries.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -120,22 +112,24 @@ impl Queue {
             front.waiters.retain_waiting(now, timeout_error);
             let waiting = front.waiters.len();
             let left = MAX_WORK.saturating_sub(work);
+            let front_work = EntryWork::of(&front.levels, &call);
             // One check is sent however much work it is.
-            let fit = checks_within(&front.levels, left, &call);
-            let fit = fit.max(usize::from(taken.is_empty()));
+            let fit = front_work
+                .checks_within(left)
+                .max(usize::from(taken.is_empty()));
             if waiting > 0 && fit == 0 {
                 break;
             }
             if fit < waiting {
                 let first = front.split_off_first(fit);
-                work += first.work(&call);
+                work += front_work.of_checks(fit);
                 call.add(&first.levels);
                 taken.push(first);
                 continue;
             }
             self.left += 1;
             if waiting > 0 {
-                work += front.work(&call);
+                work += front_work.of_checks(waiting);
                 call.add(&front.levels);
                 taken.extend(self.entries.pop_front());
             } else {
@@ -183,6 +177,25 @@ impl Queue {
         let known = self.last_of_key.find(fingerprint.hash(), is_known);
         known.map(|known| known.number)
     }
+
+    fn set_last_of_key(&mut self, subject: Subject<'_>, number: usize, may_be_known: bool) {
+        let fingerprint = subject.fingerprint();
+        if may_be_known {
+            let is_known = |known: &LastOfKey| known.fingerprint == fingerprint;
+            let known = self.last_of_key.find_mut(fingerprint.hash(), is_known);
+            if let Some(known) = known {
+                known.number = number;
+                return;
+            }
+        }
+        let last = LastOfKey {
+            fingerprint,
+            number,
+        };
+        let hash = |last: &LastOfKey| last.fingerprint.hash();
+        self.last_of_key
+            .insert_unique(fingerprint.hash(), last, hash);
+    }
 }
 
 impl QueueEntry {
@@ -196,11 +209,14 @@ impl QueueEntry {
     }
 
     fn split_off_first(&mut self, count: usize) -> Self {
-        Self {
+        let first = Self {
             levels: self.levels.clone(),
             waiters: self.waiters.split_off_first(count),
             may_repeat: self.may_repeat,
-        }
+        };
+        // The same call may take the rest.
+        self.may_repeat = true;
+        first
     }
 
     /// Returns the entry of the call, and those that wait for its answer.
@@ -212,10 +228,6 @@ impl QueueEntry {
             may_repeat: self.may_repeat,
         };
         (entry, &mut self.waiters)
-    }
-
-    fn work(&self, call: &CallSubjects) -> u64 {
-        work_of_entry(&self.levels, call) + self.waiters.len() as u64 * work_of_check(&self.levels)
     }
 }
 
@@ -238,11 +250,10 @@ impl CallSubjects {
         }
         for level in levels {
             let fingerprint = level.check().subject.fingerprint();
-            let is_known = |known: &Fingerprint| *known == fingerprint;
-            let entry = self
-                .0
-                .entry(fingerprint.hash(), is_known, |known| known.hash());
-            entry.or_insert(fingerprint);
+            if !self.contains(level) {
+                let hash = |known: &Fingerprint| known.hash();
+                self.0.insert_unique(fingerprint.hash(), fingerprint, hash);
+            }
         }
     }
 }
@@ -256,36 +267,49 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     known.len() == levels.len() && known.iter().zip(levels).all(is_same)
 }
 
-fn work_of_entry(levels: &[OwnedCheck], call: &CallSubjects) -> u64 {
-    let work = |quota: &Quota| WORK_PER_COUNT + quota.counted_by().parts();
-    let is_new = |level: &&OwnedCheck| levels.len() == 1 || !call.contains(level);
-    let new = levels.iter().filter(is_new);
-    let work_of_level =
-        |level: &OwnedCheck| level.check().quotas().strictest().map(work).sum::<u64>();
-    new.map(work_of_level).sum()
+/// The work of an entry.
+struct EntryWork {
+    of_entry: u64,
+    of_check: u64,
+    /// The most checks that one entry may have.
+    most_checks: u64,
 }
 
-fn work_of_check(levels: &[OwnedCheck]) -> u64 {
-    let work_of_level = |level: &OwnedCheck| {
-        let work_of_units = |algorithm: Algorithm| {
-            let per_unit = algorithm.facts().work_per_unit;
-            // Each check adds up the buckets.
-            u64::from(level.check().cost()) * per_unit + algorithm.parts() / 4
-        };
-        let quotas = level.check().quotas().strictest();
-        let work = quotas.map(|quota| WORK_PER_CHECK + work_of_units(quota.counted_by()));
-        work.sum::<u64>()
-    };
-    levels.iter().map(work_of_level).sum()
-}
+impl EntryWork {
+    /// Returns the work of levels in a call. What the call has already takes no work but that of the check.
+    #[inline]
+    fn of(levels: &[OwnedCheck], call: &CallSubjects) -> Self {
+        let (mut of_entry, mut of_check, mut highest_cost) = (0, 0, 1);
+        for level in levels {
+            let check = level.check();
+            let is_new = levels.len() == 1 || !call.contains(level);
+            highest_cost = highest_cost.max(check.cost());
+            for quota in check.quotas().strictest() {
+                let algorithm = quota.counted_by();
+                let (parts, per_unit) = (algorithm.parts(), algorithm.facts().work_per_unit);
+                if is_new {
+                    of_entry += WORK_PER_COUNT + parts;
+                }
+                // Each check adds up the buckets.
+                of_check += WORK_PER_CHECK + u64::from(check.cost()) * per_unit + parts / 4;
+            }
+        }
+        Self {
+            of_entry,
+            of_check,
+            most_checks: (MAX_ENTRY_UNITS / u64::from(highest_cost)).max(1),
+        }
+    }
 
-/// Returns how many such checks fit into this much work, as one entry.
-fn checks_within(levels: &[OwnedCheck], work: u64, call: &CallSubjects) -> usize {
-    let left = work.saturating_sub(work_of_entry(levels, call));
-    let within_work = left / work_of_check(levels).max(1);
-    let costs = levels.iter().map(|level| level.check().cost());
-    let within_units = (MAX_ENTRY_UNITS / u64::from(costs.max().unwrap_or(1).max(1))).max(1);
-    usize::try_from(within_work.min(within_units)).unwrap_or(usize::MAX)
+    fn of_checks(&self, count: usize) -> u64 {
+        self.of_entry + count as u64 * self.of_check
+    }
+
+    /// Returns how many checks fit into this much work, as one entry.
+    fn checks_within(&self, work: u64) -> usize {
+        let within_work = work.saturating_sub(self.of_entry) / self.of_check.max(1);
+        usize::try_from(within_work.min(self.most_checks)).unwrap_or(usize::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -402,6 +426,110 @@ mod tests {
             assert!(taken.iter().all(units), "{taken:?}");
             assert_eq!(taken.iter().sum::<usize>(), checks);
         }
+    }
+
+    /// Queues a check of several levels: keys and costs.
+    fn push_levels(queue: &mut Queue, levels: &[(&str, u32)], quotas: &Quotas) -> Receiver {
+        let limiter = Key::from("l");
+        let keys: Vec<_> = levels.iter().map(|(key, _)| Key::from(*key)).collect();
+        let checks = keys.iter().zip(levels);
+        let checks: Vec<_> = checks
+            .map(|(key, (_, cost))| Check::new(&limiter, key, quotas, *cost))
+            .collect();
+        let (answer, receiver) = oneshot::channel();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        queue.push(&checks, Waiter::new(answer, deadline));
+        receiver
+    }
+
+    #[test]
+    fn a_check_of_several_levels_joins_the_last_entry_of_all_its_keys_if_all_levels_are_identical()
+    {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        let mut push = |levels: &[(&str, u32)]| push_levels(&mut queue, levels, &quotas);
+        let waiting = [
+            push(&[("a", 1), ("t", 1)]),
+            push(&[("a", 1), ("t", 1)]),
+            // Another user, after which the first is not the last of the tenant.
+            push(&[("b", 1), ("t", 1)]),
+            push(&[("a", 1), ("t", 1)]),
+            push(&[("a", 1), ("t", 1)]),
+            // Another cost, order, and number of levels.
+            push(&[("a", 1), ("t", 2)]),
+            push(&[("t", 2), ("a", 1)]),
+            push(&[("a", 1)]),
+            push(&[("a", 1)]),
+            push(&[("t", 2), ("a", 1)]),
+            push(&[("c", 1), ("d", 1)]),
+            push(&[("c", 1), ("d", 1)]),
+        ];
+        let taken = queue.take(&timeout_error);
+        let entries = taken.iter().map(|entry| {
+            let keys = entry
+                .levels
+                .iter()
+                .map(|level| level.check().key().as_str());
+            (
+                keys.collect::<String>(),
+                entry.waiters.len(),
+                entry.may_repeat,
+            )
+        });
+        let entries: Vec<_> = entries.collect();
+        let expected = [
+            ("at", 2, false),
+            ("bt", 1, true),
+            ("at", 2, true),
+            ("at", 1, true),
+            ("ta", 1, true),
+            ("a", 2, true),
+            ("ta", 1, true),
+            ("cd", 2, false),
+        ];
+        assert_eq!(
+            entries,
+            expected.map(|(keys, count, repeats)| (keys.to_owned(), count, repeats))
+        );
+        assert!(queue.is_empty() && queue.last_of_key.is_empty());
+        drop(waiting);
+    }
+
+    #[test]
+    fn what_the_checks_of_a_call_share_is_work_once() {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        let users: Vec<_> = (0..400).map(|user| user.to_string()).collect();
+        let mut calls = [0, 0].map(|_| Vec::new());
+        for (is_shared, calls) in [false, true].into_iter().zip(&mut calls) {
+            let waiting: Vec<_> = users
+                .iter()
+                .map(|user| {
+                    let others = ["t", "u", "v"].map(|level| match is_shared {
+                        true => level.to_owned(),
+                        false => format!("{level}{user}"),
+                    });
+                    let levels = std::iter::once(user).chain(&others);
+                    let levels: Vec<_> = levels.map(|key| (key.as_str(), 1)).collect();
+                    push_levels(&mut queue, &levels, &quotas)
+                })
+                .collect();
+            while !queue.is_empty() {
+                calls.push(queue.take(&timeout_error).len());
+            }
+            drop(waiting);
+        }
+        let [alone, shared] = calls.map(|calls| calls[0]);
+        assert_eq!((alone, shared), (19, 44));
+    }
+
+    #[test]
+    fn an_entry_that_is_divided_repeats_its_keys_in_the_call() {
+        let quota = Quota::per_minute(u32::MAX).algorithm(Algorithm::Gcra);
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
+        let waiting = [60_000, 60_000].map(|cost| push(&mut queue, "a", &quotas, cost));
+        let taken = queue.take(&timeout_error);
+        let repeats = taken.iter().map(|entry| entry.may_repeat);
+        assert_eq!(repeats.collect::<Vec<_>>(), [false, true]);
+        drop(waiting);
     }
 
     #[test]

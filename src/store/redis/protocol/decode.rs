@@ -442,6 +442,70 @@ mod tests {
         );
     }
 
+    fn used(answer: &Answer) -> Vec<(u32, u64)> {
+        let quotas = answer.quotas().iter();
+        let position = |quota: &QuotaAnswer| quota.receipt().position();
+        quotas
+            .map(|quota| (quota.used(), position(quota)))
+            .collect()
+    }
+
+    #[test]
+    fn the_entries_of_a_run_that_were_charged_together_share_the_replies_of_their_values() {
+        let log = Quotas::from([Quota::per_second(50), Quota::per_hour(90)]);
+        let meter = Quotas::from(Quota::per_second(90).algorithm(Algorithm::Gcra));
+        let levels = [level(&log, 2), level(&meter, 3)];
+        let entries = [
+            entry(&levels, 1),
+            entry(&levels, 2),
+            entry(&levels, 2),
+            entry(&levels, 2),
+        ];
+        // The value 1 is of the first and the last entry, 2 and 4 of others, 3 of all.
+        let run = RunOfLevels {
+            first: 0,
+            entries: 4,
+            values: vec![1, 3, 2, 3, 4, 3, 1, 3],
+        };
+        let reply = [
+            numbers(&[1_000]),
+            // The third was decided alone.
+            numbers(&[1, 3]),
+            numbers(&[6, 17, 16, 18, 4, 7, 14, 8]),
+            numbers(&[25, 9, 500, 125]),
+            // One check admitted, one refused.
+            numbers(&[1, 2, 1, 2, 1, 28, 9, 500, 128, 2, 0, 1, 2, 5, 1, 28, 4, 9]),
+        ];
+        let decoded = |reply: &[Field], entries: &[BatchEntry<'_>], run: &RunOfLevels| {
+            decode_replies(packed(reply), &server(), entries, std::slice::from_ref(run))
+        };
+        let replies = decoded(&reply.concat(), &entries, &run).unwrap();
+        let replies: Vec<_> = replies.into_iter().map(Result::unwrap).collect();
+        let admitted = |index: usize| -> Vec<_> {
+            let reply: &EntryReply = &replies[index];
+            reply.admitted.iter().map(used).collect()
+        };
+        assert_eq!(admitted(0), [[(2, 0), (12, 0), (13, 113)]]);
+        assert_eq!(
+            admitted(1),
+            [[(2, 0), (12, 0), (16, 116)], [(4, 0), (14, 0), (19, 119)]]
+        );
+        assert_eq!(admitted(2), [[(2, 0), (2, 0), (28, 128)]]);
+        assert_eq!(
+            admitted(3),
+            [[(4, 0), (14, 0), (22, 122)], [(6, 0), (16, 0), (25, 125)]]
+        );
+        let refused = replies.iter().map(|reply| reply.refused.is_some());
+        assert_eq!(refused.collect::<Vec<_>>(), [false, false, true, false]);
+        // An entry that is not in the run.
+        for index in [0, 5] {
+            let mut fields = reply.concat();
+            fields[2] = Field::Number(index);
+            let error = decoded(&fields, &entries, &run).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidReply);
+        }
+    }
+
     #[test]
     fn a_reply_of_another_shape_is_an_error() {
         let quotas = Quotas::from(Quota::per_second(5));

@@ -133,16 +133,17 @@ pub(crate) fn encode_checks(
     let (quota_lists, places) = QuotaLists::of(entries, lists);
     let keys = usize::try_from(places.keys).unwrap_or_default();
     let mut call = script.call(keys, 1, KEY_NAME_CAPACITY);
-    let checks = || entries.iter().flat_map(BatchEntry::checks);
     let mut written = 0;
-    for (check, place) in checks().zip(&places.places) {
-        if place.value > written {
+    let mut next_place = places.places.iter();
+    for level in entries.iter().flat_map(|entry| entry.levels) {
+        if let Some(place) = next_place.next().filter(|place| place.value > written) {
             written = place.value;
-            names.write_value(check.subject, &mut call);
+            names.write_value(level.check().subject, &mut call);
         }
     }
     if places.keys > places.values {
-        for (check, place) in checks().zip(&places.places) {
+        let checks = entries.iter().flat_map(BatchEntry::checks);
+        for (check, place) in checks.zip(&places.places) {
             // Those of a repeated subject are written.
             if place.extra > written {
                 for quota in extras(check.quotas(), lists) {
@@ -188,7 +189,7 @@ struct Places {
 }
 
 /// Where a level finds its quotas and keys. All are numbers from 1, as Lua counts.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     quota_list: u64,
     /// 0 if no count is packed.
@@ -202,14 +203,16 @@ struct Place {
 struct KnownPlaces(HashTable<(Fingerprint, Place)>);
 
 impl KnownPlaces {
-    fn find(&self, subject: Fingerprint, is_fit: impl Fn(&Place) -> bool) -> Option<Place> {
+    fn find(&self, subject: Subject<'_>, is_fit: impl Fn(&Place) -> bool) -> Option<Place> {
+        let subject = subject.fingerprint();
         let is_of_subject =
             |(known, place): &(Fingerprint, Place)| *known == subject && is_fit(place);
         let found = self.0.find(subject.hash(), is_of_subject);
         found.map(|(_, place)| *place)
     }
 
-    fn insert(&mut self, subject: Fingerprint, place: Place) {
+    fn insert(&mut self, subject: Subject<'_>, place: Place) {
+        let subject = subject.fingerprint();
         let hash = |(known, _): &(Fingerprint, Place)| known.hash();
         self.0.insert_unique(subject.hash(), (subject, place), hash);
     }
@@ -222,6 +225,8 @@ struct EntryRun<'a> {
     /// The places of all levels of all entries; of one level, the place of the first entry only, since the keys of
     /// the others follow each other.
     places: Range<usize>,
+    /// The place that another entry of one level continues the run with.
+    next: Place,
 }
 
 impl EntryRun<'_> {
@@ -229,6 +234,23 @@ impl EntryRun<'_> {
         RUN_FIELDS.len()
             + LEVEL_FIELDS.len() * self.first.levels.len()
             + PLACE_FIELDS.len() * self.places.len()
+    }
+
+    /// Returns whether an entry with these places continues the run.
+    fn is_continued_by(&self, entry: &BatchEntry<'_>, own: &[Place], places: &[Place]) -> bool {
+        let (first, levels) = (self.first.levels, entry.levels);
+        if self.first.count != entry.count || first.len() != levels.len() {
+            return false;
+        }
+        // The usual case is one level.
+        if let ([first], [level], [place]) = (first, levels, own) {
+            return first.check().cost() == level.check().cost() && self.next == *place;
+        }
+        let levels = first.iter().zip(levels);
+        let mut levels = levels.zip(self.places_in(places).iter().zip(own));
+        levels.all(|((first, level), (place, own))| {
+            first.check().cost() == level.check().cost() && place.quota_list == own.quota_list
+        })
     }
 
     fn places_in<'p>(&self, places: &'p [Place]) -> &'p [Place] {
@@ -252,11 +274,17 @@ impl EntryRun<'_> {
     }
 }
 
+/// A list of quotas in a call.
+struct QuotaList<'a> {
+    quotas: &'a Quotas,
+    needs_value: bool,
+    /// The number of its extra keys.
+    extras: u64,
+}
+
 /// The distinct lists of quotas in a call; most calls have one.
 struct QuotaLists<'a> {
-    lists: SmallVec<[&'a Quotas; 4]>,
-    /// The number of extra keys of each list.
-    extras: SmallVec<[u64; 4]>,
+    lists: SmallVec<[QuotaList<'a>; 4]>,
     keys: ListKeys,
 }
 
@@ -264,7 +292,6 @@ impl<'a> QuotaLists<'a> {
     fn of(entries: &[BatchEntry<'a>], keys: ListKeys) -> (Self, Places) {
         let mut lists = Self {
             lists: SmallVec::new(),
-            extras: SmallVec::new(),
             keys,
         };
         let repeats = entries.iter().any(|entry| entry.may_repeat);
@@ -272,55 +299,58 @@ impl<'a> QuotaLists<'a> {
         let mut extra_keys = 0;
         for entry in entries {
             for check in entry.checks() {
-                let (quota_list, extras) = lists.add(check.quotas());
-                let subject = check.subject.fingerprint();
-                if entry.may_repeat
-                    && let Some(place) = known.find(subject, |place| place.quota_list == quota_list)
-                {
-                    places.places.push(place);
+                let index = lists.find_or_add(check.quotas());
+                let Some(list) = lists.lists.get(index) else {
                     continue;
-                }
-                let mut place = Place {
-                    quota_list,
-                    value: 0,
-                    extra: 0,
                 };
-                if needs_value(check.quotas()) {
-                    let shared = if entry.may_repeat {
-                        known.find(subject, |place| place.value > 0)
-                    } else {
-                        None
-                    };
-                    place.value = shared.map_or(places.values + 1, |place| place.value);
-                    places.values = places.values.max(place.value);
+                let mut place = Place {
+                    quota_list: index as u64 + 1,
+                    ..Place::default()
+                };
+                if repeats {
+                    let same =
+                        known.find(check.subject, |known| known.quota_list == place.quota_list);
+                    if let Some(place) = same {
+                        places.places.push(place);
+                        continue;
+                    }
+                    let shared = known.find(check.subject, |known| known.value > 0);
+                    place.value = shared.map_or(0, |known| known.value);
                 }
-                if extras > 0 {
+                if list.needs_value && place.value == 0 {
+                    places.values += 1;
+                    place.value = places.values;
+                }
+                if list.extras > 0 {
                     place.extra = extra_keys + 1;
-                    extra_keys += extras;
+                    extra_keys += list.extras;
                 }
                 if repeats {
-                    known.insert(subject, place);
+                    known.insert(check.subject, place);
                 }
                 places.places.push(place);
             }
         }
-        for place in places.places.iter_mut().filter(|place| place.extra > 0) {
-            place.extra += places.values;
+        if extra_keys > 0 {
+            for place in places.places.iter_mut().filter(|place| place.extra > 0) {
+                place.extra += places.values;
+            }
         }
         places.keys = places.values + extra_keys;
         (lists, places)
     }
 
-    /// Returns the number of a list, from 1, and how many extra keys it has.
-    fn add(&mut self, quotas: &'a Quotas) -> (u64, u64) {
-        let known = self.lists.iter().position(|list| *list == quotas);
-        let index = known.unwrap_or_else(|| {
-            self.lists.push(quotas);
-            self.extras.push(extras(quotas, self.keys).count() as u64);
+    /// Returns the index of a list.
+    fn find_or_add(&mut self, quotas: &'a Quotas) -> usize {
+        let known = self.lists.iter().position(|list| list.quotas == quotas);
+        known.unwrap_or_else(|| {
+            self.lists.push(QuotaList {
+                quotas,
+                needs_value: needs_value(quotas),
+                extras: extras(quotas, self.keys).count() as u64,
+            });
             self.lists.len() - 1
-        });
-        let extras = self.extras.get(index).copied();
-        (index as u64 + 1, extras.unwrap_or_default())
+        })
     }
 
     fn runs<'e>(
@@ -329,60 +359,44 @@ impl<'a> QuotaLists<'a> {
         places: &[Place],
     ) -> SmallVec<[EntryRun<'e>; 4]> {
         let mut runs = SmallVec::<[EntryRun<'_>; 4]>::new();
-        let mut start = 0;
+        let (mut rest, mut start) = (places, 0);
         for entry in entries {
-            let own = start..start + entry.levels.len();
-            start = own.end;
+            let Some((own, others)) = rest.split_at_checked(entry.levels.len()) else {
+                break;
+            };
+            let end = start + own.len();
             match runs.last_mut() {
-                Some(last) if self.continues(last, entry, places, own.start) => {
-                    last.entries += 1;
-                    if entry.levels.len() > 1 {
-                        last.places.end = own.end;
+                Some(run) if run.is_continued_by(entry, own, places) => {
+                    run.entries += 1;
+                    run.next = self.after(run.next);
+                    if own.len() > 1 {
+                        run.places.end = end;
                     }
                 }
                 _ => runs.push(EntryRun {
                     entries: 1,
                     first: *entry,
-                    places: own,
+                    places: start..end,
+                    next: own
+                        .first()
+                        .map(|place| self.after(*place))
+                        .unwrap_or_default(),
                 }),
             }
+            (rest, start) = (others, end);
         }
         runs
     }
 
-    /// Returns whether an entry, whose places begin at `start`, continues a run.
-    fn continues(
-        &self,
-        run: &EntryRun<'_>,
-        entry: &BatchEntry<'_>,
-        places: &[Place],
-        start: usize,
-    ) -> bool {
-        let first = run.first;
-        let of_run = places.get(run.places.start..).unwrap_or_default();
-        let of_entry = places.get(start..).unwrap_or_default();
-        if (first.count, first.levels.len()) != (entry.count, entry.levels.len()) {
-            return false;
+    /// Returns the place of the next entry in a run of one level.
+    fn after(&self, place: Place) -> Place {
+        let list = usize::try_from(place.quota_list).unwrap_or_default();
+        let list = self.lists.get(list.saturating_sub(1));
+        Place {
+            value: place.value + u64::from(place.value > 0),
+            extra: place.extra + list.map_or(0, |list| list.extras),
+            ..place
         }
-        let is_same =
-            |((one, other), (place, other_place)): ((Check<'_>, Check<'_>), (&Place, &Place))| {
-                one.cost() == other.cost() && place.quota_list == other_place.quota_list
-            };
-        let mut levels = first
-            .checks()
-            .zip(entry.checks())
-            .zip(of_run.iter().zip(of_entry));
-        levels.all(is_same)
-            && match (entry.levels, of_run, of_entry) {
-                ([_], [first, ..], [place, ..]) => {
-                    let list = usize::try_from(place.quota_list - 1).unwrap_or_default();
-                    let extras = self.extras.get(list).copied().unwrap_or_default();
-                    let after = |key: u64, step: u64| if key == 0 { 0 } else { key + step };
-                    place.value == after(first.value, run.entries)
-                        && place.extra == after(first.extra, run.entries * extras)
-                }
-                _ => true,
-            }
     }
 
     /// Packs the lists and the runs of entries in the format of `cmsgpack`.
@@ -390,7 +404,7 @@ impl<'a> QuotaLists<'a> {
         let of_lists = self
             .lists
             .iter()
-            .map(|quotas| QUOTA_LIST_FIELDS.len() + QUOTA_FIELDS.len() * quotas.len());
+            .map(|list| QUOTA_LIST_FIELDS.len() + QUOTA_FIELDS.len() * list.quotas.len());
         let of_runs = runs.iter().map(EntryRun::fields);
         let fields = CALL_FIELDS.len() + of_lists.sum::<usize>() + of_runs.sum::<usize>();
         if fields > MAX_UNWRAPPED_VALUES {
@@ -406,7 +420,7 @@ impl<'a> QuotaLists<'a> {
     }
 
     fn pack_lists(&self, out: &mut impl Write) -> io::Result<()> {
-        for quotas in &self.lists {
+        for QuotaList { quotas, .. } in &self.lists {
             let extras = extra_numbers(quotas, self.keys, 1);
             encode::write_uint(out, quotas.len() as u64)?;
             for (quota, counter) in quotas.with_counters() {
@@ -610,6 +624,43 @@ mod tests {
                 "4 p:v2:{{l,a}} p:v2:{{l,b}} p:v2:{{l,c}} p:v2:{{l,d}} 2 4 {} \
                 2 1 1 1 3 1 0 2 1 1 2 4 2 0 1 2 1 2 4 4 0 1 2 1 2 4 1 0",
                 &quota_lists[2..]
+            )
+        );
+    }
+
+    #[test]
+    fn entries_of_several_levels_have_the_places_of_all_and_share_keys() {
+        let user = Quotas::from(Quota::per_second(5));
+        let service = Quotas::from(Quota::per_second(1_000));
+        let tree = |key: &str, cost| -> [OwnedCheck; 2] {
+            let [limiter, key, all] = ["u", key, "all"].map(Key::from);
+            [
+                Check::new(&limiter, &key, &user, 1).into(),
+                Check::new(&all, &all, &service, cost).into(),
+            ]
+        };
+        let trees = [tree("a", 1), tree("b", 1), tree("a", 2)];
+        let entry = |levels, count| BatchEntry {
+            levels,
+            count,
+            may_repeat: true,
+        };
+        let alone = &trees[1][1..];
+        let entries = [
+            entry(&trees[0], 1),
+            entry(&trees[1], 1),
+            entry(&trees[2], 1),
+            entry(alone, 1),
+            entry(&trees[2], 7),
+        ];
+        let quota_lists =
+            "1 sliding_log 1 1 0 5 1000000 3000 1 sliding_log 1 1 1 1000 1000000 3000";
+        assert_eq!(
+            packed_words(&entries, ListKeys::OfLargeLimits),
+            format!(
+                "4 p:v2:{{u,a}} p:v2:{{all,all}} p:v2:{{u,b}} p:v2:{{all,all}}:log:1000000 2 3 \
+                {quota_lists} 2 1 2 1 1 2 1 1 0 2 4 3 0 2 4 1 1 2 1 1 2 2 1 0 2 4 1 1 1 2 1 2 4 \
+                1 7 2 1 1 2 2 1 0 2 4"
             )
         );
     }
