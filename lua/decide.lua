@@ -21,14 +21,14 @@ its own, or that a client parses from text, costs about a hundred instructions m
 values are packed as one array, since a Lua function returns at most 8 000. Fewer are packed one after
 the other, which takes half the time to unpack.
 
-`quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values.
-`buckets` is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered
-from 1. `extra` is which extra key of the entry the count may need, from 1, or 0: a sorted set, or the list
-of a large log. A run is a number of entries in a row, each of `count` checks of one cost, by the list of
-quotas of a number, from 1. The values of its entries follow each other, the first being the key
-`first_value`, which is 0 if no count is packed; and so do their extra keys, from the key `first_extra`. `cost`, `limit` and `used` are units.
-`window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a count is given,
-is in milliseconds, as text.
+`quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values. `buckets`
+is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered from 1.
+`extra` is which extra key of the entry the count may need, from 1, or 0: a sorted set, or the list of a large
+log. A run is a number of entries in a row, each of `count` checks of one cost, by the list of quotas of a
+number, from 1. The values of its entries follow each other, the first being the key `first_value`, which is 0
+if no count is packed; and so do their extra keys, from the key `first_extra`. `cost`, `limit` and `used` are
+units. `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a count is
+given, is in milliseconds, as text.
 
 The reply is flat. Each entry has the number of its admitted checks, or the text of an error; then the
 reply of each quota to each admitted check; then, unless all were admitted, the reply of each quota to

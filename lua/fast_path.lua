@@ -115,7 +115,9 @@ local function without_journal(stored)
   return join(sections, order, expires)
 end
 
--- Puts the sections of all quotas into `parts`, from the second part on. Returns the last part and the quota whose time to live the value needs from now on, if it needs a new one; or nothing.
+-- Puts the sections of all quotas into `parts`, from the second part on. Returns the index of the last part, the
+-- size of the reply, and the quota whose time to live the value needs from now on, if it needs a new one; nothing if
+-- a quota refuses or stores something unusual.
 local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
   local at, last, left, used = 5, stored and #stored, 0, 1
   local quota, longest, quota_last, has_no_lists = first_quota, nil, nil, true

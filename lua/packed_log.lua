@@ -37,13 +37,17 @@ local UNIT_RUNS = 1
 
 -- Returns the time and the position of a run of a text: of the value, or of a segment.
 local function run_in(log, text, index, base)
-  local at = 17 + index * log.run_size
+  local at, time = 17 + index * log.run_size, nil
   if log.is_wide then
-    local high, low, position = unpack('>I2I4I4', text, at)
-    return base + high * RANGE + low, position
+    local high, low = unpack('>I2I4', text, at)
+    time = base + high * RANGE + low
+  else
+    time = base + unpack('>I4', text, at)
   end
-  local time, position = unpack('>I4I4', text, at)
-  return base + time, position
+  if log.has_unit_runs then
+    return time, (log.before + index + 1) % RANGE
+  end
+  return time, (unpack('>I4', text, at + log.run_size - 4))
 end
 
 -- Returns the time and the position of the run at an index, and where its segment is.
@@ -130,8 +134,23 @@ local function replace_last(log, position)
   log.text = sub(log.text, 1, #log.text - log.run_size) .. encode(log, now, position)
 end
 
+-- Adds the positions to runs of one unit each, as all that changes a log expects.
+local function add_positions(log)
+  if not log.has_unit_runs then
+    return
+  end
+  local text, position, size = log.text, log.before, log.run_size
+  local parts = { sub(text, 1, 8), pack('>I4I4', 0, position) }
+  for at = 17, #text, size do
+    position = (position + 1) % RANGE
+    parts[#parts + 1] = sub(text, at, at + size - 1) .. pack('>I4', position)
+  end
+  log.text, log.run_size, log.has_unit_runs = table.concat(parts), size + 4, false
+end
+
 -- Moves the runs later than now to now, so that none counts for longer than a window.
 local function rewind(log)
+  add_positions(log)
   local first_after = math.max(first_later(log, 0, now), log.first)
   local position, listed = log.position, log.listed
   local moved = (position - position_before(log, first_after)) % RANGE
@@ -160,34 +179,23 @@ local function rewind(log)
   end
 end
 
--- Adds the positions to runs of one unit each.
-local function with_positions(log, data)
-  local base, _, before = unpack('>dI4I4', data)
-  local parts, size = { pack('>dI4I4', base, 0, before) }, log.run_size - 4
-  for at = 17, #data, size do
-    before = (before + 1) % RANGE
-    parts[#parts + 1] = sub(data, at, at + size - 1) .. pack('>I4', before)
-  end
-  return table.concat(parts)
-end
-
 -- Takes the stored data, if there are any. A cost rewinds what is later than now.
 local function load(log, data, cost)
   log.is_wide = log.window > MAX_NARROW
   log.run_size = log.is_wide and 10 or 8
   log.text, log.length, log.listed, log.first, log.kept = nil, 0, 0, 0, 0
   log.used, log.segments, log.list_expires, log.renews_list = 0, nil, 0, false
+  log.has_unit_runs = false
   if data then
-    local has_units = #data > 16 and unpack('>I4', data, 9) == UNIT_RUNS
-    local size = log.run_size - (has_units and 4 or 0)
-    if #data < 16 + size or (#data - 16) % size ~= 0 then
+    log.has_unit_runs = #data > 16 and unpack('>I4', data, 9) == UNIT_RUNS
+    log.run_size = log.run_size - (log.has_unit_runs and 4 or 0)
+    if #data < 16 + log.run_size or (#data - 16) % log.run_size ~= 0 then
       local _, _, wrong_type = require('value')
       wrong_type()
     end
-    data = has_units and with_positions(log, data) or data
     log.text = data
     log.base, log.list_expires, log.before = unpack('>dI4I4', data)
-    if log.list_expires > 0 then
+    if log.list_expires > UNIT_RUNS then
       log.list = log.list or require('segments')
       log.segments = log.list.count(log)
       log.listed = log.segments * SEGMENT
@@ -276,6 +284,7 @@ end
 
 -- Returns the data to store, or nothing. `write` does what the list needs.
 local function save(log)
+  add_positions(log)
   local units = log.used - log.stored
   if log.listed > 0 and log.first >= log.listed then
     -- All of the list has expired.
@@ -338,6 +347,7 @@ local function refund(log, charged, units)
   if taken == 0 then
     return false
   end
+  add_positions(log)
   local from, listed = log.kept, log.listed
   if from >= listed then
     listed = 0
@@ -365,6 +375,7 @@ local function credit(log, units)
   if units >= log.used then
     return log.used > 0 and clear(log)
   end
+  add_positions(log)
   local before = (position_before(log, log.first) + units) % RANGE
   local at = run_of_unit(log, units)
   if at < log.listed then

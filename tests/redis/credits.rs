@@ -25,12 +25,14 @@ async fn ran(
 }
 
 #[tokio::test]
-async fn a_credit_is_one_call_of_at_most_six_commands() {
+async fn a_credit_is_one_call_of_at_most_six_commands_or_ten_for_a_list() {
     let server = RedisServer::start();
     let mut connection = server.connect();
     for (name, algorithm) in algorithms() {
         let limiter = limiter(store_on(&server), algorithm, 100_000).await;
         let limiter = limiter.name(name);
+        // A large log has a list beside its value, and a search reads some segments of it.
+        let is_log = algorithm == Algorithm::SlidingLog;
         fill(&limiter, "ada", 300).await;
         let _ = limiter.check_n("ada", 20_000).await.unwrap();
         // The server learns the script.
@@ -39,7 +41,8 @@ async fn a_credit_is_one_call_of_at_most_six_commands() {
             let ran = ran(&mut connection, &limiter, units).await;
             assert_eq!(ran.get("evalsha"), Some(&1), "{name}: {ran:?}");
             let commands = ran.values().sum::<u64>() - 1;
-            assert!((3..=6).contains(&commands), "{name}, {units}: {ran:?}");
+            let most = if is_log { 10 } else { 6 };
+            assert!((3..=most).contains(&commands), "{name}, {units}: {ran:?}");
             assert_eq!(limiter.peek("ada").await.unwrap().used(), left, "{name}");
             // Renewed, or gone.
             let lives = times_to_live(&mut connection);
@@ -50,7 +53,9 @@ async fn a_credit_is_one_call_of_at_most_six_commands() {
                     .iter()
                     .all(|seconds| (life - 1..=life + 1).contains(seconds))
             );
-            assert_eq!(seconds.len(), usize::from(left > 0), "{lives:?}");
+            let most = if is_log { 2 } else { 1 };
+            let keys = if left > 0 { 1..=most } else { 0..=0 };
+            assert!(keys.contains(&seconds.len()), "{lives:?}");
         }
     }
 }
