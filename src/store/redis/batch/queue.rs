@@ -185,12 +185,15 @@ impl QueueEntry {
     }
 
     fn split_off_first(&mut self, count: usize) -> Self {
-        Self {
+        let first = Self {
             check: self.check.clone(),
             waiters: self.waiters.split_off_first(count),
             fingerprint: self.fingerprint,
             may_repeat: self.may_repeat,
-        }
+        };
+        // The same call may take the rest.
+        self.may_repeat = true;
+        first
     }
 
     /// Returns the entry of the call, and those that wait for its answer.
@@ -354,6 +357,17 @@ mod tests {
             assert!(taken.iter().all(units), "{taken:?}");
             assert_eq!(taken.iter().sum::<usize>(), checks);
         }
+    }
+
+    #[test]
+    fn the_parts_of_a_divided_entry_repeat_its_key() {
+        let quota = Quota::per_minute(u32::MAX).algorithm(Algorithm::Gcra);
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
+        let waiting = [60_000, 60_000].map(|cost| push(&mut queue, "a", &quotas, cost));
+        let taken = queue.take(&timeout_error);
+        let repeats = taken.iter().map(|entry| entry.may_repeat);
+        assert_eq!(repeats.collect::<Vec<_>>(), [false, true]);
+        drop(waiting);
     }
 
     #[test]
