@@ -13,13 +13,13 @@ use crate::support::spent::Meter;
 use crate::support::table::grouped;
 
 /// The live units of a key, and for each table the tasks and the keys. The keys become fewer, because it takes a
-/// window to fill them. 512 tasks would need a window of half a minute for 10 000 live units.
+/// window to fill them.
 const LIVE: [(u32, &[(usize, usize)]); 5] = [
-    (5, &[(1, 1_024), (64, 10_240), (512, 10_240)]),
+    (5, &[(64, 10_240)]),
     (10, &[(1, 1_024), (64, 10_240), (512, 10_240)]),
-    (50, &[(1, 128), (64, 1_024), (512, 1_024)]),
-    (1_000, &[(1, 8), (64, 128), (512, 512)]),
-    (10_000, &[(1, 1), (64, 64)]),
+    (50, &[(64, 1_024)]),
+    (1_000, &[(64, 128)]),
+    (10_000, &[(64, 64)]),
 ];
 
 /// A load whose window follows the contestant's speed.

@@ -42,6 +42,33 @@ fn scripts_called(connection: &mut redis::Connection) -> u64 {
     calls.get("evalsha").copied().unwrap_or(0)
 }
 
+/// An entry asks for at most 100 000 units, so these checks of one key are several entries of a call.
+#[tokio::test]
+async fn large_checks_of_one_key_in_one_call_see_what_the_others_charged() {
+    let server = RedisServer::start();
+    for (name, algorithm) in algorithms() {
+        if algorithm == tollgate::Algorithm::SortedSetLog {
+            // It stores each unit.
+            continue;
+        }
+        let quota = Quota::per_day(200_000).algorithm(algorithm);
+        let limiter = limiter(&server, quota).await.name(name);
+        let checks = (0..20).map(|_| limiter.check_n("ada", 60_000));
+        let mut waiting: Vec<_> = checks.map(Box::pin).collect();
+        // All wait before the first reply is read.
+        let mut cx = Context::from_waker(Waker::noop());
+        for check in &mut waiting {
+            assert!(check.as_mut().poll(&mut cx).is_pending());
+        }
+        let mut admitted = 0;
+        for check in waiting {
+            admitted += u32::from(check.await.unwrap().is_allowed());
+        }
+        assert_eq!(admitted, 3, "{name}");
+        assert_eq!(limiter.peek("ada").await.unwrap().used(), 180_000, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn checks_of_one_key_share_an_entry_and_are_decided_in_order() {
     let server = RedisServer::start();
