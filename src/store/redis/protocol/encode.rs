@@ -134,7 +134,7 @@ pub(crate) fn encode_checks(
     call
 }
 
-/// Where the entries of a call find their quotas and keys. The extra keys follow the values.
+/// The places of the quotas and keys of all entries of a call. The extra keys follow the values.
 #[derive(Default)]
 struct EntryPlaces {
     places: SmallVec<[EntryPlace; 64]>,
@@ -144,7 +144,7 @@ struct EntryPlaces {
     keys: u64,
 }
 
-/// Where an entry finds its quotas and keys. All are numbers from 1, as Lua counts.
+/// The places of the quotas and keys of one entry. All are numbers from 1, as Lua counts.
 struct EntryPlace {
     quota_list: u64,
     value: u64,
