@@ -74,7 +74,7 @@ for index = 1, args[1] do
   at = at + 1
 end
 
--- What is stored in each value, as the entries so far have left it.
+-- The stored values, as changed by the entries so far.
 local values, count_of_values = {}, args[2]
 if count_of_values > 0 then
   values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))

@@ -13,8 +13,8 @@ Stored: the time that times count from; the second at which the list expires, 0 
 before the first run; then for each run its time and position. The position of a run is how many units were
 charged up to and with it, modulo 2^32. `lua/README.md` describes the bytes.
 
-What had expired when the newest run was charged counts no more, wherever the clock steps. A charge removes it
-when half of the runs have expired.
+A run that had expired when the newest run was charged counts no more, wherever the clock steps. A charge
+removes expired runs when they are half of all.
 ]]
 
 local unpack, pack, sub, floor = struct.unpack, struct.pack, string.sub, math.floor
@@ -235,22 +235,6 @@ local function expires_in(log, unit)
   return time < now and time + log.window - now or log.window
 end
 
-local function judge(log, quota, cost)
-  local used, limit = log.used, quota.limit
-  -- With a limit lowered below what is used, several units expire before one more fits.
-  local surplus = used > limit and used - limit or 0
-  local reset = used > surplus and expires_in(log, surplus) or 0
-  local wait = 0
-  if cost > limit then
-    wait = -1
-  elseif used + cost > limit then
-    -- That many units must expire, and they expire in order.
-    local last = used + cost - limit - 1
-    wait = last == surplus and reset or expires_in(log, last)
-  end
-  quota.used, quota.wait, quota.reset = used, wait, reset
-end
-
 local function charge(log, cost)
   log.used, log.charged = log.used + cost, true
 end
@@ -392,7 +376,7 @@ end
 
 return {
   load = load,
-  judge = judge,
+  judge = require('judge_log')(expires_in),
   charge = charge,
   save = save,
   write = write,

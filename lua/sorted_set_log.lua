@@ -89,22 +89,6 @@ local function expires_in(log, index)
   return time < now and time + log.window - now or log.window
 end
 
-local function judge(log, quota, cost)
-  local used, limit = log.used, quota.limit
-  -- With a limit lowered below what is used, several units expire before one more fits.
-  local surplus = used > limit and used - limit or 0
-  local reset = used > surplus and expires_in(log, surplus) or 0
-  local wait = 0
-  if cost > limit then
-    wait = -1
-  elseif used + cost > limit then
-    -- That many units must expire, and they expire in order.
-    local last = used + cost - limit - 1
-    wait = last == surplus and reset or expires_in(log, last)
-  end
-  quota.used, quota.wait, quota.reset = used, wait, reset
-end
-
 local function charge(log, cost)
   log.used = log.used + cost
 end
@@ -175,7 +159,7 @@ end
 return function()
   return {
     read = read,
-    judge = judge,
+    judge = require('judge_log')(expires_in),
     charge = charge,
     write = write,
     undo = undo,

@@ -76,7 +76,7 @@ local function write(subject)
   end
   subject.old = old
   if not old then
-    -- Where a key of another type is in the way, nothing is set.
+    -- NX sets nothing if a key of another type is there.
     if not call('SET', key, text, 'PX', renewed, 'NX') then
       wrong_type()
     end

@@ -10,7 +10,7 @@ use crate::support::redis_server::{RedisServer, run};
 use crate::support::spent::{Meter, Spent};
 use crate::support::table::{self, beside, median, short};
 
-/// What one contestant did in one round.
+/// The measurements of one contestant in one round.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sample {
     pub(crate) spent: Spent,

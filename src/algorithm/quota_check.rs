@@ -59,7 +59,7 @@ pub(crate) struct CheckSummary {
     pub(crate) changes: Changes,
 }
 
-/// What a check did to a state, by which its time to live may be renewed.
+/// The changes of a check to a state, which may renew its time to live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes(u8);
 

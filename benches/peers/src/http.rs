@@ -9,7 +9,7 @@ use crate::support::spent::{Meter, Spent};
 use crate::support::table::{self, beside, median, short};
 use crate::workload::Workload;
 
-/// What one contestant did in one round.
+/// The measurements of one contestant in one round.
 struct Sample {
     per_second: f64,
     /// p50, p99, p99.9 in microseconds.

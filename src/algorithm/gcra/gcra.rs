@@ -6,7 +6,7 @@
 //! charged units within the span. Levels are integers in parts of a unit, so there is no drift if the limit
 //! does not divide the window. The same rule in Redis: `lua/gcra.lua`.
 //!
-//! The level drains at the limit of the last charge, whoever looks at it. So callers with different limits agree
+//! The level drains at the limit of the last charge, for all callers. So callers with different limits agree
 //! on the level, a check with a lower limit does not lower it, and no caller waits longer than one window.
 //!
 //! Units drain in the order in which they were charged. The *inflow* is the number of units charged so far,

@@ -38,7 +38,11 @@ for (const name of ["--admitted", "--refused", "--beyond", "--used"]) found[name
 // What is drawn over the area of the trailing window, and around it.
 for (const name of ["--admitted", "--used"]) found[`${name} within`] = contrast(color(name), color("--within"));
 
-/** The outline of that area, as it is drawn: in each column what stands out most, in the worst of them. */
+/**
+ * The outline of that area, as it is drawn: in each column what stands out most, and of the columns what three in
+ * four reach. The others may be at a side of the area, where the line and the area blend in one pixel, or below a
+ * dash of another line.
+ */
 function outline() {
   const lane = document.querySelector("#lanes canvas");
   const { width, height } = lane;
@@ -59,8 +63,8 @@ function outline() {
     while (top < height && at(x, top) !== within) top += 1;
     if (top < height) columns.push(Math.max(...[1, 2, 3].map((above) => onGround(at(x, top - above)))));
   }
-  // Enough to see between the dashes of another line.
-  return columns.length < 12 ? null : Math.min(...columns);
+  // In a narrower area, too many columns are at its sides.
+  return columns.length < 40 ? null : columns.sort((a, b) => a - b)[Math.floor(columns.length / 4)];
 }
 
 function wait() {

@@ -178,7 +178,7 @@ fn runs_of_levels(runs: &[EntryRun<'_>], places: &[Place]) -> Vec<RunOfLevels> {
     runs.collect()
 }
 
-/// Where the levels of all entries of a call find their quotas and keys. The extra keys follow the values.
+/// The places of the quotas and keys of all levels of a call. The extra keys follow the values.
 #[derive(Default)]
 struct Places {
     places: SmallVec<[Place; 64]>,
@@ -188,7 +188,7 @@ struct Places {
     keys: u64,
 }
 
-/// Where a level finds its quotas and keys. All are numbers from 1, as Lua counts.
+/// The places of the quotas and keys of one level. All are numbers from 1, as Lua counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     quota_list: u64,
