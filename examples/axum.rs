@@ -18,7 +18,7 @@ use tollgate::{DecisionView, Quota, RateLimitLayer, key};
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
 
-    let store = store::open("shop")?;
+    let store = store::open(|redis| redis.prefix("shop"))?;
 
     // Each API key gets 5 units per second and 100 per minute.
     let search = RateLimitLayer::new(

@@ -20,7 +20,7 @@ const MAX_WAIT: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let store = store::open("jobs")?;
+    let store = store::open(|redis| redis.prefix("jobs"))?;
     let api = RateLimiter::new(store, Quota::per_day(9_500)).name("video-api");
 
     let mut searches = 0;

@@ -51,7 +51,7 @@ async fn main() -> Result<(), BoxError> {
     // First, because metrics that are emitted without a recorder are lost.
     let metrics = record::for_prometheus()?;
 
-    let store = store::open("observability")?;
+    let store = store::open(|redis| redis.prefix("observability"))?;
     let limits = Limits::on(store)?;
     let search = limits.search.limiter().admin();
     let app = limits.before_routes();

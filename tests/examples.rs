@@ -246,6 +246,24 @@ async fn the_playground_reports_each_request_of_a_stream_until_it_is_stopped() {
 }
 
 #[tokio::test]
+async fn the_playground_counts_in_redis_although_a_busy_machine_delays_the_reply() {
+    let server = RedisServer::start();
+    let mut example = Example::start("playground", &server.url());
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    // The first request connects.
+    let request = client.post(format!("{url}/request?{LIMIT}"));
+    assert_eq!(
+        statuses_of(request.try_clone().expect("no body"), 1).await,
+        [200]
+    );
+    run(&mut server.connect(), &["CLIENT", "PAUSE", "300", "ALL"]);
+    assert_eq!(statuses_of(request, 1).await, [200]);
+    let looked = told(client.get(format!("{url}/peek?{LIMIT}"))).await;
+    assert_eq!(looked["lanes"][0]["used"], json!([2]));
+}
+
+#[tokio::test]
 async fn the_playground_is_for_its_own_page_on_this_machine_and_bounded() {
     let mut example = Example::start("playground", "memory:");
     let url = format!("http://{}", example.address());

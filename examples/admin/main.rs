@@ -32,7 +32,7 @@ const TRACKED: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
-    let store = store::open("shop")?;
+    let store = store::open(|redis| redis.prefix("shop"))?;
 
     let site = RateLimitLayer::new(store.clone(), "10/hour".parse::<Quota>()?)
         .name("site")

@@ -21,6 +21,7 @@ mod traffic;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -35,6 +36,10 @@ use tollgate::ErrorKind;
 use settings::{Invalid, Query, Settings};
 use stream::{Pace, Streams};
 use traffic::Traffic;
+
+/// Longer than the default of 100 ms. The fallback would decide a check that a busy machine delays, and no other tab
+/// would show it.
+const DEADLINE: Duration = Duration::from_secs(1);
 
 /// The state that all pages share.
 struct Playground {
@@ -52,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_max_level(tracing::Level::WARN)
         .init();
 
-    let store = store::open("playground")?;
+    let store = store::open(|redis| redis.prefix("playground").deadline(DEADLINE))?;
     let playground = Playground {
         traffic: Traffic::to(store),
         streams: Streams::default(),
