@@ -23,7 +23,7 @@ use tollgate::{
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
-    let store = store::open("tree")?;
+    let store = store::open(|redis| redis.prefix("tree"))?;
 
     // Tenant names are not secret. Unhashed, they are readable in logs and in Redis.
     let by_tenant = key::header("x-tenant-id").plain();
