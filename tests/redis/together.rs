@@ -434,7 +434,7 @@ async fn levels_in_several_slots_of_a_cluster_are_an_error_and_charge_nothing() 
         });
         for answers in check_trees(&store, trees).await {
             let error = answers.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(error.to_string().contains("slots"), "{error}");
         }
     }
