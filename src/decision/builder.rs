@@ -35,7 +35,7 @@ impl DecisionBuilder {
         key: impl Into<Key>,
     ) -> (&Key, &mut Answer) {
         let data = self.0.make_mut();
-        if !(data.others.is_empty() && data.settled.is_empty()) {
+        if !data.others.is_empty() {
             data.forget_levels();
         }
         data.first.start(quotas, cost, limiter, key)
@@ -104,13 +104,12 @@ impl DecisionBuilder {
     pub(crate) fn decide_levels(&mut self, levels: usize) {
         let data = self.0.make_mut();
         data.others.truncate(levels.saturating_sub(1));
-        data.settled.clear();
         data.allowed = data.levels().all(|level| level.answer.is_admitted());
         (data.reported_level, data.reported) = reported_index(data.levels());
         let allowed = data.allowed;
         let held = data.others.iter().map(|level| match allowed {
-            true if level.is_counted() => level.cost,
-            _ => 0,
+            true if level.is_counted() => Some(level.cost),
+            _ => Some(0),
         });
         data.held_by_others.clear();
         data.held_by_others.extend(held);

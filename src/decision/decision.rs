@@ -52,8 +52,8 @@ use crate::quota::Quota;
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
     view: DecisionView,
-    /// The charged units of the first level that have not been refunded.
-    held: u32,
+    /// The charged units of the first level that have not been refunded. `None` once they are settled.
+    held: Option<u32>,
 }
 
 impl Decision {
@@ -65,6 +65,7 @@ impl Decision {
             true => data.first.cost,
             false => 0,
         };
+        let held = Some(held);
         Self { view, held }
     }
 
@@ -78,16 +79,16 @@ impl Decision {
     /// A decision on several keys has [several levels](Self::levels), and each holds its own units.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.held
+        self.held.unwrap_or(0)
     }
 
     /// Returns the units that a level holds. 0 if there is no such level.
     pub(crate) fn held_at(&self, level: usize) -> u32 {
         match level.checked_sub(1) {
-            None => self.held,
+            None => self.held(),
             Some(other) => {
                 let held = self.view.0.held_by_others.get(other);
-                held.copied().unwrap_or(0)
+                held.copied().flatten().unwrap_or(0)
             }
         }
     }
@@ -172,11 +173,7 @@ impl Decision {
 
     /// Takes up to `units` of the units that a level holds, for a refund. No later refund can take them.
     pub(crate) fn take(&mut self, level: usize, units: u32) -> u32 {
-        let held = match level.checked_sub(1) {
-            None => Some(&mut self.held),
-            // If views share the data, this decision gets a copy, and only that has the new number.
-            Some(other) => self.view.0.make_mut().held_by_others.get_mut(other),
-        };
+        let held = self.held_mut(level).and_then(Option::as_mut);
         held.map_or(0, |held| {
             let taken = units.min(*held);
             *held -= taken;
@@ -186,12 +183,15 @@ impl Decision {
 
     /// Takes all units that a level holds, for its settlement. `None` if it was settled before.
     pub(crate) fn take_all(&mut self, level: usize) -> Option<u32> {
-        let data = self.view.0.make_mut();
-        if data.settled.contains(&level) {
-            return None;
+        self.held_mut(level)?.take()
+    }
+
+    fn held_mut(&mut self, level: usize) -> Option<&mut Option<u32>> {
+        match level.checked_sub(1) {
+            None => Some(&mut self.held),
+            // If views share the data, this decision gets a copy, and only that has the new number.
+            Some(other) => self.view.0.make_mut().held_by_others.get_mut(other),
         }
-        data.settled.push(level);
-        Some(self.take(level, u32::MAX))
     }
 
     /// Returns the readable view of this decision, which can be cloned and passed on.
@@ -253,10 +253,9 @@ pub(super) struct DecisionData {
     pub(super) first: LevelData,
     /// The other levels of a check with several keys.
     pub(super) others: Vec<LevelData>,
-    /// The charged units of the other levels that have not been refunded. Only a [`Decision`] changes them.
-    pub(super) held_by_others: Vec<u32>,
-    /// The indices of the levels that were settled, while their decision goes on.
-    pub(super) settled: Vec<usize>,
+    /// The charged units of each other level that have not been refunded. `None` once they are settled. Only a
+    /// [`Decision`] changes them.
+    pub(super) held_by_others: Vec<Option<u32>>,
     pub(super) allowed: bool,
     /// The index of the reported level: 0 is the first.
     pub(super) reported_level: usize,
@@ -276,12 +275,11 @@ impl DecisionData {
         }
     }
 
-    /// Overwrites an earlier decision that had several levels, or settled them.
+    /// Overwrites an earlier decision that had several levels.
     #[cold]
     pub(super) fn forget_levels(&mut self) {
         self.others.clear();
         self.held_by_others.clear();
-        self.settled.clear();
         self.reported_level = 0;
     }
 

@@ -128,6 +128,7 @@ pub(super) struct OutcomeRecorder {
 
 impl OutcomeRecorder {
     /// Creates the recorder of a request that starts now.
+    #[inline]
     pub(super) fn new(
         circuit_breaker: &CircuitBreaker,
         partition: usize,

@@ -184,15 +184,16 @@ impl ProtectedStore {
         let all_admitted = answers.iter().all(Answer::is_admitted);
         for ((check, mark), answer) in checks.iter().zip(sent).zip(answers) {
             if all_admitted || !answer.is_admitted() {
-                cache.record_for(*check, *mark, answer, max_age);
+                cache.record(*check, *mark, answer, max_age);
             }
         }
     }
 
     /// Remembers the answer to a check if it is a refusal. An admission removes the refusals of its key.
+    #[inline]
     pub(crate) fn remember(&self, check: Check<'_>, sent: SendMark, answer: &Answer) {
         if let Some(cache) = &self.refusal_cache {
-            cache.record(check, sent, answer);
+            cache.record(check, sent, answer, Duration::MAX);
         }
     }
 

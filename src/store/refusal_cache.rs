@@ -210,6 +210,7 @@ impl RefusalCache {
     }
 
     /// Returns the remembered refusal of a check, if the store would still refuse it.
+    #[inline]
     pub(super) fn get(&self, check: Check<'_>) -> Option<Answer> {
         if !self.remembers(check) {
             return None;
@@ -230,14 +231,10 @@ impl RefusalCache {
         }
     }
 
-    /// Remembers a refusal. An admission removes the refusals of its key, because the waits of other costs are
-    /// now longer than remembered.
-    pub(super) fn record(&self, check: Check<'_>, mark: SendMark, answer: &Answer) {
-        self.record_for(check, mark, answer, Duration::MAX);
-    }
-
-    /// Does the same, but remembers a refusal for at most `max_age`.
-    pub(super) fn record_for(
+    /// Remembers a refusal, for at most `max_age`. An admission removes the refusals of its key, because the
+    /// waits of other costs are now longer than remembered.
+    #[inline]
+    pub(super) fn record(
         &self,
         check: Check<'_>,
         mark: SendMark,

@@ -99,7 +99,7 @@ pub(crate) type OwnedChecks = SmallVec<[OwnedCheck; 1]>;
 
 /// Returns levels that own their parts.
 #[cfg(feature = "redis")]
-#[inline]
+#[inline(always)]
 pub(crate) fn to_owned(levels: &[Check<'_>]) -> OwnedChecks {
     match levels {
         // The usual case, without the steps of an iterator.

@@ -344,6 +344,7 @@ impl RedisStore {
     }
 
     /// Returns the batchers of the current runtime, unless batches are off.
+    #[inline(always)]
     fn batchers(&self) -> Result<Option<Arc<Batchers>>, Error> {
         let Shared {
             client,

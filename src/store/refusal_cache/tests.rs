@@ -40,7 +40,7 @@ fn cache() -> (RefusalCache, TestClock) {
 
 /// Records the answer to a check that takes no time.
 fn record(cache: &RefusalCache, check: Check<'_>, answer: &Answer) {
-    cache.record(check, cache.before_send(check), answer);
+    cache.record(check, cache.before_send(check), answer, Duration::MAX);
 }
 
 fn refused(wait: Option<Duration>) -> Answer {
@@ -55,7 +55,7 @@ fn a_refusal_is_remembered_for_four_fifths_of_its_wait_from_when_it_was_sent() {
     let wait = Duration::from_millis(500);
     let mark = cache.before_send(ada.check(1));
     clock.advance(Duration::from_millis(100));
-    cache.record(ada.check(1), mark, &refused(Some(wait)));
+    cache.record(ada.check(1), mark, &refused(Some(wait)), Duration::MAX);
     assert!(cache.get(ada.check(1)).is_some());
     clock.advance(Duration::from_micros(299_999));
     let last = cache.get(ada.check(1)).unwrap();
@@ -88,7 +88,7 @@ fn a_refusal_in_flight_while_units_are_returned_is_not_remembered() {
     let meanwhile = cache.before_send(ada.check(1));
     drop(invalidation);
     for mark in [before, meanwhile] {
-        cache.record(ada.check(1), mark, &refused(Some(SECOND)));
+        cache.record(ada.check(1), mark, &refused(Some(SECOND)), Duration::MAX);
         assert!(cache.get(ada.check(1)).is_none());
     }
     record(&cache, ada.check(1), &refused(Some(SECOND)));
@@ -135,7 +135,7 @@ fn a_refusal_expires_before_redis_admits_even_if_both_clocks_are_slewed() {
     for wait in [1, 1_000, 500_000, 999_999, 1_250_000] {
         let mark = cache.before_send(ada.check(1));
         let answer = refused(Some(Duration::from_micros(wait)));
-        cache.record(ada.check(1), mark, &answer);
+        cache.record(ada.check(1), mark, &answer, Duration::MAX);
         // The time until Redis admits the check, and the same time by the clock of this process.
         let until_admitted = wait * 1_000_000 / (1_000_000 + SLEW);
         let here = until_admitted * (1_000_000 - SLEW) / 1_000_000;

@@ -95,7 +95,8 @@ impl Batchers {
         self.send_or_queue(&batcher, levels)
     }
 
-    #[inline]
+    // In a check of one level, the number of levels is known when this is compiled.
+    #[inline(always)]
     fn send_or_queue(
         self: &Arc<Self>,
         batcher: &Arc<Batcher>,

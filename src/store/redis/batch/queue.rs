@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::iter::repeat;
+use std::mem;
 
 use hashbrown::HashTable;
 use tokio::time::Instant;
@@ -21,9 +22,6 @@ const MAX_WORK: u64 = 3_000;
 /// algorithm.
 const WORK_PER_COUNT: u64 = 28;
 const WORK_PER_CHECK: u64 = 8;
-
-/// The most entries that fit into one call: with one count and one check each.
-const MAX_ENTRIES: usize = 84;
 
 /// A queue of entries in order of arrival. A check joins the last entry of all its keys if both are
 /// identical.
@@ -55,6 +53,7 @@ struct LastOfKey {
 
 impl Queue {
     /// Adds a check of these levels.
+    #[inline(always)]
     pub(super) fn push(&mut self, levels: &[Check<'_>], waiter: Waiter) {
         let mut last = levels.iter().map(|level| self.last_of_key(level.subject));
         let last_of_first = last.next().flatten();
@@ -105,39 +104,51 @@ impl Queue {
     /// deadline, and drops entries without waiters.
     pub(super) fn take(&mut self, timeout_error: &impl Fn() -> Error) -> Vec<QueueEntry> {
         let now = Instant::now();
-        let capacity = self.entries.len().min(MAX_ENTRIES);
-        let (mut taken, mut work) = (Vec::with_capacity(capacity), 0);
-        let mut call = CallSubjects::default();
+        let (mut call, mut whole, mut some_gave_up) = (Call::default(), 0, false);
+        for entry in &mut self.entries {
+            entry.waiters.retain_waiting(now, timeout_error);
+            let waiting = entry.waiters.len();
+            some_gave_up |= waiting == 0;
+            let work = call.work_of(&entry.levels);
+            if call.room_for(&work) < waiting {
+                break;
+            }
+            call.add(&entry.levels, &work, waiting);
+            whole += 1;
+        }
+        let mut taken = self.take_first(whole);
+        if some_gave_up {
+            taken.retain(|entry| entry.waiters.len() > 0);
+        }
+        // The next entry does not fit as a whole: it is divided.
         while let Some(front) = self.entries.front_mut() {
             front.waiters.retain_waiting(now, timeout_error);
             let waiting = front.waiters.len();
-            let left = MAX_WORK.saturating_sub(work);
-            let front_work = EntryWork::of(&front.levels, &call);
-            // One check is sent however much work it is.
-            let fit = front_work
-                .checks_within(left)
-                .max(usize::from(taken.is_empty()));
-            if waiting > 0 && fit == 0 {
+            let work = call.work_of(&front.levels);
+            let fit = call.room_for(&work);
+            if fit == 0 && waiting > 0 {
                 break;
             }
+            call.add(&front.levels, &work, fit.min(waiting));
             if fit < waiting {
-                let first = front.split_off_first(fit);
-                work += front_work.of_checks(fit);
-                call.add(&first.levels);
-                taken.push(first);
+                taken.push(front.split_off_first(fit));
                 continue;
             }
-            self.left += 1;
-            if waiting > 0 {
-                work += front_work.of_checks(waiting);
-                call.add(&front.levels);
-                taken.extend(self.entries.pop_front());
-            } else {
-                self.entries.pop_front();
-            }
+            let whole = self.take_first(1);
+            taken.extend(whole.into_iter().filter(|entry| entry.waiters.len() > 0));
         }
         self.forget_taken();
         taken
+    }
+
+    /// Takes the first `count` entries. All of them take no copies, which is the usual case.
+    fn take_first(&mut self, count: usize) -> Vec<QueueEntry> {
+        self.left += count;
+        if count < self.entries.len() {
+            return self.entries.drain(..count).collect();
+        }
+        let next = VecDeque::with_capacity(count);
+        mem::replace(&mut self.entries, next).into()
     }
 
     /// Removes the numbers of entries that have left.
@@ -231,20 +242,62 @@ impl QueueEntry {
     }
 }
 
-/// The subjects of the checks of several levels in a call. What they share is read and written once.
+/// The entries of a call, and their work.
 #[derive(Debug, Default)]
-struct CallSubjects(HashTable<Fingerprint>);
+struct Call {
+    work: u64,
+    checks: usize,
+    /// The subjects of the checks of several levels. What they share is read and written once.
+    subjects: HashTable<Fingerprint>,
+}
 
-impl CallSubjects {
+impl Call {
     fn contains(&self, level: &OwnedCheck) -> bool {
         let fingerprint = level.check().subject.fingerprint();
-        let found = self
-            .0
-            .find(fingerprint.hash(), |known| *known == fingerprint);
-        found.is_some()
+        let is_same = |known: &Fingerprint| *known == fingerprint;
+        self.subjects.find(fingerprint.hash(), is_same).is_some()
     }
 
-    fn add(&mut self, levels: &[OwnedCheck]) {
+    /// Returns the work of an entry of these levels. What the call has already takes no work but that of the check.
+    #[inline]
+    fn work_of(&self, levels: &[OwnedCheck]) -> EntryWork {
+        let (mut of_entry, mut of_check, mut highest_cost) = (0, 0, 1);
+        for level in levels {
+            let check = level.check();
+            let is_new = levels.len() == 1 || !self.contains(level);
+            highest_cost = highest_cost.max(check.cost());
+            for quota in check.quotas().strictest() {
+                let algorithm = quota.counted_by();
+                let (parts, per_unit) = (algorithm.parts(), algorithm.facts().work_per_unit);
+                if is_new {
+                    of_entry += WORK_PER_COUNT + parts;
+                }
+                // Each check adds up the buckets.
+                of_check += WORK_PER_CHECK + u64::from(check.cost()) * per_unit + parts / 4;
+            }
+        }
+        EntryWork {
+            of_entry,
+            of_check,
+            most_checks: (MAX_ENTRY_UNITS / u64::from(highest_cost)).max(1),
+        }
+    }
+
+    /// Returns how many checks of an entry fit, as one entry. The first check is sent however much work it is.
+    #[inline]
+    fn room_for(&self, work: &EntryWork) -> usize {
+        let left = MAX_WORK.saturating_sub(self.work);
+        work.checks_within(left).max(usize::from(self.checks == 0))
+    }
+
+    /// Adds `checks` checks of an entry of these levels.
+    #[inline]
+    fn add(&mut self, levels: &[OwnedCheck], work: &EntryWork, checks: usize) {
+        if checks == 0 {
+            return;
+        }
+        self.work += work.of_checks(checks);
+        self.checks += checks;
         if levels.len() < 2 {
             return;
         }
@@ -252,7 +305,8 @@ impl CallSubjects {
             let fingerprint = level.check().subject.fingerprint();
             if !self.contains(level) {
                 let hash = |known: &Fingerprint| known.hash();
-                self.0.insert_unique(fingerprint.hash(), fingerprint, hash);
+                self.subjects
+                    .insert_unique(fingerprint.hash(), fingerprint, hash);
             }
         }
     }
@@ -276,31 +330,6 @@ struct EntryWork {
 }
 
 impl EntryWork {
-    /// Returns the work of levels in a call. What the call has already takes no work but that of the check.
-    #[inline]
-    fn of(levels: &[OwnedCheck], call: &CallSubjects) -> Self {
-        let (mut of_entry, mut of_check, mut highest_cost) = (0, 0, 1);
-        for level in levels {
-            let check = level.check();
-            let is_new = levels.len() == 1 || !call.contains(level);
-            highest_cost = highest_cost.max(check.cost());
-            for quota in check.quotas().strictest() {
-                let algorithm = quota.counted_by();
-                let (parts, per_unit) = (algorithm.parts(), algorithm.facts().work_per_unit);
-                if is_new {
-                    of_entry += WORK_PER_COUNT + parts;
-                }
-                // Each check adds up the buckets.
-                of_check += WORK_PER_CHECK + u64::from(check.cost()) * per_unit + parts / 4;
-            }
-        }
-        Self {
-            of_entry,
-            of_check,
-            most_checks: (MAX_ENTRY_UNITS / u64::from(highest_cost)).max(1),
-        }
-    }
-
     fn of_checks(&self, count: usize) -> u64 {
         self.of_entry + count as u64 * self.of_check
     }

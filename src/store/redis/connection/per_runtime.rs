@@ -26,6 +26,7 @@ struct RuntimeEntry<T> {
 impl<T: Clone> PerRuntime<T> {
     /// Returns the value of a runtime. Makes it on the first call, and drops those of ended
     /// runtimes.
+    #[inline]
     pub(crate) fn get_or_make(&self, runtime: &Handle, make: impl FnOnce() -> T) -> T {
         let id = runtime.id();
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);

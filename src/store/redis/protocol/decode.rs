@@ -132,8 +132,12 @@ impl ReplyReader<'_> {
                 self.server,
             ));
         }
-        let is_look = levels.iter().all(|level| level.check().cost() == 0);
-        let answers = if is_look { admitted.min(1) } else { admitted };
+        let is_look = || levels.iter().all(|level| level.check().cost() == 0);
+        let answers = if admitted > 1 && is_look() {
+            1
+        } else {
+            admitted
+        };
         let mut reply = EntryReply {
             admitted: SmallVec::new(),
             refused: None,
@@ -259,6 +263,7 @@ impl ReplyReader<'_> {
         Ok(QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt))
     }
 
+    #[inline]
     fn last_reply(&mut self, quota: &Quota) -> Result<LastReply, Error> {
         let (used, reset) = (self.units()?, self.number()?);
         let receipt = if quota.counted_by().facts().needs_receipt {

@@ -134,16 +134,14 @@ pub(crate) fn encode_checks(
     let keys = usize::try_from(places.keys).unwrap_or_default();
     let mut call = script.call(keys, 1, KEY_NAME_CAPACITY);
     let mut written = 0;
-    let mut next_place = places.places.iter();
-    for level in entries.iter().flat_map(|entry| entry.levels) {
-        if let Some(place) = next_place.next().filter(|place| place.value > written) {
+    places.for_each_level(entries, |check, place| {
+        if place.value > written {
             written = place.value;
-            names.write_value(level.check().subject, &mut call);
+            names.write_value(check.subject, &mut call);
         }
-    }
+    });
     if places.keys > places.values {
-        let checks = entries.iter().flat_map(BatchEntry::checks);
-        for (check, place) in checks.zip(&places.places) {
+        places.for_each_level(entries, |check, place| {
             // Those of a repeated subject are written.
             if place.extra > written {
                 for quota in extras(check.quotas(), lists) {
@@ -151,7 +149,7 @@ pub(crate) fn encode_checks(
                     names.write_extra(check.subject, quota, &mut call);
                 }
             }
-        }
+        });
     }
     let runs = quota_lists.runs(entries, &places.places);
     // Writing to a command does not fail.
@@ -186,6 +184,18 @@ struct Places {
     values: u64,
     /// The number of all keys.
     keys: u64,
+}
+
+impl Places {
+    /// Calls `f` with each level of these entries, and its places.
+    fn for_each_level<'a>(&self, entries: &[BatchEntry<'a>], mut f: impl FnMut(Check<'a>, &Place)) {
+        let mut places = self.places.iter();
+        for entry in entries {
+            for (check, place) in entry.checks().zip(&mut places) {
+                f(check, place);
+            }
+        }
+    }
 }
 
 /// The places of the quotas and keys of one level. All are numbers from 1, as Lua counts.
@@ -227,6 +237,9 @@ struct EntryRun<'a> {
     places: Range<usize>,
     /// The place that another entry of one level continues the run with.
     next: Place,
+    /// The numbers of keys of an entry of one level.
+    values: u64,
+    extras: u64,
 }
 
 impl EntryRun<'_> {
@@ -251,6 +264,16 @@ impl EntryRun<'_> {
         levels.all(|((first, level), (place, own))| {
             first.check().cost() == level.check().cost() && place.quota_list == own.quota_list
         })
+    }
+
+    /// Adds an entry, whose places these are.
+    fn push(&mut self, places: Range<usize>) {
+        self.entries += 1;
+        self.next.value += self.values;
+        self.next.extra += self.extras;
+        if self.first.levels.len() > 1 {
+            self.places.end = places.end;
+        }
     }
 
     fn places_in<'p>(&self, places: &'p [Place]) -> &'p [Place] {
@@ -359,43 +382,44 @@ impl<'a> QuotaLists<'a> {
         places: &[Place],
     ) -> SmallVec<[EntryRun<'e>; 4]> {
         let mut runs = SmallVec::<[EntryRun<'_>; 4]>::new();
-        let (mut rest, mut start) = (places, 0);
+        let mut start = 0;
         for entry in entries {
-            let Some((own, others)) = rest.split_at_checked(entry.levels.len()) else {
-                break;
-            };
-            let end = start + own.len();
+            let range = start..start + entry.levels.len();
+            start = range.end;
+            let own = places.get(range.clone()).unwrap_or_default();
             match runs.last_mut() {
-                Some(run) if run.is_continued_by(entry, own, places) => {
-                    run.entries += 1;
-                    run.next = self.after(run.next);
-                    if own.len() > 1 {
-                        run.places.end = end;
-                    }
-                }
-                _ => runs.push(EntryRun {
-                    entries: 1,
-                    first: *entry,
-                    places: start..end,
-                    next: own
-                        .first()
-                        .map(|place| self.after(*place))
-                        .unwrap_or_default(),
-                }),
+                Some(run) if run.is_continued_by(entry, own, places) => run.push(range),
+                _ => runs.push(self.run_of(*entry, range, own)),
             }
-            (rest, start) = (others, end);
         }
         runs
     }
 
-    /// Returns the place of the next entry in a run of one level.
-    fn after(&self, place: Place) -> Place {
-        let list = usize::try_from(place.quota_list).unwrap_or_default();
+    /// Begins a run with an entry.
+    fn run_of<'e>(
+        &self,
+        entry: BatchEntry<'e>,
+        places: Range<usize>,
+        own: &[Place],
+    ) -> EntryRun<'e> {
+        let first = own.first().copied().unwrap_or_default();
+        let list = usize::try_from(first.quota_list).unwrap_or_default();
         let list = self.lists.get(list.saturating_sub(1));
-        Place {
-            value: place.value + u64::from(place.value > 0),
-            extra: place.extra + list.map_or(0, |list| list.extras),
-            ..place
+        let (values, extras) = (
+            u64::from(first.value > 0),
+            list.map_or(0, |list| list.extras),
+        );
+        EntryRun {
+            entries: 1,
+            first: entry,
+            places,
+            next: Place {
+                value: first.value + values,
+                extra: first.extra + extras,
+                ..first
+            },
+            values,
+            extras,
         }
     }
 
