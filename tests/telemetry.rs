@@ -12,8 +12,8 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
-    ErrorKind, FailurePolicy, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer, RateLimiter,
-    key,
+    ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
+    RateLimiter, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -410,6 +410,108 @@ async fn the_busiest_refused_keys_are_told_when_asked_for() {
         [("header:x-api-key=b", 8, 0), ("header:x-api-key=c", 3, 2)]
     );
     assert!(layer.limiter().admin().busiest_refused(0).is_empty());
+}
+
+/// A layer of a user's limit, a tenant's and that of the whole service.
+fn tree(limits: [u32; 3]) -> RateLimitLayer {
+    let store = MemoryStore::new();
+    let [user, tenant, service] = limits.map(Quota::per_hour);
+    let tenants = RateLimiter::new(store.clone(), tenant).name("tenant");
+    let tenants = Level::new(tenants, key::header("x-tenant-id").plain());
+    let service = RateLimiter::new(store.clone(), service).name("service");
+    RateLimitLayer::new(store, user)
+        .name("user")
+        .key(key::header("x-api-key").plain())
+        .and_level(tenants.on_missing_key(MissingKey::Exempt))
+        .and(service, key::global())
+}
+
+async fn ask_as_tenant(layer: &RateLimitLayer) -> u16 {
+    let mut request = Request::new(());
+    for name in ["x-api-key", "x-tenant-id"] {
+        request.headers_mut().insert(name, WHO.parse().unwrap());
+    }
+    let service = layer.layer(service_fn(ok::<()>));
+    service.oneshot(request).await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn each_level_counts_its_admissions_and_only_the_refusing_one_a_refusal() {
+    let (recorder, _guard) = record();
+    let layer = tree([9, 2, 9]);
+    for status in [200, 200, 429, 429] {
+        assert_eq!(ask_as_tenant(&layer).await, status);
+    }
+    ask_as_tenant(&layer.clone().dry_run()).await;
+    // The level of the tenant is left out.
+    ask(&layer, Some(WHO)).await;
+    ask(&layer, None).await;
+    ask_as_tenant(&layer.skip(|_| true)).await;
+    let expected = [
+        (checks("user", "admitted", "memory"), 3),
+        (checks("tenant", "admitted", "memory"), 2),
+        (checks("service", "admitted", "memory"), 3),
+        (checks("tenant", "refused", "memory"), 2),
+        (checks("tenant", "would_reject", "memory"), 1),
+        (checks("tenant", "exempt", "none"), 2),
+        (checks("user", "no_key", "none"), 1),
+        (checks("user", "exempt", "none"), 1),
+        (checks("service", "exempt", "none"), 1),
+    ];
+    assert_eq!(counted(recorder), BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn each_level_counts_what_decided_it_while_the_store_fails() {
+    let (recorder, _guard) = record();
+    let store = TestStore::new();
+    store.fail_all(ErrorKind::Unavailable);
+    let limiter =
+        |name: &'static str| RateLimiter::new(store.clone(), Quota::per_hour(1)).name(name);
+    let (user, tenant) = (limiter("user"), limiter("tenant"));
+    let falls_back = user.on_failure(FailurePolicy::fall_back());
+    let open = tenant.clone().on_failure(FailurePolicy::open());
+    for admitted in [true, false] {
+        let levels = [falls_back.on(WHO), open.on(WHO)];
+        let decision = RateLimiter::check_all(levels).await.unwrap();
+        assert_eq!(decision.is_allowed(), admitted);
+    }
+    let failed = RateLimiter::check_all([falls_back.on(WHO), tenant.on(WHO)]).await;
+    assert!(failed.is_err());
+    let mut counted = counted(recorder);
+    counted.retain(|name, _| name.starts_with("tollgate_checks"));
+    let expected = [
+        (checks("user", "admitted", "fallback"), 1),
+        (checks("tenant", "admitted", "none"), 1),
+        (checks("user", "refused", "fallback"), 1),
+        (checks("tenant", "failed", "none"), 1),
+    ];
+    assert_eq!(counted, BTreeMap::from(expected));
+}
+
+#[tokio::test]
+async fn the_busiest_refused_keys_of_a_layer_are_told_level_by_level() {
+    let busiest = NonZeroUsize::new(9).unwrap();
+    let store = MemoryStore::new();
+    let tenants = RateLimiter::new(store.clone(), Quota::per_hour(2)).name("tenant");
+    let layer = RateLimitLayer::new(store, Quota::per_hour(9))
+        .name("user")
+        .key(key::header("x-api-key").plain())
+        .track_refused(busiest)
+        .and(
+            tenants.track_refused(busiest),
+            key::header("x-tenant-id").plain(),
+        );
+    for _ in 0..5 {
+        ask_as_tenant(&layer).await;
+    }
+    let refused = layer.limiters().map(|limiter| {
+        let keys = limiter.admin().busiest_refused(9);
+        let keys = keys.iter().map(|key| (key.key.as_str().to_owned(), key.refused));
+        keys.collect::<Vec<_>>()
+    });
+    let tenant = (format!("header:x-tenant-id={WHO}"), 3);
+    assert_eq!(refused.collect::<Vec<_>>(), [vec![], vec![tenant]]);
 }
 
 #[tokio::test]

@@ -367,6 +367,7 @@ impl DecisionView {
 
     /// Returns the units that would be admitted now. With several quotas, this is the least of them.
     #[must_use]
+    #[inline]
     pub fn remaining(&self) -> u32 {
         // Not by `quotas`: most decisions have one level.
         let data: &DecisionData = &self.0;
@@ -420,8 +421,17 @@ impl DecisionView {
     }
 
     /// Returns the index of the level with the reported quota.
-    pub(crate) fn reported_level(&self) -> usize {
+    pub(crate) fn reported_index(&self) -> usize {
         self.0.reported_level
+    }
+
+    /// Returns the level with the reported quota.
+    #[inline]
+    pub(crate) fn reported_level(&self) -> LevelDecision<'_> {
+        LevelDecision {
+            level: self.0.reported_level(),
+            allowed: self.0.allowed,
+        }
     }
 
     /// Returns whether both decisions charged the same stored count.

@@ -323,6 +323,13 @@ impl<'a> LevelDecision<'a> {
         self.level.asked_quotas()
     }
 
+    /// Returns the limit of the quota that a check of this level alone would report. `u32::MAX` without quotas.
+    pub(crate) fn limit(&self) -> u32 {
+        let (_, reported) = reported_index(std::iter::once(self.level));
+        let reported = self.level.quota_at(reported);
+        reported.map_or(u32::MAX, |quota| quota.limit())
+    }
+
     /// Returns the quotas of this level, even if it was not asked.
     pub(crate) fn quota_list(&self) -> &'a [Quota] {
         &self.level.quotas

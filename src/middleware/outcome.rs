@@ -98,7 +98,7 @@ impl Outcome {
                 Self::admitted(decision, LeftOut::new(left_out))
             }
             Ok(decision) => {
-                let refusing = levels.get(decision.view().reported_level());
+                let refusing = levels.get(decision.view().reported_index());
                 let reason = RejectionReason::Refused(decision.into_view());
                 Self::reject(config, refusing.unwrap_or(&&config.first), reason)
             }

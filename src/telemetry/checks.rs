@@ -46,21 +46,22 @@ impl Telemetry {
     // Else it is a call, which is 0.5 % of a request.
     #[inline(always)]
     pub(crate) fn record_decision(&self, outcome: OutcomeLabel, decision: &DecisionView) {
-        self.counts.count(outcome, decision.source());
         if outcome == OutcomeLabel::Admitted {
-            self.events.log_admitted(&self.limiter, decision);
+            self.record_admission(decision.reported_level());
         } else {
             self.record_refusal(outcome, decision);
         }
     }
 
-    /// Records an admission at one level of a check with several.
-    pub(crate) fn record_admitted_level(&self, level: LevelDecision<'_>) {
+    /// Records an admission at one level of a check.
+    #[inline]
+    pub(crate) fn record_admission(&self, level: LevelDecision<'_>) {
         self.counts.count(OutcomeLabel::Admitted, level.source());
-        self.events.log_admitted_level(&self.limiter, level);
+        self.events.log_admitted(&self.limiter, level);
     }
 
     fn record_refusal(&self, outcome: OutcomeLabel, decision: &DecisionView) {
+        self.counts.count(outcome, decision.source());
         self.events.log_refused(&self.limiter, outcome, decision);
         if let (Some(keys), Some(charged)) = (&self.most_refused, decision.charged_key()) {
             keys.record(&charged.key);

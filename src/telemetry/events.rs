@@ -59,31 +59,16 @@ impl Default for Events {
 }
 
 impl Events {
+    /// Logs an admission at one level of a check.
     #[inline]
-    pub(super) fn log_admitted(&self, limiter: &str, decision: &DecisionView) {
-        debug!(
-            target: "tollgate::check",
-            limiter,
-            outcome = OutcomeLabel::Admitted.text(),
-            source = decision.source().text(),
-            cost = decision.cost(),
-            limit = decision.limit(),
-            remaining = decision.remaining(),
-            key_alias = alias(decision),
-            "check admitted"
-        );
-    }
-
-    /// Logs an admission at one level of a check with several.
-    pub(super) fn log_admitted_level(&self, limiter: &str, level: LevelDecision<'_>) {
-        let limits = level.quotas().map(|quota| quota.limit());
+    pub(super) fn log_admitted(&self, limiter: &str, level: LevelDecision<'_>) {
         debug!(
             target: "tollgate::check",
             limiter,
             outcome = OutcomeLabel::Admitted.text(),
             source = level.source().text(),
             cost = level.cost(),
-            limit = limits.min().unwrap_or(u32::MAX),
+            limit = level.limit(),
             remaining = level.remaining(),
             key_alias = level.key().map(key_alias),
             "check admitted"

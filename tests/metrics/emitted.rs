@@ -91,6 +91,7 @@ async fn everything() {
     requests().await;
     policies().await;
     crowd().await;
+    levels().await;
 
     fails(Moody::new(Mood::Hangs)).await;
     fails(Moody::new(Mood::Fails(ErrorKind::InvalidReply))).await;
@@ -155,6 +156,17 @@ async fn requests() {
         let answer = layer.layer(service_fn(ok::<()>)).oneshot(request).await;
         assert_eq!(answer.expect("nothing fails").status(), status);
     }
+}
+
+/// A check of two keys is admitted.
+async fn levels() {
+    let store = MemoryStore::new();
+    let quotas = [Quota::per_minute(9), Quota::per_hour(7)];
+    let user = RateLimiter::new(store.clone(), quotas).name("user of a level");
+    let tenant = RateLimiter::new(store, Quota::per_hour(5)).name("tenant of a level");
+    let levels = [user.on(WHO), tenant.on(WHO).cost(2)];
+    let decision = RateLimiter::check_all(levels).await;
+    assert!(decision.expect("the store answers").is_allowed());
 }
 
 /// Of a store that fails often enough for its breaker to open.

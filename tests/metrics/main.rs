@@ -297,3 +297,19 @@ fn of_a_crowd_that_is_refused_ten_a_second_are_told_at_info() {
     // It may come at the turn of a second.
     assert!((10..=20).contains(&at_info.len()), "{}", at_info.len());
 }
+
+#[test]
+fn an_admission_is_told_at_each_level_with_the_numbers_of_its_tightest_quota() {
+    for (limiter, expected) in [
+        ("\"user of a level\"", ["1", "7", "6"]),
+        ("\"tenant of a level\"", ["2", "5", "3"]),
+    ] {
+        let events = EMITTED.events.iter();
+        let events = events.filter(|event| event.fields["limiter"] == limiter);
+        let told = events.map(|event| {
+            assert_eq!(event.fields["outcome"], "\"admitted\"");
+            ["cost", "limit", "remaining"].map(|name| event.fields[name].as_str())
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [expected]);
+    }
+}

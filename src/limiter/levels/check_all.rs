@@ -176,14 +176,12 @@ pub(crate) fn record_levels(
     outcome: OutcomeLabel,
     decision: &DecisionView,
 ) {
-    if outcome != OutcomeLabel::Admitted || limiters.len() == 1 {
-        if let Some(limiter) = limiters.get(decision.reported_level()) {
-            limiter.telemetry.record_decision(outcome, decision);
+    if outcome == OutcomeLabel::Admitted {
+        for (limiter, level) in limiters.iter().zip(decision.levels()) {
+            limiter.telemetry.record_admission(level);
         }
-        return;
-    }
-    for (limiter, level) in limiters.iter().zip(decision.levels()) {
-        limiter.telemetry.record_admitted_level(level);
+    } else if let Some(limiter) = limiters.get(decision.reported_index()) {
+        limiter.telemetry.record_decision(outcome, decision);
     }
 }
 
