@@ -507,7 +507,9 @@ async fn the_busiest_refused_keys_of_a_layer_are_told_level_by_level() {
     }
     let refused = layer.limiters().map(|limiter| {
         let keys = limiter.admin().busiest_refused(9);
-        let keys = keys.iter().map(|key| (key.key.as_str().to_owned(), key.refused));
+        let keys = keys
+            .iter()
+            .map(|key| (key.key.as_str().to_owned(), key.refused));
         keys.collect::<Vec<_>>()
     });
     let tenant = (format!("header:x-tenant-id={WHO}"), 3);

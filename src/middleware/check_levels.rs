@@ -33,7 +33,7 @@ pub(super) struct LevelsCheck {
     stage: Stage,
 }
 
-/// What a request asks of one level.
+/// The key, the cost and the quotas of a request at one level.
 struct CheckedLevel {
     /// The index of the level in the layer.
     index: usize,

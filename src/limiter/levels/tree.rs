@@ -36,6 +36,7 @@ impl LevelsProgress {
 
 /// A check of several keys that waits for the store.
 pub(crate) type PendingLevels = Pin<Box<dyn Future<Output = Result<Decision, LevelsError>> + Send>>;
+
 /// The error of a check of several keys.
 #[derive(Debug)]
 pub(crate) struct LevelsError {

@@ -480,6 +480,7 @@ impl Store for RedisStore {
         };
         let lengths = checks.iter().map(|check| check.quotas().len());
         let lengths: SmallVec<[usize; 4]> = lengths.collect();
+        // Boxed, because the queue has channels for one answer, whatever the number of levels.
         StoreFuture::boxed(async move { Ok(split(&answer.await?, &lengths)) })
     }
 

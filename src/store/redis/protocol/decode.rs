@@ -11,7 +11,7 @@ use super::errors::{self, malformed_reply};
 use super::server_name::ServerName;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
-use crate::quota::{Algorithm, Quota};
+use crate::quota::Quota;
 use crate::store::requests::OwnedCheck;
 
 /// The answers to the checks of one entry.
@@ -68,58 +68,28 @@ pub(crate) fn decode_replies(
     Ok(replies)
 }
 
-/// The reply of a value to the last of the checks that were charged to it together.
-#[derive(Clone, Default)]
-struct SharedReply {
-    /// The checks that have no answer yet.
-    checks: u64,
-    quotas: SmallVec<[LastReply; 2]>,
-}
-
 /// The reply of a quota to the last check.
 #[derive(Clone, Copy)]
-struct LastReply {
-    used: u32,
-    reset: u64,
-    receipt: Receipt,
-}
-
-impl LastReply {
-    /// Returns the answer to an earlier check, after which so many units were charged at the same time.
-    fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
-        let Self {
-            used,
-            mut reset,
-            mut receipt,
-        } = *self;
-        let used = u64::from(used).saturating_sub(later_units);
-        let window = quota.window_micros();
-        match quota.counted_by() {
-            Algorithm::Gcra => receipt.position = receipt.position.saturating_sub(later_units),
-            // Nothing of the previous window counts, so that this one has to slide out. The product is below
-            // 2^53, else the script decides one by one.
-            Algorithm::SlidingCounter if reset > window - time % window => {
-                let units = used.max(1);
-                reset = 2 * window - time % window - (units - 1) * window / units;
-            }
-            _ => {}
-        }
-        let used = u32::try_from(used).unwrap_or(u32::MAX);
-        QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt)
-    }
+pub(super) struct LastReply {
+    pub(super) used: u32,
+    pub(super) reset: u64,
+    pub(super) receipt: Receipt,
 }
 
 /// Reads a packed reply from front to back.
-struct ReplyReader<'a> {
+pub(super) struct ReplyReader<'a> {
     rest: &'a [u8],
-    time: u64,
+    pub(super) time: u64,
     /// The server that sent the reply, for errors.
-    server: &'a ServerName,
+    pub(super) server: &'a ServerName,
 }
 
 impl ReplyReader<'_> {
     /// Reads the reply of one entry. The outer error makes the rest unreadable too.
-    fn entry(&mut self, entry: &BatchEntry<'_>) -> Result<Result<EntryReply, Error>, Error> {
+    pub(super) fn entry(
+        &mut self,
+        entry: &BatchEntry<'_>,
+    ) -> Result<Result<EntryReply, Error>, Error> {
         let BatchEntry { levels, count, .. } = *entry;
         let server = self.server;
         if let Some(text) = self.text()? {
@@ -151,94 +121,6 @@ impl ReplyReader<'_> {
         Ok(Ok(reply))
     }
 
-    /// Reads the reply of a run of several levels, whose values have these numbers: which entries were decided
-    /// alone, then the replies of the values to the others, then the replies of the entries that were decided alone.
-    fn run_of_levels(
-        &mut self,
-        entries: &[BatchEntry<'_>],
-        values: &[u64],
-        replies: &mut Vec<Result<EntryReply, Error>>,
-    ) -> Result<(), Error> {
-        let mut is_alone = vec![false; entries.len()];
-        for _ in 0..self.number()? {
-            let number = usize::try_from(self.number()?).unwrap_or_default();
-            let is_alone = number
-                .checked_sub(1)
-                .and_then(|index| is_alone.get_mut(index));
-            *is_alone.ok_or_else(|| malformed_reply("no such entry", self.server))? = true;
-        }
-        let mut shared = self.shared_replies(entries, values, &is_alone)?;
-        let mut values = values;
-        for (entry, is_alone) in entries.iter().zip(is_alone) {
-            let (own, others) = values.split_at(entry.levels.len().min(values.len()));
-            values = others;
-            replies.push(if is_alone {
-                self.entry(entry)?
-            } else {
-                Ok(self.shared_answers(entry, own, &mut shared))
-            });
-        }
-        Ok(())
-    }
-
-    /// Reads the replies of the values, which stand level by level, and counts their checks.
-    fn shared_replies(
-        &mut self,
-        entries: &[BatchEntry<'_>],
-        values: &[u64],
-        is_alone: &[bool],
-    ) -> Result<Vec<SharedReply>, Error> {
-        let last_value = values.iter().max().copied().unwrap_or_default();
-        let values_of_call = usize::try_from(last_value).unwrap_or_default();
-        let mut shared = vec![SharedReply::default(); values_of_call + 1];
-        let levels = entries.first().map_or(0, |entry| entry.levels.len());
-        for level in 0..levels {
-            let values = values.iter().skip(level).step_by(levels);
-            for ((entry, value), is_alone) in entries.iter().zip(values).zip(is_alone) {
-                let index = usize::try_from(*value).unwrap_or_default();
-                if let (false, Some(shared), Some(level)) =
-                    (*is_alone, shared.get_mut(index), entry.levels.get(level))
-                {
-                    if shared.checks == 0 {
-                        for quota in level.check().quotas().iter() {
-                            shared.quotas.push(self.last_reply(quota)?);
-                        }
-                    }
-                    shared.checks += u64::from(entry.count);
-                }
-            }
-        }
-        Ok(shared)
-    }
-
-    /// Returns the answers to an entry that was charged together with others.
-    fn shared_answers(
-        &self,
-        entry: &BatchEntry<'_>,
-        values: &[u64],
-        shared: &mut [SharedReply],
-    ) -> EntryReply {
-        let answers = (0..entry.count).map(|_| {
-            let mut answer = Answer::at(self.time, Source::Redis, []);
-            for (level, value) in entry.levels.iter().zip(values) {
-                let index = usize::try_from(*value).unwrap_or_default();
-                if let Some(shared) = shared.get_mut(index) {
-                    shared.checks = shared.checks.saturating_sub(1);
-                    let check = level.check();
-                    let later_units = shared.checks * u64::from(check.cost());
-                    for (quota, last) in check.quotas().iter().zip(&shared.quotas) {
-                        answer.push(last.before(later_units, quota, self.time));
-                    }
-                }
-            }
-            answer
-        });
-        EntryReply {
-            admitted: answers.collect(),
-            refused: None,
-        }
-    }
-
     /// Reads the replies of all quotas to one check.
     fn answer(
         &mut self,
@@ -264,7 +146,7 @@ impl ReplyReader<'_> {
     }
 
     #[inline]
-    fn last_reply(&mut self, quota: &Quota) -> Result<LastReply, Error> {
+    pub(super) fn last_reply(&mut self, quota: &Quota) -> Result<LastReply, Error> {
         let (used, reset) = (self.units()?, self.number()?);
         let receipt = if quota.counted_by().facts().needs_receipt {
             Receipt {
@@ -298,7 +180,7 @@ impl ReplyReader<'_> {
         Ok(u32::try_from(self.number()?).unwrap_or(u32::MAX))
     }
 
-    fn number(&mut self) -> Result<u64, Error> {
+    pub(super) fn number(&mut self) -> Result<u64, Error> {
         let server = self.server;
         non_negative(self.integer()?, server)
     }
@@ -338,7 +220,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::key::Key;
-    use crate::quota::Quotas;
+    use crate::quota::{Algorithm, Quotas};
     use crate::store::requests::{Check, OwnedCheck};
 
     fn entry(levels: &[OwnedCheck], count: u32) -> BatchEntry<'_> {

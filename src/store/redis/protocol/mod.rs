@@ -3,6 +3,7 @@
 //! The format is documented in `lua/README.md`.
 
 mod decode;
+mod decode_levels;
 mod encode;
 pub(super) mod errors;
 mod fields;
