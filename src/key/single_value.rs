@@ -21,6 +21,7 @@ impl SingleValue {
 
     /// Returns the only value. One empty value counts as missing. Two values are ambiguous, even if one is
     /// empty.
+    #[inline]
     pub(super) fn require<'a>(
         &self,
         mut values: impl Iterator<Item = &'a [u8]>,
