@@ -51,6 +51,30 @@ local function write_range(key, first, stored, text)
   return text
 end
 
+-- Decides a check of a large log of which a segment has to move.
+local function decide_rotated(quota, number, first_extra, cost, count, reply, size, values, stored)
+  local data, new_size, is_run
+  local text, change_list = quota.rotate(quota, stored)
+  if text then
+    data, new_size, is_run = quota.attempt(quota, text, 16, #text, cost, count, reply, size)
+  end
+  if data == true then
+    return 0, new_size
+  elseif not is_run or unpack('>I4', text) * 1000000 < now + quota.needs then
+    return general(quota, number, first_extra, cost, count, reply, size, values)
+  end
+  local key = KEYS[number]
+  text = text .. data
+  call('SET', key, text, 'KEEPTTL')
+  local succeeded, problem = pcall(change_list)
+  if not succeeded then
+    call('SET', key, stored, 'KEEPTTL')
+    error(problem, 0)
+  end
+  values[number] = text
+  return count, new_size
+end
+
 local function decide_one(quota, number, first_extra, cost, count, reply, size, values)
   local key, stored, header = KEYS[number], values[number], quota.last_header
   if stored == true then
@@ -70,7 +94,9 @@ local function decide_one(quota, number, first_extra, cost, count, reply, size, 
   end
   local data, new_size, is_run =
     quota.attempt(quota, stored, 16, stored and #stored, cost, count, reply, size)
-  if not data then
+  if not data and stored and quota.rotate then
+    return decide_rotated(quota, number, first_extra, cost, count, reply, size, values, stored)
+  elseif not data then
     return general(quota, number, first_extra, cost, count, reply, size, values)
   elseif data == true then
     return 0, new_size

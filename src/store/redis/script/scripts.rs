@@ -60,7 +60,7 @@ files!(
     modules:
         "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
         "quota" "fast_path" "multi_quota" "subject" "value" "journal" "holes" "counter" "aligned" "arithmetic" "judge_log" "packed_log"
-        "segments" "set_ttl" "format_integer" "give_back";
+        "piece" "runs" "rotation" "segments" "set_ttl" "format_integer" "give_back";
     ends: "decide" "decide_all" "refund" "credit";
     alone: "block" "blocked"
 );
