@@ -48,7 +48,7 @@ local function counting_of_segments(quota, stored, position, list, start, after)
   if run_size == run_size_of(is_wide, true) then
     before = before + runs
   else
-    before = runs > 0 and unpack('>I4', stored, at - 4) or before
+    before = unpack('>I4', stored, at - 4)
     if unpack('>I4', stored, at + run_size - 4) == before then
       return
     end
