@@ -63,6 +63,30 @@ local function renew(quota, key, stored, data, is_run)
   return data
 end
 
+-- Decides a check of a large log of which a segment has to move.
+local function decide_rotated(quota, number, first_extra, cost, count, reply, size, values, stored)
+  local data, new_size, is_run
+  local text, change_list = quota.rotate(quota, stored)
+  if text then
+    data, new_size, is_run = quota.attempt(quota, text, 16, #text, cost, count, reply, size)
+  end
+  if data == true then
+    return 0, new_size
+  elseif not is_run or unpack('>I4', text) * 1000000 < now + quota.needs then
+    return general(quota, number, first_extra, cost, count, reply, size, values)
+  end
+  local key = KEYS[number]
+  text = text .. data
+  call('SET', key, text, 'KEEPTTL')
+  local succeeded, problem = pcall(change_list)
+  if not succeeded then
+    call('SET', key, stored, 'KEEPTTL')
+    error(problem, 0)
+  end
+  values[number] = text
+  return count, new_size
+end
+
 -- Decides by a single quota. The halves of this function, with fewer calls in between, are attempt_one and
 -- write_one in levels.
 local function decide_one(quota, number, first_extra, cost, count, reply, size, values)
@@ -84,7 +108,9 @@ local function decide_one(quota, number, first_extra, cost, count, reply, size, 
   end
   local data, new_size, is_run =
     quota.attempt(quota, stored, 16, stored and #stored, cost, count, reply, size)
-  if not data then
+  if not data and stored and quota.rotate then
+    return decide_rotated(quota, number, first_extra, cost, count, reply, size, values, stored)
+  elseif not data then
     return general(quota, number, first_extra, cost, count, reply, size, values)
   elseif data == true then
     return 0, new_size

@@ -14,7 +14,8 @@ was charged to every log of the value.
 
 local unpack, pack, sub = struct.unpack, struct.pack, string.sub
 local floor, RANGE = math.floor, 4294967296
-local _, _, _, _, counting, first_later = require('sliding_log')
+local _, _, _, _, counting = require('sliding_log')
+local _, _, _, _, _, _, first_later = require('runs')
 
 -- Units of a journal. Then the logs take them.
 local MAX_UNITS = 32

@@ -9,90 +9,67 @@ reply   ops
 calls   those of segments
 server  Redis 5.0
 
-Stored: the time that times count from; the second at which the list expires, 0 without a list; the position
-before the first run; then for each run its time and position. The position of a run is how many units were
-charged up to and with it, modulo 2^32. `lua/README.md` describes the bytes.
+Stored: the time that times count from; the second at which the list expires, 0 without segments; the position
+before the first run; the oldest segment, if there is one; then for each run its time and position. The position
+of a run is how many units were charged up to and with it, modulo 2^32. `lua/README.md` describes the bytes.
 
 A run that had expired when the newest run was charged counts no more, wherever the clock steps. A charge
 removes expired runs when they are half of all.
 ]]
 
 local unpack, pack, sub, floor = struct.unpack, struct.pack, string.sub, math.floor
-
--- Runs in the value. More become a list of segments.
-local MAX_RUNS = 128
+local SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, _, encode_time = require('runs')
+local open_piece, time_in, position_in, first_later_in, with_positions = require('piece')
 
 -- The longest window whose times fit into four bytes, with room for as many more runs.
 local MAX_NARROW = 3600000000
 
--- The runs of a segment.
-local SEGMENT = 64
-
 -- Positions, and times of narrow runs, are below this.
 local RANGE = 4294967296
 
--- In place of the second at which a list expires: there is no list, and each run is one unit, of which only
--- the time is stored.
+-- In place of the second at which a list expires: there are no segments, and each run is one unit, of which
+-- only the time is stored.
 local UNIT_RUNS = 1
 
--- Returns the time and the position of a run of a text: of the value, or of a segment.
-local function run_in(log, text, index, base)
-  local at, time = 17 + index * log.run_size, nil
-  if log.is_wide then
-    local high, low = unpack('>I2I4', text, at)
-    time = base + high * RANGE + low
-  else
-    time = base + unpack('>I4', text, at)
-  end
-  if log.has_unit_runs then
-    return time, (log.before + index + 1) % RANGE
-  end
-  return time, (unpack('>I4', text, at + log.run_size - 4))
-end
-
--- Returns the time and the position of the run at an index, and where its segment is.
-local function run_at(log, index)
+-- Returns the piece of the run at an index, and the index in it.
+local function piece_of(log, index)
   if index >= log.listed then
-    return run_in(log, log.text, index - log.listed, log.base)
+    return log.tail, index - log.listed
   end
   local number = floor(index / SEGMENT)
-  local text = log.list.segment(log, number)
-  local base, offset = unpack('>dI4', text)
-  local time, position = run_in(log, text, index - number * SEGMENT, base)
-  return time, (position + offset) % RANGE
+  return log.list.segment(log, number), index - number * SEGMENT
+end
+
+local function time_of(log, index)
+  return time_in(piece_of(log, index))
+end
+
+local function position_of(log, index)
+  return position_in(piece_of(log, index))
 end
 
 -- Returns the position before the run at an index.
 local function position_before(log, index)
-  if index > 0 then
-    local _, position = run_at(log, index - 1)
-    return position
-  elseif log.listed > 0 then
-    local _, offset, before = unpack('>dI4I4', log.list.segment(log, 0))
-    return (before + offset) % RANGE
-  end
-  return log.before
+  local piece, at = piece_of(log, index)
+  return position_in(piece, at - 1)
 end
 
-local function encode(log, time, position)
-  local later = time - log.base
-  if log.is_wide then
-    return pack('>I2I4I4', floor(later / RANGE), later % RANGE, position % RANGE)
-  end
-  return pack('>I4I4', later, position % RANGE)
+-- Sets the runs in the value, behind those of segments.
+local function set_tail(log, text, has_unit_runs)
+  local tail = open_piece(text, log.is_wide, has_unit_runs, 0)
+  log.tail, log.length = tail, log.listed + (#text - 16) / tail.run_size
 end
 
--- Returns the index of the first run for which `is_later` holds, or the number of runs. Gallops from the
--- run at `low`, where the expired ones are.
-local function search(log, low, is_later)
-  local high, step = low, 1
-  while high < log.length and not is_later(run_at(log, high)) do
-    low, high, step = high + 1, high + step, step * 2
+-- Returns the first number from `low` on for which `holds` holds, or `high`. It is likely to be near `low`.
+local function search(low, high, holds)
+  local probe, step = low, 1
+  while probe < high and not holds(probe) do
+    low, probe, step = probe + 1, probe + step, step * 2
   end
-  high = math.min(high, log.length)
+  high = math.min(probe, high)
   while low < high do
     local middle = floor((low + high) / 2)
-    if is_later(run_at(log, middle)) then
+    if holds(middle) then
       high = middle
     else
       low = middle + 1
@@ -101,56 +78,66 @@ local function search(log, low, is_later)
   return low
 end
 
+-- Returns the index of the first run after `limit`, from `low` on, or the number of runs.
 local function first_later(log, low, limit)
-  return search(log, low, function(time)
-    return time > limit
-  end)
+  if low < log.listed then
+    local segments = log.listed / SEGMENT
+    local number = search(floor(low / SEGMENT), segments, function(number)
+      return time_of(log, (number + 1) * SEGMENT - 1) > limit
+    end)
+    if number < segments then
+      local first = number * SEGMENT
+      return first + first_later_in(log.list.segment(log, number), math.max(low - first, 0), limit)
+    end
+    low = log.listed
+  end
+  return log.listed + first_later_in(log.tail, low - log.listed, limit)
 end
 
--- Encodes the runs of a range anew, as the value's. The list keeps those before `listed`. Positions are
+-- Encodes the runs of a range anew, as the value's. Segments keep those before `listed`. Positions are
 -- those that `change` returns, if there is one. Runs without units are left out, except the newest of a
 -- large log: its time says what has expired.
 local function rebuild(log, from, till, listed, change)
   local before, times, positions, count = position_before(log, from), {}, {}, 0
-  local last = before
+  before = change and change(from - 1, before) or before
+  local last, has_unit_runs = before, true
   for index = from, till - 1 do
-    local time, position = run_at(log, index)
+    local time, position = time_of(log, index), position_of(log, index)
     position = change and change(index, position) or position
     if position ~= last or listed > 0 and index == till - 1 then
       count = count + 1
+      has_unit_runs = has_unit_runs and position == (last + 1) % RANGE
       times[count], positions[count], last = time, position, position
     end
   end
-  log.base, log.before, log.position = times[1] or now, before, last
-  local parts = { pack('>dI4I4', log.base, 0, before) }
+  local base, parts = times[1] or now, {}
   for index = 1, count do
-    parts[index + 1] = encode(log, times[index], positions[index])
+    local run = encode_time(times[index] - base, log.is_wide)
+    parts[index] = has_unit_runs and run or run .. pack('>I4', positions[index])
   end
-  log.text, log.listed, log.length = table.concat(parts), listed, listed + count
+  log.listed, log.position = listed, last
+  set_tail(log, pack('>dI4I4', base, 0, before) .. table.concat(parts), has_unit_runs)
 end
 
--- Removes the last run of the value and appends one of now.
-local function replace_last(log, position)
-  log.text = sub(log.text, 1, #log.text - log.run_size) .. encode(log, now, position)
-end
-
--- Adds the positions to runs of one unit each, as all that changes a log expects.
-local function add_positions(log)
-  if not log.has_unit_runs then
-    return
+-- Appends a run of now or, if the last one is of now, adds to that.
+local function append_run(log, units)
+  local tail, position = log.tail, (log.position + units) % RANGE
+  local is_now = log.length > log.listed and time_of(log, log.length - 1) == now
+  if tail.has_unit_runs and (is_now or units > 1) then
+    set_tail(log, with_positions(tail), false)
+    tail = log.tail
   end
-  local text, position, size = log.text, log.before, log.run_size
-  local parts = { sub(text, 1, 8), pack('>I4I4', 0, position) }
-  for at = 17, #text, size do
-    position = (position + 1) % RANGE
-    parts[#parts + 1] = sub(text, at, at + size - 1) .. pack('>I4', position)
+  local text, run = tail.text, encode_time(now - tail.base, log.is_wide)
+  if not tail.has_unit_runs then
+    run = run .. pack('>I4', position)
   end
-  log.text, log.run_size, log.has_unit_runs = table.concat(parts), size + 4, false
+  text = is_now and sub(text, 1, #text - tail.run_size) or text
+  log.position = position
+  set_tail(log, text .. run, tail.has_unit_runs)
 end
 
 -- Moves the runs later than now to now, so that none counts for longer than a window.
 local function rewind(log)
-  add_positions(log)
   local first_after = math.max(first_later(log, 0, now), log.first)
   local position, listed = log.position, log.listed
   local moved = (position - position_before(log, first_after)) % RANGE
@@ -165,44 +152,47 @@ local function rewind(log)
     rebuild(log, listed, first_after, listed)
   end
   if moved > 0 then
-    local is_empty = log.length == log.listed
-    if not is_empty and run_at(log, log.length - 1) == now then
-      replace_last(log, position)
-    else
-      if is_empty then
-        log.base = now
-        log.text = pack('>dI4I4', now, 0, log.before)
-      end
-      log.text, log.length = log.text .. encode(log, now, position), log.length + 1
+    if log.length == log.listed then
+      log.tail.base = now
+      log.tail.text = pack('>dI4I4', now, 0, log.tail.before)
     end
-    log.position, log.tidied = position, true
+    append_run(log, moved)
+    log.tidied = true
   end
+end
+
+-- Takes what is in the value: the base, the second at which the list expires, the position before the runs; with
+-- segments their forms and the oldest of them; then the runs.
+local function open(log, data)
+  local size, from, segment = #data, 17, nil
+  if size > 16 then
+    local _, list, _, form = unpack('>dI4I4B', data)
+    local has_unit_runs = list == UNIT_RUNS
+    if list > UNIT_RUNS then
+      has_unit_runs, from = form % 2 == 1, 34 + SEGMENT * run_size_of(log.is_wide, form > 1)
+      segment, log.list_expires = sub(data, 18, from - 1), list
+      log.list = log.list or require('segments')
+    end
+    local runs = (size - from + 1) / run_size_of(log.is_wide, has_unit_runs)
+    if runs >= 1 and runs % 1 == 0 then
+      log.segments = log.list and log.list.open(log, segment) or 0
+      log.listed = log.segments * SEGMENT
+      return set_tail(log, sub(data, 1, 16) .. sub(data, from), has_unit_runs)
+    end
+  end
+  local _, _, wrong_type = require('value')
+  wrong_type()
 end
 
 -- Takes the stored data, if there are any. A cost rewinds what is later than now.
 local function load(log, data, cost)
   log.is_wide = log.window > MAX_NARROW
-  log.run_size = log.is_wide and 10 or 8
-  log.text, log.length, log.listed, log.first, log.kept = nil, 0, 0, 0, 0
-  log.used, log.segments, log.list_expires, log.renews_list = 0, nil, 0, false
-  log.has_unit_runs = false
+  log.tail, log.length, log.listed, log.first, log.kept = nil, 0, 0, 0, 0
+  log.used, log.segments, log.list_expires, log.renews_list = 0, 0, 0, false
   if data then
-    log.has_unit_runs = #data > 16 and unpack('>I4', data, 9) == UNIT_RUNS
-    log.run_size = log.run_size - (log.has_unit_runs and 4 or 0)
-    if #data < 16 + log.run_size or (#data - 16) % log.run_size ~= 0 then
-      local _, _, wrong_type = require('value')
-      wrong_type()
-    end
-    log.text = data
-    log.base, log.list_expires, log.before = unpack('>dI4I4', data)
-    if log.list_expires > UNIT_RUNS then
-      log.list = log.list or require('segments')
-      log.segments = log.list.count(log)
-      log.listed = log.segments * SEGMENT
-    end
-    log.length = log.listed + (#data - 16) / log.run_size
-    local newest
-    newest, log.position = run_at(log, log.length - 1)
+    open(log, data)
+    local newest = time_of(log, log.length - 1)
+    log.position = position_of(log, log.length - 1)
     log.kept = first_later(log, 0, newest - log.window)
     log.first = log.kept
     if cost > 0 and newest > now then
@@ -215,14 +205,14 @@ local function load(log, data, cost)
       log.used = (log.position - position_before(log, log.first)) % RANGE
     end
   end
-  log.stored, log.kept_segments = log.used, floor(log.listed / SEGMENT)
+  log.stored, log.kept_segments = log.used, log.listed / SEGMENT
 end
 
 -- Returns the index of the run of a unit, counted from the oldest that counts.
 local function run_of_unit(log, unit)
   local before = position_before(log, log.first)
-  return search(log, log.first, function(_, position)
-    return (position - before) % RANGE > unit
+  return search(log.first, log.length, function(index)
+    return (position_of(log, index) - before) % RANGE > unit
   end)
 end
 
@@ -231,7 +221,7 @@ local function expires_in(log, unit)
   if unit >= log.stored then
     return log.window
   end
-  local time = run_at(log, run_of_unit(log, unit))
+  local time = time_of(log, run_of_unit(log, unit))
   return time < now and time + log.window - now or log.window
 end
 
@@ -243,35 +233,50 @@ end
 local function append(log, units)
   if log.first == log.length then
     -- Nothing counts: the log begins anew.
-    log.base, log.before, log.listed, log.first, log.length = now, 0, 0, 0, 1
-    log.text = pack('>dI4I4', now, 0, 0) .. encode(log, now, units)
-    return
-  end
-  local position = (log.position + units) % RANGE
-  if run_at(log, log.length - 1) == now then
-    return replace_last(log, position)
-  end
-  if not log.is_wide and now - log.base >= RANGE then
+    log.listed, log.first, log.position = 0, 0, 0
+    set_tail(log, pack('>dI4I4', now, 0, 0), true)
+  elseif not log.is_wide and now - log.tail.base >= RANGE then
     local is_listed = log.listed > 0
     rebuild(log, is_listed and log.listed or log.first, log.length, log.listed)
     log.first = is_listed and log.first or 0
   end
-  log.text, log.length = log.text .. encode(log, now, position), log.length + 1
+  append_run(log, units)
 end
 
 -- Removes the expired runs from the value.
 local function trim(log)
-  log.before = position_before(log, log.first)
-  log.text = pack('>dI4I4', log.base, 0, log.before) .. sub(log.text, 17 + log.first * log.run_size)
-  log.length, log.first = log.length - log.first, 0
+  local tail, before = log.tail, position_before(log, log.first)
+  local text = pack('>dI4I4', tail.base, 0, before) .. sub(tail.text, 17 + log.first * tail.run_size)
+  set_tail(log, text, tail.has_unit_runs)
+  log.first = 0
+end
+
+-- Moves runs of the value to new segments, if it has too many.
+local function limit_tail(log)
+  local tail, runs = log.tail, log.length - log.listed
+  local max_runs = log.listed > 0 and SEGMENT + 1 or tail.has_unit_runs and MAX_UNIT_RUNS or MAX_RUNS
+  if runs <= max_runs or not log.extra_key then
+    return
+  end
+  if not log.list or log.segments == 0 then
+    log.list = log.list or require('segments')
+    log.list.open(log)
+  end
+  local text = log.list.push(log, tail, runs)
+  if text then
+    set_tail(log, text, tail.has_unit_runs)
+    if log.length - log.listed == 1 and not tail.has_unit_runs then
+      -- A single run may do without its position.
+      rebuild(log, log.listed, log.length, log.listed)
+    end
+  end
 end
 
 -- Returns the data to store, or nothing. `write` does what the list needs.
 local function save(log)
-  add_positions(log)
   local units = log.used - log.stored
   if log.listed > 0 and log.first >= log.listed then
-    -- All of the list has expired.
+    -- All segments have expired.
     log.first, log.length, log.listed = log.first - log.listed, log.length - log.listed, 0
   end
   local is_half_expired = log.first > 0 and 2 * log.first >= log.length
@@ -285,33 +290,29 @@ local function save(log)
       trim(log)
     end
   end
-  log.dropped_segments, log.pushed = floor(log.first / SEGMENT), nil
-  if log.listed == 0 then
-    log.dropped_segments = log.kept_segments
+  log.pushed, log.dropped = nil, log.listed == 0 and log.kept_segments or floor(log.first / SEGMENT)
+  if log.length == 0 then
+    return
   end
-  if log.length - log.listed > MAX_RUNS and log.extra_key then
-    -- The oldest runs of the value become a segment.
-    local last = 16 + SEGMENT * log.run_size
-    log.pushed = pack('>dI4I4', log.base, 0, log.before) .. sub(log.text, 17, last)
-    local _, position = run_in(log, log.text, SEGMENT - 1, log.base)
-    log.text = pack('>dI4I4', log.base, 0, position) .. sub(log.text, last + 1)
-    log.listed = log.listed + SEGMENT
-  end
+  limit_tail(log)
+  local tail = log.tail
+  local base, before = sub(tail.text, 1, 8), sub(tail.text, 13, 16)
   if log.listed == 0 then
-    log.list_expires = 0
-  elseif log.pushed or log.list_expires * 1000000 < now + log.window then
+    return base .. pack('>I4', tail.has_unit_runs and UNIT_RUNS or 0) .. before .. sub(tail.text, 17)
+  end
+  if log.list_expires * 1000000 < now + log.window then
     log.renews_list = true
     log.list_expires = floor((floor(now / 1000) + log.ttl) / 1000)
   end
-  if log.length > 0 then
-    return sub(log.text, 1, 8) .. pack('>I4', log.list_expires) .. sub(log.text, 13)
-  end
+  local oldest = log.list.segment(log, log.dropped)
+  local form = (tail.has_unit_runs and 1 or 0) + (oldest.has_unit_runs and 2 or 0)
+  local list_expires = pack('>I4', log.list_expires)
+  return base .. list_expires .. before .. string.char(form) .. oldest.text .. sub(tail.text, 17)
 end
 
 -- Writes what the list needs, after the value.
 local function write(log)
-  if log.segments or log.pushed then
-    log.list = log.list or require('segments')
+  if log.segments > 0 or log.pushed then
     log.list.write(log)
   end
 end
@@ -323,15 +324,13 @@ local function refund(log, charged, units)
     return false
   end
   local at = first_later(log, log.kept, charged.time - 1)
-  if at == log.length or run_at(log, at) ~= charged.time then
+  if at == log.length or time_of(log, at) ~= charged.time then
     return false
   end
-  local _, position = run_at(log, at)
-  local taken = math.min(units, (position - position_before(log, at)) % RANGE)
+  local taken = math.min(units, (position_of(log, at) - position_before(log, at)) % RANGE)
   if taken == 0 then
     return false
   end
-  add_positions(log)
   local from, listed = log.kept, log.listed
   if from >= listed then
     listed = 0
@@ -339,7 +338,7 @@ local function refund(log, charged, units)
     from = listed
   end
   if at < listed then
-    log.list.take(log, at, taken, SEGMENT)
+    log.list.take(log, at, taken)
   end
   rebuild(log, from, log.length, listed, function(index, old)
     return index >= at and (old - taken) % RANGE or old
@@ -351,7 +350,7 @@ end
 -- Forgets all units. Returns whether there were any.
 local function clear(log)
   log.first, log.used, log.stored = log.length, 0, 0
-  return log.text ~= nil
+  return log.tail ~= nil
 end
 
 -- Removes the oldest units, which would expire first. Returns whether there were any.
@@ -359,18 +358,18 @@ local function credit(log, units)
   if units >= log.used then
     return log.used > 0 and clear(log)
   end
-  add_positions(log)
   local before = (position_before(log, log.first) + units) % RANGE
   local at = run_of_unit(log, units)
   if at < log.listed then
-    log.list.credit(log, at, before, SEGMENT)
+    log.list.credit(log, at, before)
     log.first = at
     return true
   end
-  at = at - log.listed
-  log.before, log.listed, log.first = before, 0, 0
-  log.text = pack('>dI4I4', log.base, 0, before) .. sub(log.text, 17 + at * log.run_size)
-  log.length = (#log.text - 16) / log.run_size
+  local tail, first = log.tail, at - log.listed
+  local text = tail.has_unit_runs and with_positions(tail) or tail.text
+  text = pack('>dI4I4', tail.base, 0, before) .. sub(text, 17 + first * run_size_of(log.is_wide, false))
+  log.listed, log.first = 0, 0
+  set_tail(log, text, false)
   return true
 end
 

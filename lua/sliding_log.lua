@@ -4,22 +4,18 @@ stored; packed_log, which says what is stored, does the rest.
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, attempt, prepare, code, counting, first_later
-calls   for the oldest segment of a large log LINDEX
-server  Redis 5.0
+reply   make_ops, attempt, prepare, code, counting
+calls   none
+server  any
 ]]
 
 local unpack, pack, sub = struct.unpack, struct.pack, string.sub
+local SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first_later = require('runs')
 
 -- As in packed_log.
-local MAX_RUNS = 128
 local MAX_NARROW = 3600000000
-local SEGMENT = 64
 local RANGE = 4294967296
 local UNIT_RUNS = 1
-
--- Runs of one unit each that are stored without their positions.
-local MAX_UNIT_RUNS = 160
 
 local function make_ops()
   return require('packed_log')
@@ -27,107 +23,77 @@ end
 
 local function prepare(quota)
   quota.is_wide = quota.window > MAX_NARROW
+  quota.rotate = function(...)
+    quota.rotate = require('rotation')
+    return quota.rotate(...)
+  end
 end
 
--- Returns the time since the base of the run at a byte.
-local function time_at(stored, at, is_wide)
-  if is_wide then
-    local high, low = unpack('>I2I4', stored, at)
-    return high * RANGE + low
-  end
-  return (unpack('>I4', stored, at))
-end
-
--- Returns the byte and the time of the first run after `edge`. The run at byte `low` is not later, the one at
--- byte `high` is. Runs are often spaced evenly, so the first two of the probes are guesses.
-local function first_later(stored, low, high, edge, size, is_wide, oldest, newest)
-  local runs = (high - low) / size
-  local guess = (edge - oldest) / (newest - oldest) * runs
-  local middle, probes = low + (guess - guess % 1) * size, 1
-  while high - low > size do
-    if middle <= low or middle >= high then
-      runs = (high - low) / size
-      middle = low + (runs - runs % 2) / 2 * size
-    end
-    local time = time_at(stored, middle, is_wide)
-    if time > edge then
-      high, newest = middle, time
-      middle = probes == 1 and high - 4 * size or 0
-    else
-      low = middle
-      middle = probes == 1 and low + 4 * size or 0
-    end
-    probes = 2
-  end
-  return high, newest
-end
-
--- Returns the units of a large log that count, and the microseconds until the oldest expires; nothing if a
--- segment has expired, or the oldest unit was given back.
-local function counting_of_list(quota, position, list, run_size)
-  if not quota.extra_key or list * 1000000 < now + quota.window then
-    return
-  end
-  local segment = redis.call('LINDEX', quota.extra_key, '0')
-  if not segment or #segment ~= 16 + SEGMENT * run_size then
-    return
-  end
+-- Returns the units of a large log that count, and the microseconds until the oldest expires; nothing if its
+-- oldest segment has expired, or the oldest unit was given back.
+local function counting_of_segments(quota, stored, position, list, start, after)
   local is_wide = quota.is_wide
-  local base, offset, before = unpack('>dI4I4', segment)
-  local edge = now - quota.window - base
-  local at, time = 17, time_at(segment, 17, is_wide)
+  local base, offset, before = unpack('>dI4I4', stored, start)
+  local edge, run_size = now - quota.window - base, (after - start - 16) / SEGMENT
+  local at, last = start + 16, after - run_size
+  local newest = time_at(stored, last, is_wide)
+  if newest <= edge or list * 1000000 < now + quota.window then
+    return
+  end
+  local time = time_at(stored, at, is_wide)
   if time <= edge then
-    local last = #segment - run_size + 1
-    local newest = time_at(segment, last, is_wide)
-    if newest <= edge then
+    at, time = first_later(stored, at, last, edge, run_size, is_wide, time, newest)
+  end
+  local runs = (at - start - 16) / run_size
+  if run_size == run_size_of(is_wide, true) then
+    before = before + runs
+  else
+    before = unpack('>I4', stored, at - 4)
+    if unpack('>I4', stored, at + run_size - 4) == before then
       return
     end
-    at, time = first_later(segment, 17, last, edge, run_size, is_wide, time, newest)
-    before = unpack('>I4', segment, at - 4)
   end
-  if unpack('>I4', segment, at + run_size - 4) ~= before then
-    return (position - before - offset) % RANGE, time - edge
-  end
+  return (position - before - offset) % RANGE, time - edge
 end
 
-local function run_size_of(quota, list)
-  return (quota.is_wide and 10 or 8) - (list == UNIT_RUNS and 4 or 0)
-end
-
--- Returns the units that count, the microseconds until the oldest expires, and the byte of its run, unless that is
--- in the list; nothing if something unusual is stored, such as times that are not before now.
+-- Returns the units that count, and the microseconds until the oldest expires; then the byte of its run, unless
+-- that is in a segment, the byte of the first run, the size of a run, and what is packed first. Returns nothing if
+-- something unusual is stored, such as times that are not before now.
 local function counting(quota, stored, from, to)
-  local base, list, before = unpack('>dI4I4', stored, from)
-  local is_wide, elapsed, run_size = quota.is_wide, now - base, run_size_of(quota, list)
-  local edge = elapsed - quota.window
-  local newest = time_at(stored, to - run_size + 1, is_wide)
+  local base, list, before, form = unpack('>dI4I4B', stored, from)
+  local is_wide, elapsed, start, position = quota.is_wide, now - base, from + 16, nil
+  local run_size = is_wide and 10 or 8
+  if list > UNIT_RUNS then
+    -- The oldest segment is before the runs.
+    start = from + 33 + SEGMENT * (form > 1 and run_size - 4 or run_size)
+    position = form % 2 == 1 and before
+  elseif list == UNIT_RUNS then
+    position = before
+  end
+  if position then
+    run_size = run_size - 4
+    position = position + (to - start + 1) / run_size
+  else
+    position = unpack('>I4', stored, to - 3)
+  end
+  local at = to - run_size + 1
+  local newest = is_wide and time_at(stored, at, true) or unpack('>I4', stored, at)
   if newest >= elapsed or not is_wide and elapsed >= RANGE then
     return
   elseif list > UNIT_RUNS then
-    return counting_of_list(quota, unpack('>I4', stored, to - 3), list, run_size)
-  elseif newest <= edge then
+    local used, reset = counting_of_segments(quota, stored, position, list, from + 17, start)
+    return used, reset, nil, start, run_size, base, list
+  end
+  local edge = elapsed - quota.window
+  if newest <= edge then
     return 0, quota.window
   end
-  local first = from + 16
-  local oldest = time_at(stored, first, is_wide)
+  local first, oldest = start, is_wide and time_at(stored, start, true) or unpack('>I4', stored, start)
   if oldest <= edge then
-    first, oldest = first_later(stored, first, to - run_size + 1, edge, run_size, is_wide, oldest, newest)
+    first, oldest = first_later(stored, start, at, edge, run_size, is_wide, oldest, newest)
+    before = list == UNIT_RUNS and before + (first - start) / run_size or unpack('>I4', stored, first - 4)
   end
-  if list == UNIT_RUNS then
-    return (to - first + 1) / run_size, oldest - edge, first
-  elseif first > from + 16 then
-    before = unpack('>I4', stored, first - 4)
-  end
-  return (unpack('>I4', stored, to - 3) - before) % RANGE, oldest - edge, first
-end
-
--- Returns the time of a run.
-local function encode_time(time, is_wide)
-  if is_wide then
-    local low = time % RANGE
-    return pack('>I2I4', (time - low) / RANGE, low)
-  end
-  return pack('>I4', time)
+  return (position - before) % RANGE, oldest - edge, first, start, run_size, base, list
 end
 
 -- Returns the data of a log that begins with this charge.
@@ -153,26 +119,26 @@ local function without_positions(stored, first, to, run_size, before)
 end
 
 -- Returns the run of a charge to append, and true; or, where expired runs are removed, the new data; nothing if
--- there is no room. `first` is the byte of the oldest run that counts.
-local function add_run(quota, stored, from, to, first, units)
-  local base, list, before = unpack('>dI4I4', stored, from)
-  local run_size, start, length = run_size_of(quota, list), from + 16, to - from - 15
-  local run, max_runs = encode_time(now - base, quota.is_wide), MAX_RUNS
-  if list ~= UNIT_RUNS then
+-- there is no room.
+local function add_run(quota, stored, to, units, first, start, run_size, base, list)
+  local run, length, max_runs = encode_time(now - base, quota.is_wide), to - start + 1, MAX_UNIT_RUNS
+  if run_size > #run then
     run = run .. pack('>I4', (unpack('>I4', stored, to - 3) + units) % RANGE)
-  elseif units == 1 then
-    max_runs = MAX_UNIT_RUNS
-  else
+    max_runs = MAX_RUNS
+  elseif units > 1 then
     return
   end
-  local has_room, expired = length < max_runs * run_size, first and first - start or 0
+  local has_room = length < (list > UNIT_RUNS and SEGMENT + 1 or max_runs) * run_size
+  local expired = first and first - start or 0
   if has_room and 2 * expired < length then
     return run, true
   elseif expired == 0 then
     return
   end
-  local kept = sub(stored, first, to)
-  if list == 0 then
+  local kept, before = sub(stored, first, to), unpack('>I4', stored, start - 4)
+  if list == UNIT_RUNS then
+    before = (before + expired / run_size) % RANGE
+  else
     before = unpack('>I4', stored, first - 4)
     local times = units == 1 and without_positions(stored, first, to, run_size, before)
     if times then
@@ -185,9 +151,10 @@ end
 -- Charges a quota of which nothing unusual is stored. Returns the new data or, as the third value says, the
 -- run to append; `true` if the check is refused, whose reply is appended; or nothing.
 local function attempt(quota, stored, from, to, cost, count, reply, size)
-  local limit, units, used, reset, first = quota.limit, cost * count, 0, quota.window, nil
+  local limit, units, used, reset = quota.limit, cost * count, 0, quota.window
+  local first, start, run_size, base, list
   if stored then
-    used, reset, first = counting(quota, stored, from, to)
+    used, reset, first, start, run_size, base, list = counting(quota, stored, from, to)
     if not used then
       return
     end
@@ -204,7 +171,7 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
   if used == 0 then
     data = begin(quota, units)
   else
-    data, is_run = add_run(quota, stored, from, to, first, units)
+    data, is_run = add_run(quota, stored, to, units, first, start, run_size, base, list)
   end
   if not data then
     return
@@ -216,4 +183,4 @@ local function attempt(quota, stored, from, to, cost, count, reply, size)
   return data, size, is_run
 end
 
-return make_ops, attempt, prepare, string.byte('l'), counting, first_later
+return make_ops, attempt, prepare, string.byte('l'), counting

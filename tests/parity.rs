@@ -487,14 +487,37 @@ fn a_large_log_is_trimmed_searched_and_rewound_alike() {
     assert!(both(&pair, 100_000).allowed);
 }
 
-/// Charges a unit to both stores, and returns the units in the window.
-fn charge_both(pair: &Pair, limiters: &[RateLimiter; 2]) -> u32 {
+/// Charges units to both stores, and returns the units in the window.
+fn charge_both(pair: &Pair, limiters: &[RateLimiter; 2], cost: u32) -> u32 {
     let [memory, redis] = limiters;
     pair.runtime.block_on(async {
-        let in_memory = fields(&memory.check("ada").await);
-        assert_eq!(in_memory, fields(&redis.check("ada").await));
+        let in_memory = fields(&memory.check_n("ada", cost).await);
+        assert_eq!(in_memory, fields(&redis.check_n("ada", cost).await));
         in_memory.expect("a decision").numbers[0].1
     })
+}
+
+#[test]
+fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
+    // Times of runs have four bytes or six.
+    for window in [10 * SECOND, 172_800 * SECOND] {
+        for many_every in [0, 40] {
+            let server = RedisServer::start();
+            let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+            let limiters = pair.limiters_of(Quota::new(310, window));
+            for number in 1..=1_500 {
+                let cost = 1 + u32::from(many_every > 0 && number % many_every == 0);
+                let used = charge_both(&pair, &limiters, cost);
+                assert!(used <= 310 && (number < 320 || used >= 300), "{used}");
+                pair.time.advance(window / 300);
+            }
+            // Two segments beside those that count, and the older one of them is in the value.
+            let list = format!("tollgate:v2:{{default,ada}}:log:{}", window.as_micros());
+            let mut connection = server.connect();
+            let segments: usize = redis::cmd("LLEN").arg(list).query(&mut connection).unwrap();
+            assert!((3..=5).contains(&segments), "{segments}");
+        }
+    }
 }
 
 #[test]
@@ -506,7 +529,7 @@ fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     for check in 0..20 {
         // Of checks 60 seconds apart, two are in any 100 seconds.
         assert_eq!(
-            charge_both(&pair, &limiters),
+            charge_both(&pair, &limiters, 1),
             if check == 0 { 1 } else { 2 }
         );
         pair.time.advance(60 * SECOND);
@@ -520,13 +543,13 @@ fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
     let quota = Quota::new(1_000, 100 * SECOND);
     let limiters = pair.limiters_of(quota);
     // The log begins, and is trimmed by none of these.
-    assert_eq!(charge_both(&pair, &limiters), 1);
+    assert_eq!(charge_both(&pair, &limiters, 1), 1);
     pair.time.advance(99 * SECOND);
-    assert_eq!(charge_both(&pair, &limiters), 2);
+    assert_eq!(charge_both(&pair, &limiters, 1), 2);
     // Steps back and forth keep the first unit in the window, and the second is charged again.
     for used in 3..9 {
         pair.time.step_back(30 * SECOND);
-        assert_eq!(charge_both(&pair, &limiters), used);
+        assert_eq!(charge_both(&pair, &limiters, 1), used);
         pair.time.advance(30 * SECOND);
     }
     let left = pair.time.times_to_live();

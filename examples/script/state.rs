@@ -5,6 +5,9 @@ use std::fmt::Write;
 /// The length of a section's header.
 const HEADER: usize = 11;
 
+/// The runs of a segment.
+const SEGMENT: usize = 64;
+
 /// Describes a value, one line for each count. `None` if it is not of this format.
 pub(crate) fn describe(value: &[u8]) -> Option<String> {
     let (expires, mut rest) = split(value, 4)?;
@@ -39,29 +42,47 @@ pub(crate) fn describe(value: &[u8]) -> Option<String> {
 }
 
 fn log(data: &[u8], window: u64) -> Option<String> {
-    let (head, mut rest) = split(data, 16)?;
-    let (base, list) = (double(&head[..8])?, number(&head[8..12]));
-    let mut before = number(&head[12..]);
+    let (_, rest) = split(data, 16)?;
+    let list = number(&data[8..12]);
     let width = if window > 3_600_000_000 { 6 } else { 4 };
     let mut text = String::from("sliding_log");
-    let has_positions = list != 1;
-    if list > 1 {
-        write!(text, ", older runs in a list until {list} s").ok()?;
+    if list < 2 {
+        runs(&mut text, data, rest, width, list == 1)?;
+        return Some(text);
     }
+    let (form, rest) = split(rest, 1)?;
+    let has_unit_runs = form[0] > 1;
+    let run = if has_unit_runs { width } else { width + 4 };
+    let (segment, newest) = split(rest, 16 + SEGMENT * run)?;
+    runs(&mut text, segment, &segment[16..], width, has_unit_runs)?;
+    write!(text, ", then a list until {list} s").ok()?;
+    runs(&mut text, data, newest, width, form[0] % 2 == 1)?;
+    Some(text)
+}
+
+/// Describes runs whose first 16 bytes are `head`. The times of runs have `width` bytes.
+fn runs(
+    text: &mut String,
+    head: &[u8],
+    mut rest: &[u8],
+    width: usize,
+    has_unit_runs: bool,
+) -> Option<()> {
+    let (base, mut before) = (double(&head[..8])?, number(&head[12..16]));
     while !rest.is_empty() {
         let (time, behind) = split(rest, width)?;
         let time = base + number(time);
-        let (position, behind) = if has_positions {
+        let (position, behind) = if has_unit_runs {
+            ((before + 1) % (1 << 32), behind)
+        } else {
             let (position, behind) = split(behind, 4)?;
             (number(position), behind)
-        } else {
-            ((before + 1) % (1 << 32), behind)
         };
         let units = (position + (1 << 32) - before) % (1 << 32);
         write!(text, ", {units} at {time}").ok()?;
         (before, rest) = (position, behind);
     }
-    Some(text)
+    Some(())
 }
 
 /// The newest units of all logs.

@@ -34,9 +34,10 @@ pub(crate) fn store_log(connection: &mut Connection, value: &str, window: u64, t
     let expires = seconds + 3_600;
     let listed = (times.len() - 1) / SEGMENT * SEGMENT;
     let segments = times[..listed].chunks(SEGMENT).zip(0..);
-    let segments: Vec<_> = segments
+    let mut segments: Vec<_> = segments
         .map(|(times, number)| packed(times, 0, number * 64))
         .collect();
+    let oldest = segments.remove(0);
     let list = format!("{value}:log:{window}");
     for segments in segments.chunks(1_000) {
         let () = connection.rpush(&list, segments).unwrap();
@@ -45,11 +46,12 @@ pub(crate) fn store_log(connection: &mut Connection, value: &str, window: u64, t
     bytes.push(b'l');
     bytes.extend(&window.to_be_bytes()[2..]);
     bytes.extend([0, 1, 0, 0]);
-    bytes.extend(packed(
-        &times[listed..],
-        expires,
-        u32::try_from(listed).unwrap(),
-    ));
+    let newest = packed(&times[listed..], expires, u32::try_from(listed).unwrap());
+    bytes.extend(&newest[..16]);
+    // Both are with positions.
+    bytes.push(0);
+    bytes.extend(oldest);
+    bytes.extend(&newest[16..]);
     let () = connection.set_ex(value, bytes, 3_600).unwrap();
     let () = connection.expire(&list, 3_600).unwrap();
 }

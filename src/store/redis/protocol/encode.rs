@@ -721,7 +721,7 @@ mod tests {
     #[test]
     fn the_script_packs_as_many_runs_as_the_client_assumes() {
         let text = format!("local MAX_RUNS = {MAX_PACKED_UNITS}\n");
-        assert!(source("packed_log").contains(&text));
+        assert!(source("runs").contains(&text));
     }
 
     #[test]
