@@ -30,8 +30,11 @@ const TENANTS: usize = 100;
 /// No request is refused.
 const QUOTA: Quota = Quota::per_second(1_000_000);
 
+/// Puts layers around a router.
+type Way = fn(Router, &RedisStore) -> Router;
+
 /// The ways to limit a request. The first one is the base of the ratios.
-const WAYS: [(&str, fn(Router, &RedisStore) -> Router); 4] = [
+const WAYS: [(&str, Way); 4] = [
     ("three layers", |app, store| {
         let layer = |name: &str| RateLimitLayer::from(limiter(store, name));
         app.layer(layer("user").key(key::header("x-user")))
@@ -96,7 +99,7 @@ fn main() -> Result<(), lexopt::Error> {
 }
 
 /// Measures a new server on a new Redis, after a fifth of the time.
-fn measure(limited: fn(Router, &RedisStore) -> Router, span: Duration) -> Sample {
+fn measure(limited: Way, span: Duration) -> Sample {
     let redis = RedisServer::start();
     let store = RedisStore::open(&redis.url()).expect("a URL");
     // A slow machine is not what is measured.
@@ -159,10 +162,10 @@ impl Client {
 }
 
 impl Decide for Client {
-    async fn decide(&self, user: usize) -> bool {
+    async fn decide(&self, key: usize) -> bool {
         let taken = self.idle().pop();
         let mut stream = taken.expect("a connection for each task");
-        let tenant = user % TENANTS;
+        let (user, tenant) = (key, key % TENANTS);
         let request = format!(
             "GET / HTTP/1.1\r\nhost: localhost\r\nx-user: {user}\r\nx-tenant: {tenant}\r\n\r\n"
         );

@@ -129,7 +129,7 @@ async fn waiting_as_long_as_told_lets_the_request_pass() {
 /// The time in which each level admits one request. The tenant's wait is the longest.
 const WINDOWS: [(&str, u64); 3] = [("user", 1), ("tenant", 2), ("service", 1)];
 
-fn levels(store: impl Store + Clone) -> RateLimitLayer {
+fn levels(store: &(impl Store + Clone)) -> RateLimitLayer {
     let [user, tenant, service] = WINDOWS.map(|(name, seconds)| {
         let quota = Quota::new(1, Duration::from_secs(seconds));
         RateLimiter::new(store.clone(), quota).name(name)
@@ -142,7 +142,7 @@ fn levels(store: impl Store + Clone) -> RateLimitLayer {
 }
 
 async fn the_longest_wait_is_told(store: impl Store + Clone) {
-    let url = serve(index().layer(levels(store))).await;
+    let url = serve(index().layer(levels(&store))).await;
     let client = reqwest::Client::new();
     let fetch = async || {
         let request = client.get(&url).header("x-user", "ada");
