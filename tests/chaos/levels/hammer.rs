@@ -23,7 +23,6 @@ pub(super) struct Load {
     /// The tasks take them in turn.
     pub(super) trees: Vec<Tree>,
     pub(super) max_cost: u32,
-    pub(super) duration: Duration,
     /// One of so many checks is cancelled; 0: none.
     pub(super) cancelled: u64,
 }
@@ -32,14 +31,17 @@ pub(super) struct Load {
 #[derive(Deserialize, Serialize)]
 pub(super) struct Told {
     pub(super) load: Load,
-    /// On the clock of [`unix_time`].
-    pub(super) until: Duration,
     pub(super) seed: u64,
     /// Where it notes its answers.
     pub(super) notes: PathBuf,
+    /// A file that is there when it is to end.
+    pub(super) end: PathBuf,
 }
 
 pub(super) const TASKS: u32 = 16;
+
+/// How long a slow machine may take for a step.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a task rests after a refusal or a failure.
 const REST: Duration = Duration::from_millis(1);
@@ -48,12 +50,12 @@ const REST: Duration = Duration::from_millis(1);
     clippy::disallowed_methods,
     reason = "several processes and Redis share this clock"
 )]
-pub(super) fn unix_time() -> Duration {
+fn unix_time() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.expect("a time")
 }
 
-/// Checks until the time is over, and no refund is left to do.
+/// Checks until it is to end, and no refund is left to do.
 pub(super) fn hammer(told: &str) {
     let told: Told = serde_json::from_str(told).expect("what is told");
     run(async move {
@@ -63,8 +65,8 @@ pub(super) fn hammer(told: &str) {
         let limiters: Arc<[Limiters]> = limiters.collect();
         // Connects to all servers.
         for limiters in limiters.iter() {
-            until(Duration::from_secs(5), "the servers answer", async || {
-                limiters.counted().await.is_ok()
+            until(PATIENCE, "the servers answer", async || {
+                limiters.ask_each_level().await.is_ok()
             })
             .await;
         }
@@ -85,12 +87,12 @@ pub(super) fn hammer(told: &str) {
                 dice: Dice(told.seed * u64::from(TASKS) + u64::from(task)),
                 notes: Arc::clone(&notes),
             };
-            all.spawn(checking.until(told.until));
+            all.spawn(checking.until(told.end.clone()));
         }
         all.join_all().await;
         // A check that was cancelled goes on in a task of its own. Without such checks, new connections have tasks.
         let cancels = told.load.cancelled > 0;
-        until(Duration::from_secs(5), "all refunds are done", async || {
+        until(PATIENCE, "all refunds are done", async || {
             !cancels || tasks() <= tasks_before
         })
         .await;
@@ -108,14 +110,11 @@ struct Checking {
 }
 
 impl Checking {
-    async fn until(mut self, end: Duration) {
+    async fn until(mut self, end: PathBuf) {
         let limiters = Arc::clone(&self.limiters);
         let limiters = &limiters[self.tree];
-        loop {
+        while !end.exists() {
             let start = unix_time();
-            if start >= end {
-                return;
-            }
             let users = u64::try_from(limiters.tree.users()).expect("few");
             let user = usize::try_from(self.dice.roll(users)).expect("few");
             let cost = 1 + u32::try_from(self.dice.roll(self.max_cost.into())).expect("few");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::tree::Tree;
@@ -105,11 +105,11 @@ impl Notes {
         }
     }
 
-    /// Reads the files of all processes.
-    pub(super) fn read(directory: &Path, trees: &[Tree]) -> Vec<Self> {
+    /// Reads the files of all processes, which may still write them.
+    pub(super) fn read(files: impl Iterator<Item = PathBuf>, trees: &[Tree]) -> Vec<Self> {
         let mut all: Vec<Self> = trees.iter().map(Self::new).collect();
-        for file in fs::read_dir(directory).expect("a directory") {
-            let text = fs::read_to_string(file.expect("a file").path()).expect("text");
+        // A process that was started just now, or killed at once, has none.
+        for text in files.filter_map(|file| fs::read_to_string(file).ok()) {
             // A process that was killed may have left half a line.
             let lines = text.split_inclusive('\n');
             for line in lines.filter_map(|line| line.strip_suffix('\n')) {

@@ -29,7 +29,7 @@ fn tree(number: usize, quotas: impl Fn(usize) -> Vec<Quota>) -> Tree {
 /// Trees that have all algorithms. In a short window, each level refuses now and then.
 fn mixed_trees() -> Vec<Tree> {
     let short = |level: usize, index: usize| {
-        let quota = Quota::new([5, 14, 42, 80][level], Duration::from_millis(200));
+        let quota = Quota::new([4, 9, 24, 40][level], Duration::from_millis(300));
         quota.algorithm(algorithm(index))
     };
     let two_quotas = |number| {
@@ -53,25 +53,29 @@ fn processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_a
             url: redis.url(),
             trees: mixed_trees(),
             max_cost: 3,
-            duration: Duration::from_secs(5),
             cancelled: 0,
         };
         let test = "levels::processes::processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_alone";
-        let mut crowd = Crowd::start(test, load, PROCESSES).await;
-        let moment = || tokio::time::sleep(Duration::from_millis(400));
-        let (mut kills, mut refused) = (0, [0; 4]);
+        let mut crowd = Crowd::start(test, load, PROCESSES);
         for _ in 0..2 {
-            moment().await;
+            crowd.admits(100).await;
             crowd.replace_one();
-            moment().await;
+            crowd.admits(100).await;
+            redis.kill();
+            crowd.fails().await;
+            redis.restart();
+            crowd.admits(100).await;
+            crowd.replace_one();
             redis.kill();
             redis.restart();
-            moment().await;
-            crowd.replace_one();
-            redis.kill();
-            redis.restart();
-            kills += 2;
         }
+        crowd
+            .until("each level refuses", |all| {
+                let refuses = |level: usize| all.iter().any(|notes| notes.refused[level] > 0);
+                (0..4).all(refuses)
+            })
+            .await;
+        crowd.admits(100).await;
         for (number, (notes, counted)) in crowd.end().await.into_iter().enumerate() {
             notes.assert_no_span_exceeds_a_limit();
             notes.assert_levels_count_the_same(&counted);
@@ -88,15 +92,10 @@ fn processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_a
                 ),
                 "no level above its limit in any window; all levels count the same checks",
             );
-            assert!(notes.total() > 500 && notes.failed > 0);
-            for (all, refused) in refused.iter_mut().zip(&notes.refused) {
-                *all += refused;
-            }
             // A process that was killed had one check in flight for each task.
-            let lost = kills * TASKS / 4 * 3;
+            let lost = 4 * TASKS * 3;
             assert!(stranded[0] <= notes.unknown + lost, "{stranded:?}");
         }
-        assert!(refused.iter().all(|refused| *refused > 0), "{refused:?}");
     });
 }
 
@@ -126,11 +125,16 @@ fn processes_are_admitted_exactly_the_limit_of_the_level_that_is_the_bottleneck(
             url: redis.url(),
             trees: narrow_trees(),
             max_cost: 1,
-            duration: Duration::from_millis(2_500),
             cancelled: 0,
         };
         let test = "levels::processes::processes_are_admitted_exactly_the_limit_of_the_level_that_is_the_bottleneck";
-        let crowd = Crowd::start(test, load.clone(), PROCESSES).await;
+        let crowd = Crowd::start(test, load.clone(), PROCESSES);
+        crowd
+            .until("each bottleneck refuses", |all| {
+                let mut all = all.iter().enumerate();
+                all.all(|(number, notes)| notes.total() >= 320 && notes.refused[number] > 100)
+            })
+            .await;
         for (number, (notes, counted)) in crowd.end().await.into_iter().enumerate() {
             assert_eq!((notes.failed, notes.total()), (0, 320), "{}", NAMES[number]);
             let level = &load.trees[number].0[number];

@@ -76,6 +76,14 @@ impl Limiters {
         RateLimiter::check_all(levels).await
     }
 
+    /// Connects to the servers of all levels.
+    pub(super) async fn ask_each_level(&self) -> Result<(), Error> {
+        for (level, limiter) in self.tree.0.iter().zip(&self.limiters) {
+            let _ = limiter.peek(level.keys[0].as_str()).await?;
+        }
+        Ok(())
+    }
+
     /// The units of each key that the lasting quota counts, level by level.
     pub(super) async fn counted(&self) -> Result<Vec<Vec<u32>>, Error> {
         let mut counted = Vec::new();
