@@ -165,7 +165,7 @@ async fn a_reader_in_between_never_sees_a_charge_of_a_refused_check() {
     assert!(reader.join().unwrap() > 100);
 }
 
-/// So many states of the counts are read.
+/// A reader ends when it has seen this number of states.
 const STATES: usize = 2_000;
 
 /// A user and a tenant with equal quotas, of each algorithm whose count is one value. Their values are equal if both
@@ -183,7 +183,7 @@ fn pairs(store: &RedisStore) -> Vec<[RateLimiter; 2]> {
     in_values.enumerate().map(pair).collect()
 }
 
-/// Sixteen tasks that check until a reader has seen enough. Returns what it has returned.
+/// Runs a reader beside sixteen tasks that check. Returns the reader's result.
 async fn read_under_load<T: Send + 'static>(
     pairs: &[[RateLimiter; 2]],
     users: &'static [&'static str],

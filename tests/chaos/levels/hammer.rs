@@ -16,18 +16,18 @@ use super::tree::{Limiters, Tree};
 use crate::cancelled::Dice;
 use crate::suite::{run, until};
 
-/// What all processes do.
+/// The load of each process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
     pub(super) url: String,
     /// The tasks take them in turn.
     pub(super) trees: Vec<Tree>,
     pub(super) max_cost: u32,
-    /// One of so many checks is cancelled; 0: none.
+    /// One check in this number is cancelled; 0: none.
     pub(super) cancelled: u64,
 }
 
-/// What one process is told.
+/// The argument of one process.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Told {
     pub(super) load: Load,
@@ -60,7 +60,7 @@ pub(super) fn hammer(told: &str) {
     let told: Told = serde_json::from_str(told).expect("what is told");
     run(async move {
         let store = RedisStore::open(&told.load.url).expect("a URL");
-        let store = store.deadline(Duration::from_secs(2));
+        let store = store.deadline(Duration::from_secs(10));
         let limiters = told.load.trees.iter().map(|tree| tree.limiters(&store));
         let limiters: Arc<[Limiters]> = limiters.collect();
         // Connects to all servers.

@@ -14,7 +14,7 @@ const NAMES: [&str; 4] = ["user", "team", "tenant", "service"];
 const KEYS: [usize; 4] = [32, 8, 2, 1];
 const PROCESSES: u64 = 4;
 
-/// A file that has every reply.
+/// Redis has a charge in its file before it replies.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// A tree, whose number keeps its counts apart.
@@ -58,13 +58,13 @@ fn processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_a
         let test = "levels::processes::processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_alone";
         let mut crowd = Crowd::start(test, load, PROCESSES);
         for _ in 0..2 {
-            crowd.admits(100).await;
+            crowd.admits(60).await;
             crowd.replace_one();
-            crowd.admits(100).await;
+            crowd.admits(60).await;
             redis.kill();
             crowd.fails().await;
             redis.restart();
-            crowd.admits(100).await;
+            crowd.admits(60).await;
             crowd.replace_one();
             redis.kill();
             redis.restart();
@@ -75,7 +75,7 @@ fn processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_a
                 (0..4).all(refuses)
             })
             .await;
-        crowd.admits(100).await;
+        crowd.admits(60).await;
         for (number, (notes, counted)) in crowd.end().await.into_iter().enumerate() {
             notes.assert_no_span_exceeds_a_limit();
             notes.assert_levels_count_the_same(&counted);
