@@ -2,15 +2,16 @@
 
 mod support;
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::{MatchedPath, Path};
 use axum::{Extension, Router, routing::get};
-use reqwest::StatusCode;
+use reqwest::{Response, StatusCode};
 use support::redis_server::RedisServer;
 use support::served::{fetch, number, serve};
 use tollgate::{
-    DecisionView, Headers, MemoryStore, MissingKey, Quota, RateLimitLayer, RedisStore, Store, key,
+    DecisionView, Headers, IetfDraft, MemoryStore, MissingKey, Quota, RateLimitLayer, RateLimiter,
+    RedisStore, Store, key,
 };
 
 fn index() -> Router {
@@ -123,6 +124,76 @@ async fn waiting_as_long_as_told_lets_the_request_pass() {
     assert_eq!(told, 1);
     tokio::time::sleep(Duration::from_secs(told)).await;
     assert_eq!(fetch().await.status(), 200);
+}
+
+/// The time in which each level admits one request. The tenant's wait is the longest.
+const WINDOWS: [(&str, u64); 3] = [("user", 1), ("tenant", 2), ("service", 1)];
+
+fn levels(store: &(impl Store + Clone)) -> RateLimitLayer {
+    let [user, tenant, service] = WINDOWS.map(|(name, seconds)| {
+        let quota = Quota::new(1, Duration::from_secs(seconds));
+        RateLimiter::new(store.clone(), quota).name(name)
+    });
+    RateLimitLayer::from(user)
+        .key(key::header("x-user"))
+        .and(tenant, key::header("x-tenant"))
+        .and(service, key::global())
+        .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
+}
+
+async fn the_longest_wait_is_told(store: impl Store + Clone) {
+    let url = serve(index().layer(levels(&store))).await;
+    let client = reqwest::Client::new();
+    let fetch = async || {
+        let request = client.get(&url).header("x-user", "ada");
+        let response = request.header("x-tenant", "acme").send().await.unwrap();
+        let policies = response.headers()["ratelimit-policy"].to_str().unwrap();
+        let expected = r#""user";q=1;w=1, "tenant";q=1;w=2, "service";q=1;w=1"#;
+        assert_eq!(policies, expected);
+        response
+    };
+    let refusing = |response: &Response| {
+        let listed = response.headers()["ratelimit"].to_str().unwrap();
+        WINDOWS.map(|(name, _)| listed.contains(&format!("\"{name}\"")))
+    };
+    loop {
+        let began = Instant::now();
+        fetch().await;
+        let refused = fetch().await;
+        let refused_at = Instant::now();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let early = fetch().await;
+        if refused_at > began + Duration::from_secs(1) || began.elapsed() >= Duration::from_secs(2)
+        {
+            // The machine stood still for a window.
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            continue;
+        }
+        assert_eq!(
+            (refused.status().as_u16(), early.status().as_u16()),
+            (429, 429)
+        );
+        assert_eq!(refusing(&refused), [true; 3]);
+        assert_eq!(number(refused.headers(), "retry-after"), 2);
+        // The other levels admit the early request, and are not charged.
+        assert_eq!(refusing(&early), [false, true, false]);
+        assert_eq!(number(early.headers(), "retry-after"), 1);
+        tokio::time::sleep(Duration::from_secs(2).saturating_sub(refused_at.elapsed())).await;
+        assert_eq!(fetch().await.status(), 200);
+        return;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_the_longest_level_is_admitted_in_memory() {
+    the_longest_wait_is_told(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_the_longest_level_is_admitted_in_redis() {
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).unwrap();
+    the_longest_wait_is_told(store.deadline(Duration::from_secs(10))).await;
 }
 
 #[tokio::test]

@@ -21,10 +21,10 @@ const KEYS: u32 = 16;
 type Told = BTreeMap<u32, Vec<u32>>;
 
 /// Numbers without a pattern that is worth the name.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -7,6 +7,8 @@
 mod drive;
 #[path = "../support/proxy.rs"]
 mod proxy;
+#[path = "../support/spans.rs"]
+mod spans;
 mod suite;
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,6 +24,7 @@ mod failover;
 mod full;
 mod hung;
 mod impostors;
+mod levels;
 mod lost_replies;
 #[cfg(target_os = "linux")]
 mod many_keys;

@@ -104,16 +104,21 @@ pub(crate) fn answer_parent(report: &str) {
     println!("\n{REPORT}{report}");
 }
 
-/// Another process of this program, which runs one test and knows that it is a child.
+/// The command of another process of this program, which runs one test and knows that it is a child.
+pub(crate) fn child(test: &str, told: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command
+        .args([test, "--exact", "--nocapture"])
+        .env(TOLD, told);
+    command
+}
+
+/// Such a process.
 pub(crate) struct Process(Child);
 
 impl Process {
     pub(crate) fn of(test: &str, told: &str) -> Self {
-        let child = Command::new(env::current_exe().expect("this program"))
-            .args([test, "--exact", "--nocapture"])
-            .env(TOLD, told)
-            .stdout(Stdio::piped())
-            .spawn();
+        let child = child(test, told).stdout(Stdio::piped()).spawn();
         Self(child.expect("a process"))
     }
 

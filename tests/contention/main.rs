@@ -5,6 +5,7 @@
 //! is inside it, so a counted admission was certainly in the span.
 
 mod adversary;
+#[path = "../support/spans.rs"]
 mod spans;
 #[path = "../support/mod.rs"]
 mod support;

@@ -8,7 +8,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Router, routing::get};
 use serde_json::json;
-use tollgate::{MemoryStore, Quota, RateLimitLayer};
+use tollgate::{MemoryStore, Quota, RateLimitLayer, RateLimiter, key};
 
 use crate::{python, serve};
 
@@ -34,14 +34,12 @@ async fn note(State(log): State<Log>, request: Request, next: Next) -> Response 
     response
 }
 
-#[tokio::test]
-async fn urllib3_waits_as_long_as_told_and_is_then_admitted() {
-    // One request in any 2.5 seconds. `Retry-After` has whole seconds, rounded up.
-    let quota = Quota::new(1, Duration::from_millis(2_500));
+/// Serves a router behind a layer, which tells the second request to wait for three seconds.
+async fn waits_for_three_seconds(layer: RateLimitLayer) {
     let log = Log::default();
     let app = Router::new()
         .route("/", get(|| async { "ok" }))
-        .layer(RateLimitLayer::new(MemoryStore::new(), quota))
+        .layer(layer)
         .layer(middleware::from_fn_with_state(Arc::clone(&log), note));
     let address = serve(app).await;
 
@@ -61,4 +59,25 @@ async fn urllib3_waits_as_long_as_told_and_is_then_admitted() {
     assert_eq!(answers[1]["status"], 200, "{report}");
     assert_eq!(answers[1]["history"], json!([429]), "{report}");
     assert!(answers[1]["seconds"].as_f64() >= Some(3.0), "{report}");
+}
+
+#[tokio::test]
+async fn urllib3_waits_as_long_as_told_and_is_then_admitted() {
+    // One request in any 2.5 seconds. `Retry-After` has whole seconds, rounded up.
+    let quota = Quota::new(1, Duration::from_millis(2_500));
+    waits_for_three_seconds(RateLimitLayer::new(MemoryStore::new(), quota)).await;
+}
+
+#[tokio::test]
+async fn urllib3_waits_for_the_longest_of_several_levels_and_is_then_admitted() {
+    let store = MemoryStore::new();
+    let level = |name: &str, millis| {
+        let quota = Quota::new(1, Duration::from_millis(millis));
+        RateLimiter::new(store.clone(), quota).name(name)
+    };
+    let layer = RateLimitLayer::from(level("user", 500))
+        .key(key::global())
+        .and(level("tenant", 2_500), key::global())
+        .and(level("service", 1_000), key::global());
+    waits_for_three_seconds(layer).await;
 }

@@ -165,6 +165,103 @@ async fn a_reader_in_between_never_sees_a_charge_of_a_refused_check() {
     assert!(reader.join().unwrap() > 100);
 }
 
+/// A reader ends when it has seen this number of states.
+const STATES: usize = 2_000;
+
+/// A user and a tenant with equal quotas, of each algorithm whose count is one value. Their values are equal if both
+/// were charged by the same checks.
+fn pairs(store: &RedisStore) -> Vec<[RateLimiter; 2]> {
+    let algorithms = Algorithm::ALL.iter().map(|facts| facts.algorithm);
+    let in_values = algorithms.filter(|algorithm| *algorithm != Algorithm::SortedSetLog);
+    let pair = |(index, algorithm): (usize, Algorithm)| {
+        let quota = Quota::new(1_000_000, 8_000 * HOUR).algorithm(algorithm);
+        ["user", "tenant"].map(|name| {
+            let limiter = RateLimiter::new(store.clone(), quota.clone());
+            limiter.name(format!("{name}{index}"))
+        })
+    };
+    in_values.enumerate().map(pair).collect()
+}
+
+/// Runs a reader beside sixteen tasks that check. Returns the reader's result.
+async fn read_under_load<T: Send + 'static>(
+    pairs: &[[RateLimiter; 2]],
+    users: &'static [&'static str],
+    reader: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let tasks = (0..16).map(|task: usize| {
+        let [user, tenant] = pairs[task % pairs.len()].clone();
+        let is_done = Arc::clone(&is_done);
+        tokio::spawn(async move {
+            for user_of_turn in users.iter().cycle() {
+                let levels = [user.on(*user_of_turn), tenant.on("acme")];
+                let checked = RateLimiter::check_all(levels).await.unwrap();
+                assert!(checked.is_allowed());
+                if is_done.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let read = tokio::task::spawn_blocking(reader).await;
+    is_done.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    read.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_of_the_stored_values_never_sees_one_level_charged_without_the_other() {
+    let server = RedisServer::start();
+    let pairs = pairs(&store_on(&server));
+    let mut get = redis::cmd("MGET");
+    for index in 0..pairs.len() {
+        get.arg(format!("tollgate:v2:{{user{index},ada}}"));
+        get.arg(format!("tollgate:v2:{{tenant{index},acme}}"));
+    }
+    let mut connection = server.connect();
+    read_under_load(&pairs, &["ada"], move || {
+        let (mut before, mut states) = (Vec::new(), 0);
+        while states < STATES {
+            let values: Vec<Option<Vec<u8>>> = get.query(&mut connection).unwrap();
+            for pair in values.chunks(2) {
+                assert_eq!(pair[0], pair[1]);
+            }
+            states += usize::from(values != before && values.iter().all(Option::is_some));
+            before = values;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_of_cost_0_in_between_never_sees_one_level_charged_without_the_other() {
+    const USERS: [&str; 2] = ["ada", "bob"];
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Handle::current();
+    let looking = pairs(&store_on(&server));
+    read_under_load(&pairs(&store_on(&server)), &USERS, move || {
+        let (mut before, mut states) = (Vec::new(), 0);
+        while states < STATES {
+            let levels = looking.iter().flat_map(|[user, tenant]| {
+                [user.on(USERS[0]), user.on(USERS[1]), tenant.on("acme")]
+            });
+            let looks = levels.map(|level| level.cost(0));
+            let looked = runtime.block_on(RateLimiter::check_all(looks)).unwrap();
+            let used: Vec<u32> = looked.quotas().map(|quota| quota.used()).collect();
+            for counts in used.chunks(3) {
+                assert_eq!(counts[0] + counts[1], counts[2], "{used:?}");
+            }
+            states += usize::from(used != before);
+            before = used;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_level_that_is_remembered_as_refused_refuses_others_without_asking_redis() {
     let server = RedisServer::start();

@@ -20,6 +20,12 @@ impl Process {
         matches!(self.0.try_wait(), Ok(None))
     }
 
+    /// Waits until it has ended well.
+    pub(crate) fn wait(&mut self) {
+        let status = self.0.wait().expect("a process");
+        assert!(status.success(), "process {}: {status}", self.id());
+    }
+
     /// Ends it at once, as a crash does.
     pub(crate) fn kill(&mut self) {
         // It may have ended.

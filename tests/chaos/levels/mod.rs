@@ -1,0 +1,10 @@
+//! Checks of several keys by several processes, while processes and servers are killed.
+//!
+//! Each process notes its answers in a file, which outlives it. The test compares them with the counts.
+
+mod cluster;
+mod crowd;
+mod hammer;
+mod notes;
+mod processes;
+mod tree;
