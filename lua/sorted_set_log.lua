@@ -21,7 +21,7 @@ local FIRST_MEMBER = 1000000000000000
 local CHUNK = 2000
 
 -- Members that one charge removes, at about a microsecond each. The next charge removes more.
-local MAX_TRIMMED = 2000
+local MAX_TRIMMED = 1000
 
 local call, min, max = redis.call, math.min, math.max
 local format_integer = require('format_integer')

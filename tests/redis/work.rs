@@ -11,6 +11,9 @@ use crate::support::redis_server::{RedisServer, run};
 
 const NOW_UNITS: u64 = 100;
 
+/// The longest that a script may keep the server from others, in microseconds.
+const MAX_MICROS: u64 = 1_000;
+
 /// Stores a log of a million expired units and some that count.
 fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
@@ -75,20 +78,20 @@ async fn time_to_drop_a_million(algorithm: Algorithm, live: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_million_expired_units_are_dropped_in_under_five_milliseconds() {
+async fn a_million_expired_units_are_dropped_in_under_a_millisecond() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
         for live in [0, NOW_UNITS] {
             // The slow log measures elapsed time, not work. Another process may have had the core, so the
             // measurement is repeated: too much work shows every time.
             let mut least = u64::MAX;
-            for _ in 0..3 {
-                if least >= 5_000 {
+            for _ in 0..5 {
+                if least >= MAX_MICROS {
                     least = least.min(time_to_drop_a_million(algorithm, live).await);
                 }
             }
             println!("{algorithm:?} with {live} live units: {least} microseconds");
             assert!(
-                least < 5_000,
+                least < MAX_MICROS,
                 "{algorithm:?} with {live} live units: {least}"
             );
         }
