@@ -150,7 +150,7 @@ impl Stepped {
         let seen = Seen {
             locked,
             too_long: locked.saturating_sub(WINDOW + late + 2 * (between + noise)),
-            extra: most_in(WINDOW - noise, &answers).saturating_sub(promise),
+            extra: most_in(WINDOW.saturating_sub(noise), &answers).saturating_sub(promise),
         };
         println!("{name}: {seen:?}, waited {:?}", answers.waited());
         seen

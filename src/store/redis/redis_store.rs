@@ -75,7 +75,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// - **Batches.** A check is sent at once if no call is in flight on its connection. Otherwise it waits for
 ///   the next call, together with other checks. At most two calls are in flight on a connection (on a cluster,
 ///   for a slot). A call has room for about 80 checks of different keys, which take Redis about 300 µs. A
-///   check whose future is dropped before it is sent never reaches Redis.
+///   check that is cancelled before it is sent never reaches Redis.
 /// - **Coalescing.** Waiting checks of the same key, quotas and cost become one entry of a call. Redis
 ///   decides them in order of arrival, and each gets its own numbers. So a busy key loads Redis little more
 ///   than a quiet one.
