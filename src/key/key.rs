@@ -18,7 +18,7 @@ use super::tag::Tag;
 ///
 /// A key is stored as printable ASCII text of at most 64 bytes. Letters, digits and `-._:/@+` stay as they
 /// are, and all other bytes are percent-encoded. A longer text is replaced by `#` and 160 bits of its
-/// BLAKE3 hash. So different values have different keys, barring a hash collision. The text is safe in
+/// BLAKE3 hash; of joined keys, 16 of these bits are a hash of the first key. So different values have different keys, barring a hash collision. The text is safe in
 /// logs and inside a Redis hash tag. Creating and cloning a key does not allocate.
 ///
 /// Extractors put a tag before the value: `ip=192.0.2.1`, `header:x-tenant-id=acme`. So a header value
@@ -95,6 +95,13 @@ impl Key {
         self.network.map(Network::fingerprint)
     }
 
+    /// Returns 16 bits of the hash of the first of the joined keys, or of this key if it is not joined. They are
+    /// the same in every process.
+    #[cfg(feature = "redis")]
+    pub(crate) fn first_part_hash(&self) -> u16 {
+        self.text.first_part_hash()
+    }
+
     /// Sets the network of this key's address.
     pub(super) fn in_network(self, network: Option<Network>) -> Self {
         Self { network, ..self }
@@ -131,12 +138,7 @@ impl Key {
     /// ```
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        Self::with_text(StoredText::new(|text| {
-            text.write_str(self.as_str())?;
-            text.write_str(",")?;
-            text.write_str(other.as_str())
-        }))
-        .in_network(self.network.or(other.network))
+        Self::with_text(self.text.join(&other.text)).in_network(self.network.or(other.network))
     }
 
     fn with_text(text: StoredText) -> Self {

@@ -1,9 +1,12 @@
 //! The text under which a key is stored: printable ASCII of at most 64 bytes.
 
 use std::fmt::{self, Write};
+use std::sync::LazyLock;
 
 use arrayvec::ArrayString;
+use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_encode};
+use siphasher::sip::SipHasher13;
 
 /// The maximum length in bytes. A longer text is replaced by its hash.
 const MAX_LENGTH: usize = 64;
@@ -36,15 +39,52 @@ impl StoredText {
     ///
     /// `write` encodes the value. It runs again if the text has to be hashed.
     pub(super) fn new(write: impl Fn(&mut dyn Write) -> fmt::Result) -> Self {
+        Self::fitting(&write).unwrap_or_else(|| Self::of_hash(&hash_long_text(write)))
+    }
+
+    /// Joins two texts.
+    ///
+    /// If the joined text is too long, the hash of its first part takes the place of the first 16 bits of its
+    /// own hash. So the stored text still says which first part it has.
+    pub(super) fn join(&self, other: &Self) -> Self {
+        let write = |text: &mut dyn Write| {
+            text.write_str(self.as_str())?;
+            text.write_str(",")?;
+            text.write_str(other.as_str())
+        };
+        Self::fitting(write).unwrap_or_else(|| {
+            let mut hash: [u8; blake3::OUT_LEN] = hash_long_text(write).into();
+            let [high, low, ..] = &mut hash;
+            [*high, *low] = self.first_part_hash().to_be_bytes();
+            Self::of_hash(&hash.into())
+        })
+    }
+
+    /// Returns 16 bits that depend only on the first of the joined parts. They are the same in every process,
+    /// and part of the stored format.
+    pub(super) fn first_part_hash(&self) -> u16 {
+        let text = self.as_str();
+        let stored = text.strip_prefix('#').and_then(|hash| hash.get(..4));
+        if let Some(Ok(hash)) = stored.map(|digits| u16::from_str_radix(digits, 16)) {
+            return hash;
+        }
+        let first_part = text.split(',').next().unwrap_or(text);
+        let hash = SipHasher13::new().hash(first_part.as_bytes());
+        let [high, low, ..] = hash.to_be_bytes();
+        u16::from_be_bytes([high, low])
+    }
+
+    /// Stores the text that `write` produces. `None` if it is too long.
+    fn fitting(write: impl Fn(&mut dyn Write) -> fmt::Result) -> Option<Self> {
         let mut text = ArrayString::new();
         // An error means that the text does not fit.
-        if write(&mut text).is_err() {
-            let mut long = LongText(blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT));
-            let _ = write(&mut long);
-            text.clear();
-            text.push('#');
-            text.push_str(&hash_digits(&long.0.finalize()));
-        }
+        write(&mut text).ok().map(|()| Self(text))
+    }
+
+    fn of_hash(hash: &blake3::Hash) -> Self {
+        let mut text = ArrayString::new();
+        text.push('#');
+        text.push_str(&hash_digits(hash));
         Self(text)
     }
 
@@ -59,6 +99,15 @@ impl StoredText {
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Hashes the text that `write` produces.
+fn hash_long_text(write: impl Fn(&mut dyn Write) -> fmt::Result) -> blake3::Hash {
+    /// Computed once, since it takes as long as to hash the text.
+    static KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context(LONG_TEXT_CONTEXT));
+    let mut text = LongText(blake3::Hasher::new_from_context_key(&KEY));
+    let _ = write(&mut text);
+    text.0.finalize()
 }
 
 /// Hashes a text as it is written.
@@ -129,4 +178,81 @@ fn is_escape(digits: &str) -> bool {
         .all(|digit| matches!(digit, b'0'..=b'9' | b'A'..=b'F'));
     let byte = u8::from_str_radix(digits, 16);
     is_upper && byte.is_ok_and(|byte| encoded(&[byte]).to_string().len() == 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn text(value: &str) -> StoredText {
+        StoredText::new(|text| encode(value.as_bytes(), text))
+    }
+
+    #[test]
+    fn the_hash_of_the_first_part_is_that_of_all_texts_that_begin_with_it() {
+        let long = "x".repeat(100);
+        let others = ["", "a", &"b".repeat(60), &"c".repeat(100)].map(text);
+        for first in ["", "acme", &"t".repeat(64), &long].map(text) {
+            let hash = first.first_part_hash();
+            for (one, other) in others
+                .iter()
+                .flat_map(|one| others.iter().map(move |two| (one, two)))
+            {
+                let two = first.join(one);
+                let joined = [two.clone(), two.join(other), first.join(&one.join(other))];
+                for joined in joined {
+                    assert_eq!(joined.first_part_hash(), hash, "{}", joined.as_str());
+                    let parsed = StoredText::parse(joined.as_str()).unwrap();
+                    assert_eq!(parsed.first_part_hash(), hash, "{}", joined.as_str());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_hashes_of_first_parts_are_spread_evenly() {
+        let tags: u16 = 48;
+        for padding in [0, 70] {
+            let mut counts = [0; 48];
+            for tenant in 0..4_800 {
+                let first = text(&format!("{tenant}{}", "x".repeat(padding)));
+                counts[usize::from(first.first_part_hash() % tags)] += 1;
+            }
+            assert!(
+                counts.iter().all(|count| (60..140).contains(count)),
+                "{counts:?}"
+            );
+        }
+    }
+
+    /// Another number would move stored counts to another slot.
+    #[test]
+    fn the_hash_of_a_first_part_never_changes() {
+        // Computed by CPython, whose `hash` is SipHash-1-3 with a key of zeros if PYTHONHASHSEED is 0.
+        assert_eq!(text("acme").first_part_hash(), 0x3dd3);
+        let long = text(&"x".repeat(65));
+        let digits = |texts: &[&str]| {
+            let mut hasher = blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT);
+            for text in texts {
+                hasher.update(text.as_bytes());
+            }
+            hash_digits(&hasher.finalize())
+        };
+        let hash = digits(&[&"x".repeat(65)]);
+        assert_eq!(long.as_str(), format!("#{hash}"));
+        let joined = text("acme").join(&long);
+        assert_eq!(joined.as_str(), format!("acme,#{hash}"));
+        let hash = digits(&["acme,", long.as_str(), ",", long.as_str()]);
+        let joined = joined.join(&long);
+        assert_eq!(joined.as_str(), format!("#3dd3{}", &hash[4..]));
+    }
+
+    #[test]
+    fn long_texts_of_one_first_part_differ() {
+        let joined = (0..1_000).map(|user| text("acme").join(&text(&format!("{user:070}"))));
+        let different: HashSet<_> = joined.collect();
+        assert_eq!(different.len(), 1_000);
+    }
 }

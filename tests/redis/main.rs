@@ -29,6 +29,7 @@ mod script;
 mod sentinel;
 mod settings;
 mod stored;
+mod tenants;
 mod texts;
 #[cfg(feature = "tls")]
 mod tls;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::Client;
+use super::protocol::HashTags;
 use super::redis_store::{RedisStore, Settings, Shared};
 #[cfg(feature = "test-util")]
 use super::script::Scripts;
@@ -99,6 +100,49 @@ impl RedisStore {
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {
         self.with("hash_tags", |client, _| {
+            let tags = HashTags::Shared(tags);
+            client.names = client.names.clone().with_hash_tags(tags);
+        })
+    }
+
+    /// Sets the number of hash tags that all keys share, as [`hash_tags`](Self::hash_tags) does. The tag of a
+    /// joined key depends only on its first part, and not on the name of the limiter.
+    ///
+    /// Use this on Redis Cluster for [levels](crate::guide::levels#in-a-cluster) of tenants and their users. If
+    /// the key of the users is a tuple that begins with the key of the tenant, they are all in one slot. One
+    /// call then decides both levels. Different tenants spread over the masters, but all checks of one tenant
+    /// go to one master.
+    ///
+    /// The first part of a tuple is its first extractor. That of a key from [`Key::and`](crate::Key::and) is the
+    /// key on which `and` was called. A key that was not joined is its own first part, so a
+    /// [global](crate::key::global) level has a slot of its own.
+    ///
+    /// Keys are then stored as `prefix:v2:{7}:limiter,key`, with the number of the tag in braces. All processes
+    /// must use the same setting and number of tags. Another one starts at 0 units. Of this setting and
+    /// [`hash_tags`](Self::hash_tags), the last one applies.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::num::NonZeroU16;
+    /// use tollgate::{Quota, RateLimitLayer, RateLimiter, RedisStore, key};
+    ///
+    /// # #[cfg(feature = "cluster")]
+    /// let store = RedisStore::open("redis+cluster://10.0.0.1:7000,10.0.0.2:7000")?;
+    /// # #[cfg(not(feature = "cluster"))]
+    /// # let store = RedisStore::open("redis://10.0.0.1:7000")?;
+    /// let store = store.hash_tags_by_first_part(NonZeroU16::new(48).unwrap()); // 16 for each of three masters
+    /// let tenant = key::header("x-tenant-id");
+    /// let layer = RateLimitLayer::new(store.clone(), Quota::per_minute(60))
+    ///     .name("user")
+    ///     .key((tenant.clone(), key::header("x-api-key")))
+    ///     .and(RateLimiter::new(store, Quota::per_minute(1_000)).name("tenant"), tenant);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn hash_tags_by_first_part(self, tags: NonZeroU16) -> Self {
+        self.with("hash_tags_by_first_part", |client, _| {
+            let tags = HashTags::ByFirstPart(tags);
             client.names = client.names.clone().with_hash_tags(tags);
         })
     }

@@ -16,8 +16,29 @@ use crate::store::requests::Subject;
 #[derive(Clone, Debug)]
 pub(crate) struct KeyNames {
     prefix: Arc<str>,
-    /// The number of hash tags that all keys share. `None` gives each key a tag of its own.
-    hash_tags: Option<NonZeroU16>,
+    hash_tags: HashTags,
+}
+
+/// The choice of hash tags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HashTags {
+    /// Limiter and key are the tag.
+    OfEachKey,
+    /// All keys share this number of tags. Limiter and key choose one of them.
+    Shared(NonZeroU16),
+    /// All keys share this number of tags. The first of the joined keys chooses one of them.
+    ByFirstPart(NonZeroU16),
+}
+
+impl HashTags {
+    /// Returns the number of a subject's tag, if keys share tags.
+    fn number(self, subject: Subject<'_>) -> Option<u16> {
+        match self {
+            Self::OfEachKey => None,
+            Self::Shared(tags) => Some(crc_of(subject) % tags),
+            Self::ByFirstPart(tags) => Some(subject.key.first_part_hash() % tags),
+        }
+    }
 }
 
 /// The version of the stored format. Another version starts new counts.
@@ -40,8 +61,7 @@ impl KeyNames {
         &self.prefix
     }
 
-    pub(crate) fn with_hash_tags(self, hash_tags: NonZeroU16) -> Self {
-        let hash_tags = Some(hash_tags);
+    pub(crate) fn with_hash_tags(self, hash_tags: HashTags) -> Self {
         Self { hash_tags, ..self }
     }
 
@@ -77,10 +97,10 @@ impl KeyNames {
 
     /// The cluster slot of a subject's keys: the CRC16 of their hash tag.
     pub(crate) fn slot(&self, subject: Subject<'_>) -> u16 {
-        let subject_crc = crc_of(subject);
-        let crc = self.hash_tags.map_or(subject_crc, |tags| {
-            State::<XMODEM>::calculate((subject_crc % tags).to_string().as_bytes())
-        });
+        let crc = match self.hash_tags.number(subject) {
+            None => crc_of(subject),
+            Some(tag) => State::<XMODEM>::calculate(tag.to_string().as_bytes()),
+        };
         crc % SLOTS
     }
 }
@@ -89,7 +109,7 @@ impl Default for KeyNames {
     fn default() -> Self {
         Self {
             prefix: "tollgate".into(),
-            hash_tags: None,
+            hash_tags: HashTags::OfEachKey,
         }
     }
 }
@@ -123,18 +143,16 @@ impl KeyName<'_> {
             pieces.try_for_each(|piece| out.write_all(piece.as_bytes()))
         };
         pieces(&[prefix, ":", FORMAT_VERSION, ":{"])?;
-        match hash_tags {
+        let shared_tag = hash_tags.number(self.subject);
+        match shared_tag {
             None => pieces(&[limiter, ",", key, "}"])?,
-            Some(tags) => {
-                let tag = (crc_of(self.subject) % *tags).to_string();
-                pieces(&[&tag, "}:", limiter, ",", key])?;
-            }
+            Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key])?,
         }
         let Some(quota) = self.extra else {
             return Ok(());
         };
         // No key contains a semicolon: it is encoded.
-        let separator = if hash_tags.is_some() { ";" } else { ":" };
+        let separator = if shared_tag.is_some() { ";" } else { ":" };
         let tag = quota.counted_by().facts().key_tag;
         write!(out, "{separator}{tag}:{}", quota.window_micros())
     }
@@ -230,7 +248,7 @@ mod tests {
     #[test]
     fn keys_that_share_a_hash_tag_have_different_names() {
         let tags = NonZeroU16::new(4).unwrap();
-        let names = KeyNames::default().with_hash_tags(tags);
+        let names = KeyNames::default().with_hash_tags(HashTags::Shared(tags));
         let (limiter, quotas) = (Key::from("l"), Quotas::from(Quota::per_second(1)));
         let mut keys: Vec<Key> = (0..100)
             .map(|key| Key::from(format!("key:{key}")))
@@ -257,5 +275,67 @@ mod tests {
                     .any(|name| name.starts_with("tollgate:v2:{") && name.ends_with(end_of_name))
             );
         }
+    }
+
+    #[test]
+    fn with_tags_by_first_part_a_tenant_and_its_users_are_in_one_slot_at_every_limiter() {
+        let tags = NonZeroU16::new(48).unwrap();
+        let names = KeyNames::default().with_hash_tags(HashTags::ByFirstPart(tags));
+        let quotas = Quotas::from(Quota::per_second(1));
+        let limiters = ["user", "tenant"].map(Key::from);
+        let mut slots_of_tenants = HashSet::new();
+        for tenant in 0..1_000 {
+            // The keys of every second tenant are hashed: they are longer than 64 bytes.
+            let padding = (tenant % 2) * 70;
+            let tenant = Key::from(format!("{tenant}{}", "x".repeat(padding)));
+            let users =
+                (0..4).map(|user: usize| Key::from(format!("{user}{}", "y".repeat(32 * user))));
+            let joined = users.map(|user| tenant.and(&user).and(&Key::from("route")));
+            let keys: Vec<Key> = joined.chain([tenant.clone()]).collect();
+            let subjects = keys.iter().flat_map(|key| {
+                limiters.each_ref().map(|limiter| Subject {
+                    limiter,
+                    key,
+                    quotas: &quotas,
+                })
+            });
+            let slots: HashSet<_> = subjects
+                .clone()
+                .map(|subject| names.slot(subject))
+                .collect();
+            assert_eq!(slots.len(), 1);
+            let named: Vec<_> = subjects
+                .flat_map(|subject| names_of(&names, subject))
+                .collect();
+            for name in &named {
+                let (_, tag) = name.split_once('{').unwrap();
+                let (tag, _) = tag.split_once('}').unwrap();
+                let slot = State::<XMODEM>::calculate(tag.as_bytes()) % SLOTS;
+                assert!(slots.contains(&slot), "{name}");
+            }
+            assert_eq!(named.iter().collect::<HashSet<_>>().len(), named.len());
+            slots_of_tenants.extend(slots);
+        }
+        assert_eq!(slots_of_tenants.len(), 48);
+    }
+
+    #[test]
+    fn a_name_with_a_tag_by_first_part_contains_the_tag_before_limiter_and_key() {
+        let tags = NonZeroU16::new(48).unwrap();
+        let names = KeyNames::default().with_hash_tags(HashTags::ByFirstPart(tags));
+        let (limiter, key) = (Key::from("user"), Key::from("acme").and(&Key::from("ada")));
+        let quotas = Quotas::from(Quota::per_second(1));
+        let subject = Subject {
+            limiter: &limiter,
+            key: &key,
+            quotas: &quotas,
+        };
+        assert_eq!(
+            names_of(&names, subject).collect::<Vec<_>>(),
+            [
+                "tollgate:v2:{35}:user,acme,ada",
+                "tollgate:v2:{35}:user,acme,ada;log:1000000",
+            ]
+        );
     }
 }
