@@ -61,9 +61,10 @@ for index = 1, args[1] do
     if last then
       last.next, first_quota.extras = quota, math.max(first_quota.extras, quota.extra)
     else
-      first_quota, quota.extras, quota.is_usual = quota, quota.extra, true
+      first_quota, quota.extras, quota.is_usual, quota.has_counters = quota, quota.extra, true, true
     end
-    if not quota.attempt or last and last.counter >= quota.counter then
+    first_quota.has_counters = first_quota.has_counters and quota.step
+    if not (quota.attempt or quota.step) or last and last.counter >= quota.counter then
       -- A sorted set, or two quotas of one count.
       first_quota.is_usual = false
     end
@@ -80,7 +81,7 @@ if count_of_values > 0 then
   values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))
 end
 
-local decide_one, decide_several, decide_one_level, decide_run
+local decide_one, decide_counters, decide_several, decide_one_level, decide_run
 while args[at] do
   local entries, count, levels = args[at], args[at + 1], args[at + 2]
   at = at + 3
@@ -94,7 +95,10 @@ while args[at] do
     local value, extra = args[at + 2], args[at + 3]
     local decide
     if cost > 0 and first_quota.is_usual then
-      if first_quota.next then
+      if first_quota.has_counters then
+        decide_counters = decide_counters or require('fast_path_counters')
+        decide = decide_counters
+      elseif first_quota.next then
         decide_several = decide_several or require('fast_path_several')
         decide = decide_several
       else

@@ -20,7 +20,7 @@ local call, unpack = redis.call, struct.unpack
 local decide_any = require('multi_quota')
 local _, renew, write_range = require('fast_path')
 
-local attempt_several, write_several
+local attempt_several, write_several, attempt_counters, write_counters
 
 -- As in decide.
 local MAX_ENTRY_UNITS = 100000
@@ -262,7 +262,14 @@ end
 
 -- Sets how a level is charged. Its functions return what those of fast_path_several do.
 local function set_halves(level)
-  if not level.quota.next then
+  if level.quota.has_counters then
+    if not attempt_counters then
+      local _
+      _, attempt_counters, write_counters = require('fast_path_counters')
+    end
+    level.attempt, level.write = attempt_counters, write_counters
+    return
+  elseif not level.quota.next then
     level.attempt, level.write = attempt_one, write_one
     return
   end

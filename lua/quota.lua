@@ -8,18 +8,19 @@ calls   none
 server  any
 
 `header` is that of the section in which the count is packed, `last_header` the same with the length of the
-last section, and `needs` how long a charge may count, in microseconds.
+last section, and `needs` how long a charge may count, in microseconds. A charge renews a value that expires before the
+second `renew_below`.
 ]]
 
 -- The code of a sliding_log, which has no receipts.
 local LOG = string.byte('l')
 
-local name, make_ops, attempt, prepare, code
+local name, make_ops, attempt, prepare, code, format, step
 
 return function(algorithm, buckets, limit, window, ttl)
   if name ~= algorithm then
     name = algorithm
-    make_ops, attempt, prepare, code = require(algorithm)
+    make_ops, attempt, prepare, code, format, step = require(algorithm)
   end
   buckets, window = buckets + 0, window + 0
   local quota = {
@@ -30,6 +31,9 @@ return function(algorithm, buckets, limit, window, ttl)
     needs = window,
     ttl = ttl,
   }
+  if not attempt then
+    quota.format, quota.step = format, step
+  end
   if code then
     local high = math.floor(window / 4294967296)
     quota.header = struct.pack('>BI2I4I2', code, high, window % 4294967296, buckets)
@@ -39,5 +43,6 @@ return function(algorithm, buckets, limit, window, ttl)
   if prepare then
     prepare(quota, buckets)
   end
+  quota.renew_below = (now + quota.needs) / 1000000
   return quota
 end

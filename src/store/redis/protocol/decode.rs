@@ -8,10 +8,12 @@ use smallvec::SmallVec;
 
 use super::encode::{BatchEntry, RunOfLevels};
 use super::errors::{self, malformed_reply};
+use super::packed_counter;
 use super::server_name::ServerName;
+use crate::algorithm::{QuotaCheck, State};
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
-use crate::quota::{Algorithm, Quota};
+use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::OwnedCheck;
 
 /// The answers to the checks of one entry.
@@ -73,12 +75,22 @@ pub(crate) fn decode_replies(
 struct SharedReply {
     /// The checks that have no answer yet.
     checks: u64,
-    quotas: SmallVec<[LastReply; 2]>,
+    quotas: LastReplies,
 }
 
+/// The replies of the quotas of a level to the last check.
+type LastReplies = SmallVec<[LastReply; 2]>;
+
 /// The reply of a quota to the last check.
+#[derive(Clone)]
+enum LastReply {
+    Numbers(Numbers),
+    /// The count as it is stored now.
+    Counter(State),
+}
+
 #[derive(Clone, Copy)]
-struct LastReply {
+struct Numbers {
     used: u32,
     reset: u64,
     receipt: Receipt,
@@ -87,11 +99,27 @@ struct LastReply {
 impl LastReply {
     /// Returns the answer to an earlier check, after which so many units were charged at the same time.
     fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
+        match self {
+            Self::Numbers(numbers) => numbers.before(later_units, quota, time),
+            Self::Counter(counter) => {
+                let mut counter = counter.clone();
+                counter.remove_latest(later_units);
+                counter.evaluate(QuotaCheck::new(quota, 0, time)).into()
+            }
+        }
+    }
+}
+
+impl Numbers {
+    fn before(self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
         let Self {
             used,
             mut reset,
             mut receipt,
-        } = *self;
+        } = self;
+        if later_units == 0 {
+            return QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt);
+        }
         let used = u64::from(used).saturating_sub(later_units);
         let window = quota.window_micros();
         match quota.counted_by() {
@@ -117,7 +145,7 @@ struct ReplyReader<'a> {
     server: &'a ServerName,
 }
 
-impl ReplyReader<'_> {
+impl<'a> ReplyReader<'a> {
     /// Reads the reply of one entry. The outer error makes the rest unreadable too.
     fn entry(&mut self, entry: &BatchEntry<'_>) -> Result<Result<EntryReply, Error>, Error> {
         let BatchEntry { levels, count, .. } = *entry;
@@ -138,11 +166,25 @@ impl ReplyReader<'_> {
             admitted: SmallVec::new(),
             refused: None,
         };
-        for _ in 0..answers {
-            reply.admitted.push(self.answer(levels, Self::admitted)?);
+        if let ([level], true) = (levels, answers > 0 && self.is_text_next()) {
+            // All checks share the text.
+            let check = level.check();
+            let last = self.last_replies(check.quotas())?;
+            for later in (0..answers).rev() {
+                let later_units = later * u64::from(check.cost());
+                let mut answer = Answer::at(self.time, Source::Redis, []);
+                for (quota, last) in check.quotas().iter().zip(&last) {
+                    answer.push(last.before(later_units, quota, self.time));
+                }
+                reply.admitted.push(answer);
+            }
+        } else {
+            for _ in 0..answers {
+                reply.admitted.push(self.admitted(levels)?);
+            }
         }
         if admitted < count.into() {
-            reply.refused = Some(self.answer(levels, Self::refused)?);
+            reply.refused = Some(self.refused(levels)?);
         }
         Ok(Ok(reply))
     }
@@ -196,9 +238,7 @@ impl ReplyReader<'_> {
                     (*is_alone, shared.get_mut(index), entry.levels.get(level))
                 {
                     if shared.checks == 0 {
-                        for quota in level.check().quotas().iter() {
-                            shared.quotas.push(self.last_reply(quota)?);
-                        }
+                        shared.quotas = self.last_replies(level.check().quotas())?;
                     }
                     shared.checks += u64::from(entry.count);
                 }
@@ -235,56 +275,70 @@ impl ReplyReader<'_> {
         }
     }
 
-    /// Reads the replies of all quotas to one check.
-    fn answer(
-        &mut self,
-        levels: &[OwnedCheck],
-        read: impl Fn(&mut Self, &Quota) -> Result<QuotaAnswer, Error>,
-    ) -> Result<Answer, Error> {
+    /// Reads the replies of all quotas to an admitted check.
+    fn admitted(&mut self, levels: &[OwnedCheck]) -> Result<Answer, Error> {
         let mut answer = Answer::at(self.time, Source::Redis, []);
         for level in levels {
-            for quota in level.check().quotas().iter() {
-                answer.push(read(self, quota)?);
+            let quotas = level.check().quotas();
+            let last = self.last_replies(quotas)?;
+            for (quota, last) in quotas.iter().zip(&last) {
+                answer.push(last.before(0, quota, self.time));
             }
         }
         Ok(answer)
     }
 
-    fn admitted(&mut self, quota: &Quota) -> Result<QuotaAnswer, Error> {
-        let LastReply {
-            used,
-            reset,
-            receipt,
-        } = self.last_reply(quota)?;
-        Ok(QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt))
+    /// Reads the replies of the quotas of a level: numbers or, in a text, the counters of one or more of them.
+    fn last_replies(&mut self, quotas: &Quotas) -> Result<LastReplies, Error> {
+        let (mut replies, mut counters) = (LastReplies::new(), [].as_slice());
+        for quota in quotas.iter() {
+            if counters.is_empty() {
+                counters = self.bytes()?.unwrap_or_default();
+            }
+            replies.push(if counters.is_empty() {
+                LastReply::Numbers(self.numbers(quota)?)
+            } else {
+                let counter = packed_counter::read(quota.counted_by(), &mut counters);
+                let malformed = || malformed_reply("a counter of another shape", self.server);
+                LastReply::Counter(counter.ok_or_else(malformed)?)
+            });
+        }
+        if counters.is_empty() {
+            Ok(replies)
+        } else {
+            Err(malformed_reply("more counters than expected", self.server))
+        }
     }
 
-    fn last_reply(&mut self, quota: &Quota) -> Result<LastReply, Error> {
+    fn numbers(&mut self, quota: &Quota) -> Result<Numbers, Error> {
         let (used, reset) = (self.units()?, self.number()?);
         let receipt = if quota.counted_by().facts().needs_receipt {
-            Receipt {
-                generation: self.number()?,
-                position: self.number()?,
-                ..Receipt::default()
-            }
+            Receipt::new(self.number()?, self.number()?)
         } else {
             Receipt::default()
         };
-        Ok(LastReply {
+        Ok(Numbers {
             used,
             reset,
             receipt,
         })
     }
 
-    fn refused(&mut self, _: &Quota) -> Result<QuotaAnswer, Error> {
-        let used = self.units()?;
-        let wait = match self.integer()? {
-            -1 => Wait::Never,
-            0 => Wait::Zero,
-            micros => Wait::Micros(non_negative(micros, self.server)?),
-        };
-        Ok(QuotaAnswer::from_micros(used, wait, self.number()?))
+    /// Reads the replies of all quotas to a refused check.
+    fn refused(&mut self, levels: &[OwnedCheck]) -> Result<Answer, Error> {
+        let mut answer = Answer::at(self.time, Source::Redis, []);
+        for level in levels {
+            for _ in level.check().quotas().iter() {
+                let used = self.units()?;
+                let wait = match self.integer()? {
+                    -1 => Wait::Never,
+                    0 => Wait::Zero,
+                    micros => Wait::Micros(non_negative(micros, self.server)?),
+                };
+                answer.push(QuotaAnswer::from_micros(used, wait, self.number()?));
+            }
+        }
+        Ok(answer)
     }
 
     /// Reads used units. A log may hold more than a `u32`, which is as full as one that holds
@@ -302,23 +356,31 @@ impl ReplyReader<'_> {
         decode::read_int(&mut self.rest).map_err(|_| malformed_reply("not a number", self.server))
     }
 
-    /// Reads a text, if one comes next.
-    fn text(&mut self) -> Result<Option<Cow<'_, str>>, Error> {
-        let is_text = self.rest.first().is_some_and(|first| {
+    fn is_text_next(&self) -> bool {
+        self.rest.first().is_some_and(|first| {
             use Marker::{FixStr, Str8, Str16, Str32};
             let marker = Marker::from_u8(*first);
             matches!(marker, FixStr(_) | Str8 | Str16 | Str32)
-        });
-        if !is_text {
+        })
+    }
+
+    /// Reads a text, if one comes next.
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Error> {
+        Ok(self.bytes()?.map(String::from_utf8_lossy))
+    }
+
+    /// Reads the bytes of a text, if one comes next.
+    fn bytes(&mut self) -> Result<Option<&'a [u8]>, Error> {
+        if !self.is_text_next() {
             return Ok(None);
         }
         let length = decode::read_str_len(&mut self.rest).ok();
         let length = length.and_then(|length| usize::try_from(length).ok());
         let split = length.and_then(|length| self.rest.split_at_checked(length));
         let incomplete = || malformed_reply("incomplete text", self.server);
-        let (text, rest) = split.ok_or_else(incomplete)?;
+        let (bytes, rest) = split.ok_or_else(incomplete)?;
         self.rest = rest;
-        Ok(Some(String::from_utf8_lossy(text)))
+        Ok(Some(bytes))
     }
 }
 

@@ -7,6 +7,7 @@ mod encode;
 pub(super) mod errors;
 mod fields;
 mod key_names;
+mod packed_counter;
 pub(super) mod problems;
 mod server_name;
 
