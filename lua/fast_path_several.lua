@@ -54,7 +54,7 @@ local function find_data(first_quota, stored)
     if header ~= quota.header then
       return
     end
-    quota.length, at, quota = length, at + 11, quota.next
+    quota.data_size, at, quota = length, at + 11, quota.next
   until not quota or length == 0
   if quota then
     return
@@ -66,7 +66,7 @@ local function find_data(first_quota, stored)
   end
   quota = first_quota
   repeat
-    length = quota.length
+    length = quota.data_size
     local to = length == 0 and last or at + length - 1
     if to < at or to > last then
       return
@@ -87,7 +87,7 @@ local function attempt_one(quota, stored, cost, reply, size)
   local first, second, third, fourth, fifth, sixth
   if not stored then
     first, second, third, fourth, fifth, sixth = step(quota, cost)
-  elseif quota.length == struct.size(quota.format) then
+  elseif quota.to - quota.from + 16 == quota.value_length then
     first, second, third, fourth, fifth, sixth =
       step(quota, cost, unpack(quota.format, stored, quota.from))
   end

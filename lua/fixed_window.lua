@@ -3,7 +3,7 @@ fixed_window: one count for each window aligned to the epoch. Twin of src/algori
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, nil, prepare, code, format, step
+reply   make_ops, nil, prepare, code, format, length, step
 calls   none
 server  Redis 5.0
 
@@ -11,7 +11,7 @@ Stored: the generation, the number of the window, its count.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
-local FORMAT = '>ddI4'
+local FORMAT, LENGTH = '>ddI4', 20
 
 local rule = {
   parse = function(data)
@@ -92,4 +92,4 @@ local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, nil, require('aligned'), string.byte('f'), FORMAT, step
+return make_ops, nil, require('aligned'), string.byte('f'), FORMAT, LENGTH, step

@@ -5,7 +5,7 @@ drifts where the limit does not divide the window. Twin of src/algorithm/gcra/gc
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, nil, prepare, code, format, step
+reply   make_ops, nil, prepare, code, format, length, step
 calls   none
 server  Redis 5.0
 
@@ -16,7 +16,7 @@ numbers for each hole.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
-local FORMAT = '>ddI4dI4I4'
+local FORMAT, LENGTH = '>ddI4dI4I4', 36
 local tick_of = require('arithmetic')
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
@@ -196,4 +196,4 @@ local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, nil, prepare, string.byte('g'), FORMAT, step
+return make_ops, nil, prepare, string.byte('g'), FORMAT, LENGTH, step

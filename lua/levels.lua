@@ -20,7 +20,8 @@ local call, unpack = redis.call, struct.unpack
 local decide_any = require('multi_quota')
 local _, renew, write_range = require('fast_path')
 
-local attempt_several, write_several, attempt_counters, write_counters
+-- What the files of a fast path return.
+local files = {}
 
 -- As in decide.
 local MAX_ENTRY_UNITS = 100000
@@ -262,22 +263,13 @@ end
 
 -- Sets how a level is charged. Its functions return what those of fast_path_several do.
 local function set_halves(level)
-  if level.quota.has_counters then
-    if not attempt_counters then
-      local _
-      _, attempt_counters, write_counters = require('fast_path_counters')
-    end
-    level.attempt, level.write = attempt_counters, write_counters
-    return
-  elseif not level.quota.next then
+  local path = level.quota.path
+  if path == 'fast_path' then
     level.attempt, level.write = attempt_one, write_one
-    return
+  elseif path then
+    local file = files[path] or { require(path) }
+    files[path], level.attempt, level.write = file, file[2], file[3]
   end
-  if not attempt_several then
-    local _
-    _, attempt_several, write_several = require('fast_path_several')
-  end
-  level.attempt, level.write = attempt_several, write_several
 end
 
 -- Returns the levels of a run, which begin at `at` in the arguments.
@@ -288,7 +280,7 @@ local function make_levels(number_of_levels, count, at)
     levels[index] = { quota = quota, cost = cost }
     set_halves(levels[index])
     levels.is_usual = levels.is_usual
-      and quota.is_usual
+      and quota.path
       and cost > 0
       and (count == 1 or cost * count <= MAX_ENTRY_UNITS)
     at = at + 2

@@ -15,14 +15,15 @@ second `renew_below`.
 -- The code of a sliding_log, which has no receipts.
 local LOG = string.byte('l')
 
-local name, make_ops, attempt, prepare, code, format, step
+local name, make_ops, attempt, prepare, code, format, length, step
 
 return function(algorithm, buckets, limit, window, ttl)
   if name ~= algorithm then
     name = algorithm
-    make_ops, attempt, prepare, code, format, step = require(algorithm)
+    make_ops, attempt, prepare, code, format, length, step = require(algorithm)
   end
   buckets, window = buckets + 0, window + 0
+  -- With most of its fields, since a table that grows is copied.
   local quota = {
     make_ops = make_ops,
     attempt = attempt,
@@ -30,15 +31,27 @@ return function(algorithm, buckets, limit, window, ttl)
     window = window,
     needs = window,
     ttl = ttl,
+    header = false,
+    last_header = false,
+    has_receipt = false,
+    renew_below = 0,
+    counter = 1,
+    extra = 0,
+    extras = 0,
+    path = false,
+    expires = false,
+    decide = false,
+    is_wide = false,
   }
-  if not attempt then
-    quota.format, quota.step = format, step
-  end
   if code then
     local high = math.floor(window / 4294967296)
     quota.header = struct.pack('>BI2I4I2', code, high, window % 4294967296, buckets)
     quota.last_header = quota.header .. '\0\0'
     quota.has_receipt = code ~= LOG
+  end
+  if not attempt and code then
+    quota.step, quota.format = step, format
+    quota.value_length, quota.value_format = length + 15, '>I4c11' .. format
   end
   if prepare then
     prepare(quota, buckets)

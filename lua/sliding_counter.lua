@@ -4,7 +4,7 @@ the part that a window ending now still overlaps, rounded up. Twin of src/algori
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, nil, prepare, code, format, step
+reply   make_ops, nil, prepare, code, format, length, step
 calls   none
 server  Redis 5.0
 
@@ -13,7 +13,7 @@ window.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
-local FORMAT = '>ddI4I4'
+local FORMAT, LENGTH = '>ddI4I4', 24
 local tick_of = require('arithmetic')
 local floor, ceil, min = math.floor, math.ceil, math.min
 
@@ -172,4 +172,4 @@ local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, nil, prepare, string.byte('c'), FORMAT, step
+return make_ops, nil, prepare, string.byte('c'), FORMAT, LENGTH, step
