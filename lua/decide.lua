@@ -16,7 +16,7 @@ reply   entry: admitted
 reply   admitted: used, reset
 reply   refused: used, wait, reset
 reply   receipt: generation, position
-calls   MGET; those of fast_path, levels and multi_quota
+calls   MGET; those of fast_path, fast_path_counters, levels and multi_quota
 server  Redis 6.0
 
 The arguments are packed into one, as MessagePack, and so is the reply: a number that is an argument of
@@ -38,6 +38,8 @@ The reply is flat. Each entry has the number of its admitted checks, or the text
 reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each
 quota to the first refused one, which holds for all after it. The counters add a receipt to each admitted
 check: by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
+In place of the numbers of counters stands a text of their new data, which lua/README.md describes. If it comes
+first, it is the reply to all admitted checks.
 A `wait` of 0 admits, -1 never ends. A check whose levels all cost 0 only looks; all looks of an entry share
 one reply. A run of several levels replies in another order, which lua/README.md describes.
 ]]

@@ -16,19 +16,21 @@ local decide_one_level, create, expires_of
 
 -- Attempts to charge a value. Returns the new data and, as the fourth value, the second at which it expires.
 local function attempt(quota, stored, _, units, reply, size)
-  local format, expires, header, first, second, third, fourth, fifth, sixth = quota.format, nil, nil, nil, nil, nil, nil, nil, nil
+  local expires, header, first, second, third, fourth, fifth, sixth
   if stored then
     if #stored ~= quota.value_length then
       return
     end
-    expires, header, first, second, third, fourth, fifth, sixth = unpack(quota.value_format, stored)
+    expires, header, first, second, third, fourth, fifth, sixth =
+      unpack(quota.value_format, stored)
     if header ~= quota.last_header then
       return
     end
   end
-  first, second, third, fourth, fifth, sixth = quota.step(quota, units, first, second, third, fourth, fifth, sixth)
+  first, second, third, fourth, fifth, sixth =
+    quota.step(quota, units, first, second, third, fourth, fifth, sixth)
   if first then
-    local data = pack(format, first, second, third, fourth, fifth, sixth)
+    local data = pack(quota.format, first, second, third, fourth, fifth, sixth)
     reply[size + 1] = data
     return data, size + 1, nil, expires
   end

@@ -163,7 +163,10 @@ local function attempt(first_quota, stored, first_extra, cost, reply, size)
   end
   local quotas = first_quota.quotas
   if has_logs and has_no_lists then
-    return table.concat(parts, '', 2, number) .. JOURNAL .. table.concat(parts, '', number + 1, number + quotas) .. pack('>d', now), new_size, false, longest
+    -- Adds an empty journal.
+    local data = table.concat(parts, '', number + 1, number + quotas)
+    local text = table.concat(parts, '', 2, number) .. JOURNAL .. data .. pack('>d', now)
+    return text, new_size, false, longest
   end
   -- The data of the last quota reach to the end.
   parts[number] = sub(parts[number], 1, 9) .. '\0\0'

@@ -67,8 +67,8 @@ local rule = {
   end,
 }
 
--- Charges the stored numbers, or none. Returns the new numbers, and those of the quotas that follow; fewer if one refuses
--- or something unusual is stored.
+-- Charges the stored numbers, or none. Returns the new numbers and those of the quotas that follow; fewer if one
+-- refuses or something unusual is stored.
 local function step(quota, units, generation, window, counted, ...)
   local current = quota.current
   if window ~= current or counted == 0 then

@@ -159,8 +159,8 @@ local rule = {
   end,
 }
 
--- Charges the stored numbers, or none. Returns the new numbers, and those of the quotas that follow; fewer if one refuses
--- or something unusual is stored, such as another rate than the limit.
+-- Charges the stored numbers, or none. Returns the new numbers and those of the quotas that follow; fewer if one
+-- refuses or something unusual is stored, such as another rate than the limit.
 local function step(quota, units, generation, time, level, rest, poured, rate, ...)
   local limit = quota.limit
   if not rate then

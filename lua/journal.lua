@@ -70,8 +70,8 @@ local function append_reply(first_quota, is_admitted, reply, size)
   return size
 end
 
--- Decides a check of one unit, if nothing unusual is stored; the data of the journal are at a byte. Returns the unit to append, or `true` if the check
--- is refused; nothing if it is admitted and there is no room.
+-- Decides a check of one unit, if nothing unusual is stored. The data of the journal begin `at` a byte. Returns the
+-- unit to append, or `true` if the check is refused; nothing if it is admitted and there is no room.
 local function charge(first_quota, stored, at, reply, size)
   local elapsed, start, units = open(stored, at)
   if not elapsed then

@@ -17,8 +17,9 @@ one by one.
 ]]
 
 local call, unpack = redis.call, struct.unpack
-local decide_any = require('multi_quota')
+local decide_any, _, judge_level = require('multi_quota')
 local _, renew, write_range = require('fast_path')
+local refuse, forget
 
 -- What the files of a fast path return.
 local files = {}
@@ -242,7 +243,7 @@ local function charge_together(levels, entries, count, place, left, size)
   end
 end
 
--- Decides an entry by multi_quota. Returns the size of the reply.
+-- Decides an entry that is not charged together with others. Returns the size of the reply.
 local function decide_alone(levels, count, place, size)
   local head = size + 1
   reply[head] = 0
@@ -252,6 +253,16 @@ local function decide_alone(levels, count, place, size)
     if count > 1 and level.cost * count > MAX_ENTRY_UNITS then
       return require('failure')(reply, head, 'ERR an entry of more than 100000 units')
     end
+  end
+  if levels.is_usual then
+    if not refuse then
+      refuse, forget = require('refused_levels')(judge_level, args, values, reply)
+    end
+    local new_size = refuse(levels, place, size)
+    if new_size then
+      return new_size
+    end
+    forget(levels, place)
   end
   local succeeded, result, new_size = pcall(decide_any, levels, count, reply, head, values)
   if not succeeded then

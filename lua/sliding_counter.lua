@@ -138,8 +138,8 @@ local function prepare(quota)
   quota.max_previous = limit <= most and most or 0
 end
 
--- Charges the stored numbers, or none. Returns the new numbers, and those of the quotas that follow; fewer if one refuses
--- or something unusual is stored.
+-- Charges the stored numbers, or none. Returns the new numbers and those of the quotas that follow; fewer if one
+-- refuses or something unusual is stored.
 local function step(quota, units, generation, window, previous, counted, ...)
   local current = quota.current
   if window ~= current then

@@ -420,6 +420,7 @@ mod tests {
     enum Field {
         Number(i64),
         Text(&'static str),
+        Data(Vec<u8>),
     }
 
     fn numbers(numbers: &[i64]) -> Vec<Field> {
@@ -436,6 +437,11 @@ mod tests {
             match field {
                 Field::Number(number) => drop(encode::write_sint(&mut packed, *number).unwrap()),
                 Field::Text(text) => encode::write_str(&mut packed, text).unwrap(),
+                // The script packs data as a text.
+                Field::Data(data) => {
+                    encode::write_str_len(&mut packed, data.len().try_into().unwrap()).unwrap();
+                    packed.extend(data);
+                }
             }
         }
         Value::BulkString(packed)
@@ -564,6 +570,108 @@ mod tests {
             let mut fields = reply.concat();
             fields[2] = Field::Number(index);
             let error = decoded(&fields, &entries, &run).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidReply);
+        }
+    }
+
+    /// The data of a counter: numbers of eight bytes, as doubles, and of four.
+    #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+    fn data(numbers: &[(u64, usize)]) -> Vec<u8> {
+        let bytes = numbers.iter().flat_map(|(number, size)| match size {
+            8 => (*number as f64).to_be_bytes().to_vec(),
+            _ => u32::try_from(*number).unwrap().to_be_bytes().to_vec(),
+        });
+        bytes.collect()
+    }
+
+    const TIME: u64 = 7_000_000;
+
+    fn fixed_window(count: u64) -> Vec<u8> {
+        data(&[(5, 8), (TIME / 1_000_000, 8), (count, 4)])
+    }
+
+    fn sliding_counter(previous: u64, count: u64) -> Vec<u8> {
+        let window = TIME / 1_000_000;
+        data(&[(4, 8), (window, 8), (previous, 4), (count, 4)])
+    }
+
+    fn gcra(units: u64, poured: u64) -> Vec<u8> {
+        data(&[(3, 8), (TIME, 8), (units, 4), (0, 8), (poured, 4), (10, 4)])
+    }
+
+    fn numbers_of(answer: &Answer) -> Vec<(u32, u64, u64, u64)> {
+        let quotas = answer.quotas().iter();
+        let numbers = quotas.map(|quota| {
+            let (reset, receipt) = (quota.reset_after(), quota.receipt());
+            let micros = u64::try_from(reset.as_micros()).unwrap();
+            (
+                quota.used(),
+                micros,
+                receipt.generation(),
+                receipt.position(),
+            )
+        });
+        numbers.collect()
+    }
+
+    #[test]
+    fn a_text_holds_the_counters_of_the_next_quotas_after_the_last_check() {
+        let of = |algorithm| Quota::per_second(10).algorithm(algorithm);
+        let [fixed, counter, meter] = [
+            Algorithm::FixedWindow,
+            Algorithm::SlidingCounter,
+            Algorithm::Gcra,
+        ];
+        let all = Quotas::from([of(fixed), of(counter), of(meter)]);
+        let log = Quotas::from([Quota::per_second(10), of(fixed)]);
+        let (all, log) = ([level(&all, 2)], [level(&log, 1)]);
+        let entries = [entry(&all, 3), entry(&log, 1)];
+        let first = [fixed_window(7), sliding_counter(0, 6), gcra(6, 9)].concat();
+        let reply = [
+            numbers(&[TIME.try_into().unwrap(), 3]),
+            vec![Field::Data(first.clone())],
+            numbers(&[1, 3, 17]),
+            vec![Field::Data(fixed_window(8))],
+        ];
+        let decoded =
+            |fields: Vec<Field>| decode_replies(packed(&fields), &server(), &entries, &[]);
+        let replies = decoded(reply.concat()).unwrap();
+        let replies = replies.into_iter().map(Result::unwrap);
+        let answers: Vec<Vec<_>> = replies
+            .map(|reply| reply.admitted.iter().map(numbers_of).collect())
+            .collect();
+        let second = 1_000_000;
+        // A window that is new at this time returns its units in the next second, one by one.
+        let counter = |used: u32| {
+            (
+                used,
+                2 * second - (u64::from(used) - 1) * second / u64::from(used),
+                4,
+                7,
+            )
+        };
+        assert_eq!(
+            answers,
+            [
+                vec![
+                    vec![(3, second, 5, 7), counter(2), (2, 100_000, 3, 5)],
+                    vec![(5, second, 5, 7), counter(4), (4, 100_000, 3, 7)],
+                    vec![(7, second, 5, 7), counter(6), (6, 100_000, 3, 9)],
+                ],
+                vec![vec![(3, 17, 0, 0), (8, second, 5, 7)]],
+            ]
+        );
+        // Cut short, too long, and numbers that are not whole.
+        let mut broken = first.clone();
+        broken[7] = 1;
+        for data in [
+            &first[..first.len() - 1],
+            &[&first[..], &[0]].concat(),
+            &broken,
+        ] {
+            let mut reply = reply.concat();
+            reply[2] = Field::Data(data.to_vec());
+            let error = decoded(reply).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidReply);
         }
     }
