@@ -118,6 +118,51 @@ fn checks_of_one_call_see_each_other() {
 }
 
 #[test]
+fn refused_checks_of_several_levels_see_the_charges_between_them() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
+        run(&mut connection, &["FLUSHALL"]);
+        let quotas = |limit| Quotas::from(Quota::per_hour(limit).algorithm(algorithm));
+        let (of_user, of_tenant) = (quotas(1), quotas(3));
+        let level = |key: &str, quotas| -> OwnedCheck {
+            let key = Key::from(key);
+            Check::new(&Key::from("l"), &key, quotas, 1).into()
+        };
+        let users = ["ada", "ada", "bob", "ada", "cem", "dan", "ada"];
+        let entries = users.map(|user| [level(user, &of_user), level("acme", &of_tenant)]);
+        let batch: Vec<_> = entries
+            .iter()
+            .map(|levels| BatchEntry {
+                levels,
+                count: 1,
+                may_repeat: true,
+            })
+            .collect();
+        let replies = call(&Scripts::shared(), &mut connection, &batch);
+        let replies: Vec<_> = replies
+            .into_iter()
+            .map(|reply| {
+                let answer = reply.unwrap().into_last().unwrap();
+                let used = answer.quotas().iter().map(QuotaAnswer::used).collect();
+                (answer.is_admitted(), used)
+            })
+            .collect();
+        // Entries of values that lack the room come after the others; here, all of them lack it.
+        let expected: [(bool, Vec<u32>); 7] = [
+            (true, vec![1, 1]),
+            (false, vec![1, 1]),
+            (true, vec![1, 2]),
+            (false, vec![1, 2]),
+            (true, vec![1, 3]),
+            (false, vec![0, 3]),
+            (false, vec![1, 3]),
+        ];
+        assert_eq!(replies, expected, "{algorithm:?}");
+    }
+}
+
+#[test]
 fn an_entry_that_fails_leaves_its_neighbours_alone() {
     let server = RedisServer::start();
     let mut connection = server.connect();
