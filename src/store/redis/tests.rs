@@ -129,7 +129,7 @@ fn refused_checks_of_several_levels_see_the_charges_between_them() {
             let key = Key::from(key);
             Check::new(&Key::from("l"), &key, quotas, 1).into()
         };
-        let entry = |user| [level(user, &of_user), level("acme", &of_tenant)];
+        let entry = |user: &str| [level(user, &of_user), level("acme", &of_tenant)];
         let checked = |users: &[&str]| -> Vec<(bool, Vec<u32>)> {
             let entries: Vec<_> = users.iter().map(|user| entry(user)).collect();
             let batch: Vec<_> = entries
