@@ -16,7 +16,7 @@ reply   entry: admitted
 reply   admitted: used, reset
 reply   refused: used, wait, reset
 reply   receipt: generation, position
-calls   MGET; those of fast_path, levels and multi_quota
+calls   MGET; those of fast_path, fast_path_counters, levels and multi_quota
 server  Redis 6.0
 
 The arguments are packed into one, as MessagePack, and so is the reply: a number that is an argument of
@@ -38,6 +38,8 @@ The reply is flat. Each entry has the number of its admitted checks, or the text
 reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each
 quota to the first refused one, which holds for all after it. The counters add a receipt to each admitted
 check: by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
+In place of the numbers of counters stands a text of their new data, which lua/README.md describes. If it comes
+first, it is the reply to all admitted checks.
 A `wait` of 0 admits, -1 never ends. A check whose levels all cost 0 only looks; all looks of an entry share
 one reply. A run of several levels replies in another order, which lua/README.md describes.
 ]]
@@ -54,21 +56,25 @@ local reply, size = { now, 0, 0, 0 }, 1
 -- A list is its first quota, linked to the next. It has the number of its extra keys.
 local make_quota = require('quota')
 for index = 1, args[1] do
-  local first_quota, last
+  local first_quota, last, is_usual, has_counters = nil, nil, true, true
   for _ = 1, args[at] do
     local quota = make_quota(args[at + 1], args[at + 2], args[at + 5], args[at + 6], args[at + 7])
     quota.counter, quota.extra = args[at + 3], args[at + 4]
     if last then
       last.next, first_quota.extras = quota, math.max(first_quota.extras, quota.extra)
     else
-      first_quota, quota.extras, quota.is_usual = quota, quota.extra, true
+      first_quota, quota.extras = quota, quota.extra
     end
-    if not quota.attempt or last and last.counter >= quota.counter then
-      -- A sorted set, or two quotas of one count.
-      first_quota.is_usual = false
-    end
+    -- Unusual are a sorted set, and two quotas of one count.
+    is_usual = is_usual and (quota.step or quota.attempt) and not (last and last.counter >= quota.counter)
+    has_counters = has_counters and quota.step
     last = quota
     at = at + 7
+  end
+  if is_usual and has_counters then
+    first_quota.path = first_quota == last and 'fast_path_counter' or 'fast_path_counters'
+  elseif is_usual then
+    first_quota.path = first_quota == last and 'fast_path' or 'fast_path_several'
   end
   quota_lists[index] = first_quota
   at = at + 1
@@ -80,7 +86,7 @@ if count_of_values > 0 then
   values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))
 end
 
-local decide_one, decide_several, decide_one_level, decide_run
+local decide_one_level, decide_run
 while args[at] do
   local entries, count, levels = args[at], args[at + 1], args[at + 2]
   at = at + 3
@@ -92,15 +98,10 @@ while args[at] do
   else
     local first_quota, cost = quota_lists[args[at]], args[at + 1]
     local value, extra = args[at + 2], args[at + 3]
-    local decide
-    if cost > 0 and first_quota.is_usual then
-      if first_quota.next then
-        decide_several = decide_several or require('fast_path_several')
-        decide = decide_several
-      else
-        decide_one = decide_one or require('fast_path')
-        decide = decide_one
-      end
+    local path, decide = cost > 0 and first_quota.path, nil
+    if path then
+      decide = first_quota.decide or require(path)
+      first_quota.decide = decide
     else
       decide_one_level = decide_one_level or select(2, require('multi_quota'))
       decide = decide_one_level
@@ -125,5 +126,9 @@ while args[at] do
     end
     at = at + 4
   end
+end
+if size == 3 then
+  -- A single counter replies with less than the room for it.
+  reply[4] = nil
 end
 return cmsgpack.pack(reply)

@@ -1,5 +1,6 @@
 --[[
-fast_path_several: decides the usual entry of one level and several quotas, as fast_path does that of one quota.
+fast_path_several: decides the usual entry of one level and several quotas, not all of them counters, as fast_path does
+that of one quota.
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quotas
@@ -14,16 +15,19 @@ local _, _, write_range, create, expires_of, general = require('fast_path')
 local journal, parse, join
 local parts = {}
 
--- Returns whether all quotas are logs, which may have a journal.
+-- The header of a journal, which is the last section.
+local JOURNAL = 'j' .. string.rep('\0', 10)
+
+-- Returns whether all quotas are logs, which may have a journal, and counts them.
 local function are_logs(first_quota)
-  local is_logs, quota = first_quota.is_logs, first_quota
+  local is_logs, quota, quotas = first_quota.is_logs, first_quota, 0
   if is_logs == nil then
     is_logs = true
     repeat
       is_logs = is_logs and sub(quota.header, 1, 1) == 'l'
-      quota = quota.next
+      quota, quotas = quota.next, quotas + 1
     until not quota
-    first_quota.is_logs = is_logs
+    first_quota.is_logs, first_quota.quotas = is_logs, quotas
   end
   if is_logs and not journal then
     journal = require('journal')
@@ -38,79 +42,135 @@ local function without_journal(stored)
   return join(sections, order, expires)
 end
 
--- Puts the sections of all quotas into `parts`, from the second part on. Returns the index of the last part, the
--- size of the reply, and the quota whose time to live the value needs from now on, if it needs a new one; nothing if
--- a quota refuses or stores something unusual.
+-- Finds the data of all quotas, if the value has no other sections than theirs and a journal. Returns the byte of the
+-- data of the journal; that behind the value if there is none.
+local function find_data(first_quota, stored)
+  local quota, at, last, header, length = first_quota, 5, #stored, nil, nil
+  repeat
+    if at + 11 > last then
+      return
+    end
+    header, length = unpack('>c9I2', stored, at)
+    if header ~= quota.header then
+      return
+    end
+    quota.data_size, at, quota = length, at + 11, quota.next
+  until not quota or length == 0
+  if quota then
+    return
+  elseif length > 0 then
+    if sub(stored, at, at + 10) ~= JOURNAL then
+      return
+    end
+    at = at + 11
+  end
+  quota = first_quota
+  repeat
+    length = quota.data_size
+    local to = length == 0 and last or at + length - 1
+    if to < at or to > last then
+      return
+    end
+    quota.from, quota.to = at, to
+    at, quota = to + 1, quota.next
+  until not quota
+  return at
+end
+
+-- Attempts to charge a quota. Returns its new data, the size of the reply and, for a log, whether the data are a run to
+-- append.
+local function attempt_one(quota, stored, cost, reply, size)
+  local step = quota.step
+  if not step then
+    return quota.attempt(quota, stored, quota.from, quota.to, cost, 1, reply, size)
+  end
+  local first, second, third, fourth, fifth, sixth
+  if not stored then
+    first, second, third, fourth, fifth, sixth = step(quota, cost)
+  elseif quota.to - quota.from + 16 == quota.value_length then
+    first, second, third, fourth, fifth, sixth =
+      step(quota, cost, unpack(quota.format, stored, quota.from))
+  end
+  if first then
+    local data = pack(quota.format, first, second, third, fourth, fifth, sixth)
+    reply[size + 1] = data
+    return data, size + 1
+  end
+end
+
+-- Puts the headers of all quotas and then their data into `parts`, from the second part on. Returns the index of the
+-- last part, the size of the reply, and the quota whose time to live the value needs from now on, if it needs a new
+-- one; nothing if a quota refuses or stores something unusual.
 local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
-  local at, last, left, used = 5, stored and #stored, 0, 1
-  local quota, longest, quota_last, has_no_lists = first_quota, nil, nil, true
+  local left, number, quotas = 0, 1, first_quota.quotas
+  local quota, longest, has_no_lists = first_quota, nil, true
   if stored then
     left = unpack('>I4', stored) * 1000000 - now
   end
   repeat
-    local from, to
-    if stored then
-      if at > last or sub(stored, at, at + 8) ~= quota.header then
-        return
-      end
-      local length = unpack('>I2', stored, at + 9)
-      from, to = at + 11, length == 0 and last or at + 10 + length
-      at = to + 1
-    end
     if quota.extra > 0 then
       quota.extra_key = KEYS[first_extra + quota.extra - 1]
     end
-    local data, new_size, is_run = quota.attempt(quota, stored, from, to, cost, 1, reply, size)
+    local data, new_size, is_run = attempt_one(quota, stored, cost, reply, size)
     if not data or data == true then
       return
     elseif is_run then
-      data = sub(stored, from, to) .. data
+      data = sub(stored, quota.from, quota.to) .. data
     end
     if left < quota.needs and (not longest or quota.ttl + 0 > longest.ttl + 0) then
       longest = quota
     end
-    local next_quota = quota.next
-    if next_quota or stored and at <= last then
-      local length = #data
-      if quota.data_length ~= length then
-        quota.data_length, quota.sized_header = length, quota.header .. pack('>I2', length)
-      end
-      parts[used + 1] = quota.sized_header
-    else
-      parts[used + 1] = quota.last_header
+    local length = #data
+    if quota.data_length ~= length then
+      quota.data_length, quota.sized_header = length, quota.header .. pack('>I2', length)
     end
-    parts[used + 2] = data
+    number = number + 1
+    parts[number], parts[number + quotas] = quota.sized_header, data
     has_no_lists = has_no_lists and first_quota.is_logs and unpack('>I4', data, 9) < 2
-    used, size, quota_last, quota = used + 2, new_size, quota, next_quota
+    size, quota = new_size, quota.next
   until not quota
-  if stored and at <= last then
-    used = used + 1
-    parts[used] = sub(stored, at)
-  elseif first_quota.is_logs and has_no_lists then
-    parts[used - 1] = quota_last.header .. pack('>I2', #parts[used])
-    used = used + 1
-    parts[used] = journal.empty()
-  end
-  return used, size, longest
+  return number, size, longest, has_no_lists
 end
 
 -- Attempts to charge several quotas. Returns what to write: the new value without its first bytes or, as the
 -- third value says, a unit to append to the journal. The fourth value is the quota whose time to live the value
 -- needs from now on, if it needs a new one.
 local function attempt(first_quota, stored, first_extra, cost, reply, size)
-  if are_logs(first_quota) and stored then
-    if cost == 1 then
-      local unit, new_size = journal.charge(first_quota, stored, reply, size)
-      if unit then
-        return unit, new_size, true
+  local has_logs, journal_at = are_logs(first_quota), nil
+  if stored then
+    journal_at = find_data(first_quota, stored)
+    if not journal_at then
+      return
+    elseif has_logs then
+      if cost == 1 then
+        local unit, new_size = journal.charge(first_quota, stored, journal_at, reply, size)
+        if unit then
+          return unit, new_size, true
+        end
       end
+      if journal_at <= #stored then
+        stored = without_journal(stored)
+        find_data(first_quota, stored)
+      end
+    elseif journal_at <= #stored then
+      return
     end
-    stored = without_journal(stored)
   end
-  local used, new_size, longest = attempt_all(first_quota, stored, first_extra, cost, reply, size)
-  if used then
-    return table.concat(parts, '', 2, used), new_size, false, longest
+  local number, new_size, longest, has_no_lists =
+    attempt_all(first_quota, stored, first_extra, cost, reply, size)
+  if not number then
+    return
   end
+  local quotas = first_quota.quotas
+  if has_logs and has_no_lists then
+    -- Adds an empty journal.
+    local data = table.concat(parts, '', number + 1, number + quotas)
+    local text = table.concat(parts, '', 2, number) .. JOURNAL .. data .. pack('>d', now)
+    return text, new_size, false, longest
+  end
+  -- The data of the last quota reach to the end.
+  parts[number] = sub(parts[number], 1, 9) .. '\0\0'
+  return table.concat(parts, '', 2, number + quotas), new_size, false, longest
 end
 
 local function write(_, key, stored, text, is_unit, longest)

@@ -3,7 +3,7 @@ fixed_window: one count for each window aligned to the epoch. Twin of src/algori
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, attempt, prepare, code
+reply   make_ops, nil, prepare, code, format, length, step
 calls   none
 server  Redis 5.0
 
@@ -11,17 +11,18 @@ Stored: the generation, the number of the window, its count.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
+local FORMAT, LENGTH = '>ddI4', 20
 
 local rule = {
   parse = function(data)
     if #data == 20 then
-      local generation, window, count = unpack('>ddI4', data)
+      local generation, window, count = unpack(FORMAT, data)
       return { window, count }, generation
     end
   end,
 
   format = function(numbers, generation)
-    return pack('>ddI4', generation, numbers[1], numbers[2])
+    return pack(FORMAT, generation, numbers[1], numbers[2])
   end,
 
   is_after = function(numbers, quota)
@@ -66,34 +67,29 @@ local rule = {
   end,
 }
 
--- Charges a quota of which nothing unusual is stored. Returns the new data, or nothing.
-local function attempt(quota, stored, from, to, cost, count, reply, size)
-  local current, used, generation = quota.current, 0, now
-  if stored then
-    if to - from ~= 19 then
+-- Charges the stored numbers, or none. Returns the new numbers and those of the quotas that follow; fewer if one
+-- refuses or something unusual is stored.
+local function step(quota, units, generation, window, counted, ...)
+  local current = quota.current
+  if window ~= current or counted == 0 then
+    if window and window > current then
       return
     end
-    local began, window, counted = unpack('>ddI4', stored, from)
-    if window > current then
-      return
-    elseif window == current and counted > 0 then
-      used, generation = counted, began
-    end
+    generation, counted = now, 0
   end
-  if used + cost * count > quota.limit then
+  counted = counted + units
+  if counted > quota.limit then
     return
   end
-  local left = quota.left
-  for _ = 1, count do
-    used = used + cost
-    reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, left, generation, current
-    size = size + 4
+  local following = quota.following
+  if following then
+    return generation, current, counted, following.step(following, units, ...)
   end
-  return pack('>ddI4', generation, current, used), size
+  return generation, current, counted
 end
 
 local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, attempt, require('aligned'), string.byte('f')
+return make_ops, nil, require('aligned'), string.byte('f'), FORMAT, LENGTH, step

@@ -5,7 +5,7 @@ drifts where the limit does not divide the window. Twin of src/algorithm/gcra/gc
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, attempt, prepare, code
+reply   make_ops, nil, prepare, code, format, length, step
 calls   none
 server  Redis 5.0
 
@@ -16,6 +16,7 @@ numbers for each hole.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
+local FORMAT, LENGTH = '>ddI4dI4I4', 36
 local tick_of = require('arithmetic')
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
@@ -73,7 +74,7 @@ local rule = {
     if #data < 36 or (#data - 36) % 12 ~= 0 then
       return
     end
-    local generation, time, level, rest, poured, rate = unpack('>ddI4dI4I4', data)
+    local generation, time, level, rest, poured, rate = unpack(FORMAT, data)
     local numbers = { time, level, rest, poured, rate }
     for at = 37, #data, 4 do
       numbers[#numbers + 1] = (unpack('>I4', data, at))
@@ -83,7 +84,7 @@ local rule = {
 
   format = function(numbers, generation)
     local parts = {
-      pack('>ddI4dI4I4', generation, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]),
+      pack(FORMAT, generation, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]),
     }
     for index = 6, #numbers do
       parts[#parts + 1] = pack('>I4', numbers[index])
@@ -158,45 +159,41 @@ local rule = {
   end,
 }
 
--- Charges a quota of which nothing unusual is stored: no holes, and the limit of the last charge is the same.
--- Returns the new data, or nothing.
-local function attempt(quota, stored, from, to, cost, count, reply, size)
-  local limit, tick, whole = quota.limit, quota.tick, quota.whole
-  local generation, time, units, rest, poured = now, now, 0, 0, 0
-  if stored then
-    if to - from ~= 35 then
-      return
-    end
-    local began, since, level, part, flowed, rate = unpack('>ddI4dI4I4', stored, from)
-    if since > now or rate ~= limit then
-      return
-    end
-    local passed = now - since
+-- Charges the stored numbers, or none. Returns the new numbers and those of the quotas that follow; fewer if one
+-- refuses or something unusual is stored, such as another rate than the limit.
+local function step(quota, units, generation, time, level, rest, poured, rate, ...)
+  local limit = quota.limit
+  if not rate then
+    generation, time, level, rest, poured = now, now, 0, 0, 0
+  elseif time > now or rate ~= limit then
+    return
+  else
+    local tick, whole, passed = quota.tick, quota.whole, now - time
     if tick > 1 then
-      part, passed = ceil(part / tick), floor(passed / tick)
+      rest, passed = ceil(rest / tick), floor(passed / tick)
     end
-    level = level * whole + part - passed * limit
-    if level > 0 then
-      rest = level % whole
-      units, generation, time, poured = (level - rest) / whole, began, since + passed * tick, flowed
+    local left = level * whole + rest - passed * limit
+    if left > 0 then
+      rest = left % whole
+      level, time = (left - rest) / whole, time + passed * tick
+      rest = rest * tick
+    else
+      generation, time, level, rest, poured = now, now, 0, 0, 0
     end
   end
-  local used, charged = rest > 0 and units + 1 or units, cost * count
-  if used + charged > limit or poured + charged > MAX_POURED then
+  level, poured = level + units, poured + units
+  if (rest > 0 and level + 1 or level) > limit or poured > MAX_POURED then
     return
   end
-  -- The rest of a unit has to drain, or else a whole one.
-  local reset = ceil((rest > 0 and rest or whole) / limit) * tick - (now - time)
-  for _ = 1, count do
-    used, poured = used + cost, poured + cost
-    reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = used, reset, generation, poured
-    size = size + 4
+  local following = quota.following
+  if following then
+    return generation, time, level, rest, poured, limit, following.step(following, units, ...)
   end
-  return pack('>ddI4dI4I4', generation, time, units + charged, rest * tick, poured, limit), size
+  return generation, time, level, rest, poured, limit
 end
 
 local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, attempt, prepare, string.byte('g')
+return make_ops, nil, prepare, string.byte('g'), FORMAT, LENGTH, step

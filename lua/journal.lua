@@ -4,7 +4,7 @@ fast_path and value.
 
 KEYS    none
 ARGV    none; the caller passes the value and its quotas
-reply   charge, empty, fold
+reply   charge, fold
 calls   none
 server  Redis 5.0
 
@@ -20,34 +20,13 @@ local _, _, _, _, _, _, first_later = require('runs')
 -- Units of a journal. Then the logs take them.
 local MAX_UNITS = 32
 
-local HEADER = 'j' .. string.rep('\0', 10)
-
--- Finds the sections of all quotas, and returns the byte behind them; nothing if one is missing or has a list.
-local function find_sections(first_quota, stored)
-  local quota, at, last = first_quota, 5, #stored
-  repeat
-    if at > last or sub(stored, at, at + 8) ~= quota.header then
-      return
-    end
-    local length = unpack('>I2', stored, at + 9)
-    quota.from, quota.to = at + 11, length == 0 and last or at + 10 + length
-    if unpack('>I4', stored, quota.from + 8) > 1 then
-      return
-    end
-    at, quota = quota.to + 1, quota.next
-  until not quota
-  return at
-end
-
 -- Returns the time since the base of the journal, the byte of its first unit, and the number of its units; nothing
 -- if something unusual is stored. A value without a journal has no units in it.
 local function open(stored, at)
   if at > #stored then
     return 0, at, 0
-  elseif sub(stored, at, at + 10) ~= HEADER then
-    return
   end
-  local elapsed, start = now - unpack('>d', stored, at + 11), at + 19
+  local elapsed, start = now - unpack('>d', stored, at), at + 8
   local units = (#stored - start + 1) / 4
   local newest = units > 0 and unpack('>I4', stored, #stored - 3) or -1
   if newest < elapsed and elapsed < RANGE then
@@ -92,13 +71,9 @@ local function append_reply(first_quota, is_admitted, reply, size)
   return size
 end
 
--- Decides a check of one unit, if nothing unusual is stored. Returns the unit to append, or `true` if the check
--- is refused; nothing if it is admitted and there is no room.
-local function charge(first_quota, stored, reply, size)
-  local at = find_sections(first_quota, stored)
-  if not at then
-    return
-  end
+-- Decides a check of one unit, if nothing unusual is stored. The data of the journal begin `at` a byte. Returns the
+-- unit to append, or `true` if the check is refused; nothing if it is admitted and there is no room.
+local function charge(first_quota, stored, at, reply, size)
   local elapsed, start, units = open(stored, at)
   if not elapsed then
     return
@@ -106,6 +81,10 @@ local function charge(first_quota, stored, reply, size)
   local left = unpack('>I4', stored) * 1000000 - now
   local quota, is_admitted, has_room = first_quota, true, at <= #stored and units < MAX_UNITS
   repeat
+    if unpack('>I4', stored, quota.from + 8) > 1 then
+      -- The log has a list.
+      return
+    end
     local used, reset = counting_with_journal(quota, stored, elapsed, start, units)
     if not used or used > quota.limit or quota.limit == 0 then
       return
@@ -117,11 +96,6 @@ local function charge(first_quota, stored, reply, size)
   if has_room or not is_admitted then
     return not is_admitted or pack('>I4', elapsed), append_reply(first_quota, is_admitted, reply, size)
   end
-end
-
--- Returns an empty journal.
-local function empty()
-  return HEADER .. pack('>d', now)
 end
 
 -- Returns the data of a log with the units of a journal.
@@ -150,4 +124,4 @@ local function fold(sections, order, journal)
   end
 end
 
-return { charge = charge, empty = empty, fold = fold }
+return { charge = charge, fold = fold }

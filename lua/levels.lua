@@ -17,10 +17,12 @@ one by one.
 ]]
 
 local call, unpack = redis.call, struct.unpack
-local decide_any = require('multi_quota')
+local decide_any, _, judge_level = require('multi_quota')
 local _, renew, write_range = require('fast_path')
+local refuse, forget
 
-local attempt_several, write_several
+-- What the files of a fast path return.
+local files = {}
 
 -- As in decide.
 local MAX_ENTRY_UNITS = 100000
@@ -241,7 +243,7 @@ local function charge_together(levels, entries, count, place, left, size)
   end
 end
 
--- Decides an entry by multi_quota. Returns the size of the reply.
+-- Decides an entry that is not charged together with others. Returns the size of the reply.
 local function decide_alone(levels, count, place, size)
   local head = size + 1
   reply[head] = 0
@@ -251,6 +253,16 @@ local function decide_alone(levels, count, place, size)
     if count > 1 and level.cost * count > MAX_ENTRY_UNITS then
       return require('failure')(reply, head, 'ERR an entry of more than 100000 units')
     end
+  end
+  if levels.is_usual then
+    if not refuse then
+      refuse, forget = require('refused_levels')(judge_level, args, values, reply)
+    end
+    local new_size = refuse(levels, place, size)
+    if new_size then
+      return new_size
+    end
+    forget(levels, place)
   end
   local succeeded, result, new_size = pcall(decide_any, levels, count, reply, head, values)
   if not succeeded then
@@ -262,15 +274,13 @@ end
 
 -- Sets how a level is charged. Its functions return what those of fast_path_several do.
 local function set_halves(level)
-  if not level.quota.next then
+  local path = level.quota.path
+  if path == 'fast_path' then
     level.attempt, level.write = attempt_one, write_one
-    return
+  elseif path then
+    local file = files[path] or { require(path) }
+    files[path], level.attempt, level.write = file, file[2], file[3]
   end
-  if not attempt_several then
-    local _
-    _, attempt_several, write_several = require('fast_path_several')
-  end
-  level.attempt, level.write = attempt_several, write_several
 end
 
 -- Returns the levels of a run, which begin at `at` in the arguments.
@@ -281,7 +291,7 @@ local function make_levels(number_of_levels, count, at)
     levels[index] = { quota = quota, cost = cost }
     set_halves(levels[index])
     levels.is_usual = levels.is_usual
-      and quota.is_usual
+      and quota.path
       and cost > 0
       and (count == 1 or cost * count <= MAX_ENTRY_UNITS)
     at = at + 2

@@ -4,7 +4,7 @@ that is refused. Asks all quotas of all levels, and charges all of them if all a
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the levels
-reply   decide, which appends the reply that decide.lua documents; decide_one_level
+reply   decide, which appends the reply that decide.lua documents; decide_one_level; judge_level
 calls   those of the algorithms and of subject; to see that a value is not of another type GET
 server  Redis 6.0
 
@@ -141,6 +141,7 @@ local function collect(levels)
           ops = ops,
           level = level,
           header = quota.header,
+          last_header = quota.last_header,
           extra = quota.extra,
           window = quota.window,
           needs = quota.needs or quota.window,
@@ -222,4 +223,21 @@ local function decide_one_level(first_quota, value, extra, cost, count, reply, s
   return decide(first_quota.levels, count, reply, size, values)
 end
 
-return decide, decide_one_level
+-- Judges the cost of a level, the only one of a list. Returns the reply of each quota, as to a refused check, and
+-- whether all admit; nothing if units in the future have to be moved first.
+local function judge_level(levels, values)
+  levels.entry = levels.entry or collect(levels)
+  local entry = levels.entry
+  read(entry, values)
+  for index = 1, #entry.states do
+    if entry.states[index].tidied then
+      return
+    end
+  end
+  -- With room for one quota.
+  local found = { 0, 0, 0, is_admitted = judge(entry, false) }
+  append_refused(entry.quotas, found, 0)
+  return found
+end
+
+return decide, decide_one_level, judge_level

@@ -4,7 +4,7 @@ the part that a window ending now still overlaps, rounded up. Twin of src/algori
 
 KEYS    none
 ARGV    none; the caller passes the quota
-reply   make_ops, attempt, prepare, code
+reply   make_ops, nil, prepare, code, format, length, step
 calls   none
 server  Redis 5.0
 
@@ -13,6 +13,7 @@ window.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
+local FORMAT, LENGTH = '>ddI4I4', 24
 local tick_of = require('arithmetic')
 local floor, ceil, min = math.floor, math.ceil, math.min
 
@@ -61,13 +62,13 @@ end
 local rule = {
   parse = function(data)
     if #data == 24 then
-      local generation, window, previous, count = unpack('>ddI4I4', data)
+      local generation, window, previous, count = unpack(FORMAT, data)
       return { window, previous, count }, generation
     end
   end,
 
   format = function(numbers, generation)
-    return pack('>ddI4I4', generation, numbers[1], numbers[2], numbers[3])
+    return pack(FORMAT, generation, numbers[1], numbers[2], numbers[3])
   end,
 
   is_after = function(numbers, quota)
@@ -129,54 +130,46 @@ local rule = {
 
 local function prepare(quota)
   require('aligned')(quota)
+  local window, limit = quota.window, quota.limit
   -- This window counts until the end of the next one.
-  quota.needs = quota.left + quota.window
+  quota.needs = quota.left + window
+  -- The most units of the previous window that `step` multiplies exactly, in ticks of a microsecond.
+  local most = floor(9007199254740991 / window)
+  quota.max_previous = limit <= most and most or 0
 end
 
--- Charges a quota of which nothing unusual is stored. Returns the new data, or nothing.
-local function attempt(quota, stored, from, to, cost, count, reply, size)
-  local current, window, left, limit = quota.current, quota.window, quota.left, quota.limit
-  local previous, counted, generation = 0, 0, now
-  if stored then
-    if to - from ~= 23 then
-      return
-    end
-    local began, of, before, last = unpack('>ddI4I4', stored, from)
-    if of == current then
-      previous, counted, generation = before, last, began
-    elseif of == current - 1 then
-      previous, generation = last, began
-    elseif of > current then
+-- Charges the stored numbers, or none. Returns the new numbers and those of the quotas that follow; fewer if one
+-- refuses or something unusual is stored.
+local function step(quota, units, generation, window, previous, counted, ...)
+  local current = quota.current
+  if window ~= current then
+    if not window or window < current - 1 then
+      previous, counted = 0, 0
+    elseif window < current then
+      previous, counted = counted, 0
+    else
       return
     end
   end
-  -- Below 2^53, the tick is a microsecond. What is counted is at most the limit.
-  if (previous > limit and previous or limit) * window >= 9007199254740992 then
+  local room = quota.limit - counted - units
+  if previous == 0 then
+    if room < 0 then
+      return
+    elseif counted == 0 then
+      generation = now
+    end
+  elseif previous > quota.max_previous or previous * quota.left / quota.window > room then
     return
   end
-  local part = previous > 0 and ceil(previous * left / window) or 0
-  local used = counted + part
-  if used + cost * count > limit then
-    return
-  elseif used == 0 then
-    generation = now
+  local following = quota.following
+  if following then
+    return generation, current, previous, counted + units, following.step(following, units, ...)
   end
-  local reset
-  if part > 0 then
-    reset = left - min(floor((part - 1) * window / previous), left)
-  end
-  for _ = 1, count do
-    used, counted = used + cost, counted + cost
-    reply[size + 1] = used
-    reply[size + 2] = reset or left + window - floor((counted - 1) * window / counted)
-    reply[size + 3], reply[size + 4] = generation, current
-    size = size + 4
-  end
-  return pack('>ddI4I4', generation, current, previous, counted), size
+  return generation, current, previous, counted + units
 end
 
 local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, attempt, prepare, string.byte('c')
+return make_ops, nil, prepare, string.byte('c'), FORMAT, LENGTH, step

@@ -19,13 +19,20 @@ local format_integer = require('format_integer')
 -- Takes what is stored, and has each state take its section. A cost of 0, as of looks and refunds, rewinds and
 -- trims nothing.
 local function open(subject, key, stored, cost)
-  subject.key, subject.stored = key, stored
-  subject.sections, subject.order, subject.expires = {}, {}, 0
-  if stored then
+  local states = subject.states
+  local first = states[1]
+  subject.key, subject.stored, subject.expires = key, stored, 0
+  if not stored then
+    subject.sections, subject.order = {}, {}
+  elseif #stored > 15 and not states[2] and string.sub(stored, 5, 15) == first.last_header then
+    -- The usual value of one state.
+    subject.sections, subject.order = { [first.header] = string.sub(stored, 16) }, { first.header }
+    subject.expires = struct.unpack('>I4', stored)
+  else
     subject.sections, subject.order, subject.expires = parse(stored)
   end
-  for index = 1, #subject.states do
-    local state = subject.states[index]
+  for index = 1, #states do
+    local state = states[index]
     state.ops.load(state, subject.sections[state.header], cost)
   end
 end

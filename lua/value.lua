@@ -26,22 +26,26 @@ end
 -- Returns the data of each section by its header, the headers in their order, and the second at which the
 -- key expires.
 local function parse(stored)
-  local sections, order, at, size = {}, {}, 5, #stored
-  if size < 16 then
-    wrong_type()
-  end
-  while at <= size do
+  local sections, order, lengths, at, size, length = {}, {}, {}, 5, #stored, nil
+  repeat
+    if at + 11 > size then
+      wrong_type()
+    end
     local header = sub(stored, at, at + 8)
-    if at + 10 >= size or sections[header] or not string.find(CODES, sub(header, 1, 1), 1, true) then
+    if sections[header] or not string.find(CODES, sub(header, 1, 1), 1, true) then
       wrong_type()
     end
-    local length = unpack('>I2', stored, at + 9)
-    local last = length == 0 and size or at + 10 + length
-    if last > size then
+    length = unpack('>I2', stored, at + 9)
+    sections[header], order[#order + 1], lengths[#lengths + 1] = '', header, length
+    at = at + 11
+  until length == 0
+  for index = 1, #order do
+    length = lengths[index]
+    local last = length == 0 and size or at + length - 1
+    if last > size or last < at then
       wrong_type()
     end
-    sections[header], order[#order + 1] = sub(stored, at + 11, last), header
-    at = last + 1
+    sections[order[index]], at = sub(stored, at, last), last + 1
   end
   if sections[JOURNAL] then
     local journal = sections[JOURNAL]
@@ -53,18 +57,18 @@ end
 
 -- Joins sections to a value, or returns nothing if there is none.
 local function join(sections, order, expires)
-  local parts, last = { pack('>I4', expires) }, nil
+  local headers, data_of_all = { pack('>I4', expires) }, {}
   for index = 1, #order do
     local header = order[index]
     local data = sections[header]
     if data then
-      parts[#parts + 1], parts[#parts + 2], parts[#parts + 3] = header, pack('>I2', #data), data
-      last = #parts - 1
+      headers[#headers + 1], headers[#headers + 2] = header, pack('>I2', #data)
+      data_of_all[#data_of_all + 1] = data
     end
   end
-  if last then
-    parts[last] = '\0\0'
-    return table.concat(parts)
+  if #data_of_all > 0 then
+    headers[#headers] = '\0\0'
+    return table.concat(headers) .. table.concat(data_of_all)
   end
 end
 

@@ -12,13 +12,19 @@ const SEGMENT: usize = 64;
 pub(crate) fn describe(value: &[u8]) -> Option<String> {
     let (expires, mut rest) = split(value, 4)?;
     let mut text = format!("expires at {} s\n", number(expires));
-    while !rest.is_empty() {
+    let mut headers = Vec::new();
+    loop {
         let (header, behind) = split(rest, HEADER)?;
-        let length = match number(&header[9..]) {
-            0 => behind.len(),
-            length => usize::try_from(length).ok()?,
-        };
-        let (data, behind) = split(behind, length)?;
+        rest = behind;
+        let length = number(&header[9..]);
+        headers.push((header, usize::try_from(length).ok()?));
+        if length == 0 {
+            break;
+        }
+    }
+    for (header, length) in headers {
+        let length = if length == 0 { rest.len() } else { length };
+        let (data, behind) = split(rest, length)?;
         let (window, buckets) = (number(&header[1..7]), number(&header[7..9]));
         let count = match header[0] {
             b'l' => log(data, window)?,

@@ -61,6 +61,15 @@ pub(crate) trait CountingRule: Clone + Default {
     fn credit(&mut self, check: &QuotaCheck, units: u64);
 }
 
+/// A counter of a fixed number of numbers.
+pub(crate) trait FixedNumbers: CountingRule {
+    /// Creates a counter from its numbers, in the order in which the script stores them.
+    fn from_numbers(numbers: &[u64]) -> Option<Self>;
+
+    /// Removes units that were charged at the time of the last charge.
+    fn remove_latest(&mut self, units: u64);
+}
+
 /// The stored state of a counter.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -160,6 +169,21 @@ impl<T: CountingRule> CounterState<T> {
             self.counter.credit(&check, units);
         }
         units > 0
+    }
+}
+
+impl<T: FixedNumbers> CounterState<T> {
+    pub(super) fn from_numbers(generation: u64, numbers: &[u64]) -> Option<Self> {
+        let counter = T::from_numbers(numbers)?;
+        Some(Self {
+            counter,
+            generation,
+        })
+    }
+
+    /// Removes units that were charged at the time of the last charge.
+    pub(super) fn remove_latest(&mut self, units: u64) {
+        self.counter.remove_latest(units);
     }
 }
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::arithmetic::aligned;
-use super::counter_state::CountingRule;
+use super::counter_state::{CountingRule, FixedNumbers};
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The count of one window.
@@ -55,6 +55,19 @@ impl CountingRule for FixedWindow {
     }
 
     fn credit(&mut self, _: &QuotaCheck, units: u64) {
+        self.count = self.count.saturating_sub(units);
+    }
+}
+
+impl FixedNumbers for FixedWindow {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[window, count] = numbers else {
+            return None;
+        };
+        Some(Self { window, count })
+    }
+
+    fn remove_latest(&mut self, units: u64) {
         self.count = self.count.saturating_sub(units);
     }
 }

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use super::arithmetic::{aligned, tick, ticks, ticks_up};
-use super::counter_state::CountingRule;
+use super::counter_state::{CountingRule, FixedNumbers};
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of two aligned windows.
@@ -132,5 +132,22 @@ impl CountingRule for SlidingCounter {
         } else {
             (self.previous, self.current) = (previous, 0);
         }
+    }
+}
+
+impl FixedNumbers for SlidingCounter {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[window, previous, current] = numbers else {
+            return None;
+        };
+        Some(Self {
+            window,
+            previous,
+            current,
+        })
+    }
+
+    fn remove_latest(&mut self, units: u64) {
+        self.current = self.current.saturating_sub(units);
     }
 }

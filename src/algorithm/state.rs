@@ -35,6 +35,35 @@ impl State {
         }
     }
 
+    /// Creates the state of a counter from its numbers, in the order of the script; `None` for another algorithm, or
+    /// if numbers are missing or too large.
+    pub(crate) fn of_counter(
+        algorithm: Algorithm,
+        generation: u64,
+        numbers: &[u64],
+    ) -> Option<Self> {
+        Some(match algorithm {
+            Algorithm::SlidingCounter => {
+                Self::SlidingCounter(CounterState::from_numbers(generation, numbers)?)
+            }
+            Algorithm::FixedWindow => {
+                Self::FixedWindow(CounterState::from_numbers(generation, numbers)?)
+            }
+            Algorithm::Gcra => Self::Gcra(CounterState::from_numbers(generation, numbers)?),
+            _ => return None,
+        })
+    }
+
+    /// Removes units that were charged to a counter at the time of its last charge. Other algorithms keep them.
+    pub(crate) fn remove_latest(&mut self, units: u64) {
+        match self {
+            Self::SlidingCounter(counter) => counter.remove_latest(units),
+            Self::FixedWindow(window) => window.remove_latest(units),
+            Self::Gcra(meter) => meter.remove_latest(units),
+            Self::SlidingLog(_) | Self::SortedSetLog(_) | Self::SlidingBuckets(_) => {}
+        }
+    }
+
     /// Evaluates the check without charging it. May drop units that no longer count.
     pub(crate) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
         match self {

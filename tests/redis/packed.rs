@@ -59,6 +59,35 @@ async fn a_quota_added_beside_a_shorter_one_lives_as_long_as_it_counts() {
 }
 
 #[tokio::test]
+async fn a_charge_renews_a_value_that_would_expire_before_its_counts() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let (seconds, _): (u32, u32) = redis::cmd("TIME").query(&mut connection).unwrap();
+    for (name, algorithm) in algorithms() {
+        if algorithm == Algorithm::SortedSetLog {
+            continue;
+        }
+        let quota = |seconds| Quota::new(99, Duration::from_secs(seconds)).algorithm(algorithm);
+        for quotas in [vec![quota(60)], vec![quota(30), quota(60)]] {
+            let limiter = RateLimiter::new(store_on(&server), quotas);
+            let _ = limiter.check("ada").await.unwrap();
+            // As if a minute and a half had passed.
+            let soon = (seconds + 20).to_be_bytes();
+            let () = connection.setrange(VALUE, 0, &soon).unwrap();
+            let () = connection.pexpire(VALUE, 20_000).unwrap();
+            let _ = limiter.check("ada").await.unwrap();
+            let millis: i64 = connection.pttl(VALUE).unwrap();
+            assert!(millis > 110_000, "{name}: {millis}");
+            let stored = value(&mut connection);
+            let expires = u32::from_be_bytes(*stored.first_chunk().unwrap());
+            assert!(expires > seconds + 110, "{name}: {expires}");
+            assert_eq!(used(&limiter).await[0], 2, "{name}");
+            run(&mut connection, &["DEL", VALUE]);
+        }
+    }
+}
+
+#[tokio::test]
 async fn quotas_that_a_check_does_not_ask_are_copied_unread() {
     let server = RedisServer::start();
     let mut connection = server.connect();

@@ -17,7 +17,7 @@
 use std::borrow::Cow;
 
 use super::super::arithmetic::{saturate, tick, ticks, ticks_up};
-use super::super::counter_state::CountingRule;
+use super::super::counter_state::{CountingRule, FixedNumbers};
 use super::super::quota_check::{Charge, QuotaCheck};
 use super::holes::Holes;
 
@@ -205,5 +205,27 @@ impl CountingRule for Gcra {
     fn credit(&mut self, check: &QuotaCheck, units: u64) {
         let scale = self.scale(check);
         self.lower(scale, units * scale.whole);
+    }
+}
+
+impl FixedNumbers for Gcra {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[time, units, part, inflow, rate] = numbers else {
+            return None;
+        };
+        Some(Self {
+            time,
+            units: u32::try_from(units).ok()?,
+            rate: u32::try_from(rate).ok()?,
+            part,
+            inflow: u32::try_from(inflow).ok()?,
+            ..Self::default()
+        })
+    }
+
+    fn remove_latest(&mut self, units: u64) {
+        let units = saturate(units);
+        self.units = self.units.saturating_sub(units);
+        self.inflow = self.inflow.saturating_sub(units);
     }
 }

@@ -118,6 +118,53 @@ fn checks_of_one_call_see_each_other() {
 }
 
 #[test]
+fn refused_checks_of_several_levels_see_the_charges_between_them() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    for AlgorithmFacts { algorithm, .. } in Algorithm::ALL.iter().copied() {
+        run(&mut connection, &["FLUSHALL"]);
+        let quotas = |limit| Quotas::from(Quota::per_hour(limit).algorithm(algorithm));
+        let (of_user, of_tenant) = (quotas(1), quotas(3));
+        let level = |key: &str, quotas| -> OwnedCheck {
+            let key = Key::from(key);
+            Check::new(&Key::from("l"), &key, quotas, 1).into()
+        };
+        let entry = |user: &str| [level(user, &of_user), level("acme", &of_tenant)];
+        let checked = |users: &[&str]| -> Vec<(bool, Vec<u32>)> {
+            let entries: Vec<_> = users.iter().map(|user| entry(user)).collect();
+            let batch: Vec<_> = entries
+                .iter()
+                .map(|levels| BatchEntry {
+                    levels,
+                    count: 1,
+                    may_repeat: true,
+                })
+                .collect();
+            let replies = call(&Scripts::shared(), &mut server.connect(), &batch);
+            let answers = replies
+                .into_iter()
+                .map(|reply| reply.unwrap().into_last().unwrap());
+            let used = |answer: &Answer| answer.quotas().iter().map(QuotaAnswer::used).collect();
+            answers
+                .map(|answer| (answer.is_admitted(), used(&answer)))
+                .collect()
+        };
+        assert_eq!(checked(&["ada"]), [(true, vec![1, 1])], "{algorithm:?}");
+        // The tenant has no room for all of them, so they are decided one by one.
+        let expected = [
+            (false, vec![1, 1]),
+            (true, vec![1, 2]),
+            (false, vec![1, 2]),
+            (true, vec![1, 3]),
+            (false, vec![0, 3]),
+            (false, vec![1, 3]),
+        ];
+        let users = ["ada", "bob", "ada", "cem", "dan", "ada"];
+        assert_eq!(checked(&users), expected, "{algorithm:?}");
+    }
+}
+
+#[test]
 fn an_entry_that_fails_leaves_its_neighbours_alone() {
     let server = RedisServer::start();
     let mut connection = server.connect();

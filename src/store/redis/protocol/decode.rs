@@ -8,10 +8,12 @@ use smallvec::SmallVec;
 
 use super::encode::{BatchEntry, RunOfLevels};
 use super::errors::{self, malformed_reply};
+use super::last_reply::{LastReplies, LastReply, Numbers};
+use super::packed_counter;
 use super::server_name::ServerName;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
-use crate::quota::Quota;
+use crate::quota::{Quota, Quotas};
 use crate::store::requests::OwnedCheck;
 
 /// The answers to the checks of one entry.
@@ -68,14 +70,6 @@ pub(crate) fn decode_replies(
     Ok(replies)
 }
 
-/// The reply of a quota to the last check.
-#[derive(Clone, Copy)]
-pub(super) struct LastReply {
-    pub(super) used: u32,
-    pub(super) reset: u64,
-    pub(super) receipt: Receipt,
-}
-
 /// Reads a packed reply from front to back.
 pub(super) struct ReplyReader<'a> {
     rest: &'a [u8],
@@ -84,7 +78,7 @@ pub(super) struct ReplyReader<'a> {
     pub(super) server: &'a ServerName,
 }
 
-impl ReplyReader<'_> {
+impl<'a> ReplyReader<'a> {
     /// Reads the reply of one entry. The outer error makes the rest unreadable too.
     pub(super) fn entry(
         &mut self,
@@ -112,66 +106,93 @@ impl ReplyReader<'_> {
             admitted: SmallVec::new(),
             refused: None,
         };
-        for _ in 0..answers {
-            reply.admitted.push(self.answer(levels, Self::admitted)?);
+        if let ([level], true) = (levels, answers > 0 && self.is_text_next()) {
+            // All checks share the text.
+            let check = level.check();
+            let last = self.last_replies(check.quotas())?;
+            for later in (0..answers).rev() {
+                let later_units = later * u64::from(check.cost());
+                let mut answer = Answer::at(self.time, Source::Redis, []);
+                for (quota, last) in check.quotas().iter().zip(&last) {
+                    answer.push(last.before(later_units, quota, self.time));
+                }
+                reply.admitted.push(answer);
+            }
+        } else {
+            for _ in 0..answers {
+                reply.admitted.push(self.admitted(levels)?);
+            }
         }
         if admitted < count.into() {
-            reply.refused = Some(self.answer(levels, Self::refused)?);
+            reply.refused = Some(self.refused(levels)?);
         }
         Ok(Ok(reply))
     }
 
-    /// Reads the replies of all quotas to one check.
-    fn answer(
-        &mut self,
-        levels: &[OwnedCheck],
-        read: impl Fn(&mut Self, &Quota) -> Result<QuotaAnswer, Error>,
-    ) -> Result<Answer, Error> {
+    /// Reads the replies of all quotas to an admitted check.
+    fn admitted(&mut self, levels: &[OwnedCheck]) -> Result<Answer, Error> {
         let mut answer = Answer::at(self.time, Source::Redis, []);
         for level in levels {
-            for quota in level.check().quotas().iter() {
-                answer.push(read(self, quota)?);
+            let quotas = level.check().quotas();
+            let last = self.last_replies(quotas)?;
+            for (quota, last) in quotas.iter().zip(&last) {
+                answer.push(last.before(0, quota, self.time));
             }
         }
         Ok(answer)
     }
 
-    fn admitted(&mut self, quota: &Quota) -> Result<QuotaAnswer, Error> {
-        let LastReply {
-            used,
-            reset,
-            receipt,
-        } = self.last_reply(quota)?;
-        Ok(QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt))
+    /// Reads the replies of the quotas of a level: numbers or, in a text, the counters of one or more of them.
+    pub(super) fn last_replies(&mut self, quotas: &Quotas) -> Result<LastReplies, Error> {
+        let (mut replies, mut counters) = (LastReplies::new(), [].as_slice());
+        for quota in quotas.iter() {
+            if counters.is_empty() {
+                counters = self.bytes()?.unwrap_or_default();
+            }
+            replies.push(if counters.is_empty() {
+                LastReply::Numbers(self.numbers(quota)?)
+            } else {
+                let counter = packed_counter::read(quota.counted_by(), &mut counters);
+                let malformed = || malformed_reply("a counter of another shape", self.server);
+                LastReply::Counter(counter.ok_or_else(malformed)?)
+            });
+        }
+        if counters.is_empty() {
+            Ok(replies)
+        } else {
+            Err(malformed_reply("more counters than expected", self.server))
+        }
     }
 
-    #[inline]
-    pub(super) fn last_reply(&mut self, quota: &Quota) -> Result<LastReply, Error> {
+    fn numbers(&mut self, quota: &Quota) -> Result<Numbers, Error> {
         let (used, reset) = (self.units()?, self.number()?);
         let receipt = if quota.counted_by().facts().needs_receipt {
-            Receipt {
-                generation: self.number()?,
-                position: self.number()?,
-                ..Receipt::default()
-            }
+            Receipt::new(self.number()?, self.number()?)
         } else {
             Receipt::default()
         };
-        Ok(LastReply {
+        Ok(Numbers {
             used,
             reset,
             receipt,
         })
     }
 
-    fn refused(&mut self, _: &Quota) -> Result<QuotaAnswer, Error> {
-        let used = self.units()?;
-        let wait = match self.integer()? {
-            -1 => Wait::Never,
-            0 => Wait::Zero,
-            micros => Wait::Micros(non_negative(micros, self.server)?),
-        };
-        Ok(QuotaAnswer::from_micros(used, wait, self.number()?))
+    /// Reads the replies of all quotas to a refused check.
+    fn refused(&mut self, levels: &[OwnedCheck]) -> Result<Answer, Error> {
+        let mut answer = Answer::at(self.time, Source::Redis, []);
+        for level in levels {
+            for _ in level.check().quotas().iter() {
+                let used = self.units()?;
+                let wait = match self.integer()? {
+                    -1 => Wait::Never,
+                    0 => Wait::Zero,
+                    micros => Wait::Micros(non_negative(micros, self.server)?),
+                };
+                answer.push(QuotaAnswer::from_micros(used, wait, self.number()?));
+            }
+        }
+        Ok(answer)
     }
 
     /// Reads used units. A log may hold more than a `u32`, which is as full as one that holds
@@ -189,23 +210,31 @@ impl ReplyReader<'_> {
         decode::read_int(&mut self.rest).map_err(|_| malformed_reply("not a number", self.server))
     }
 
-    /// Reads a text, if one comes next.
-    fn text(&mut self) -> Result<Option<Cow<'_, str>>, Error> {
-        let is_text = self.rest.first().is_some_and(|first| {
+    fn is_text_next(&self) -> bool {
+        self.rest.first().is_some_and(|first| {
             use Marker::{FixStr, Str8, Str16, Str32};
             let marker = Marker::from_u8(*first);
             matches!(marker, FixStr(_) | Str8 | Str16 | Str32)
-        });
-        if !is_text {
+        })
+    }
+
+    /// Reads a text, if one comes next.
+    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Error> {
+        Ok(self.bytes()?.map(String::from_utf8_lossy))
+    }
+
+    /// Reads the bytes of a text, if one comes next.
+    fn bytes(&mut self) -> Result<Option<&'a [u8]>, Error> {
+        if !self.is_text_next() {
             return Ok(None);
         }
         let length = decode::read_str_len(&mut self.rest).ok();
         let length = length.and_then(|length| usize::try_from(length).ok());
         let split = length.and_then(|length| self.rest.split_at_checked(length));
         let incomplete = || malformed_reply("incomplete text", self.server);
-        let (text, rest) = split.ok_or_else(incomplete)?;
+        let (bytes, rest) = split.ok_or_else(incomplete)?;
         self.rest = rest;
-        Ok(Some(String::from_utf8_lossy(text)))
+        Ok(Some(bytes))
     }
 }
 
@@ -220,7 +249,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::key::Key;
-    use crate::quota::{Algorithm, Quotas};
+    use crate::quota::Quotas;
     use crate::store::requests::{Check, OwnedCheck};
 
     fn entry(levels: &[OwnedCheck], count: u32) -> BatchEntry<'_> {
@@ -245,6 +274,7 @@ mod tests {
     enum Field {
         Number(i64),
         Text(&'static str),
+        Data(Vec<u8>),
     }
 
     fn numbers(numbers: &[i64]) -> Vec<Field> {
@@ -261,6 +291,11 @@ mod tests {
             match field {
                 Field::Number(number) => drop(encode::write_sint(&mut packed, *number).unwrap()),
                 Field::Text(text) => encode::write_str(&mut packed, text).unwrap(),
+                // The script packs data as a text.
+                Field::Data(data) => {
+                    encode::write_str_len(&mut packed, data.len().try_into().unwrap()).unwrap();
+                    packed.extend(data);
+                }
             }
         }
         Value::BulkString(packed)
@@ -389,6 +424,108 @@ mod tests {
             let mut fields = reply.concat();
             fields[2] = Field::Number(index);
             let error = decoded(&fields, &entries, &run).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidReply);
+        }
+    }
+
+    /// The data of a counter: numbers of eight bytes, as doubles, and of four.
+    #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+    fn data(numbers: &[(u64, usize)]) -> Vec<u8> {
+        let bytes = numbers.iter().flat_map(|(number, size)| match size {
+            8 => (*number as f64).to_be_bytes().to_vec(),
+            _ => u32::try_from(*number).unwrap().to_be_bytes().to_vec(),
+        });
+        bytes.collect()
+    }
+
+    const TIME: u64 = 7_000_000;
+
+    fn fixed_window(count: u64) -> Vec<u8> {
+        data(&[(5, 8), (TIME / 1_000_000, 8), (count, 4)])
+    }
+
+    fn sliding_counter(previous: u64, count: u64) -> Vec<u8> {
+        let window = TIME / 1_000_000;
+        data(&[(4, 8), (window, 8), (previous, 4), (count, 4)])
+    }
+
+    fn gcra(units: u64, poured: u64) -> Vec<u8> {
+        data(&[(3, 8), (TIME, 8), (units, 4), (0, 8), (poured, 4), (10, 4)])
+    }
+
+    fn numbers_of(answer: &Answer) -> Vec<(u32, u64, u64, u64)> {
+        let quotas = answer.quotas().iter();
+        let numbers = quotas.map(|quota| {
+            let (reset, receipt) = (quota.reset_after(), quota.receipt());
+            let micros = u64::try_from(reset.as_micros()).unwrap();
+            (
+                quota.used(),
+                micros,
+                receipt.generation(),
+                receipt.position(),
+            )
+        });
+        numbers.collect()
+    }
+
+    #[test]
+    fn a_text_holds_the_counters_of_the_next_quotas_after_the_last_check() {
+        let of = |algorithm| Quota::per_second(10).algorithm(algorithm);
+        let [fixed, counter, meter] = [
+            Algorithm::FixedWindow,
+            Algorithm::SlidingCounter,
+            Algorithm::Gcra,
+        ];
+        let all = Quotas::from([of(fixed), of(counter), of(meter)]);
+        let log = Quotas::from([Quota::per_second(10), of(fixed)]);
+        let (all, log) = ([level(&all, 2)], [level(&log, 1)]);
+        let entries = [entry(&all, 3), entry(&log, 1)];
+        let first = [fixed_window(7), sliding_counter(0, 6), gcra(6, 9)].concat();
+        let reply = [
+            numbers(&[TIME.try_into().unwrap(), 3]),
+            vec![Field::Data(first.clone())],
+            numbers(&[1, 3, 17]),
+            vec![Field::Data(fixed_window(8))],
+        ];
+        let decoded =
+            |fields: Vec<Field>| decode_replies(packed(&fields), &server(), &entries, &[]);
+        let replies = decoded(reply.concat()).unwrap();
+        let replies = replies.into_iter().map(Result::unwrap);
+        let answers: Vec<Vec<_>> = replies
+            .map(|reply| reply.admitted.iter().map(numbers_of).collect())
+            .collect();
+        let second = 1_000_000;
+        // A window that is new at this time returns its units in the next second, one by one.
+        let counter = |used: u32| {
+            (
+                used,
+                2 * second - (u64::from(used) - 1) * second / u64::from(used),
+                4,
+                7,
+            )
+        };
+        assert_eq!(
+            answers,
+            [
+                vec![
+                    vec![(3, second, 5, 7), counter(2), (2, 100_000, 3, 5)],
+                    vec![(5, second, 5, 7), counter(4), (4, 100_000, 3, 7)],
+                    vec![(7, second, 5, 7), counter(6), (6, 100_000, 3, 9)],
+                ],
+                vec![vec![(3, 17, 0, 0), (8, second, 5, 7)]],
+            ]
+        );
+        // Cut short, too long, and numbers that are not whole.
+        let mut broken = first.clone();
+        broken[7] = 1;
+        for data in [
+            &first[..first.len() - 1],
+            &[&first[..], &[0]].concat(),
+            &broken,
+        ] {
+            let mut reply = reply.concat();
+            reply[2] = Field::Data(data.to_vec());
+            let error = decoded(reply).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidReply);
         }
     }

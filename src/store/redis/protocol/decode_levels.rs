@@ -1,45 +1,18 @@
 //! Decodes the replies to checks of several levels, some of which were charged together.
 
-use smallvec::SmallVec;
-
-use super::decode::{EntryReply, LastReply, ReplyReader};
+use super::decode::{EntryReply, ReplyReader};
 use super::encode::BatchEntry;
 use super::errors::malformed_reply;
-use crate::decision::{Answer, QuotaAnswer, Source, Wait};
+use super::last_reply::LastReplies;
+use crate::decision::{Answer, Source};
 use crate::error::Error;
-use crate::quota::{Algorithm, Quota};
 
 /// The reply of a value to the last of the checks that were charged to it together.
 #[derive(Clone, Default)]
 struct SharedReply {
     /// The checks that have no answer yet.
     checks: u64,
-    quotas: SmallVec<[LastReply; 2]>,
-}
-
-impl LastReply {
-    /// Returns the answer to an earlier check, after which so many units were charged at the same time.
-    fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
-        let Self {
-            used,
-            mut reset,
-            mut receipt,
-        } = *self;
-        let used = u64::from(used).saturating_sub(later_units);
-        let window = quota.window_micros();
-        match quota.counted_by() {
-            Algorithm::Gcra => receipt.position = receipt.position.saturating_sub(later_units),
-            // Nothing of the previous window counts, so that this one has to slide out. The product is below
-            // 2^53, else the script decides one by one.
-            Algorithm::SlidingCounter if reset > window - time % window => {
-                let units = used.max(1);
-                reset = 2 * window - time % window - (units - 1) * window / units;
-            }
-            _ => {}
-        }
-        let used = u32::try_from(used).unwrap_or(u32::MAX);
-        QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt)
-    }
+    quotas: LastReplies,
 }
 
 impl ReplyReader<'_> {
@@ -92,9 +65,7 @@ impl ReplyReader<'_> {
                     (*is_alone, shared.get_mut(index), entry.levels.get(level))
                 {
                     if shared.checks == 0 {
-                        for quota in level.check().quotas().iter() {
-                            shared.quotas.push(self.last_reply(quota)?);
-                        }
+                        shared.quotas = self.last_replies(level.check().quotas())?;
                     }
                     shared.checks += u64::from(entry.count);
                 }

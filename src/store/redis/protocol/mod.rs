@@ -8,6 +8,8 @@ mod encode;
 pub(super) mod errors;
 mod fields;
 mod key_names;
+mod last_reply;
+mod packed_counter;
 pub(super) mod problems;
 mod server_name;
 

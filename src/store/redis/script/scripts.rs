@@ -56,9 +56,10 @@ macro_rules! files {
 
 files!(
     modules:
-        "sliding_log" "gcra" "fixed_window" "sliding_counter" "sliding_buckets" "sorted_set_log"
-        "quota" "fast_path" "fast_path_several" "levels" "multi_quota" "failure" "subject" "value" "journal" "holes" "counter" "aligned"
-        "arithmetic" "judge_log" "packed_log" "piece" "runs" "rotation" "segments" "set_ttl" "format_integer" "give_back";
+        "quota" "fast_path" "sliding_log" "runs" "fast_path_counter" "gcra" "fixed_window" "sliding_counter" "sliding_buckets"
+        "fast_path_counters" "fast_path_several" "aligned" "arithmetic" "levels" "refused_levels" "sorted_set_log" "multi_quota" "failure"
+        "subject" "value" "journal" "holes" "counter" "judge_log" "packed_log" "piece" "rotation" "segments" "set_ttl" "format_integer"
+        "give_back";
     ends: "decide" "refund" "credit";
     alone: "block" "blocked"
 );

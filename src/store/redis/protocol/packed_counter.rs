@@ -1,0 +1,105 @@
+//! Reads a counter as the script stores it. `lua/README.md` describes the bytes.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::State;
+use crate::quota::Algorithm;
+
+/// A field of the data.
+#[derive(Clone, Copy)]
+enum Field {
+    /// A whole number as a double of eight bytes.
+    Double,
+    /// Four bytes.
+    Integer,
+}
+
+/// Reads a counter of a fixed number of fields, and leaves the bytes that follow. `None` if too few bytes are left, or
+/// the algorithm has no such counter.
+pub(super) fn read(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<State> {
+    use Field::{Double, Integer};
+    let generation = field(Double, bytes)?;
+    let fields: &[Field] = match algorithm {
+        Algorithm::FixedWindow => &[Double, Integer],
+        Algorithm::SlidingCounter => &[Double, Integer, Integer],
+        Algorithm::Gcra => &[Double, Integer, Double, Integer, Integer],
+        _ => return None,
+    };
+    let numbers = fields.iter().map(|form| field(*form, bytes));
+    let numbers: SmallVec<[u64; 5]> = numbers.collect::<Option<_>>()?;
+    State::of_counter(algorithm, generation, &numbers)
+}
+
+fn field(form: Field, bytes: &mut &[u8]) -> Option<u64> {
+    match form {
+        Field::Double => whole(u64::from_be_bytes(take(bytes)?)),
+        Field::Integer => Some(u32::from_be_bytes(take(bytes)?).into()),
+    }
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+/// Returns the whole number, below 2^53, of a double with these bits.
+fn whole(bits: u64) -> Option<u64> {
+    const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
+    // The exponent of 1, and of 2^52, whose mantissa is the number itself.
+    const ONE: u64 = 1_023;
+    let exponent = bits >> MANTISSA;
+    let fraction = bits & ((1 << MANTISSA) - 1) | 1 << MANTISSA;
+    match (bits, (ONE + u64::from(MANTISSA)).checked_sub(exponent)) {
+        (0, _) => Some(0),
+        (_, Some(shift)) if exponent >= ONE => {
+            let number = fraction >> shift;
+            (number << shift == fraction).then_some(number)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_double_is_a_whole_number_below_2_53_or_none() {
+        #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+        for number in [0, 1, 2, 3, 5, 1_795_300_000_000_001, (1 << 53) - 1] {
+            assert_eq!(whole((number as f64).to_bits()), Some(number));
+        }
+        for number in [
+            0.5,
+            -1.0,
+            -0.0,
+            1.5,
+            9_007_199_254_740_992.0,
+            f64::NAN,
+            f64::INFINITY,
+        ] {
+            assert_eq!(whole(number.to_bits()), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_counter_is_read_with_all_its_fields_or_not_at_all() {
+        let mut data = Vec::new();
+        for double in [7.0_f64, 3.0] {
+            data.extend(double.to_be_bytes());
+        }
+        data.extend([0, 0, 0, 2, 0, 0, 1, 0, 9]);
+        let read = |algorithm, end: usize| {
+            let mut bytes = &data[..end];
+            read(algorithm, &mut bytes).map(|_| bytes.len())
+        };
+        assert_eq!(read(Algorithm::FixedWindow, 25), Some(5));
+        assert_eq!(read(Algorithm::SlidingCounter, 25), Some(1));
+        assert_eq!(read(Algorithm::Gcra, 25), None);
+        assert_eq!(read(Algorithm::SlidingLog, 25), None);
+        for end in 0..20 {
+            assert_eq!(read(Algorithm::FixedWindow, end), None);
+        }
+    }
+}
