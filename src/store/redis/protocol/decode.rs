@@ -249,7 +249,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::key::Key;
-    use crate::quota::Quotas;
+    use crate::quota::{Algorithm, Quotas};
     use crate::store::requests::{Check, OwnedCheck};
 
     fn entry(levels: &[OwnedCheck], count: u32) -> BatchEntry<'_> {
