@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::encode::{BatchEntry, RunOfLevels};
 use super::errors::{self, malformed_reply};
-use super::last_reply::{LastReplies, LastReply, Numbers};
+use super::last_reply::{LastReply, Numbers};
 use super::packed_counter;
 use super::server_name::ServerName;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
@@ -106,18 +106,8 @@ impl<'a> ReplyReader<'a> {
             admitted: SmallVec::new(),
             refused: None,
         };
-        if let ([level], true) = (levels, answers > 0 && self.is_text_next()) {
-            // All checks share the text.
-            let check = level.check();
-            let last = self.last_replies(check.quotas())?;
-            for later in (0..answers).rev() {
-                let later_units = later * u64::from(check.cost());
-                let mut answer = Answer::at(self.time, Source::Redis, []);
-                for (quota, last) in check.quotas().iter().zip(&last) {
-                    answer.push(last.before(later_units, quota, self.time));
-                }
-                reply.admitted.push(answer);
-            }
+        if answers > 0 && self.is_text_next() {
+            self.admitted_by_text(levels, answers, &mut reply)?;
         } else {
             for _ in 0..answers {
                 reply.admitted.push(self.admitted(levels)?);
@@ -131,39 +121,65 @@ impl<'a> ReplyReader<'a> {
 
     /// Reads the replies of all quotas to an admitted check.
     fn admitted(&mut self, levels: &[OwnedCheck]) -> Result<Answer, Error> {
-        let mut answer = Answer::at(self.time, Source::Redis, []);
+        let time = self.time;
+        let mut answer = Answer::at(time, Source::Redis, []);
         for level in levels {
-            let quotas = level.check().quotas();
-            let last = self.last_replies(quotas)?;
-            for (quota, last) in quotas.iter().zip(&last) {
-                answer.push(last.before(0, quota, self.time));
-            }
+            self.last_replies(level.check().quotas(), |quota, last| {
+                answer.push(last.before(0, quota, time));
+            })?;
         }
         Ok(answer)
     }
 
-    /// Reads the replies of the quotas of a level: numbers or, in a text, the counters of one or more of them.
-    pub(super) fn last_replies(&mut self, quotas: &Quotas) -> Result<LastReplies, Error> {
-        let (mut replies, mut counters) = (LastReplies::new(), [].as_slice());
+    /// Reads a text of counters that all admitted checks of one level share, and adds their answers.
+    fn admitted_by_text(
+        &mut self,
+        levels: &[OwnedCheck],
+        answers: u64,
+        reply: &mut EntryReply,
+    ) -> Result<(), Error> {
+        let [level] = levels else {
+            return Err(malformed_reply("a text of several levels", self.server));
+        };
+        let (time, check) = (self.time, level.check());
+        let empty = || Answer::at(time, Source::Redis, []);
+        reply.admitted.extend((0..answers).map(|_| empty()));
+        self.last_replies(check.quotas(), |quota, last| {
+            for (answer, later) in reply.admitted.iter_mut().zip((0..answers).rev()) {
+                answer.push(last.before(later * u64::from(check.cost()), quota, time));
+            }
+        })
+    }
+
+    /// Reads the reply of each quota of a level: numbers or, in a text, the counters of one or more quotas.
+    #[inline]
+    pub(super) fn last_replies(
+        &mut self,
+        quotas: &Quotas,
+        mut each: impl FnMut(&Quota, LastReply),
+    ) -> Result<(), Error> {
+        let mut counters: &[u8] = &[];
         for quota in quotas.iter() {
             if counters.is_empty() {
                 counters = self.bytes()?.unwrap_or_default();
             }
-            replies.push(if counters.is_empty() {
+            let reply = if counters.is_empty() {
                 LastReply::Numbers(self.numbers(quota)?)
             } else {
                 let counter = packed_counter::read(quota.counted_by(), &mut counters);
                 let malformed = || malformed_reply("a counter of another shape", self.server);
                 LastReply::Counter(counter.ok_or_else(malformed)?)
-            });
+            };
+            each(quota, reply);
         }
         if counters.is_empty() {
-            Ok(replies)
+            Ok(())
         } else {
             Err(malformed_reply("more counters than expected", self.server))
         }
     }
 
+    #[inline]
     fn numbers(&mut self, quota: &Quota) -> Result<Numbers, Error> {
         let (used, reset) = (self.units()?, self.number()?);
         let receipt = if quota.counted_by().facts().needs_receipt {

@@ -1,9 +1,11 @@
 //! Decodes the replies to checks of several levels, some of which were charged together.
 
+use smallvec::SmallVec;
+
 use super::decode::{EntryReply, ReplyReader};
 use super::encode::BatchEntry;
 use super::errors::malformed_reply;
-use super::last_reply::LastReplies;
+use super::last_reply::LastReply;
 use crate::decision::{Answer, Source};
 use crate::error::Error;
 
@@ -12,7 +14,7 @@ use crate::error::Error;
 struct SharedReply {
     /// The checks that have no answer yet.
     checks: u64,
-    quotas: LastReplies,
+    quotas: SmallVec<[LastReply; 2]>,
 }
 
 impl ReplyReader<'_> {
@@ -65,7 +67,9 @@ impl ReplyReader<'_> {
                     (*is_alone, shared.get_mut(index), entry.levels.get(level))
                 {
                     if shared.checks == 0 {
-                        shared.quotas = self.last_replies(level.check().quotas())?;
+                        self.last_replies(level.check().quotas(), |_, last| {
+                            shared.quotas.push(last);
+                        })?;
                     }
                     shared.checks += u64::from(entry.count);
                 }

@@ -1,13 +1,8 @@
-//! The reply to the last of several checks, from which the answers to the earlier ones follow.
-
-use smallvec::SmallVec;
+//! The reply to the last of the checks that were charged at one time, from which the answers to all of them follow.
 
 use crate::algorithm::{QuotaCheck, State};
 use crate::decision::{QuotaAnswer, Receipt, Wait};
 use crate::quota::{Algorithm, Quota};
-
-/// The replies of the quotas of a level to the last check.
-pub(super) type LastReplies = SmallVec<[LastReply; 2]>;
 
 /// The reply of a quota to the last check.
 #[derive(Clone)]
@@ -17,6 +12,7 @@ pub(super) enum LastReply {
     Counter(State),
 }
 
+/// The numbers that the script computed.
 #[derive(Clone, Copy)]
 pub(super) struct Numbers {
     pub(super) used: u32,
@@ -26,9 +22,11 @@ pub(super) struct Numbers {
 
 impl LastReply {
     /// Returns the answer to an earlier check, after which so many units were charged at the same time.
+    #[inline]
     pub(super) fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
         match self {
-            Self::Numbers(numbers) => numbers.before(later_units, quota, time),
+            Self::Numbers(numbers) if later_units == 0 => numbers.answer(),
+            Self::Numbers(numbers) => numbers.before(later_units, quota, time).answer(),
             Self::Counter(counter) => {
                 let mut counter = counter.clone();
                 counter.remove_latest(later_units);
@@ -39,15 +37,17 @@ impl LastReply {
 }
 
 impl Numbers {
-    fn before(self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
+    #[inline]
+    fn answer(self) -> QuotaAnswer {
+        QuotaAnswer::from_micros(self.used, Wait::Zero, self.reset).with_receipt(self.receipt)
+    }
+
+    fn before(self, later_units: u64, quota: &Quota, time: u64) -> Self {
         let Self {
             used,
             mut reset,
             mut receipt,
         } = self;
-        if later_units == 0 {
-            return QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt);
-        }
         let used = u64::from(used).saturating_sub(later_units);
         let window = quota.window_micros();
         match quota.counted_by() {
@@ -60,7 +60,10 @@ impl Numbers {
             }
             _ => {}
         }
-        let used = u32::try_from(used).unwrap_or(u32::MAX);
-        QuotaAnswer::from_micros(used, Wait::Zero, reset).with_receipt(receipt)
+        Self {
+            used: u32::try_from(used).unwrap_or(u32::MAX),
+            reset,
+            receipt,
+        }
     }
 }
