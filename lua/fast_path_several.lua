@@ -77,13 +77,9 @@ local function find_data(first_quota, stored)
   return at
 end
 
--- Attempts to charge a quota. Returns its new data, the size of the reply and, for a log, whether the data are a run to
--- append.
-local function attempt_one(quota, stored, cost, reply, size)
+-- Attempts to charge a counter of a fixed number of numbers. Returns its new data, and the size of the reply.
+local function attempt_counter(quota, stored, cost, reply, size)
   local step = quota.step
-  if not step then
-    return quota.attempt(quota, stored, quota.from, quota.to, cost, 1, reply, size)
-  end
   local first, second, third, fourth, fifth, sixth
   if not stored then
     first, second, third, fourth, fifth, sixth = step(quota, cost)
@@ -111,7 +107,13 @@ local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
     if quota.extra > 0 then
       quota.extra_key = KEYS[first_extra + quota.extra - 1]
     end
-    local data, new_size, is_run = attempt_one(quota, stored, cost, reply, size)
+    local attempt, data, new_size, is_run = quota.attempt, nil, nil, nil
+    if attempt then
+      data, new_size, is_run =
+        attempt(quota, stored, quota.from, quota.to, cost, 1, reply, size)
+    else
+      data, new_size = attempt_counter(quota, stored, cost, reply, size)
+    end
     if not data or data == true then
       return
     elseif is_run then
@@ -120,14 +122,15 @@ local function attempt_all(first_quota, stored, first_extra, cost, reply, size)
     if left < quota.needs and (not longest or quota.ttl + 0 > longest.ttl + 0) then
       longest = quota
     end
-    local length = #data
-    if quota.data_length ~= length then
+    local next_quota, length = quota.next, #data
+    if next_quota and quota.data_length ~= length then
       quota.data_length, quota.sized_header = length, quota.header .. pack('>I2', length)
     end
     number = number + 1
-    parts[number], parts[number + quotas] = quota.sized_header, data
+    parts[number] = next_quota and quota.sized_header or quota.last_header
+    parts[number + quotas] = data
     has_no_lists = has_no_lists and first_quota.is_logs and unpack('>I4', data, 9) < 2
-    size, quota = new_size, quota.next
+    size, quota = new_size, next_quota
   until not quota
   return number, size, longest, has_no_lists
 end
@@ -163,13 +166,10 @@ local function attempt(first_quota, stored, first_extra, cost, reply, size)
   end
   local quotas = first_quota.quotas
   if has_logs and has_no_lists then
-    -- Adds an empty journal.
-    local data = table.concat(parts, '', number + 1, number + quotas)
-    local text = table.concat(parts, '', 2, number) .. JOURNAL .. data .. pack('>d', now)
-    return text, new_size, false, longest
+    -- Adds an empty journal, behind the last log.
+    parts[number] = sub(parts[number], 1, 9) .. pack('>I2', #parts[number + quotas]) .. JOURNAL
+    parts[number + quotas] = parts[number + quotas] .. pack('>d', now)
   end
-  -- The data of the last quota reach to the end.
-  parts[number] = sub(parts[number], 1, 9) .. '\0\0'
   return table.concat(parts, '', 2, number + quotas), new_size, false, longest
 end
 

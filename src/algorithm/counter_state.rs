@@ -62,6 +62,7 @@ pub(crate) trait CountingRule: Clone + Default {
 }
 
 /// A counter of a fixed number of numbers.
+#[cfg(feature = "redis")]
 pub(crate) trait FixedNumbers: CountingRule {
     /// Creates a counter from its numbers, in the order in which the script stores them.
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
@@ -172,6 +173,7 @@ impl<T: CountingRule> CounterState<T> {
     }
 }
 
+#[cfg(feature = "redis")]
 impl<T: FixedNumbers> CounterState<T> {
     pub(super) fn from_numbers(generation: u64, numbers: &[u64]) -> Option<Self> {
         let counter = T::from_numbers(numbers)?;

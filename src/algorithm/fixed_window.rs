@@ -7,7 +7,9 @@
 use std::borrow::Cow;
 
 use super::arithmetic::aligned;
-use super::counter_state::{CountingRule, FixedNumbers};
+use super::counter_state::CountingRule;
+#[cfg(feature = "redis")]
+use super::counter_state::FixedNumbers;
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The count of one window.
@@ -59,6 +61,7 @@ impl CountingRule for FixedWindow {
     }
 }
 
+#[cfg(feature = "redis")]
 impl FixedNumbers for FixedWindow {
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let &[window, count] = numbers else {

@@ -8,7 +8,9 @@
 use std::borrow::Cow;
 
 use super::arithmetic::{aligned, tick, ticks, ticks_up};
-use super::counter_state::{CountingRule, FixedNumbers};
+use super::counter_state::CountingRule;
+#[cfg(feature = "redis")]
+use super::counter_state::FixedNumbers;
 use super::quota_check::{Charge, QuotaCheck};
 
 /// The counts of two aligned windows.
@@ -135,6 +137,7 @@ impl CountingRule for SlidingCounter {
     }
 }
 
+#[cfg(feature = "redis")]
 impl FixedNumbers for SlidingCounter {
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let &[window, previous, current] = numbers else {

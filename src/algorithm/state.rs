@@ -37,6 +37,8 @@ impl State {
 
     /// Creates the state of a counter from its numbers, in the order of the script; `None` for another algorithm, or
     /// if numbers are missing or too large.
+    #[cfg(feature = "redis")]
+    #[inline]
     pub(crate) fn of_counter(
         algorithm: Algorithm,
         generation: u64,
@@ -55,6 +57,7 @@ impl State {
     }
 
     /// Removes units that were charged to a counter at the time of its last charge. Other algorithms keep them.
+    #[cfg(feature = "redis")]
     pub(crate) fn remove_latest(&mut self, units: u64) {
         match self {
             Self::SlidingCounter(counter) => counter.remove_latest(units),

@@ -17,7 +17,9 @@
 use std::borrow::Cow;
 
 use super::super::arithmetic::{saturate, tick, ticks, ticks_up};
-use super::super::counter_state::{CountingRule, FixedNumbers};
+use super::super::counter_state::CountingRule;
+#[cfg(feature = "redis")]
+use super::super::counter_state::FixedNumbers;
 use super::super::quota_check::{Charge, QuotaCheck};
 use super::holes::Holes;
 
@@ -208,6 +210,7 @@ impl CountingRule for Gcra {
     }
 }
 
+#[cfg(feature = "redis")]
 impl FixedNumbers for Gcra {
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let &[time, units, part, inflow, rate] = numbers else {

@@ -29,7 +29,9 @@ impl LastReply {
             Self::Numbers(numbers) => numbers.before(later_units, quota, time).answer(),
             Self::Counter(counter) => {
                 let mut counter = counter.clone();
-                counter.remove_latest(later_units);
+                if later_units > 0 {
+                    counter.remove_latest(later_units);
+                }
                 counter.evaluate(QuotaCheck::new(quota, 0, time)).into()
             }
         }

@@ -1,42 +1,47 @@
 //! Reads a counter as the script stores it. `lua/README.md` describes the bytes.
 
-use smallvec::SmallVec;
-
 use crate::algorithm::State;
 use crate::quota::Algorithm;
 
-/// A field of the data.
-#[derive(Clone, Copy)]
-enum Field {
-    /// A whole number as a double of eight bytes.
-    Double,
-    /// Four bytes.
-    Integer,
-}
-
 /// Reads a counter of a fixed number of fields, and leaves the bytes that follow. `None` if too few bytes are left, or
 /// the algorithm has no such counter.
+#[inline]
 pub(super) fn read(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<State> {
-    use Field::{Double, Integer};
-    let generation = field(Double, bytes)?;
-    let fields: &[Field] = match algorithm {
-        Algorithm::FixedWindow => &[Double, Integer],
-        Algorithm::SlidingCounter => &[Double, Integer, Integer],
-        Algorithm::Gcra => &[Double, Integer, Double, Integer, Integer],
-        _ => return None,
-    };
-    let numbers = fields.iter().map(|form| field(*form, bytes));
-    let numbers: SmallVec<[u64; 5]> = numbers.collect::<Option<_>>()?;
-    State::of_counter(algorithm, generation, &numbers)
-}
-
-fn field(form: Field, bytes: &mut &[u8]) -> Option<u64> {
-    match form {
-        Field::Double => whole(u64::from_be_bytes(take(bytes)?)),
-        Field::Integer => Some(u32::from_be_bytes(take(bytes)?).into()),
+    let (generation, first) = (double(bytes)?, double(bytes)?);
+    let second = integer(bytes)?;
+    match algorithm {
+        Algorithm::FixedWindow => State::of_counter(algorithm, generation, &[first, second]),
+        Algorithm::SlidingCounter => {
+            let numbers = [first, second, integer(bytes)?];
+            State::of_counter(algorithm, generation, &numbers)
+        }
+        Algorithm::Gcra => {
+            let numbers = [
+                first,
+                second,
+                double(bytes)?,
+                integer(bytes)?,
+                integer(bytes)?,
+            ];
+            State::of_counter(algorithm, generation, &numbers)
+        }
+        _ => None,
     }
 }
 
+/// Reads a whole number of eight bytes.
+#[inline]
+fn double(bytes: &mut &[u8]) -> Option<u64> {
+    whole(u64::from_be_bytes(take(bytes)?))
+}
+
+/// Reads a whole number of four bytes.
+#[inline]
+fn integer(bytes: &mut &[u8]) -> Option<u64> {
+    Some(u32::from_be_bytes(take(bytes)?).into())
+}
+
+#[inline]
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
