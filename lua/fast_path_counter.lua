@@ -4,7 +4,8 @@ quota admits, and nothing unusual is stored.
 
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quota
-reply   decide, which appends the reply that decide.lua documents; attempt and write, its two halves
+reply   decide, which appends the reply that decide.lua documents; attempt and write, its two halves; renew;
+reply   make_decide, which joins such halves
 calls   SET or SETRANGE; for a value that an earlier entry changed GET; those of fast_path
 server  Redis 6.0
 
@@ -59,18 +60,20 @@ local function write(quota, key, stored, data, _, expires)
   return true
 end
 
-local function decide(quota, number, first_extra, cost, count, reply, size, values)
-  local key, stored = KEYS[number], values[number]
-  if stored == true then
-    stored = call('GET', key)
+local function make_decide(attempt_value, write_value)
+  return function(quota, number, first_extra, cost, count, reply, size, values)
+    local key, stored = KEYS[number], values[number]
+    if stored == true then
+      stored = call('GET', key)
+    end
+    local data, new_size, _, expires = attempt_value(quota, stored, nil, cost * count, reply, size)
+    if not data then
+      decide_one_level = decide_one_level or select(2, require('multi_quota'))
+      return decide_one_level(quota, number, first_extra, cost, count, reply, size, values)
+    end
+    values[number] = write_value(quota, key, stored, data, nil, expires)
+    return count, new_size
   end
-  local data, new_size, _, expires = attempt(quota, stored, nil, cost * count, reply, size)
-  if not data then
-    decide_one_level = decide_one_level or select(2, require('multi_quota'))
-    return decide_one_level(quota, number, first_extra, cost, count, reply, size, values)
-  end
-  values[number] = write(quota, key, stored, data, nil, expires)
-  return count, new_size
 end
 
-return decide, attempt, write, renew
+return make_decide(attempt, write), attempt, write, renew, make_decide

@@ -5,16 +5,15 @@ as fast_path_counter does that of one quota.
 KEYS    the keys of the entry
 ARGV    none; the caller passes the quotas
 reply   decide, which appends the reply that decide.lua documents; attempt and write, its two halves
-calls   SETRANGE; for a value that an earlier entry changed GET; those of fast_path_counter
+calls   SETRANGE; those of fast_path_counter
 server  Redis 6.0
 
 All numbers of a value are read by one unpack and written by one pack. Each quota steps its own numbers, and passes on
 those that follow.
 ]]
 
-local call, unpack, pack, select, KEYS = redis.call, struct.unpack, struct.pack, select, KEYS
-local _, _, _, renew = require('fast_path_counter')
-local decide_one_level
+local call, unpack, pack, select = redis.call, struct.unpack, struct.pack, select
+local _, _, _, renew, make_decide = require('fast_path_counter')
 
 -- Sets what the values of a list of quotas have in common.
 local function prepare(first_quota)
@@ -81,18 +80,4 @@ local function write(first_quota, key, stored, data, _, expires)
   return true
 end
 
-local function decide(first_quota, number, first_extra, cost, count, reply, size, values)
-  local key, stored = KEYS[number], values[number]
-  if stored == true then
-    stored = call('GET', key)
-  end
-  local data, new_size, _, expires = attempt(first_quota, stored, nil, cost * count, reply, size)
-  if not data then
-    decide_one_level = decide_one_level or select(2, require('multi_quota'))
-    return decide_one_level(first_quota, number, first_extra, cost, count, reply, size, values)
-  end
-  values[number] = write(first_quota, key, stored, data, nil, expires)
-  return count, new_size
-end
-
-return decide, attempt, write
+return make_decide(attempt, write), attempt, write

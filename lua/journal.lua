@@ -13,9 +13,9 @@ was charged to every log of the value.
 ]]
 
 local unpack, pack, sub = struct.unpack, struct.pack, string.sub
-local floor, RANGE = math.floor, 4294967296
+local RANGE = 4294967296
 local _, _, _, _, counting = require('sliding_log')
-local _, _, _, _, _, _, first_later = require('runs')
+local _, _, _, _, _, encode_time, first_later, is_wide_window = require('runs')
 
 -- Units of a journal. Then the logs take them.
 local MAX_UNITS = 32
@@ -105,7 +105,7 @@ local function folded(data, is_wide, journal)
   local position = list ~= 1 and unpack('>I4', data, #data - 3)
   for at = 9, #journal, 4 do
     local time = unpack('>I4', journal, at) + shift
-    local run = is_wide and pack('>I2I4', floor(time / RANGE), time % RANGE) or pack('>I4', time)
+    local run = encode_time(time, is_wide)
     if position then
       position = (position + 1) % RANGE
       run = run .. pack('>I4', position)
@@ -120,7 +120,7 @@ local function fold(sections, order, journal)
   for index = 1, #order do
     local header = order[index]
     local high, low = unpack('>I2I4', header, 2)
-    sections[header] = folded(sections[header], high * RANGE + low > 3600000000, journal)
+    sections[header] = folded(sections[header], is_wide_window(high * RANGE + low), journal)
   end
 end
 

@@ -21,7 +21,7 @@ local decide_any, _, judge_level = require('multi_quota')
 local _, renew, write_range = require('fast_path')
 local refuse, forget
 
--- What the files of a fast path return.
+-- The functions of each file of a fast path.
 local files = {}
 
 -- As in decide.

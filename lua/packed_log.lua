@@ -21,9 +21,6 @@ local unpack, pack, sub, floor = struct.unpack, struct.pack, string.sub, math.fl
 local SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, _, encode_time = require('runs')
 local open_piece, time_in, position_in, first_later_in, with_positions = require('piece')
 
--- The longest window whose times fit into four bytes, with room for as many more runs.
-local MAX_NARROW = 3600000000
-
 -- Positions, and times of narrow runs, are below this.
 local RANGE = 4294967296
 
@@ -175,7 +172,7 @@ local function open(log, data)
     end
     local runs = (size - from + 1) / run_size_of(log.is_wide, has_unit_runs)
     if runs >= 1 and runs % 1 == 0 then
-      log.segments = log.list and log.list.open(log, segment) or 0
+      log.segments = segment and log.list.open(log, segment) or 0
       log.listed = log.segments * SEGMENT
       return set_tail(log, sub(data, 1, 16) .. sub(data, from), has_unit_runs)
     end
@@ -186,7 +183,7 @@ end
 
 -- Takes the stored data, if there are any. A cost rewinds what is later than now.
 local function load(log, data, cost)
-  log.is_wide = log.window > MAX_NARROW
+  log.is_wide = log.quota.is_wide
   log.tail, log.length, log.listed, log.first, log.kept = nil, 0, 0, 0, 0
   log.used, log.segments, log.list_expires, log.renews_list = 0, 0, 0, false
   if data then
@@ -258,7 +255,7 @@ local function limit_tail(log)
   if runs <= max_runs or not log.extra_key then
     return
   end
-  if not log.list or log.segments == 0 then
+  if log.segments == 0 then
     log.list = log.list or require('segments')
     log.list.open(log)
   end

@@ -11,7 +11,7 @@ server  Redis 6.0
 An entry that is admitted or unusual is left to multi_quota.
 ]]
 
--- What the runs of a call share.
+-- Shared by the runs of a call.
 local judge_level, args, values, reply
 
 -- Returns the judgement of a value: the reply of each quota, and whether all admit; false if something unusual is

@@ -3,7 +3,7 @@ runs: how the runs of a log are packed, for the files of sliding_log. `lua/READM
 
 KEYS    none
 ARGV    none; the caller passes the runs
-reply   SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first_later
+reply   SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first_later, is_wide_window
 calls   none
 server  any
 ]]
@@ -17,9 +17,16 @@ local MAX_RUNS = 128
 -- The same if each run is one unit, of which only the time is stored.
 local MAX_UNIT_RUNS = 160
 
+-- The longest window whose times fit into four bytes, with room for as many more runs.
+local MAX_NARROW = 3600000000
+
 local unpack, pack, RANGE = struct.unpack, struct.pack, 4294967296
 
--- Times of windows beyond an hour have six bytes. Positions have four.
+local function is_wide_window(window)
+  return window > MAX_NARROW
+end
+
+-- Times of wide windows have six bytes, others four. Positions have four.
 local function run_size_of(is_wide, has_unit_runs)
   return (is_wide and 10 or 8) - (has_unit_runs and 4 or 0)
 end
@@ -65,4 +72,4 @@ local function first_later(stored, low, high, edge, size, is_wide, oldest, newes
   return high, newest
 end
 
-return SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first_later
+return SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first_later, is_wide_window

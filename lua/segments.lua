@@ -81,13 +81,12 @@ end
 -- Adds segments of the oldest runs in the value, as many as leave at least one run. Returns the text of the
 -- rest, or nothing if the list has to be trimmed first: so each write changes it once, and can be undone.
 local function push(log, tail, runs)
-  local number, size, base, before = log.listed / SEGMENT, SEGMENT * tail.run_size, sub(tail.text, 1, 8), nil
   if log.dropped > 0 or log.kept_segments < log.segments then
     return
   end
-  local at, text = 17, tail.text
-  local pushed = {}
-  before = tail.before
+  local number, size, at, pushed = log.listed / SEGMENT, SEGMENT * tail.run_size, 17, {}
+  local text, before = tail.text, tail.before
+  local base = sub(text, 1, 8)
   while runs > SEGMENT do
     local piece = base .. pack('>I4I4', 0, before) .. sub(text, at, at + size - 1)
     log.cache[number] = parse(log, piece)

@@ -10,10 +10,10 @@ server  any
 ]]
 
 local unpack, pack, sub = struct.unpack, struct.pack, string.sub
-local SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first_later = require('runs')
+local SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first_later, is_wide_window =
+  require('runs')
 
 -- As in packed_log.
-local MAX_NARROW = 3600000000
 local RANGE = 4294967296
 local UNIT_RUNS = 1
 
@@ -22,7 +22,7 @@ local function make_ops()
 end
 
 local function prepare(quota)
-  quota.is_wide = quota.window > MAX_NARROW
+  quota.is_wide = is_wide_window(quota.window)
   quota.rotate = function(...)
     quota.rotate = require('rotation')
     return quota.rotate(...)

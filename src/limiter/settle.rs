@@ -18,7 +18,7 @@ impl RateLimiter {
     /// decision. Units that are available again are not refunded: because their window has passed, because
     /// the key was reset, or because they have drained from [`Gcra`](crate::Algorithm::Gcra).
     ///
-    /// Of a decision on [several keys](Self::check_all), it refunds the level of this limiter: the first one of
+    /// With a decision on [several keys](Self::check_all), it refunds the level of this limiter: the first one of
     /// this name that holds units. The other levels stay charged.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl RateLimiter {
     /// - if the longest window has passed since the decision, by the clock of the store;
     /// - if other callers take the room first in eight attempts.
     ///
-    /// Of a decision on [several keys](Self::check_all), it settles the level of this limiter, as
+    /// With a decision on [several keys](Self::check_all), it settles the level of this limiter, as
     /// [`settle_level`](Self::settle_level) does. **The other levels stay charged**: settle them first.
     ///
     /// # Errors

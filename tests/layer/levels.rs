@@ -280,7 +280,7 @@ async fn a_level_of_cost_0_passes_its_limit_and_the_others_are_charged() {
         if level_of_service == 9 {
             assert_eq!(response.status(), 200);
         } else {
-            // What is refused is refused by a level with a cost.
+            // Only a level with a cost refuses.
             assert_eq!(response.status(), 429);
             assert_eq!(rejection(&response).limiter(), "service");
         }

@@ -55,7 +55,7 @@ async fn an_open_level_admits_and_is_not_counted() {
     assert!(decision.is_allowed());
     let sources: Vec<_> = decision.levels().map(|level| level.source()).collect();
     assert_eq!(sources, [Source::Memory, Source::None, Source::Memory]);
-    // What is not counted is not reported.
+    // The level that fails is not reported.
     assert_eq!((decision.source(), decision.used()), (Source::Memory, 2));
     assert_eq!(tree.counted().await, [2, 2]);
 }

@@ -80,7 +80,7 @@ impl Note {
 #[derive(Debug)]
 pub(super) struct Notes {
     tree: Tree,
-    /// Of each user.
+    /// The admissions of each user.
     admitted: Vec<Vec<Admission>>,
     /// How often each level refused.
     pub(super) refused: Vec<u32>,
