@@ -17,8 +17,9 @@ local MAX_RUNS = 128
 -- The same if each run is one unit, of which only the time is stored.
 local MAX_UNIT_RUNS = 160
 
--- The longest window whose times fit into four bytes, with room for as many more runs.
-local MAX_NARROW = 3600000000
+-- The longest window whose times have four bytes: a quarter of their range, so that a log needs a new base at most
+-- once in three windows. Longer ones cost less with six bytes.
+local MAX_NARROW = 1073741824
 
 local unpack, pack, RANGE = struct.unpack, struct.pack, 4294967296
 

@@ -50,7 +50,7 @@ pub(crate) fn describe(value: &[u8]) -> Option<String> {
 fn log(data: &[u8], window: u64) -> Option<String> {
     let (_, rest) = split(data, 16)?;
     let list = number(&data[8..12]);
-    let width = if window > 3_600_000_000 { 6 } else { 4 };
+    let width = if window > 1 << 30 { 6 } else { 4 };
     let mut text = String::from("sliding_log");
     if list < 2 {
         runs(&mut text, data, rest, width, list == 1)?;

@@ -168,7 +168,7 @@ async fn quotas_of_one_window_are_charged_once_and_judged_each() {
     assert_eq!((refused.limit(), refused.used()), (2, 2));
     let mut connection = server.connect();
     let value: Vec<u8> = connection.get("tollgate:v2:{default,ada}").unwrap();
-    assert_eq!(value.len(), DATA + 16 + 2 * 4);
+    assert_eq!(value.len(), DATA + 16 + 2 * 6);
 }
 
 #[tokio::test]

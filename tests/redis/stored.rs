@@ -27,8 +27,8 @@ fn packed(times: &[u64], second: u32, before: u32) -> Vec<u8> {
     data
 }
 
-/// Stores a large log of units charged at these times, which lives for an hour, with a window of at most an
-/// hour.
+/// Stores a large log of units charged at these times, which lives for an hour, with a window of at most 18
+/// minutes.
 pub(crate) fn store_log(connection: &mut Connection, value: &str, window: u64, times: &[u64]) {
     let (seconds, _): (u32, u32) = redis::cmd("TIME").query(connection).unwrap();
     let expires = seconds + 3_600;
