@@ -8,7 +8,7 @@ KEYS    the values of the subjects, each once; then their extra keys
 ARGV    call: quota_lists, values
 ARGV    quota_list: quotas
 ARGV    quota: algorithm, buckets, counter, extra, limit, window, ttl
-ARGV    run: entries, count, levels
+ARGV    run: entries, count, more, levels
 ARGV    level: quota_list, cost
 ARGV    place: value, extra
 reply   call: time
@@ -16,7 +16,7 @@ reply   entry: admitted
 reply   admitted: used, reset
 reply   refused: used, wait, reset
 reply   receipt: generation, position
-calls   MGET; those of fast_path, fast_path_counters, levels and multi_quota
+calls   MGET; those of fast_path, fast_path_counters, grant, levels and multi_quota
 server  Redis 6.0
 
 The arguments are packed into one, as MessagePack, and so is the reply: a number that is an argument of
@@ -30,8 +30,9 @@ of a quota is which extra key of its level the count may need, from 1, or 0: a s
 log. A run is a number of entries in a row, each of `count` checks of the same levels but for their keys. A
 level asks the list of quotas of a number, from 1. Its place is the number of the key that is its value, or 0 if
 no count is packed, and of its first extra key, or 0. The places of all levels of all entries follow the levels; if
-there is one level, only that of the first entry, since the keys of the others follow each other. `cost`, `limit`
-and `used` are units. `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a
+there is one level, only that of the first entry, since the keys of the others follow each other. `cost`, `more`, `limit`
+and `used` are units. If `more` is not 0, an entry is one check of one level, which is charged up to `more` units
+beyond its cost; the reply has the number of charged units in place of `admitted`. `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a
 count is given, is in milliseconds, as text.
 
 The reply is flat. Each entry has the number of its admitted checks, or the text of an error; then the
@@ -88,8 +89,8 @@ end
 
 local decide_one_level, decide_run
 while args[at] do
-  local entries, count, levels = args[at], args[at + 1], args[at + 2]
-  at = at + 3
+  local entries, count, more, levels = args[at], args[at + 1], args[at + 2], args[at + 3]
+  at = at + 4
   if levels > 1 then
     if not decide_run then
       decide_run = require('levels')(args, quota_lists, values, reply)
@@ -106,7 +107,9 @@ while args[at] do
       decide_one_level = decide_one_level or select(2, require('multi_quota'))
       decide = decide_one_level
     end
-    if count > 1 and cost * count > MAX_ENTRY_UNITS then
+    if more > 0 then
+      decide = require('grant')(decide, more)
+    elseif count > 1 and cost * count > MAX_ENTRY_UNITS then
       decide = function()
         error('ERR an entry of more than 100000 units', 0)
       end

@@ -224,8 +224,8 @@ impl StdError for Error {
     }
 }
 
-/// The error of an invalid configuration value: a quota, a window, a store URL, a key extractor or the levels of
-/// a check.
+/// The error of an invalid configuration value: a quota, a window, a lease, a store URL, a key extractor or the
+/// levels of a check.
 ///
 /// The text names the value and the rule that it breaks, never a password.
 ///
@@ -260,6 +260,8 @@ pub enum ConfigErrorKind {
     /// Limiters cannot be [checked together](crate::RateLimiter::check_all): they have different stores, or
     /// count the same key.
     Levels,
+    /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window.
+    Lease,
 }
 
 impl ConfigError {
@@ -300,6 +302,15 @@ impl ConfigError {
         Self {
             kind: ConfigErrorKind::Levels,
             text: format!("invalid levels {one:?} and {other:?}: {problem}"),
+        }
+    }
+
+    pub(crate) fn lease(lease: Duration, longest: Duration) -> Self {
+        Self {
+            kind: ConfigErrorKind::Lease,
+            text: format!(
+                "invalid lease {lease:?}: a lease is at most a tenth of the shortest window, {longest:?} here"
+            ),
         }
     }
 

@@ -21,7 +21,7 @@ impl QuotaCheck {
     pub(crate) fn new(quota: &Quota, cost: u32, now: u64) -> Self {
         Self {
             limit: quota.limit(),
-            window: quota.window_micros(),
+            window: quota.counted_micros(),
             parts: quota.counted_by().parts(),
             cost,
             now,

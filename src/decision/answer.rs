@@ -31,6 +31,11 @@ pub struct Answer {
     quotas: SmallVec<[QuotaAnswer; 2]>,
     /// The time of the decision, in microseconds of the store's clock; 0 if the store does not set it.
     time: u64,
+    /// The units that were charged beyond the cost of the check.
+    // As wide as the other fields, like the source.
+    extra: u64,
+    /// The number of the grant that the units came from. 0 if the check itself was charged.
+    grant: u64,
 }
 
 /// Creates an empty answer, for a store to write to.
@@ -40,6 +45,8 @@ impl Default for Answer {
             source: Source::None,
             quotas: SmallVec::new(),
             time: 0,
+            extra: 0,
+            grant: 0,
         }
     }
 }
@@ -63,6 +70,49 @@ impl Answer {
             source,
             quotas: quotas.into_iter().collect(),
             time,
+            extra: 0,
+            grant: 0,
+        }
+    }
+
+    /// Sets the number of units that were charged beyond the cost, because the check asked for
+    /// [more](crate::store::Check::more).
+    #[must_use]
+    pub fn with_extra(mut self, extra: u32) -> Self {
+        self.set_extra(extra);
+        self
+    }
+
+    pub(crate) fn set_extra(&mut self, extra: u32) {
+        self.extra = extra.into();
+    }
+
+    /// Returns the number of units that were charged beyond the cost, because the check asked for
+    /// [more](crate::store::Check::more).
+    #[must_use]
+    pub fn extra(&self) -> u32 {
+        u32::try_from(self.extra).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the number of the grant that the units came from. 0 if the check itself was charged.
+    pub(crate) fn grant(&self) -> u64 {
+        self.grant
+    }
+
+    /// Writes the answer to a check whose units came from a grant. `self` is the answer of the store to the grant.
+    #[inline]
+    pub(crate) fn write_use(&self, grant: GrantUse, answer: &mut Self) {
+        let GrantUse {
+            number,
+            extra,
+            held,
+            age,
+        } = grant;
+        answer.clear(self.time, Source::Lease);
+        answer.extra = extra.into();
+        answer.grant = number;
+        for quota in &self.quotas {
+            answer.push(quota.used_after(held, age));
         }
     }
 
@@ -71,6 +121,8 @@ impl Answer {
     pub(crate) fn clear(&mut self, time: u64, source: Source) {
         self.source = source;
         self.time = time;
+        self.extra = 0;
+        self.grant = 0;
         self.quotas.clear();
     }
 
@@ -165,6 +217,8 @@ impl Answer {
 pub enum Source {
     /// Redis: the counts are those of all processes.
     Redis,
+    /// Units that this process holds: the store charged them [in advance](crate::RateLimiter::lease).
+    Lease,
     /// A [`MemoryStore`](crate::MemoryStore): the counts are those of this process.
     Memory,
     /// The [refusal cache](crate::store::RefusalCache) of this process: the store refused the same check
@@ -185,8 +239,9 @@ pub enum Source {
 impl Source {
     /// All sources, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Redis,
+        Self::Lease,
         Self::Memory,
         Self::RefusalCache,
         Self::Fallback,
@@ -199,6 +254,7 @@ impl Source {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Redis => "redis",
+            Self::Lease => "lease",
             Self::Memory => "memory",
             Self::RefusalCache => "refusal_cache",
             Self::Fallback => "fallback",
@@ -207,6 +263,19 @@ impl Source {
             Self::None => "none",
         }
     }
+}
+
+/// A use of units that a process holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrantUse {
+    /// The number of the grant.
+    pub(crate) number: u64,
+    /// The other units of the grant.
+    pub(crate) extra: u32,
+    /// The units that this process holds after the use. They are left, although the store has charged them.
+    pub(crate) held: u32,
+    /// The time since the answer of the store, in microseconds.
+    pub(crate) age: u64,
 }
 
 /// The answer of a [`Store`](crate::Store) to one quota of a check: admitted or refused, with its numbers.
@@ -328,6 +397,17 @@ impl QuotaAnswer {
         };
         let reset_micros = self.reset_micros.saturating_sub(micros);
         Self::from_micros(self.used, wait, reset_micros).with_receipt(self.receipt)
+    }
+
+    /// Returns the answer to a use of units that were charged `age` microseconds ago. `held` of them are not
+    /// used.
+    #[inline]
+    fn used_after(&self, held: u32, age: u64) -> Self {
+        Self {
+            used: self.used.saturating_sub(held),
+            reset_micros: self.reset_micros.saturating_sub(age).max(1),
+            ..*self
+        }
     }
 
     /// Adds the receipt of the charge, by which the store finds the units of a refund.

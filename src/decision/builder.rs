@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, QuotaAnswer};
 use super::decision::{Decision, DecisionData, DecisionView};
-use super::levels::{LevelData, LevelName, Levels, reported_index};
+use super::levels::{GrantUnits, LevelData, LevelName, Levels, reported_index};
 use super::pool::Pooled;
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
@@ -66,6 +66,18 @@ impl DecisionBuilder {
         };
         level.start(quotas, cost, limiter, key);
         level.answer = answer;
+    }
+
+    /// Sets the units of a level that came from grants, beyond those of its answer.
+    pub(crate) fn set_grants(&mut self, level: usize, grants: Vec<GrantUnits>) {
+        let data = self.0.make_mut();
+        let level = match level.checked_sub(1) {
+            None => Some(&mut data.first),
+            Some(other) => data.others.get_mut(other),
+        };
+        if let Some(level) = level {
+            level.grants = grants;
+        }
     }
 
     /// Sets an answer that the store did not write in place.

@@ -24,6 +24,16 @@ pub(crate) struct LevelData {
     /// Empty if the level has quotas and was not asked.
     pub(super) answer: Answer,
     pub(super) cost: u32,
+    /// The units that came from grants, beyond those of the answer.
+    pub(super) grants: Vec<GrantUnits>,
+}
+
+/// Units of a decision that came from one grant of a lease.
+#[derive(Clone, Debug)]
+pub(crate) struct GrantUnits {
+    /// The answer to the use of these units, with the receipt of the grant.
+    pub(crate) answer: Answer,
+    pub(crate) units: u32,
 }
 
 /// The key that a decision charged, and the limiter that charged it.
@@ -79,6 +89,9 @@ impl LevelData {
         self.cost = cost;
         self.charged = None;
         self.answer.clear(0, Source::None);
+        if !self.grants.is_empty() {
+            self.grants.clear();
+        }
     }
 
     /// Returns a quota with its answer.
@@ -337,6 +350,15 @@ impl<'a> LevelDecision<'a> {
 
     pub(crate) fn answer(&self) -> &'a Answer {
         &self.level.answer
+    }
+
+    /// Returns each charge that the units of this level belong to, with their number: most levels have one.
+    pub(crate) fn charges(&self) -> impl Iterator<Item = (&'a Answer, u32)> {
+        let grants = self.level.grants.iter();
+        let grants = grants.map(|grant| (&grant.answer, grant.units));
+        let others: u32 = grants.clone().map(|(_, units)| units).sum();
+        let own = (self.answer(), self.cost().saturating_sub(others));
+        [own].into_iter().chain(grants)
     }
 
     /// Returns the limiter and the key.

@@ -9,8 +9,8 @@ mod levels;
 mod pool;
 
 pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
-pub(crate) use answer::{CountScope, Wait};
+pub(crate) use answer::{CountScope, GrantUse, Wait};
 pub(crate) use builder::DecisionBuilder;
 pub use decision::{Decision, DecisionView};
 pub use levels::{LevelDecision, QuotaDecision};
-pub(crate) use levels::{LevelName, LimiterId};
+pub(crate) use levels::{GrantUnits, LevelName, LimiterId};

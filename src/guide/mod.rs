@@ -8,6 +8,7 @@
 //! | | [Algorithms](algorithms) | Which algorithm counts best for my limit? |
 //! | | [Plans and costs](plans_and_costs) | How do I set limits per tenant, and charge what a request really costs? |
 //! | | [Users, tenants and the whole service](levels) | How do I check several limits at once, all or nothing? |
+//! | | [Leases](leases) | How do I admit requests from memory without exceeding the limit? |
 //! | | [Clients](clients) | What do clients see, and how do I stay below the limit of another service? |
 //! | **Run** | [Failures](failures) | What happens when Redis fails? |
 //! | | [Deployment](deployment) | Which Redis do I need, and how do I deploy with it? Sentinel, Cluster, regions, Kubernetes |
@@ -35,6 +36,9 @@ pub mod plans_and_costs {}
 
 #[doc = include_str!("levels.md")]
 pub mod levels {}
+
+#[doc = include_str!("leases.md")]
+pub mod leases {}
 
 #[doc = include_str!("clients.md")]
 pub mod clients {}

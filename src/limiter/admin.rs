@@ -175,6 +175,10 @@ impl Admin {
             return Err(Error::cost_too_large(units, quotas.max_cost()));
         }
         let key = key.into();
+        let quotas = &*limiter.counted(quotas);
+        if let Some(lease) = &limiter.lease {
+            lease.void(&key).await?;
+        }
         if let Some(fallback) = limiter.store.fallback_if_used() {
             let shares = match &limiter.on_failure {
                 Some(on_failure) => on_failure.shares_of(quotas, &limiter.quotas),

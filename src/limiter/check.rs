@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::lease::{HeldUnits, Take};
 use super::limiter::RateLimiter;
 use crate::decision::{Answer, Decision, DecisionBuilder, DecisionView, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
-use crate::store::{Check, PendingAnswer, SendMark, StoreFuture, Subject};
+use crate::store::{PendingAnswer, SendMark, StoreFuture, Subject};
 
 /// The state of a check after it was started.
 pub(crate) enum CheckProgress {
@@ -25,6 +26,8 @@ pub(crate) enum CheckProgress {
 pub(crate) struct PendingCheck {
     builder: DecisionBuilder,
     answer: PendingAnswer,
+    /// The units that this process held. The store was asked for the others.
+    held: Option<Box<HeldUnits>>,
 }
 
 /// The maximum wait before a refused check is repeated. Meanwhile, other callers may refund units, or a failed
@@ -194,28 +197,49 @@ impl RateLimiter {
         blocked_for: impl FnOnce(Subject<'_>) -> Option<Duration>,
     ) -> CheckProgress {
         let mut builder = DecisionBuilder::new();
+        let quotas = &*self.counted(quotas);
         let (key, answer) = builder.start(quotas, cost, self.level_name(), key);
+        let mut held = None;
         let pending: Option<PendingAnswer> = match answer_without_store(quotas, cost) {
             Some(answer) => Some(StoreFuture::ready(answer).into()),
             None => {
                 let subject = self.subject(quotas, key);
-                match blocked_for(subject) {
-                    None => self.store.check_in_place(Check { subject, cost }, answer),
-                    Some(left) => {
+                match (blocked_for(subject), &self.lease) {
+                    (Some(left), _) => {
                         let refusal = Ok(blocked(quotas, cost, left));
                         Some(StoreFuture::ready(refusal).into())
                     }
+                    (None, None) => self.store.check_in_place(subject.check(cost), answer),
+                    (None, Some(lease)) => match lease.take(subject, cost, answer) {
+                        Take::Complete(grants) => {
+                            if !grants.is_empty() {
+                                builder.set_grants(0, grants);
+                            }
+                            None
+                        }
+                        Take::Partial(units) => {
+                            let missing = cost - units.units();
+                            held = Some(Box::new(units));
+                            self.store.check_in_place(subject.check(missing), answer)
+                        }
+                        Take::Nothing => self.store.check_in_place(subject.check(cost), answer),
+                    },
                 }
             }
         };
         let Some(PendingAnswer { future, sent }) = pending else {
+            // With units in hand, the answer is a remembered refusal of the others, and the units return.
             return CheckProgress::Done(self.conclude(builder));
         };
         match future.try_ready() {
-            Ok(answer) => CheckProgress::Done(self.finish(builder, sent, answer)),
+            Ok(answer) => CheckProgress::Done(self.finish(builder, held, sent, answer)),
             Err(future) => {
                 let answer = PendingAnswer { future, sent };
-                CheckProgress::Pending(PendingCheck { builder, answer })
+                CheckProgress::Pending(PendingCheck {
+                    builder,
+                    answer,
+                    held,
+                })
             }
         }
     }
@@ -236,15 +260,20 @@ impl RateLimiter {
         check: &mut PendingCheck,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let PendingCheck { builder, answer } = check;
+        let PendingCheck {
+            builder,
+            answer,
+            held,
+        } = check;
         let answered = ready!(Pin::new(&mut answer.future).poll(cx));
-        Poll::Ready(self.finish(std::mem::take(builder), answer.sent, answered))
+        Poll::Ready(self.finish(std::mem::take(builder), held.take(), answer.sent, answered))
     }
 
     /// Decides by the answer of the store, or by the failure policy if there is none.
     fn finish(
         &self,
         mut builder: DecisionBuilder,
+        held: Option<Box<HeldUnits>>,
         sent: Option<SendMark>,
         answer: Result<Answer, Error>,
     ) -> Result<Decision, Error> {
@@ -253,7 +282,13 @@ impl RateLimiter {
                 if let (Some(sent), Some((key, cost))) = (sent, builder.key_and_cost()) {
                     let quotas = self.intern_quotas(builder.quota_list());
                     let subject = self.subject(&quotas, key);
-                    self.store.remember(Check { subject, cost }, sent, &answer);
+                    let asked = cost - held.as_ref().map_or(0, |held| held.units());
+                    let max_age = self.max_refusal_age();
+                    self.store
+                        .remember(subject.check(asked), sent, &answer, max_age);
+                }
+                if let Some(held) = held.filter(|_| answer.is_admitted()) {
+                    builder.set_grants(0, held.into_used());
                 }
                 builder.set_answer(answer);
                 self.conclude(builder)

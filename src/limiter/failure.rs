@@ -9,7 +9,6 @@ use crate::decision::{Answer, Decision, DecisionBuilder, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::Quotas;
-use crate::store::Check;
 
 impl RateLimiter {
     /// Decides a check after the lookup of its quotas failed: by the block list, then by the failure policy
@@ -88,7 +87,7 @@ impl RateLimiter {
         if self.store.is_in_process() {
             // Such a store fails only if it is full. If the lookup of quotas has failed, the store still works.
             let subject = self.subject(&quotas, key);
-            let answer = self.store.check_unprotected(Check { subject, cost })?;
+            let answer = self.store.check_unprotected(subject.check(cost))?;
             return Some((quotas, answer));
         }
         let shares = on_failure.shares_of(&quotas, &self.quotas);
@@ -98,7 +97,7 @@ impl RateLimiter {
             return None;
         }
         let subject = self.subject(&shares, key);
-        let answer = self.store.check_fallback(Check { subject, cost })?;
+        let answer = self.store.check_fallback(subject.check(cost))?;
         Some((shares, answer))
     }
 }

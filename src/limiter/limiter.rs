@@ -1,12 +1,15 @@
 //! The limiter: a name, a store and quotas.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::failure_policy::{FailureHandler, FailurePolicy};
+use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
-use crate::error::Error;
+use crate::error::{ConfigError, Error};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
 use crate::store::{BlockList, ProtectedStore, Reset, Store, Subject};
@@ -56,6 +59,8 @@ pub struct RateLimiter {
     pub(super) id: LimiterId,
     /// `None` if the caller gets the error.
     pub(super) on_failure: Option<Arc<FailureHandler>>,
+    /// `None` if no units are taken in advance.
+    pub(super) lease: Option<Arc<Lease>>,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
@@ -83,6 +88,7 @@ impl RateLimiter {
             name,
             scope,
             on_failure: None,
+            lease: None,
         }
     }
 
@@ -98,6 +104,9 @@ impl RateLimiter {
         self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
+        }
+        if let Some(lease) = self.lease.take() {
+            self = self.lease(lease.duration());
         }
         self
     }
@@ -125,6 +134,103 @@ impl RateLimiter {
         self
     }
 
+    /// Lets this process take units of busy keys in advance, and admit checks from memory. By default, each check
+    /// asks the store.
+    ///
+    /// `lease` is the longest time for which units are held. It is cut to a tenth of the shortest window; zero
+    /// turns leases off. A twentieth of the window is a good start. See [the guide](crate::guide::leases).
+    ///
+    /// **The limit is never exceeded**, for any number of processes, crashes and pauses. In exchange, a charged
+    /// unit counts for the window and the lease, because it may be used that much later: a client that uses its
+    /// whole limit gets `limit / (window + lease)`. Units that a process holds when it crashes count for that
+    /// time, too.
+    ///
+    /// - A key is leased when at least four checks come within the time of the lease, and if its limit is above
+    ///   20. The process asks for as many units as the key used in that time, at most an eighth of what is left.
+    ///   It asks again in the background before they are used up, and returns what is left when the lease ends.
+    /// - The source of a check from memory is [`Source::Lease`](crate::Source::Lease). Its numbers may be as old
+    ///   as the lease.
+    /// - A check of more units than are held asks the store for the difference.
+    /// - While the store fails, the units at hand may be used until their lease ends. Then the
+    ///   [failure policy](Self::on_failure) applies.
+    ///
+    /// Only a store that [supports leases](crate::Store::supports_leases), such as
+    /// [`RedisStore`](crate::RedisStore), grants units. With others, the limiter asks the store for each check, and
+    /// counts in the same way.
+    ///
+    /// Give all limiters of a name the same lease. A limiter with another lease counts anew: while both run, a
+    /// client may use its limit twice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Quota, RateLimiter, RedisStore};
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
+    /// let limiter = RateLimiter::new(store, Quota::per_second(20_000))
+    ///     .name("service")
+    ///     .lease(Duration::from_millis(50));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.quotas = self.quotas.leased(lease);
+        self.lease =
+            (!lease.is_zero()).then(|| Arc::new(Lease::new(lease, &self.store, &self.scope)));
+        match self.on_failure.take() {
+            Some(on_failure) => self.on_failure(on_failure.policy),
+            None => self,
+        }
+    }
+
+    /// Sets a lease as [`lease`](Self::lease) does, but returns an error if it is too long.
+    ///
+    /// For a lease from outside the program, such as a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the lease is longer than a tenth of the shortest window.
+    pub fn try_lease(self, lease: Duration) -> Result<Self, ConfigError> {
+        match self.quotas.longest_lease() {
+            Some(longest) if lease > longest => Err(ConfigError::lease(lease, longest)),
+            _ => Ok(self.lease(lease)),
+        }
+    }
+
+    /// Returns the units that this process [holds](Self::lease) to the store. From then on, all clones of this
+    /// limiter ask the store for each check.
+    ///
+    /// Call it at the end of a graceful shutdown, after the last request. Else other processes get these units
+    /// when the lease ends or, if the process ends before, after the window and the lease.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails. The units then count for the window and the lease.
+    pub async fn release(&self) -> Result<(), Error> {
+        match &self.lease {
+            Some(lease) => lease.release().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns quotas as this limiter counts them: with its lease.
+    #[inline]
+    pub(super) fn counted<'a>(&self, quotas: &'a Quotas) -> Cow<'a, Quotas> {
+        match &self.lease {
+            Some(lease) if !std::ptr::eq(quotas, &raw const self.quotas) => {
+                Cow::Owned(quotas.leased(lease.duration()))
+            }
+            _ => Cow::Borrowed(quotas),
+        }
+    }
+
+    /// Returns how long a refusal is remembered at most: other processes return units when their lease ends.
+    pub(super) fn max_refusal_age(&self) -> Duration {
+        let lease = self.lease.as_ref();
+        lease.map_or(Duration::MAX, |lease| lease.duration())
+    }
+
     /// Deletes the counts of `key` for the quotas of this limiter, so that it has its whole quotas again.
     ///
     /// # Errors
@@ -139,7 +245,11 @@ impl RateLimiter {
         if quotas.is_empty() {
             return Ok(());
         }
-        let subject = self.subject(quotas, key);
+        let quotas = self.counted(quotas);
+        if let Some(lease) = &self.lease {
+            lease.void(key).await?;
+        }
+        let subject = self.subject(&quotas, key);
         self.store.reset(Reset { subject }).await
     }
 
@@ -196,6 +306,7 @@ impl fmt::Debug for RateLimiter {
             scope: _,
             id: _,
             on_failure,
+            lease,
             telemetry: _,
         } = self;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();
@@ -204,6 +315,7 @@ impl fmt::Debug for RateLimiter {
             .field("name", name)
             .field("quotas", &quotas)
             .field("on_failure", &policy)
+            .field("lease", lease)
             .finish_non_exhaustive()
     }
 }

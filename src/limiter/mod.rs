@@ -6,6 +6,7 @@ mod admin;
 mod check;
 mod failure;
 mod failure_policy;
+mod lease;
 mod levels;
 mod limiter;
 mod settle;

@@ -1,7 +1,5 @@
 //! Refunds, and settlements after the actual cost is known.
 
-use std::time::Duration;
-
 use super::limiter::RateLimiter;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
@@ -70,14 +68,34 @@ impl RateLimiter {
         if units == 0 || quotas.is_empty() {
             return Ok(());
         }
-        let refund = Refund {
-            subject: self.subject(&quotas, key),
-            units,
-            cost: level.cost(),
-            held,
-            answer: level.answer(),
-        };
-        self.store.refund(refund).await
+        let subject = self.subject(&quotas, key);
+        // Units return to the charges in their order. These were returned before.
+        let mut returned = level.cost().saturating_sub(held.saturating_add(units));
+        let (mut units, mut outcome) = (units, Ok(()));
+        for (answer, charged) in level.charges() {
+            let before = returned.min(charged);
+            returned -= before;
+            let own = units.min(charged - before);
+            units -= own;
+            if own == 0 {
+                continue;
+            }
+            let sent = match &self.lease {
+                Some(lease) if answer.grant() > 0 => {
+                    let charged = charged.saturating_add(answer.extra());
+                    lease.give_back(subject, answer, own, charged)
+                }
+                _ => self.store.refund(Refund {
+                    subject,
+                    units: own,
+                    cost: charged,
+                    held: held.min(charged - before - own),
+                    answer,
+                }),
+            };
+            outcome = sent.await.and(outcome);
+        }
+        outcome
     }
 
     /// Adjusts the charge of a decision to the actual cost: refunds unused units, or charges the missing
@@ -284,7 +302,10 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
         .next()
         .map_or(0, |level| level.answer().time());
     let elapsed = now.saturating_sub(charged.answer().time());
-    let longest = charged.quotas().map(|quota| quota.quota().window()).max();
-    current.source() == charged.source()
-        && longest.is_some_and(|longest| Duration::from_micros(elapsed) < longest)
+    let windows = charged
+        .quotas()
+        .map(|quota| quota.quota().counted_micros());
+    // The time of a lease is that of its store.
+    let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;
+    has_same_clock && windows.max().is_some_and(|longest| elapsed < longest)
 }

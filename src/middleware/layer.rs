@@ -388,6 +388,20 @@ impl RateLimitLayer {
         self.with(|config| config.set_failure_policy(policy))
     }
 
+    /// Lets this process take units of busy keys in advance, and admit requests from memory. By default, each
+    /// request asks the store.
+    ///
+    /// **The limit is never exceeded**, but a key that uses its whole limit gets `limit / (window + lease)`. See
+    /// [`RateLimiter::lease`] and [the guide](crate::guide::leases). For a graceful shutdown, call
+    /// `layer.limiter().release().await` after the last request.
+    ///
+    /// `lease` is cut to a tenth of the shortest window, also of the quotas that
+    /// [`quotas_for`](Self::quotas_for) returns. It applies to the first level. Limiters that are
+    /// [added](Self::and) have leases of their own.
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|config| config.first.limiter = config.first.limiter.clone().lease(lease))
+    }
+
     /// Sets the headers that report the limit to clients. The default is `X-RateLimit-*`; see [`Headers`].
     pub fn headers(self, headers: Headers) -> Self {
         self.with(|config| config.headers = headers)

@@ -42,6 +42,9 @@ const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 pub struct Quota {
     limit: u32,
     window_micros: u64,
+    /// How much longer than the window a unit counts, because a process may use it that much later: see
+    /// [`leased`](Self::leased).
+    lease_micros: u64,
     algorithm: Algorithm,
     name: Option<Arc<str>>,
 }
@@ -111,6 +114,7 @@ impl Quota {
         Self {
             limit,
             window_micros,
+            lease_micros: 0,
             algorithm: Algorithm::SlidingLog,
             name: None,
         }
@@ -172,6 +176,14 @@ impl Quota {
         Self { limit, ..self }
     }
 
+    /// Sets for how long processes may hold units of this quota before they use them.
+    pub(super) fn leased(self, lease_micros: u64) -> Self {
+        Self {
+            lease_micros,
+            ..self
+        }
+    }
+
     /// Returns the number of units that a window has room for.
     #[must_use]
     pub const fn limit(&self) -> u32 {
@@ -200,9 +212,27 @@ impl Quota {
         self.window_micros
     }
 
+    /// Returns for how long a process may hold units of this quota before it uses them.
+    pub(crate) const fn lease_micros(&self) -> u64 {
+        self.lease_micros
+    }
+
+    /// Returns how long a charged unit counts: the window, and the time for which a process may hold the unit
+    /// before it uses it.
+    ///
+    /// Uses within one window were charged within this time, so a count that bounds the charges bounds the
+    /// uses. The windows of `FixedWindow` are aligned; its units are used in the window in which they are
+    /// charged.
+    pub(crate) const fn counted_micros(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::FixedWindow => self.window_micros,
+            _ => self.window_micros + self.lease_micros,
+        }
+    }
+
     /// Returns whether both quotas share one stored count, for the same limiter and key.
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
-        (self.algorithm, self.window_micros) == (other.algorithm, other.window_micros)
+        (self.algorithm, self.counted_micros()) == (other.algorithm, other.counted_micros())
     }
 }
 

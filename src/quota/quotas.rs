@@ -1,6 +1,9 @@
 //! A list of quotas that apply together.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use super::quota::Quota;
 
@@ -27,16 +30,24 @@ use super::quota::Quota;
 /// assert_eq!(parsed, quotas);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quotas {
-    list: Arc<[ListedQuota]>,
+#[derive(Clone, Debug)]
+pub struct Quotas(Arc<List>);
+
+#[derive(Debug)]
+struct List {
+    quotas: SmallVec<[ListedQuota; 1]>,
     /// The index of the quota with the lowest limit of each stored count.
-    strictest: Arc<[usize]>,
+    strictest: SmallVec<[usize; 1]>,
     /// The lowest limit. A higher cost is never admitted.
     min_limit: Option<u32>,
     /// The highest cost that all algorithms accept.
     max_cost: u32,
+    /// The same quotas with a lease, so that a limiter with a lease creates them once.
+    leased: OnceLock<(Duration, Quotas)>,
 }
+
+/// A lease is at most this part of the shortest window.
+const MAX_LEASE_PART: u32 = 10;
 
 /// A quota, and the number of the stored count that it uses.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,8 +58,8 @@ struct ListedQuota {
 
 impl Quotas {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        let mut list: Vec<ListedQuota> = Vec::new();
-        let mut strictest: Vec<usize> = Vec::new();
+        let mut list: SmallVec<[ListedQuota; 1]> = SmallVec::new();
+        let mut strictest: SmallVec<[usize; 1]> = SmallVec::new();
         for (index, quota) in quotas.into_iter().enumerate() {
             let shared = list.iter().find(|other| other.quota.counts_as(&quota));
             let counter = shared.map_or(strictest.len(), |other| other.counter);
@@ -67,36 +78,67 @@ impl Quotas {
         let max_costs = quotas
             .clone()
             .map(|quota| quota.counted_by().facts().max_cost);
-        Self {
+        Self(Arc::new(List {
             min_limit: quotas.map(Quota::limit).min(),
             max_cost: max_costs.min().unwrap_or(u32::MAX),
-            list: list.into(),
-            strictest: strictest.into(),
+            quotas: list,
+            strictest,
+            leased: OnceLock::new(),
+        }))
+    }
+
+    /// Returns these quotas with a lease: processes may hold their units for up to `lease` before they use them,
+    /// and at most for a tenth of the shortest window.
+    pub(crate) fn leased(&self, lease: Duration) -> Self {
+        let List { leased, .. } = &*self.0;
+        if let Some((known, quotas)) = leased.get()
+            && *known == lease
+        {
+            return quotas.clone();
         }
+        let longest = self.longest_lease().unwrap_or_default();
+        let micros = u64::try_from(lease.min(longest).as_micros()).unwrap_or_default();
+        if self.iter().all(|quota| quota.lease_micros() == micros) {
+            return self.clone();
+        }
+        let quotas = Self::new(self.iter().map(|quota| quota.clone().leased(micros)));
+        let _ = leased.set((lease, quotas.clone()));
+        quotas
+    }
+
+    /// Returns the longest lease of these quotas: a tenth of the shortest window. `None` without quotas.
+    pub(crate) fn longest_lease(&self) -> Option<Duration> {
+        let shortest = self.iter().map(Quota::window).min()?;
+        Some(shortest / MAX_LEASE_PART)
+    }
+
+    /// Returns for how long processes may hold units of these quotas, in microseconds.
+    pub(crate) fn lease_micros(&self) -> u64 {
+        self.iter().map(Quota::lease_micros).max().unwrap_or(0)
     }
 
     /// Returns the quotas, in the order in which they were listed.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Quota> {
-        self.list.iter().map(|listed| &listed.quota)
+        self.0.quotas.iter().map(|listed| &listed.quota)
     }
 
     /// Returns the number of quotas.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.list.len()
+        self.0.quotas.len()
     }
 
     /// Returns whether the list is empty, so that every check is admitted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.0.quotas.is_empty()
     }
 
     /// Returns whether this list has the same quotas as a slice, in the same order.
     #[inline]
     pub(crate) fn equals(&self, quotas: &[Quota]) -> bool {
-        match (&*self.list, quotas) {
+        match (&*self.0.quotas, quotas) {
             ([listed], [quota]) => listed.quota == *quota,
             _ => self.iter().eq(quotas),
         }
@@ -104,18 +146,18 @@ impl Quotas {
 
     /// Returns the lowest limit, if there is any quota.
     pub(crate) fn min_limit(&self) -> Option<u32> {
-        self.min_limit
+        self.0.min_limit
     }
 
     /// Returns the highest cost that all algorithms accept.
     pub(crate) fn max_cost(&self) -> u32 {
-        self.max_cost
+        self.0.max_cost
     }
 
     /// Returns the quota, if there is exactly one.
     #[inline]
     pub(crate) fn single(&self) -> Option<&Quota> {
-        match &*self.list {
+        match &*self.0.quotas {
             [listed] => Some(&listed.quota),
             _ => None,
         }
@@ -125,9 +167,8 @@ impl Quotas {
     /// order of their first quota.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn with_counters(&self) -> impl ExactSizeIterator<Item = (&Quota, usize)> {
-        self.list
-            .iter()
-            .map(|listed| (&listed.quota, listed.counter))
+        let quotas = self.0.quotas.iter();
+        quotas.map(|listed| (&listed.quota, listed.counter))
     }
 
     /// Returns the quota with the lowest limit of each stored count, in the order of the counts.
@@ -139,10 +180,22 @@ impl Quotas {
 
     /// Returns the quota with the lowest limit of each stored count, with its index in the list.
     pub(crate) fn strictest_with_index(&self) -> impl Iterator<Item = (usize, &Quota)> {
-        let indices = self.strictest.iter();
-        indices.filter_map(|index| Some((*index, &self.list.get(*index)?.quota)))
+        let List {
+            quotas, strictest, ..
+        } = &*self.0;
+        let indices = strictest.iter();
+        indices.filter_map(|index| Some((*index, &quotas.get(*index)?.quota)))
     }
 }
+
+impl PartialEq for Quotas {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.quotas == other.0.quotas
+    }
+}
+
+impl Eq for Quotas {}
 
 impl From<Quota> for Quotas {
     fn from(quota: Quota) -> Self {

@@ -97,6 +97,10 @@ struct Counter {
 /// A key that has used at most this part of its limits may be dropped, in 1/1024.
 pub(super) const DROPPABLE_PART: u16 = 512;
 
+/// A check that asks for more than its cost gets at most this part of what is left, so that the other processes
+/// get units, too.
+const MAX_EXTRA_PART: u32 = 8;
+
 impl Counters {
     /// Creates empty counters.
     #[must_use]
@@ -137,12 +141,33 @@ impl Counters {
     /// Evaluates every quota, and charges all if all admit.
     #[inline]
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
+        if check.more() > 0 {
+            return self.check_for_more(check, now, answer);
+        }
         let quotas = check.quotas();
         if let Some(quota) = quotas.single() {
             self.check_one(quota, check.cost(), now, answer);
         } else {
             self.check_all(quotas, check.cost(), now, answer);
         }
+    }
+
+    /// Charges the cost and at most an eighth of what is left after it.
+    #[inline(never)]
+    fn check_for_more(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
+        let cost = check.cost();
+        let judged = self.judge(check, answer.source(), now);
+        let left = check.quotas().iter().zip(judged.quotas());
+        let left = left.map(|(quota, answer)| quota.limit().saturating_sub(answer.used()));
+        let left = left.min().unwrap_or(0).saturating_sub(cost);
+        let most = check.quotas().max_cost().saturating_sub(cost);
+        let extra = check.more().min(left / MAX_EXTRA_PART).min(most);
+        let (cost, extra) = match judged.is_admitted() {
+            true => (cost + extra, extra),
+            false => (cost, 0),
+        };
+        self.check_in_place(check.subject.check(cost), now, answer);
+        answer.set_extra(extra);
     }
 
     /// Checks a single quota, which is the usual case, with one lookup of its counter.
@@ -224,7 +249,7 @@ impl Counters {
 
     fn note(&mut self, quota: &Quota, changes: Changes, now: u64, expiry: &mut Expiry) {
         if changes != Changes::NONE
-            && let Some(counter) = self.find(quota.counted_by(), quota.window_micros())
+            && let Some(counter) = self.find(quota.counted_by(), quota.counted_micros())
         {
             counter.note(changes, now, expiry);
         }
@@ -243,12 +268,12 @@ impl Counters {
 
     fn update_used_parts(&mut self, quotas: &Quotas, answers: &[QuotaAnswer]) {
         for quota in quotas.strictest() {
-            if let Some(counter) = self.find(quota.counted_by(), quota.window_micros()) {
+            if let Some(counter) = self.find(quota.counted_by(), quota.counted_micros()) {
                 counter.used_part = 0;
             }
         }
         for (quota, answer) in quotas.iter().zip(answers) {
-            if let Some(counter) = self.find(quota.counted_by(), quota.window_micros()) {
+            if let Some(counter) = self.find(quota.counted_by(), quota.counted_micros()) {
                 let part = parts_of_1024(answer.used(), quota.limit());
                 counter.used_part = counter.used_part.max(part);
             }
@@ -294,7 +319,7 @@ impl Counters {
     /// Removes all units that count under the quotas of a reset.
     pub fn reset(&mut self, reset: Reset<'_>) {
         for quota in reset.quotas().strictest() {
-            let (algorithm, window) = (quota.counted_by(), quota.window_micros());
+            let (algorithm, window) = (quota.counted_by(), quota.counted_micros());
             self.list
                 .retain(|counter| !counter.is_of(algorithm, window));
         }

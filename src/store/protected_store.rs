@@ -116,6 +116,25 @@ impl ProtectedStore {
         Some(PendingAnswer { future, sent })
     }
 
+    /// Returns whether the store charges more than the cost of a check: see [`Store::supports_leases`].
+    pub(crate) fn supports_leases(&self) -> bool {
+        self.store.supports_leases()
+    }
+
+    /// Asks the store for units that this process will hold. Does not use the refusal cache: a refusal there may
+    /// be older than the units that other processes have returned.
+    pub(crate) fn grant(&self, check: Check<'_>) -> StoreFuture {
+        let (partition, permit) = self.circuit_breaker.permit(check.subject);
+        match permit {
+            Permit::Ask => {
+                let future = self.store.check(check);
+                self.protect_check(future, partition, Operation::Check)
+            }
+            Permit::Probe => self.probe(check, partition),
+            Permit::Refuse => self.refuse(partition),
+        }
+    }
+
     /// Returns the group of a check: see [`Store::atomic_group`].
     pub(crate) fn atomic_group(&self, check: Check<'_>) -> u64 {
         self.store.atomic_group(check)
@@ -189,11 +208,18 @@ impl ProtectedStore {
         }
     }
 
-    /// Remembers the answer to a check if it is a refusal. An admission removes the refusals of its key.
+    /// Remembers the answer to a check if it is a refusal, for at most `max_age`. An admission removes the
+    /// refusals of its key.
     #[inline]
-    pub(crate) fn remember(&self, check: Check<'_>, sent: SendMark, answer: &Answer) {
+    pub(crate) fn remember(
+        &self,
+        check: Check<'_>,
+        sent: SendMark,
+        answer: &Answer,
+        max_age: Duration,
+    ) {
         if let Some(cache) = &self.refusal_cache {
-            cache.record(check, sent, answer, Duration::MAX);
+            cache.record(check, sent, answer, max_age);
         }
     }
 
@@ -205,7 +231,7 @@ impl ProtectedStore {
             let future = self.store.check(check);
             return self.protect_check(future, partition, Operation::Probe);
         };
-        let future = self.store.check(Check { cost: 0, ..check });
+        let future = self.store.check(check.subject.check(0));
         drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
         self.refuse(partition)
     }

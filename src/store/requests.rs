@@ -20,7 +20,16 @@ pub(crate) struct Subject<'a> {
     pub(crate) quotas: &'a Quotas,
 }
 
-impl Subject<'_> {
+impl<'a> Subject<'a> {
+    /// Returns a check of `cost` units.
+    pub(crate) fn check(self, cost: u32) -> Check<'a> {
+        Check {
+            subject: self,
+            cost,
+            more: 0,
+        }
+    }
+
     /// Returns the fingerprint of limiter and key together.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.key.fingerprint().within(self.limiter.fingerprint())
@@ -60,6 +69,7 @@ impl_subject_accessors!(Check Reset Refund Credit);
 pub struct Check<'a> {
     pub(crate) subject: Subject<'a>,
     pub(crate) cost: u32,
+    pub(crate) more: u32,
 }
 
 impl<'a> Check<'a> {
@@ -73,7 +83,25 @@ impl<'a> Check<'a> {
             key,
             quotas,
         };
-        Self { subject, cost }
+        subject.check(cost)
+    }
+
+    /// Asks for up to `more` units beyond the cost: see [`more`](Self::more).
+    #[must_use]
+    pub fn and_up_to(self, more: u32) -> Self {
+        Self { more, ..self }
+    }
+
+    /// Returns the most units to charge beyond the cost, if the check is admitted: a limiter with a
+    /// [lease](crate::RateLimiter::lease) holds them. 0 for most checks.
+    ///
+    /// The store charges at most an eighth of what the quotas have left after the cost. It charges them together
+    /// with the cost, and returns their number in [`Answer::extra`]. Only stores that
+    /// [support leases](crate::Store::supports_leases) are asked for more, and only in
+    /// [`check`](crate::Store::check).
+    #[must_use]
+    pub fn more(&self) -> u32 {
+        self.more
     }
 
     /// Returns the number of units to charge. A check of cost 0 charges nothing.
@@ -91,6 +119,7 @@ pub(crate) struct OwnedCheck {
     key: Key,
     quotas: Quotas,
     cost: u32,
+    more: u32,
 }
 
 /// The levels of a check: one, or several that are decided together.
@@ -118,6 +147,7 @@ impl OwnedCheck {
                 quotas: &self.quotas,
             },
             cost: self.cost,
+            more: self.more,
         }
     }
 }
@@ -130,6 +160,7 @@ impl From<Check<'_>> for OwnedCheck {
             key: check.key().clone(),
             quotas: check.quotas().clone(),
             cost: check.cost(),
+            more: check.more(),
         }
     }
 }
@@ -217,16 +248,17 @@ pub struct Refund<'a> {
 impl<'a> Refund<'a> {
     /// Creates a refund of `units` units of a check that was charged with this answer.
     ///
-    /// More units than the cost count as the cost. A later refund may return the rest: see
+    /// The cost includes the [extra](Answer::extra) units. More units than that count as the cost. A later refund may return the rest: see
     /// [`holding`](Self::holding).
     #[must_use]
     pub fn new(check: Check<'a>, answer: &'a Answer, units: u32) -> Self {
-        let units = units.min(check.cost);
+        let cost = check.cost.saturating_add(answer.extra());
+        let units = units.min(cost);
         Self {
             subject: check.subject,
             units,
-            cost: check.cost,
-            held: check.cost - units,
+            cost,
+            held: cost - units,
             answer,
         }
     }

@@ -111,6 +111,15 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
+    /// Returns whether [`check`](Self::check) charges more than the cost if a check asks for
+    /// [more](Check::more): a limiter with a [lease](crate::RateLimiter::lease) holds these units.
+    ///
+    /// A store in the memory of the process returns false: holding units would not be faster. The default
+    /// implementation returns false, too.
+    fn supports_leases(&self) -> bool {
+        false
+    }
+
     /// Returns the group of a check: [`check_all`](Self::check_all) decides checks of the same group in one atomic
     /// step.
     ///
@@ -206,6 +215,10 @@ macro_rules! impl_store_for_pointer {
 
             fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
                 (**self).check_all(checks)
+            }
+
+            fn supports_leases(&self) -> bool {
+                (**self).supports_leases()
             }
 
             fn atomic_group(&self, check: Check<'_>) -> u64 {

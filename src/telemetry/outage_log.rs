@@ -77,7 +77,10 @@ impl OutageLog {
     /// Records a decision. It is a success if the store made it.
     #[inline]
     pub(crate) fn record_decision(&self, limiter: &str, source: Source) {
-        if !matches!(source, Source::RefusalCache | Source::Block | Source::None) {
+        if !matches!(
+            source,
+            Source::Lease | Source::RefusalCache | Source::Block | Source::None
+        ) {
             self.record_success(limiter);
         }
     }

@@ -18,6 +18,7 @@ mod costs;
 mod credits;
 mod doctor;
 mod failures;
+mod leases;
 mod levels;
 mod numbers;
 mod packed;

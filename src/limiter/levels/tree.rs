@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::check::{answer_without_store, blocked, mismatch};
 use crate::limiter::failure_policy::FailureAction;
+use crate::limiter::lease::HeldUnits;
 use crate::limiter::limiter::RateLimiter;
 use crate::quota::Quotas;
 use crate::store::{Check, PendingAnswers, SendMark, StoreFuture, Subject};
@@ -65,6 +66,8 @@ pub(super) struct Level<L> {
     /// The quotas in place of the limiter's own.
     pub(super) quotas: Option<Quotas>,
     pub(super) state: LevelState,
+    /// The units that this process held for the level. They return unless the check is admitted.
+    pub(super) held: Option<HeldUnits>,
 }
 
 pub(super) enum LevelState {
@@ -98,10 +101,7 @@ impl<L: Borrow<RateLimiter>> Level<L> {
     }
 
     pub(super) fn check(&self) -> Check<'_> {
-        Check {
-            subject: self.subject(),
-            cost: self.cost,
-        }
+        self.subject().check(self.cost)
     }
 
     pub(super) fn answer(&self) -> Option<&Answer> {
@@ -128,14 +128,17 @@ impl<L: Borrow<RateLimiter>> Level<L> {
 impl<'a> Tree<&'a RateLimiter> {
     pub(super) fn new(levels: LevelChecks<'a>) -> Self {
         let levels = levels.into_iter().map(|level| Level {
+            quotas: level
+                .quotas
+                .map(|quotas| level.limiter.counted(&quotas).into_owned()),
             limiter: level.limiter,
             key: level.key,
             cost: level.cost,
-            quotas: level.quotas,
             state: match level.error {
                 None => LevelState::NotAsked,
                 Some(error) => LevelState::Failed(error),
             },
+            held: None,
         });
         Self(levels.collect())
     }
@@ -147,6 +150,7 @@ impl<'a> Tree<&'a RateLimiter> {
             cost: level.cost,
             quotas: level.quotas,
             state: level.state,
+            held: level.held,
         });
         Tree(levels.collect())
     }
@@ -176,11 +180,25 @@ impl<L: Borrow<RateLimiter>> Tree<L> {
             let all: Indices = (0..self.0.len()).collect();
             self.apply_policies(&all)?;
         }
+        self.take_held();
         self.refuse(|level| match level.state {
             LevelState::NotAsked => level.limiter().store.remembered(level.check()),
             _ => None,
         });
         Ok(())
+    }
+
+    /// Answers the levels of which this process holds enough units.
+    fn take_held(&mut self) {
+        for level in &mut self.0 {
+            let limiter: &RateLimiter = level.limiter.borrow();
+            if let (LevelState::NotAsked, Some(lease)) = (&level.state, &limiter.lease)
+                && let Some((answer, held)) = lease.take_level(level.check())
+            {
+                level.state = LevelState::Answered(answer);
+                level.held = Some(held);
+            }
+        }
     }
 
     /// Answers with the refusals that `refusal` returns. Returns whether there are any.
@@ -282,13 +300,21 @@ impl<L: Borrow<RateLimiter>> Tree<L> {
     pub(super) fn decide(self) -> Decision {
         let mut builder = DecisionBuilder::new();
         let levels = self.0.len();
+        let is_admitted = (self.0.iter()).all(|level| !level.is_refused());
         for (index, level) in self.0.into_iter().enumerate() {
             let limiter: &RateLimiter = level.limiter.borrow();
             let quotas = level.quotas.as_ref().unwrap_or(&limiter.quotas);
-            let answer = match level.state {
+            let mut answer = match level.state {
                 LevelState::Answered(answer) => answer,
                 _ => Answer::default(),
             };
+            let mut grants = Vec::new();
+            match level.held {
+                // The answer has the units of the first grant.
+                Some(held) if is_admitted => grants.extend(held.into_used().into_iter().skip(1)),
+                Some(_) => answer.remove_charge(level.cost),
+                None => {}
+            }
             if let Some(on_failure) = &limiter.on_failure
                 && answer.source() != Source::Fallback
             {
@@ -297,6 +323,9 @@ impl<L: Borrow<RateLimiter>> Tree<L> {
             }
             let name = limiter.level_name();
             builder.set_level(index, quotas, level.cost, name, level.key, answer);
+            if !grants.is_empty() {
+                builder.set_grants(index, grants);
+            }
         }
         builder.decide_levels(levels);
         builder.finish()

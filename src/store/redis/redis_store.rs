@@ -484,6 +484,10 @@ impl Store for RedisStore {
         StoreFuture::boxed(async move { Ok(split(&answer.await?, &lengths)) })
     }
 
+    fn supports_leases(&self) -> bool {
+        true
+    }
+
     /// Returns the slot in a cluster, and 0 on a single server.
     fn atomic_group(&self, check: Check<'_>) -> u64 {
         let Shared {

@@ -28,7 +28,7 @@ impl Owner {
             key: &self.key,
             quotas: &self.quotas,
         };
-        Check { subject, cost }
+        subject.check(cost)
     }
 }
 

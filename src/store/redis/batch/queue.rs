@@ -265,6 +265,7 @@ impl Call {
         for level in levels {
             let check = level.check();
             let is_new = levels.len() == 1 || !self.contains(level);
+            let units = check.cost().saturating_add(check.more());
             highest_cost = highest_cost.max(check.cost());
             for quota in check.quotas().strictest() {
                 let algorithm = quota.counted_by();
@@ -273,7 +274,7 @@ impl Call {
                     of_entry += WORK_PER_COUNT + parts;
                 }
                 // Each check adds up the buckets.
-                of_check += WORK_PER_CHECK + u64::from(check.cost()) * per_unit + parts / 4;
+                of_check += WORK_PER_CHECK + u64::from(units) * per_unit + parts / 4;
             }
         }
         EntryWork {
@@ -316,7 +317,11 @@ impl Call {
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
         let known = known.check();
-        known.cost() == level.cost() && known.quotas() == level.quotas()
+        // Each check that asks for more than its cost has an answer of its own.
+        known.cost() == level.cost()
+            && known.more() == 0
+            && level.more() == 0
+            && known.quotas() == level.quotas()
     };
     known.len() == levels.len() && known.iter().zip(levels).all(is_same)
 }
@@ -370,7 +375,7 @@ mod tests {
             quotas,
         };
         let deadline = Instant::now() + Duration::from_secs(60);
-        queue.push(&[Check { subject, cost }], Waiter::new(answer, deadline));
+        queue.push(&[subject.check(cost)], Waiter::new(answer, deadline));
         receiver
     }
 

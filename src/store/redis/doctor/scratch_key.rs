@@ -42,7 +42,7 @@ impl ScratchKey {
 
     pub(super) fn check(&self, cost: u32) -> Check<'_> {
         let subject = self.subject();
-        Check { subject, cost }
+        subject.check(cost)
     }
 
     pub(super) fn reset(&self) -> Reset<'_> {

@@ -89,8 +89,18 @@ impl<'a> ReplyReader<'a> {
         if let Some(text) = self.text()? {
             return Ok(Err(errors::from_script(&text, server)));
         }
-        let admitted = self.number()?;
-        if admitted > count.into() {
+        let mut admitted = self.number()?;
+        let extra = match entry.more() {
+            0 => None,
+            // In place of the number of admitted checks stands that of charged units.
+            more => {
+                let cost = levels.first().map_or(0, |level| level.check().cost());
+                let extra = admitted.saturating_sub(cost.into());
+                admitted = admitted.min(1);
+                Some(u32::try_from(extra).unwrap_or(u32::MAX)).filter(|extra| *extra <= more)
+            }
+        };
+        if entry.more() > 0 && extra.is_none() || admitted > count.into() {
             return Err(malformed_reply(
                 "more checks admitted than sent",
                 self.server,
@@ -115,6 +125,9 @@ impl<'a> ReplyReader<'a> {
         }
         if admitted < count.into() {
             reply.refused = Some(self.refused(levels)?);
+        }
+        for answer in &mut reply.admitted {
+            answer.set_extra(extra.unwrap_or(0));
         }
         Ok(Ok(reply))
     }

@@ -54,6 +54,14 @@ impl<'a> BatchEntry<'a> {
         }
     }
 
+    /// Returns how many units the entry asks for beyond its cost.
+    pub(crate) fn more(&self) -> u32 {
+        match self.levels {
+            [level] => level.check().more(),
+            _ => 0,
+        }
+    }
+
     fn checks(&self) -> impl Iterator<Item = Check<'a>> + use<'a> {
         self.levels.iter().map(OwnedCheck::check)
     }
@@ -257,7 +265,9 @@ impl EntryRun<'_> {
         }
         // The usual case is one level.
         if let ([first], [level], [place]) = (first, levels, own) {
-            return first.check().cost() == level.check().cost() && self.next == *place;
+            let (first, check) = (first.check(), level.check());
+            let costs = |check: Check<'_>| (check.cost(), check.more());
+            return costs(first) == costs(check) && self.next == *place;
         }
         let levels = first.iter().zip(levels);
         let mut levels = levels.zip(self.places_in(places).iter().zip(own));
@@ -284,6 +294,7 @@ impl EntryRun<'_> {
         let places = self.places_in(places);
         encode::write_uint(out, self.entries)?;
         encode::write_uint(out, self.first.count.into())?;
+        encode::write_uint(out, self.first.more().into())?;
         encode::write_uint(out, self.first.levels.len() as u64)?;
         for (check, place) in self.first.checks().zip(places) {
             encode::write_uint(out, place.quota_list)?;
@@ -454,7 +465,7 @@ impl<'a> QuotaLists<'a> {
                 encode::write_uint(out, counter as u64 + 1)?;
                 encode::write_uint(out, extras.get(counter).copied().unwrap_or_default())?;
                 encode::write_uint(out, quota.limit().into())?;
-                encode::write_uint(out, quota.window_micros())?;
+                encode::write_uint(out, quota.counted_micros())?;
                 encode::write_str(out, &ttl_millis(quota).to_string())?;
             }
         }
@@ -554,12 +565,12 @@ fn write_quota(quota: &Quota, extra: u64, call: &mut Cmd) {
     let algorithm = quota.counted_by();
     call.write_arg(algorithm.facts().script.as_bytes());
     call.arg(algorithm.parts()).arg(extra);
-    call.arg(quota.limit()).arg(quota.window_micros());
+    call.arg(quota.limit()).arg(quota.counted_micros());
     call.arg(ttl_millis(quota));
 }
 
 fn ttl_millis(quota: &Quota) -> u64 {
-    time_to_live_millis(quota.window_micros())
+    time_to_live_millis(quota.counted_micros())
 }
 
 #[cfg(test)]

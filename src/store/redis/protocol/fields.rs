@@ -14,7 +14,7 @@ pub(super) const QUOTA_FIELDS: [&str; 7] = [
     "window",
     "ttl",
 ];
-pub(super) const RUN_FIELDS: [&str; 3] = ["entries", "count", "levels"];
+pub(super) const RUN_FIELDS: [&str; 4] = ["entries", "count", "more", "levels"];
 pub(super) const LEVEL_FIELDS: [&str; 2] = ["quota_list", "cost"];
 pub(super) const PLACE_FIELDS: [&str; 2] = ["value", "extra"];
 

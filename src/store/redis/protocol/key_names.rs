@@ -154,7 +154,7 @@ impl KeyName<'_> {
         // No key contains a semicolon: it is encoded.
         let separator = if shared_tag.is_some() { ";" } else { ":" };
         let tag = quota.counted_by().facts().key_tag;
-        write!(out, "{separator}{tag}:{}", quota.window_micros())
+        write!(out, "{separator}{tag}:{}", quota.counted_micros())
     }
 }
 

@@ -51,7 +51,7 @@ impl Numbers {
             mut receipt,
         } = self;
         let used = u64::from(used).saturating_sub(later_units);
-        let window = quota.window_micros();
+        let window = quota.counted_micros();
         match quota.counted_by() {
             Algorithm::Gcra => receipt.position = receipt.position.saturating_sub(later_units),
             // Nothing of the previous window counts, so that this one has to slide out. The product is below

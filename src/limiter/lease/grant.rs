@@ -1,0 +1,39 @@
+//! Grants: units that the store has charged and this process has not used yet.
+
+use crate::decision::{Answer, GrantUse};
+
+/// One charge of the store, whose units this process may use until it ends.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    /// Identifies the grant among those of the limiter. Never 0.
+    pub(super) number: u64,
+    /// The answer of the store, with the receipt of the charge.
+    pub(super) answer: Answer,
+    /// The units that were charged.
+    pub(super) units: u32,
+    /// The units that have not been used.
+    pub(super) left: u32,
+    pub(super) answered_at: u64,
+    /// The end of the time in which units may be used.
+    pub(super) ends_at: u64,
+}
+
+impl Grant {
+    pub(super) fn is_live(&self, now: u64) -> bool {
+        now < self.ends_at
+    }
+
+    /// Takes units, and writes the answer of the check. `held` is the number of units that this process holds
+    /// after all units of the check were taken.
+    #[inline]
+    pub(super) fn take(&mut self, units: u32, held: u32, now: u64, answer: &mut Answer) {
+        self.left -= units;
+        let grant_use = GrantUse {
+            number: self.number,
+            extra: self.units - units,
+            held,
+            age: now.saturating_sub(self.answered_at),
+        };
+        self.answer.write_use(grant_use, answer);
+    }
+}

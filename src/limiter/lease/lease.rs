@@ -1,0 +1,394 @@
+//! The lease of one limiter: how units are asked for, and how they return.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use super::grant::Grant;
+use super::held_units::HeldUnits;
+use super::table::{Ask, LeaseTable, Place, TakeResult, Times};
+use crate::clock::Clock;
+use crate::decision::{Answer, GrantUnits};
+use crate::error::Error;
+use crate::key::Key;
+use crate::quota::{Algorithm, Quotas};
+use crate::store::{Check, ProtectedStore, Refund, StoreFuture, Subject};
+
+/// Quotas with a lower limit are not leased: an eighth of what is left is too little.
+const MIN_LIMIT: u32 = 21;
+
+/// The most units of one grant. A sorted set takes half a microsecond of Redis for each.
+const MAX_UNITS: u32 = 100_000;
+const MAX_UNITS_OF_SORTED_SET: u32 = 500;
+
+/// The round trip to assume before the first one, in microseconds.
+const FIRST_ROUND_TRIP: u64 = 1_000;
+
+/// The lease of one limiter. Clones of the limiter share it.
+pub(in crate::limiter) struct Lease {
+    /// The longest time for which units are held.
+    duration: Duration,
+    store: ProtectedStore,
+    /// The stored form of the limiter's name.
+    scope: Key,
+    table: LeaseTable,
+    /// An average of the last round trips, in microseconds.
+    round_trip: AtomicU64,
+    /// The number of the latest grant.
+    latest_grant: AtomicU64,
+    /// False for a store in the memory of the process, and after a release.
+    holds_units: AtomicBool,
+}
+
+/// The units that a check took from memory.
+pub(in crate::limiter) enum Take {
+    /// All units. The answer was written; these came from further grants.
+    Complete(Vec<GrantUnits>),
+    /// Some units. The store has to be asked for the others.
+    Partial(HeldUnits),
+    Nothing,
+}
+
+impl Lease {
+    pub(in crate::limiter) fn new(duration: Duration, store: &ProtectedStore, scope: &Key) -> Self {
+        Self {
+            duration,
+            store: store.clone(),
+            scope: scope.clone(),
+            table: LeaseTable::new(Clock::monotonic()),
+            round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
+            latest_grant: AtomicU64::new(0),
+            holds_units: AtomicBool::new(store.supports_leases()),
+        }
+    }
+
+    pub(in crate::limiter) fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// Takes the units of a check. If these are not all units of the check, the store has to be asked for the
+    /// others.
+    #[inline]
+    pub(in crate::limiter) fn take(
+        self: &Arc<Self>,
+        subject: Subject<'_>,
+        cost: u32,
+        answer: &mut Answer,
+    ) -> Take {
+        let place = Place::of(subject);
+        let TakeResult {
+            is_complete, taken, ..
+        } = self.take_from_table(place, cost, true, answer);
+        if is_complete {
+            Take::Complete(taken)
+        } else if taken.is_empty() {
+            Take::Nothing
+        } else {
+            Take::Partial(HeldUnits::new(self, place, taken))
+        }
+    }
+
+    /// Takes all units of one level of a check, or none.
+    pub(in crate::limiter) fn take_level(
+        self: &Arc<Self>,
+        check: Check<'_>,
+    ) -> Option<(Answer, HeldUnits)> {
+        let (place, cost) = (Place::of(check.subject), check.cost());
+        let mut answer = Answer::default();
+        let result = self.take_from_table(place, cost, false, &mut answer);
+        if !result.is_complete {
+            return None;
+        }
+        let others: u32 = result.taken.iter().map(|taken| taken.units).sum();
+        let first = GrantUnits {
+            answer: answer.clone(),
+            units: cost - others,
+        };
+        let taken = [first].into_iter().chain(result.taken).collect();
+        Some((answer, HeldUnits::new(self, place, taken)))
+    }
+
+    #[inline]
+    fn take_from_table(
+        self: &Arc<Self>,
+        place: Place<'_>,
+        cost: u32,
+        is_partial: bool,
+        answer: &mut Answer,
+    ) -> TakeResult {
+        let is_leased = self.holds_units.load(Ordering::Relaxed)
+            && cost > 0
+            && place.quotas.min_limit() >= Some(MIN_LIMIT);
+        if !is_leased {
+            return TakeResult::default();
+        }
+        let times = Times {
+            period: place.quotas.lease_micros(),
+            round_trip: self.round_trip.load(Ordering::Relaxed),
+        };
+        let mut result = self.table.take(place, cost, is_partial, times, answer);
+        if let Some(ask) = result.ask.take() {
+            self.send(place, ask, times);
+        }
+        result
+    }
+
+    /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
+    #[cold]
+    fn send(self: &Arc<Self>, place: Place<'_>, ask: Ask, times: Times) {
+        let request = Request {
+            lease: Arc::clone(self),
+            key: place.key.clone(),
+            quotas: place.quotas.clone(),
+            ask,
+            pause: times.period,
+        };
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn(request.run()));
+        }
+    }
+
+    /// Returns the grant of an answer to a request that was sent at this time.
+    fn grant(&self, quotas: &Quotas, sent_at: u64, answer: Answer) -> Grant {
+        let units = 1 + answer.extra();
+        let windows = quotas.iter().zip(answer.quotas());
+        let windows = windows
+            .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
+            .map(|(_, answer)| micros(answer.reset_after()));
+        let period = windows.min().map_or(quotas.lease_micros(), |end| {
+            end.min(quotas.lease_micros())
+        });
+        Grant {
+            number: self.latest_grant.fetch_add(1, Ordering::Relaxed) + 1,
+            answer,
+            units,
+            left: units,
+            answered_at: self.table.clock.now(),
+            ends_at: sent_at.saturating_add(usable(period)),
+        }
+    }
+
+    fn record_round_trip(&self, micros: u64) {
+        let average = self.round_trip.load(Ordering::Relaxed);
+        let average = (7 * average + micros) / 8;
+        self.round_trip.store(average.max(1), Ordering::Relaxed);
+    }
+
+    /// Returns units of a decision: to their grant, or to the store if it has ended. `charged` is the number of
+    /// units that the grant had.
+    pub(in crate::limiter) fn give_back(
+        &self,
+        subject: Subject<'_>,
+        answer: &Answer,
+        units: u32,
+        charged: u32,
+    ) -> StoreFuture<()> {
+        if self
+            .table
+            .put_back(Place::of(subject), answer.grant(), units)
+        {
+            return StoreFuture::ready(Ok(()));
+        }
+        self.refund(subject, answer, units, charged)
+    }
+
+    /// Returns units of a check that has not ended. What goes to the store goes there in the background.
+    pub(super) fn give_back_later(&self, place: Place<'_>, taken: &GrantUnits) {
+        let charged = taken.units.saturating_add(taken.answer.extra());
+        let subject = self.subject(place);
+        let sent = self.give_back(subject, &taken.answer, taken.units, charged);
+        if let (Err(future), Ok(runtime)) = (sent.try_ready(), Handle::try_current()) {
+            drop(runtime.spawn(future));
+        }
+    }
+
+    fn refund(
+        &self,
+        subject: Subject<'_>,
+        answer: &Answer,
+        units: u32,
+        charged: u32,
+    ) -> StoreFuture<()> {
+        self.store.refund(Refund {
+            subject,
+            units,
+            cost: charged,
+            // The users of the other units may return them later.
+            held: charged.saturating_sub(units),
+            answer,
+        })
+    }
+
+    fn refund_grant(&self, place: Place<'_>, grant: &Grant) -> StoreFuture<()> {
+        if grant.left == 0 {
+            return StoreFuture::ready(Ok(()));
+        }
+        let subject = self.subject(place);
+        self.refund(subject, &grant.answer, grant.left, grant.units)
+    }
+
+    /// Ends what this process holds of a key, and returns it to the store. Other processes hold their units for
+    /// the rest of their lease.
+    pub(in crate::limiter) async fn void(&self, key: &Key) -> Result<(), Error> {
+        for (quotas, grant) in self.table.void(key) {
+            let place = Place {
+                key,
+                quotas: &quotas,
+            };
+            self.refund_grant(place, &grant).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns all units to the store. From then on, this process takes none in advance.
+    pub(in crate::limiter) async fn release(&self) -> Result<(), Error> {
+        self.holds_units.store(false, Ordering::Relaxed);
+        let ended = self.table.end_all();
+        let refunds = ended.iter().map(|(key, quotas, grant)| {
+            let place = Place { key, quotas };
+            self.refund_grant(place, grant)
+        });
+        let refunds: Vec<_> = refunds.collect();
+        let mut outcome = Ok(());
+        for refund in refunds {
+            outcome = refund.await.and(outcome);
+        }
+        outcome
+    }
+
+    fn subject<'a>(&'a self, place: Place<'a>) -> Subject<'a> {
+        Subject {
+            limiter: &self.scope,
+            key: place.key,
+            quotas: place.quotas,
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    fn of(subject: Subject<'a>) -> Self {
+        Self {
+            key: subject.key,
+            quotas: subject.quotas,
+        }
+    }
+}
+
+/// A request for units of one key. On drop, it lets the next request be sent.
+struct Request {
+    lease: Arc<Lease>,
+    key: Key,
+    quotas: Quotas,
+    ask: Ask,
+    /// How long no other request is sent after this one, in microseconds.
+    pause: u64,
+}
+
+impl Request {
+    /// Sends the request, and returns what is left of its grant when that ends.
+    async fn run(self) {
+        let (lease, key, quotas) = (
+            Arc::clone(&self.lease),
+            self.key.clone(),
+            self.quotas.clone(),
+        );
+        let place = Place {
+            key: &key,
+            quotas: &quotas,
+        };
+        let Some(grant) = self.send().await else {
+            return;
+        };
+        let left = grant.ends_at.saturating_sub(lease.table.clock.now());
+        sleep(Duration::from_micros(left)).await;
+        let grant = Grant {
+            left: lease.table.end(place, grant.number),
+            ..grant
+        };
+        // A failed return leaves the units counted until they leave their window.
+        let _ = lease.refund_grant(place, &grant).await;
+    }
+
+    /// Sends the request. Returns the grant, whose units were added to the table.
+    async fn send(mut self) -> Option<Grant> {
+        let Self {
+            lease, key, quotas, ..
+        } = &self;
+        let place = Place { key, quotas };
+        let units = self.ask.units.min(max_units(quotas));
+        let check = lease.subject(place).check(1);
+        let check = check.and_up_to(units - 1);
+        let sent_at = lease.table.clock.now();
+        let answered = lease.store.grant(check).await;
+        let answer = answered.ok()?;
+        if !answer.is_admitted() {
+            let waits = answer.quotas().iter().filter_map(|quota| quota.retry_after());
+            let wait = waits.max().map_or(self.pause, micros);
+            self.pause = usable(wait.min(self.pause));
+            return None;
+        }
+        let grant = lease.grant(quotas, sent_at, answer);
+        lease.record_round_trip(grant.answered_at.saturating_sub(sent_at));
+        if !lease.holds_units.load(Ordering::Relaxed) {
+            let _ = lease.refund_grant(place, &grant).await;
+            return None;
+        }
+        if let Err(grant) = lease.table.add(place, self.ask, grant.clone()) {
+            let _ = lease.refund_grant(place, &grant).await;
+            return None;
+        }
+        // Near the limit there are few units, and asking again at once would bring fewer.
+        self.pause = if grant.units < units / 4 {
+            self.pause / 8
+        } else {
+            0
+        };
+        Some(grant)
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Self {
+            lease,
+            key,
+            quotas,
+            pause,
+            ..
+        } = self;
+        lease.table.end_request(Place { key, quotas }, *pause);
+    }
+}
+
+/// Returns how long units may be used of a time by the store's clock, in microseconds.
+///
+/// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less than
+/// 0.917 / 1.083.
+fn usable(micros: u64) -> u64 {
+    micros / 5 * 4
+}
+
+fn max_units(quotas: &Quotas) -> u32 {
+    let mut algorithms = quotas.iter().map(|quota| quota.counted_by());
+    if algorithms.any(|algorithm| algorithm == Algorithm::SortedSetLog) {
+        MAX_UNITS_OF_SORTED_SET
+    } else {
+        MAX_UNITS.min(quotas.max_cost())
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("duration", &self.duration)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,383 @@
+//! The keys of a limiter with a lease: their pace, and the units that this process holds.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use smallvec::SmallVec;
+
+use super::grant::Grant;
+use super::pace::Pace;
+use crate::clock::Clock;
+use crate::decision::{Answer, GrantUnits};
+use crate::key::{Fingerprint, Key};
+use crate::quota::Quotas;
+
+/// The number of shards, each with a lock of its own.
+const SHARDS: usize = 64;
+
+/// The most keys of a shard. More keys are not leased until others are idle, so a flood of keys takes a bounded
+/// memory: about 10 MB.
+const MAX_KEYS_PER_SHARD: usize = 512;
+
+/// The fewest checks of a key in the time of a lease for which units are taken in advance. For fewer, asking in
+/// advance takes more calls than it saves.
+const MIN_CHECKS: u64 = 4;
+
+/// The round trips that the units at hand should last, else more are asked for.
+const ROUND_TRIPS_AHEAD: u64 = 3;
+
+/// The keys of a limiter, in shards.
+#[derive(Debug)]
+pub(super) struct LeaseTable {
+    shards: Box<[Locked]>,
+    first: Locked,
+    pub(super) clock: Clock,
+}
+
+/// Its alignment keeps two shards off the same cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Locked(Mutex<Shard>);
+
+#[derive(Debug, Default)]
+struct Shard {
+    keys: HashTable<LeasedKey>,
+    /// Until then, a full shard is not searched for idle keys again.
+    sweeps_at: u64,
+}
+
+/// The place of a key and a list of quotas in the table.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) key: &'a Key,
+    pub(super) quotas: &'a Quotas,
+}
+
+/// One key and list of quotas.
+#[derive(Debug)]
+struct LeasedKey {
+    fingerprint: Fingerprint,
+    key: Key,
+    quotas: Quotas,
+    pace: Pace,
+    /// In the order in which they were granted.
+    grants: SmallVec<[Grant; 2]>,
+    /// Whether a request for units is in flight.
+    is_asking: bool,
+    /// Until then, no units are asked for, because there were too few.
+    asks_at: u64,
+    /// Changes when the grants are void, so that a request in flight adds none.
+    generation: u64,
+}
+
+/// The units that a check took.
+#[derive(Debug, Default)]
+pub(super) struct TakeResult {
+    /// Whether the answer to the check was written: all its units came from grants.
+    pub(super) is_complete: bool,
+    /// The units beyond those of the answer or, without an answer, all units.
+    pub(super) taken: Vec<GrantUnits>,
+    /// The request for units that has to be sent now.
+    pub(super) ask: Option<Ask>,
+}
+
+/// A request for units to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) units: u32,
+    pub(super) generation: u64,
+}
+
+/// The lengths of time by which units are taken, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// The lease.
+    pub(super) period: u64,
+    /// The time of a request.
+    pub(super) round_trip: u64,
+}
+
+impl LeaseTable {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self {
+            shards: std::iter::repeat_with(Locked::default)
+                .take(SHARDS - 1)
+                .collect(),
+            first: Locked::default(),
+            clock,
+        }
+    }
+
+    /// Takes the units of a check: all of them or, if it may be `partial`, as many as there are.
+    #[inline]
+    pub(super) fn take(
+        &self,
+        place: Place<'_>,
+        cost: u32,
+        is_partial: bool,
+        times: Times,
+        answer: &mut Answer,
+    ) -> TakeResult {
+        let fingerprint = place.key.fingerprint();
+        let mut shard = self.shard(fingerprint).lock();
+        // Under the lock, so that a thread that has waited for it uses no unit after its end.
+        let now = self.clock.now();
+        let Some(key) = shard.find_or_insert(fingerprint, place, now, times.period) else {
+            return TakeResult::default();
+        };
+        key.pace.record(cost, now, times.period);
+        let mut result = key.take(cost, is_partial, now, answer);
+        result.ask = key.ask(now, times);
+        result
+    }
+
+    /// Returns units to their grant. Returns false if it has ended.
+    pub(super) fn put_back(&self, place: Place<'_>, grant: u64, units: u32) -> bool {
+        self.with(place, |key, now| {
+            let mut grants = key.grants.iter_mut();
+            let grant = grants.find(|known| known.number == grant && known.is_live(now));
+            grant.is_some_and(|grant| {
+                grant.left = grant.left.saturating_add(units).min(grant.units);
+                true
+            })
+        })
+        .unwrap_or(false)
+    }
+
+    /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
+    pub(super) fn add(&self, place: Place<'_>, ask: Ask, grant: Grant) -> Result<(), Grant> {
+        let mut grant = Some(grant);
+        self.with(place, |key, _| {
+            if key.generation == ask.generation {
+                key.grants.extend(grant.take());
+            }
+        });
+        grant.map_or(Ok(()), Err)
+    }
+
+    /// Ends a request for units. No other is sent for `pause` microseconds.
+    pub(super) fn end_request(&self, place: Place<'_>, pause: u64) {
+        self.with(place, |key, now| {
+            key.is_asking = false;
+            key.asks_at = now.saturating_add(pause);
+        });
+    }
+
+    /// Ends a grant, and returns the units that are left.
+    pub(super) fn end(&self, place: Place<'_>, grant: u64) -> u32 {
+        self.with(place, |key, _| {
+            let index = key.grants.iter().position(|known| known.number == grant);
+            index.map_or(0, |index| key.grants.remove(index).left)
+        })
+        .unwrap_or(0)
+    }
+
+    /// Ends all grants of a key, and returns them with their quotas.
+    pub(super) fn void(&self, key: &Key) -> Vec<(Quotas, Grant)> {
+        let fingerprint = key.fingerprint();
+        let mut shard = self.shard(fingerprint).lock();
+        let mut ended = Vec::new();
+        for key in shard.keys.iter_hash_mut(fingerprint.hash()) {
+            if key.fingerprint == fingerprint {
+                key.generation += 1;
+                let grants = key.grants.drain(..);
+                ended.extend(grants.map(|grant| (key.quotas.clone(), grant)));
+            }
+        }
+        ended
+    }
+
+    /// Ends all grants, and returns them with their keys and quotas.
+    pub(super) fn end_all(&self) -> Vec<(Key, Quotas, Grant)> {
+        let mut ended = Vec::new();
+        for shard in self.shards.iter().chain([&self.first]) {
+            for key in &mut shard.lock().keys {
+                key.generation += 1;
+                let grants = key.grants.drain(..);
+                ended.extend(grants.map(|grant| (key.key.clone(), key.quotas.clone(), grant)));
+            }
+        }
+        ended
+    }
+
+    fn with<T>(&self, place: Place<'_>, change: impl FnOnce(&mut LeasedKey, u64) -> T) -> Option<T> {
+        let fingerprint = place.key.fingerprint();
+        let mut shard = self.shard(fingerprint).lock();
+        let now = self.clock.now();
+        shard
+            .find(fingerprint, place.quotas)
+            .map(|key| change(key, now))
+    }
+
+    #[inline]
+    fn shard(&self, name: Fingerprint) -> &Locked {
+        // The map in the shard uses the other half of the fingerprint.
+        let [_, half] = name.halves();
+        let index = usize::try_from(half >> 58).unwrap_or(0);
+        self.shards.get(index).unwrap_or(&self.first)
+    }
+}
+
+impl Locked {
+    /// Locks the shard. Poisoning is ignored: the shard is consistent between any two steps.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    #[inline]
+    fn find(&mut self, fingerprint: Fingerprint, quotas: &Quotas) -> Option<&mut LeasedKey> {
+        self.keys
+            .find_mut(fingerprint.hash(), |key| key.is(fingerprint, quotas))
+    }
+
+    /// Returns a key, which is added if there is room.
+    #[inline]
+    fn find_or_insert(
+        &mut self,
+        fingerprint: Fingerprint,
+        place: Place<'_>,
+        now: u64,
+        period: u64,
+    ) -> Option<&mut LeasedKey> {
+        if self.keys.len() >= MAX_KEYS_PER_SHARD {
+            self.sweep(now, period);
+            if self.keys.len() >= MAX_KEYS_PER_SHARD {
+                return self.find(fingerprint, place.quotas);
+            }
+        }
+        let is_same = |key: &LeasedKey| key.is(fingerprint, place.quotas);
+        let hash = |key: &LeasedKey| key.fingerprint.hash();
+        match self.keys.entry(fingerprint.hash(), is_same, hash) {
+            Entry::Occupied(key) => Some(key.into_mut()),
+            Entry::Vacant(vacant) => {
+                let key = vacant.insert(LeasedKey::new(fingerprint, place, now));
+                Some(key.into_mut())
+            }
+        }
+    }
+
+    /// Removes idle keys from a full shard, at most once in a period.
+    #[cold]
+    fn sweep(&mut self, now: u64, period: u64) {
+        if now >= self.sweeps_at {
+            self.sweeps_at = now.saturating_add(period);
+            self.keys.retain(|key| !key.is_idle(now, period));
+        }
+    }
+}
+
+impl LeasedKey {
+    fn new(fingerprint: Fingerprint, place: Place<'_>, now: u64) -> Self {
+        Self {
+            fingerprint,
+            key: place.key.clone(),
+            quotas: place.quotas.clone(),
+            pace: Pace::starting_at(now),
+            grants: SmallVec::new(),
+            is_asking: false,
+            asks_at: 0,
+            generation: 0,
+        }
+    }
+
+    #[inline]
+    fn is(&self, fingerprint: Fingerprint, quotas: &Quotas) -> bool {
+        self.fingerprint == fingerprint && self.quotas == *quotas
+    }
+
+    fn is_idle(&self, now: u64, period: u64) -> bool {
+        self.grants.is_empty() && !self.is_asking && self.pace.is_idle(now, period)
+    }
+
+    /// Returns the units at hand.
+    fn held(&self, now: u64) -> u32 {
+        let live = self.grants.iter().filter(|grant| grant.is_live(now));
+        live.fold(0, |held: u32, grant| held.saturating_add(grant.left))
+    }
+
+    #[inline]
+    fn take(&mut self, cost: u32, is_partial: bool, now: u64, answer: &mut Answer) -> TakeResult {
+        let held = self.held(now);
+        if held < cost && !(is_partial && held > 0) {
+            return TakeResult::default();
+        }
+        let left = held.saturating_sub(cost);
+        let mut live = self.grants.iter_mut().filter(|grant| grant.is_live(now));
+        if let Some(first) = live.find(|grant| grant.left > 0)
+            && first.left >= cost
+        {
+            // The usual case.
+            first.take(cost, left, now, answer);
+            return TakeResult {
+                is_complete: true,
+                ..TakeResult::default()
+            };
+        }
+        self.take_from_several(cost, held, now, answer)
+    }
+
+    /// Takes units of several grants, or fewer than the cost.
+    #[cold]
+    fn take_from_several(
+        &mut self,
+        cost: u32,
+        held: u32,
+        now: u64,
+        answer: &mut Answer,
+    ) -> TakeResult {
+        let (mut missing, mut taken) = (cost, Vec::new());
+        for grant in self.grants.iter_mut().filter(|grant| grant.is_live(now)) {
+            let units = grant.left.min(missing);
+            if units > 0 {
+                let mut answer = Answer::default();
+                grant.take(units, held.saturating_sub(cost), now, &mut answer);
+                taken.push(GrantUnits { answer, units });
+                missing -= units;
+            }
+        }
+        if missing == 0 && !taken.is_empty() {
+            *answer = taken.remove(0).answer;
+        }
+        TakeResult {
+            is_complete: missing == 0,
+            taken,
+            ask: None,
+        }
+    }
+
+    /// Returns the request for units that has to be sent now, if what is at hand will not last.
+    #[inline]
+    fn ask(&mut self, now: u64, times: Times) -> Option<Ask> {
+        if self.is_asking || now < self.asks_at {
+            return None;
+        }
+        let units = self.units_to_ask(now, times)?;
+        self.is_asking = true;
+        Some(Ask {
+            units,
+            generation: self.generation,
+        })
+    }
+
+    /// Returns as many units as the last period used, less those at hand. `None` if these will last.
+    fn units_to_ask(&self, now: u64, times: Times) -> Option<u32> {
+        let Times { period, round_trip } = times;
+        let ahead = ROUND_TRIPS_AHEAD * round_trip;
+        let uses = self.pace.uses(now, period);
+        if uses.checks < MIN_CHECKS {
+            return None;
+        }
+        // A grant that ends within these round trips has to be replaced.
+        let held = self.held(now + ahead);
+        let needed = uses.units.saturating_mul(ahead) / period.max(1) + 1;
+        if u64::from(held) > needed {
+            return None;
+        }
+        let units = uses.units.saturating_sub(held.into());
+        u32::try_from(units).ok().filter(|units| *units > 0)
+    }
+}
