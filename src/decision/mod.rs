@@ -12,5 +12,5 @@ pub use answer::{Answer, QuotaAnswer, Receipt, Source, StoreId};
 pub(crate) use answer::{CountScope, GrantUse, Wait};
 pub(crate) use builder::DecisionBuilder;
 pub use decision::{Decision, DecisionView};
-pub use levels::{LevelDecision, QuotaDecision};
 pub(crate) use levels::{GrantUnits, LevelName, LimiterId};
+pub use levels::{LevelDecision, QuotaDecision};

@@ -64,8 +64,15 @@ async fn a_busy_key_is_admitted_from_memory_and_what_is_left_returns() {
         assert!(calls < 500, "{algorithm:?}: {calls} calls");
         let used = used_after_lease(&limiter, &key).await;
         // Gcra drains 1 000 units a second.
-        let drained = if algorithm == Algorithm::Gcra { 2_000 } else { 0 };
-        assert!((2_000 - drained..=2_000).contains(&used), "{algorithm:?}: {used}");
+        let drained = if algorithm == Algorithm::Gcra {
+            2_000
+        } else {
+            0
+        };
+        assert!(
+            (2_000 - drained..=2_000).contains(&used),
+            "{algorithm:?}: {used}"
+        );
     }
 }
 
@@ -112,7 +119,10 @@ async fn a_refund_goes_to_its_grant_while_that_lives_and_then_to_redis() {
     assert_eq!(decision.held(), 6);
     // Redis does not know yet.
     assert_eq!(limiter.peek("ada").await.unwrap().used(), before);
-    assert_eq!(used_after_lease(&limiter, "ada").await, (checks + 1) * 10 - 4);
+    assert_eq!(
+        used_after_lease(&limiter, "ada").await,
+        (checks + 1) * 10 - 4
+    );
     limiter.refund(&mut late, 3).await.unwrap();
     limiter.refund(&mut decision, 100).await.unwrap();
     assert_eq!((decision.held(), late.held()), (0, 7));
@@ -128,6 +138,8 @@ async fn a_cost_above_what_is_held_asks_redis_for_the_difference() {
     let server = RedisServer::start();
     let limiter = limiter(&server, 1_000);
     let (checks, _) = until_leased(&limiter, "ada", 10).await;
+    // So that no request for units is in flight.
+    tokio::time::sleep(LEASE / 10).await;
     // What is left in Redis and here together.
     let left = 1_000 - checks * 10;
     let refused = limiter.check_n("ada", left + 1).await.unwrap();
@@ -183,7 +195,10 @@ async fn a_blocked_key_is_refused_although_units_are_held() {
     let _ = until_leased(&limiter, "ada", 1).await;
     limiter.admin().block("ada", WINDOW).await.unwrap();
     let refused = limiter.check("ada").await.unwrap();
-    assert_eq!((refused.is_allowed(), refused.source()), (false, Source::Block));
+    assert_eq!(
+        (refused.is_allowed(), refused.source()),
+        (false, Source::Block)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,11 +226,17 @@ async fn several_quotas_and_the_global_key_are_leased_together() {
         let decision = limiter.check(Key::global()).await.unwrap();
         checks += 1;
         assert_eq!(decision.quotas().len(), 2);
-        let windows: Vec<_> = decision.quotas().map(|quota| quota.quota().window()).collect();
+        let windows: Vec<_> = decision
+            .quotas()
+            .map(|quota| quota.quota().window())
+            .collect();
         assert_eq!(windows, [WINDOW, Duration::from_secs(3_600)]);
         tokio::task::yield_now().await;
     }
     tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
     let used = limiter.peek(Key::global()).await.unwrap();
-    assert!(used.quotas().all(|quota| quota.used() == checks), "{used:?}");
+    assert!(
+        used.quotas().all(|quota| quota.used() == checks),
+        "{used:?}"
+    );
 }

@@ -159,9 +159,9 @@ impl Lease {
         let windows = windows
             .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
-        let period = windows.min().map_or(quotas.lease_micros(), |end| {
-            end.min(quotas.lease_micros())
-        });
+        let period = windows
+            .min()
+            .map_or(quotas.lease_micros(), |end| end.min(quotas.lease_micros()));
         Grant {
             number: self.latest_grant.fetch_add(1, Ordering::Relaxed) + 1,
             answer,
@@ -326,7 +326,10 @@ impl Request {
         let answered = lease.store.grant(check).await;
         let answer = answered.ok()?;
         if !answer.is_admitted() {
-            let waits = answer.quotas().iter().filter_map(|quota| quota.retry_after());
+            let waits = answer
+                .quotas()
+                .iter()
+                .filter_map(|quota| quota.retry_after());
             let wait = waits.max().map_or(self.pause, micros);
             self.pause = usable(wait.min(self.pause));
             return None;

@@ -21,8 +21,8 @@ const SHARDS: usize = 64;
 const MAX_KEYS_PER_SHARD: usize = 512;
 
 /// The fewest checks of a key in the time of a lease for which units are taken in advance. For fewer, asking in
-/// advance takes more calls than it saves.
-const MIN_CHECKS: u64 = 4;
+/// advance saves too few calls.
+const MIN_CHECKS: u64 = 8;
 
 /// The round trips that the units at hand should last, else more are asked for.
 const ROUND_TRIPS_AHEAD: u64 = 3;
@@ -128,7 +128,10 @@ impl LeaseTable {
         };
         key.pace.record(cost, now, times.period);
         let mut result = key.take(cost, is_partial, now, answer);
-        result.ask = key.ask(now, times);
+        // If the check asks the store for many units, a request at the same time could take them away.
+        if result.is_complete || key.is_small(cost, now, times.period) {
+            result.ask = key.ask(now, times);
+        }
         result
     }
 
@@ -201,7 +204,11 @@ impl LeaseTable {
         ended
     }
 
-    fn with<T>(&self, place: Place<'_>, change: impl FnOnce(&mut LeasedKey, u64) -> T) -> Option<T> {
+    fn with<T>(
+        &self,
+        place: Place<'_>,
+        change: impl FnOnce(&mut LeasedKey, u64) -> T,
+    ) -> Option<T> {
         let fingerprint = place.key.fingerprint();
         let mut shard = self.shard(fingerprint).lock();
         let now = self.clock.now();
@@ -347,6 +354,11 @@ impl LeasedKey {
             taken,
             ask: None,
         }
+    }
+
+    /// Returns whether a cost is a small part of what the last period used.
+    fn is_small(&self, cost: u32, now: u64, period: u64) -> bool {
+        u64::from(cost) * MIN_CHECKS <= self.pace.uses(now, period).units
     }
 
     /// Returns the request for units that has to be sent now, if what is at hand will not last.
