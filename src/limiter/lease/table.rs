@@ -27,6 +27,9 @@ const MIN_CHECKS: u64 = 8;
 /// The round trips that the units at hand should last, else more are asked for.
 const ROUND_TRIPS_AHEAD: u64 = 3;
 
+/// How often the pace of a key is looked at in the time of a lease, while enough units are held.
+const LOOKS: u64 = 16;
+
 /// The keys of a limiter, in shards.
 #[derive(Debug)]
 pub(super) struct LeaseTable {
@@ -61,12 +64,15 @@ struct LeasedKey {
     key: Key,
     quotas: Quotas,
     pace: Pace,
-    /// In the order in which they were granted.
+    /// The grants with units, in the order in which they are used.
     grants: SmallVec<[Grant; 2]>,
+    /// The grants without units, to which units may be put back.
+    spent: Vec<Grant>,
     /// Whether a request for units is in flight.
     is_asking: bool,
-    /// Until then, no units are asked for, because there were too few.
-    asks_at: u64,
+    /// Until then, no units are asked for while at least `enough` are held.
+    looks_at: u64,
+    enough: u32,
     /// Changes when the grants are void, so that a request in flight adds none.
     generation: u64,
 }
@@ -127,9 +133,11 @@ impl LeaseTable {
             return TakeResult::default();
         };
         key.pace.record(cost, now, times.period);
-        let mut result = key.take(cost, is_partial, now, answer);
+        let held = key.held(now);
+        let mut result = key.take(cost, is_partial, held, now, answer);
         // If the check asks the store for many units, a request at the same time could take them away.
-        if result.is_complete || key.is_small(cost, now, times.period) {
+        let left = held.saturating_sub(cost);
+        if key.may_ask(left, now) && (result.is_complete || key.is_small(cost, now, times.period)) {
             result.ask = key.ask(now, times);
         }
         result
@@ -137,15 +145,8 @@ impl LeaseTable {
 
     /// Returns units to their grant. Returns false if it has ended.
     pub(super) fn put_back(&self, place: Place<'_>, grant: u64, units: u32) -> bool {
-        self.with(place, |key, now| {
-            let mut grants = key.grants.iter_mut();
-            let grant = grants.find(|known| known.number == grant && known.is_live(now));
-            grant.is_some_and(|grant| {
-                grant.left = grant.left.saturating_add(units).min(grant.units);
-                true
-            })
-        })
-        .unwrap_or(false)
+        self.with(place, |key, now| key.put_back(grant, units, now))
+            .unwrap_or(false)
     }
 
     /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
@@ -163,17 +164,13 @@ impl LeaseTable {
     pub(super) fn end_request(&self, place: Place<'_>, pause: u64) {
         self.with(place, |key, now| {
             key.is_asking = false;
-            key.asks_at = now.saturating_add(pause);
+            (key.looks_at, key.enough) = (now.saturating_add(pause), 0);
         });
     }
 
     /// Ends a grant, and returns the units that are left.
     pub(super) fn end(&self, place: Place<'_>, grant: u64) -> u32 {
-        self.with(place, |key, _| {
-            let index = key.grants.iter().position(|known| known.number == grant);
-            index.map_or(0, |index| key.grants.remove(index).left)
-        })
-        .unwrap_or(0)
+        self.with(place, |key, _| key.end(grant)).unwrap_or(0)
     }
 
     /// Ends all grants of a key, and returns them with their quotas.
@@ -184,6 +181,7 @@ impl LeaseTable {
         for key in shard.keys.iter_hash_mut(fingerprint.hash()) {
             if key.fingerprint == fingerprint {
                 key.generation += 1;
+                key.spent.clear();
                 let grants = key.grants.drain(..);
                 ended.extend(grants.map(|grant| (key.quotas.clone(), grant)));
             }
@@ -197,6 +195,7 @@ impl LeaseTable {
         for shard in self.shards.iter().chain([&self.first]) {
             for key in &mut shard.lock().keys {
                 key.generation += 1;
+                key.spent.clear();
                 let grants = key.grants.drain(..);
                 ended.extend(grants.map(|grant| (key.key.clone(), key.quotas.clone(), grant)));
             }
@@ -285,8 +284,10 @@ impl LeasedKey {
             quotas: place.quotas.clone(),
             pace: Pace::starting_at(now),
             grants: SmallVec::new(),
+            spent: Vec::new(),
             is_asking: false,
-            asks_at: 0,
+            looks_at: 0,
+            enough: 0,
             generation: 0,
         }
     }
@@ -297,7 +298,28 @@ impl LeasedKey {
     }
 
     fn is_idle(&self, now: u64, period: u64) -> bool {
-        self.grants.is_empty() && !self.is_asking && self.pace.is_idle(now, period)
+        let has_grants = !self.grants.is_empty() || !self.spent.is_empty();
+        !has_grants && !self.is_asking && self.pace.is_idle(now, period)
+    }
+
+    fn put_back(&mut self, grant: u64, units: u32, now: u64) -> bool {
+        let is_same = |known: &Grant| known.number == grant && known.is_live(now);
+        if let Some(index) = self.spent.iter().position(is_same) {
+            let spent = self.spent.swap_remove(index);
+            self.grants.push(spent);
+        }
+        let grant = self.grants.iter_mut().find(|known| is_same(known));
+        grant.is_some_and(|grant| {
+            grant.left = grant.left.saturating_add(units).min(grant.units);
+            true
+        })
+    }
+
+    /// Ends a grant, and returns the units that are left.
+    fn end(&mut self, grant: u64) -> u32 {
+        self.spent.retain(|known| known.number != grant);
+        let index = self.grants.iter().position(|known| known.number == grant);
+        index.map_or(0, |index| self.grants.remove(index).left)
     }
 
     /// Returns the units at hand.
@@ -307,27 +329,31 @@ impl LeasedKey {
     }
 
     #[inline]
-    fn take(&mut self, cost: u32, is_partial: bool, now: u64, answer: &mut Answer) -> TakeResult {
-        let held = self.held(now);
+    fn take(
+        &mut self,
+        cost: u32,
+        is_partial: bool,
+        held: u32,
+        now: u64,
+        answer: &mut Answer,
+    ) -> TakeResult {
         if held < cost && !(is_partial && held > 0) {
             return TakeResult::default();
         }
-        let left = held.saturating_sub(cost);
-        let mut live = self.grants.iter_mut().filter(|grant| grant.is_live(now));
-        if let Some(first) = live.find(|grant| grant.left > 0)
-            && first.left >= cost
-        {
-            // The usual case.
-            first.take(cost, left, now, answer);
-            return TakeResult {
-                is_complete: true,
-                ..TakeResult::default()
-            };
+        let mut live = self.grants.iter_mut();
+        let first = live.find(|grant| grant.is_live(now));
+        let Some(first) = first.filter(|first| first.left > cost) else {
+            return self.take_from_several(cost, held, now, answer);
+        };
+        // The usual case.
+        first.take(cost, held - cost, now, answer);
+        TakeResult {
+            is_complete: true,
+            ..TakeResult::default()
         }
-        self.take_from_several(cost, held, now, answer)
     }
 
-    /// Takes units of several grants, or fewer than the cost.
+    /// Takes all units of one or more grants, and perhaps some of the last. They may be fewer than the cost.
     #[cold]
     fn take_from_several(
         &mut self,
@@ -346,6 +372,10 @@ impl LeasedKey {
                 missing -= units;
             }
         }
+        let is_spent = |grant: &Grant| grant.left == 0;
+        self.spent
+            .extend(self.grants.iter().filter(|grant| is_spent(grant)).cloned());
+        self.grants.retain(|grant| !is_spent(grant));
         if missing == 0 && !taken.is_empty() {
             *answer = taken.remove(0).answer;
         }
@@ -361,22 +391,13 @@ impl LeasedKey {
         u64::from(cost) * MIN_CHECKS <= self.pace.uses(now, period).units
     }
 
-    /// Returns the request for units that has to be sent now, if what is at hand will not last.
     #[inline]
-    fn ask(&mut self, now: u64, times: Times) -> Option<Ask> {
-        if self.is_asking || now < self.asks_at {
-            return None;
-        }
-        let units = self.units_to_ask(now, times)?;
-        self.is_asking = true;
-        Some(Ask {
-            units,
-            generation: self.generation,
-        })
+    fn may_ask(&self, held: u32, now: u64) -> bool {
+        !self.is_asking && (now >= self.looks_at || held < self.enough)
     }
 
-    /// Returns as many units as the last period used, less those at hand. `None` if these will last.
-    fn units_to_ask(&self, now: u64, times: Times) -> Option<u32> {
+    /// Returns the request for units that has to be sent now, if what is at hand will not last.
+    fn ask(&mut self, now: u64, times: Times) -> Option<Ask> {
         let Times { period, round_trip } = times;
         let ahead = ROUND_TRIPS_AHEAD * round_trip;
         let uses = self.pace.uses(now, period);
@@ -384,12 +405,20 @@ impl LeasedKey {
             return None;
         }
         // A grant that ends within these round trips has to be replaced.
-        let held = self.held(now + ahead);
+        let held = u64::from(self.held(now + ahead));
         let needed = uses.units.saturating_mul(ahead) / period.max(1) + 1;
-        if u64::from(held) > needed {
+        if held > needed {
+            let ends = self.grants.iter().map(|grant| grant.ends_at);
+            let replaced_at = ends.max().unwrap_or(now).saturating_sub(ahead);
+            self.looks_at = replaced_at.min(now + period / LOOKS);
+            self.enough = u32::try_from(needed).unwrap_or(u32::MAX);
             return None;
         }
-        let units = uses.units.saturating_sub(held.into());
-        u32::try_from(units).ok().filter(|units| *units > 0)
+        let units = u32::try_from(uses.units.saturating_sub(held)).ok()?;
+        self.is_asking = units > 0;
+        self.is_asking.then_some(Ask {
+            units,
+            generation: self.generation,
+        })
     }
 }
