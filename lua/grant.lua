@@ -18,7 +18,7 @@ local MAX_PART = 8
 local function units_for(first_quota, value, extra, cost, more, values)
   local level = { quota = first_quota, value = value, extra = extra, cost = cost }
   local judged = judge_level({ level }, values)
-  if not judged or not judged.is_admitted then
+  if not judged.is_admitted then
     return cost
   end
   local quota, left, index = first_quota, more * MAX_PART, 1

@@ -223,19 +223,17 @@ local function decide_one_level(first_quota, value, extra, cost, count, reply, s
   return decide(first_quota.levels, count, reply, size, values)
 end
 
--- Judges the cost of a level, the only one of a list. Returns the reply of each quota, as to a refused check, and
--- whether all admit; nothing if units in the future have to be moved first.
+-- Judges the cost of a level, the only one of a list. Returns the reply of each quota, as to a refused check, with
+-- whether all admit, and whether units in the future have to be moved.
 local function judge_level(levels, values)
   levels.entry = levels.entry or collect(levels)
   local entry = levels.entry
   read(entry, values)
-  for index = 1, #entry.states do
-    if entry.states[index].tidied then
-      return
-    end
-  end
   -- With room for one quota.
-  local found = { 0, 0, 0, is_admitted = judge(entry, false) }
+  local found = { 0, 0, 0, is_admitted = judge(entry, false), is_tidied = false }
+  for index = 1, #entry.states do
+    found.is_tidied = found.is_tidied or entry.states[index].tidied
+  end
   append_refused(entry.quotas, found, 0)
   return found
 end

@@ -23,7 +23,7 @@ local function judgement(level, number, extra)
     local alone = level.alone[1]
     alone.value, alone.extra = number, extra
     local succeeded, found = pcall(judge_level, level.alone, values)
-    known = succeeded and found or false
+    known = succeeded and not found.is_tidied and found
     level.judgements[number] = known
   end
   return known

@@ -93,7 +93,7 @@ impl<'a> Check<'a> {
     }
 
     /// Returns the most units to charge beyond the cost, if the check is admitted: a limiter with a
-    /// [lease](crate::RateLimiter::lease) holds them. 0 for most checks.
+    /// [lease](crate::RateLimiter::lease) holds them. 0 for most checks, and for a check of cost 0.
     ///
     /// The store charges at most an eighth of what the quotas have left after the cost. It charges them together
     /// with the cost, and returns their number in [`Answer::extra`]. Only stores that
@@ -101,7 +101,7 @@ impl<'a> Check<'a> {
     /// [`check`](crate::Store::check).
     #[must_use]
     pub fn more(&self) -> u32 {
-        self.more
+        if self.cost == 0 { 0 } else { self.more }
     }
 
     /// Returns the number of units to charge. A check of cost 0 charges nothing.
