@@ -13,6 +13,9 @@ use crate::decision::{Answer, GrantUnits};
 use crate::key::{Fingerprint, Key};
 use crate::quota::Quotas;
 
+#[cfg(all(test, feature = "test-util"))]
+mod tests;
+
 /// The number of shards, each with a lock of its own.
 const SHARDS: usize = 64;
 

@@ -1,0 +1,311 @@
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::TestClock;
+use crate::decision::{QuotaAnswer, Source};
+use crate::quota::Quota;
+
+const TIMES: Times = Times {
+    period: 1_000,
+    round_trip: 10,
+};
+
+fn table() -> (TestClock, LeaseTable) {
+    let clock = TestClock::new();
+    (clock.clone(), LeaseTable::new(Clock::Test(clock)))
+}
+
+fn quotas() -> Quotas {
+    Quota::per_minute(1_000_000).into()
+}
+
+/// A grant that ends after some microseconds.
+fn grant(table: &LeaseTable, number: u64, units: u32, micros: u64) -> Grant {
+    let now = table.clock.now();
+    let answer = QuotaAnswer::admitted(units, Duration::from_secs(60));
+    Grant {
+        number,
+        answer: Answer::new(Source::Other, [answer]),
+        units,
+        left: units,
+        answered_at: now,
+        ends_at: now + micros,
+    }
+}
+
+fn take(table: &LeaseTable, place: Place<'_>, cost: u32) -> (TakeResult, Answer) {
+    let mut answer = Answer::default();
+    let result = table.take(place, cost, true, TIMES, &mut answer);
+    (result, answer)
+}
+
+/// Checks a key until it asks for units.
+fn ask(table: &LeaseTable, place: Place<'_>, clock: &TestClock) -> Ask {
+    for _ in 0..1_000 {
+        clock.advance(Duration::from_micros(1));
+        if let Some(ask) = take(table, place, 1).0.ask {
+            return ask;
+        }
+    }
+    panic!("it did not ask")
+}
+
+#[test]
+fn a_busy_key_asks_once_and_for_what_it_used() {
+    let (clock, table) = table();
+    let (key, quotas) = (Key::from("ada"), quotas());
+    let place = Place {
+        key: &key,
+        quotas: &quotas,
+    };
+    let first = ask(&table, place, &clock);
+    assert_eq!(u64::from(first.units), MIN_CHECKS);
+    for _ in 0..100 {
+        assert_eq!(take(&table, place, 1).0.ask, None);
+    }
+    table.end_request(place, 0);
+    assert_eq!(ask(&table, place, &clock).units, 109);
+}
+
+#[test]
+fn a_request_that_found_few_units_is_not_repeated_at_once() {
+    let (clock, table) = table();
+    let (key, quotas) = (Key::from("ada"), quotas());
+    let place = Place {
+        key: &key,
+        quotas: &quotas,
+    };
+    ask(&table, place, &clock);
+    table.end_request(place, 500);
+    for _ in 0..499 {
+        clock.advance(Duration::from_micros(1));
+        assert_eq!(take(&table, place, 1).0.ask, None);
+    }
+    clock.advance(Duration::from_micros(1));
+    assert!(take(&table, place, 1).0.ask.is_some());
+}
+
+#[test]
+fn units_are_used_until_their_grant_ends_and_not_later() {
+    let (clock, table) = table();
+    let (key, quotas) = (Key::from("ada"), quotas());
+    let place = Place {
+        key: &key,
+        quotas: &quotas,
+    };
+    let request = ask(&table, place, &clock);
+    table
+        .add(place, request, grant(&table, 1, 100, 800))
+        .unwrap();
+    clock.advance(Duration::from_micros(799));
+    let (result, answer) = take(&table, place, 60);
+    assert!(result.is_complete && result.taken.is_empty());
+    assert_eq!((answer.grant(), answer.extra()), (1, 40));
+    // 40 of the 100 are left.
+    assert_eq!(answer.quotas()[0].used(), 60);
+    clock.advance(Duration::from_micros(1));
+    assert!(!take(&table, place, 1).0.is_complete);
+    assert!(!table.put_back(place, 1, 10));
+    assert_eq!((table.end(place, 1), table.end(place, 1)), (40, 0));
+}
+
+#[test]
+fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
+    let (clock, table) = table();
+    let (key, quotas) = (Key::from("ada"), quotas());
+    let place = Place {
+        key: &key,
+        quotas: &quotas,
+    };
+    let request = ask(&table, place, &clock);
+    for number in 1..=3 {
+        let grant = grant(&table, number, 10, 800);
+        table.add(place, request, grant).unwrap();
+    }
+    let (result, answer) = take(&table, place, 15);
+    assert!(result.is_complete);
+    let others: Vec<_> = (result.taken.iter())
+        .map(|taken| (taken.answer.grant(), taken.units, taken.answer.extra()))
+        .collect();
+    assert_eq!((answer.grant(), answer.extra()), (1, 0));
+    assert_eq!(others, [(2, 5, 5)]);
+    // A grant without units may get some back.
+    assert!(table.put_back(place, 1, 4));
+    let (result, _) = take(&table, place, 100);
+    let taken: Vec<_> = (result.taken.iter())
+        .map(|taken| (taken.answer.grant(), taken.units))
+        .collect();
+    assert!(!result.is_complete);
+    assert_eq!(taken, [(2, 5), (3, 10), (1, 4)]);
+}
+
+#[test]
+fn a_grant_that_arrives_after_its_key_became_void_is_not_added() {
+    let (clock, table) = table();
+    let (key, quotas) = (Key::from("ada"), quotas());
+    let place = Place {
+        key: &key,
+        quotas: &quotas,
+    };
+    let request = ask(&table, place, &clock);
+    table
+        .add(place, request, grant(&table, 1, 10, 800))
+        .unwrap();
+    let void = table.void(&key);
+    assert_eq!(void.iter().map(|(_, grant)| grant.left).sum::<u32>(), 10);
+    assert!(
+        table
+            .add(place, request, grant(&table, 2, 10, 800))
+            .is_err()
+    );
+    assert!(!take(&table, place, 1).0.is_complete);
+}
+
+#[test]
+fn a_flood_of_keys_takes_bounded_memory_and_ends() {
+    let (clock, table) = table();
+    let quotas = quotas();
+    let len = || {
+        let shards = table.shards.iter().chain([&table.first]);
+        shards.map(|shard| shard.lock().keys.len()).sum::<usize>()
+    };
+    let check = |number: usize| {
+        let key = Key::from(number.to_string());
+        let place = Place {
+            key: &key,
+            quotas: &quotas,
+        };
+        let _ = take(&table, place, 1);
+    };
+    (0..100_000).for_each(check);
+    assert_eq!(len(), SHARDS * MAX_KEYS_PER_SHARD);
+    clock.advance(Duration::from_micros(3 * TIMES.period));
+    (100_000..110_000).for_each(check);
+    assert_eq!(len(), 10_000);
+}
+
+#[test]
+fn threads_take_and_put_back_every_unit_once() {
+    let (clock, table) = table();
+    let (key, quotas) = (Key::from("ada"), quotas());
+    let place = Place {
+        key: &key,
+        quotas: &quotas,
+    };
+    let request = ask(&table, place, &clock);
+    for number in 1..=4 {
+        let grant = grant(&table, number, 50_000, 1_000_000);
+        table.add(place, request, grant).unwrap();
+    }
+    let used = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let (table, used) = (&table, &used);
+            scope.spawn(move || {
+                for step in 0..20_000 {
+                    let (result, answer) = take(table, place, 1 + (step + thread) % 3);
+                    let own = 1 + (step + thread) % 3;
+                    let others: u32 = result.taken.iter().map(|taken| taken.units).sum();
+                    let first = if result.is_complete { own - others } else { 0 };
+                    if step % 2 == 0 && first > 0 {
+                        assert!(table.put_back(place, answer.grant(), first));
+                        used.fetch_add(others, Ordering::Relaxed);
+                    } else {
+                        used.fetch_add(first + others, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let left: u32 = (1..=4).map(|number| table.end(place, number)).sum();
+    assert_eq!(used.into_inner() + left, 200_000);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(u32),
+    PutBack(usize),
+    Add(u32, u64),
+    End(u64),
+    Advance(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..30_u32).prop_map(Step::Take),
+        2 => (0..100_usize).prop_map(Step::PutBack),
+        3 => (1..60_u32, 1..900_u64).prop_map(|(units, micros)| Step::Add(units, micros)),
+        1 => (1..20_u64).prop_map(Step::End),
+        3 => (0..300_u64).prop_map(Step::Advance),
+    ]
+}
+
+proptest! {
+    /// A unit is at hand, in a decision, or was returned when its grant ended. Never in two places.
+    #[test]
+    fn no_unit_is_used_twice_or_after_its_grant_has_ended(
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let (clock, table) = table();
+        let (key, quotas) = (Key::from("ada"), quotas());
+        let place = Place { key: &key, quotas: &quotas };
+        let request = ask(&table, place, &clock);
+        // The units at hand and the end of each grant, in a model.
+        let mut grants: HashMap<u64, (u32, u64)> = HashMap::new();
+        let mut taken: Vec<(u64, u32)> = Vec::new();
+        for step in steps {
+            let now = table.clock.now();
+            match step {
+                Step::Take(cost) => {
+                    let (result, answer) = take(&table, place, cost);
+                    let live = grants.values().filter(|(_, end)| now < *end);
+                    let held: u32 = live.map(|(left, _)| left).sum();
+                    prop_assert_eq!(result.is_complete, held >= cost);
+                    let others: u32 = result.taken.iter().map(|taken| taken.units).sum();
+                    let mut parts: Vec<_> = (result.taken.iter())
+                        .map(|taken| (taken.answer.grant(), taken.units))
+                        .collect();
+                    if result.is_complete {
+                        parts.push((answer.grant(), cost - others));
+                    } else {
+                        prop_assert_eq!(others, held);
+                    }
+                    for (grant, units) in &parts {
+                        let (left, end) = grants.get_mut(grant).unwrap();
+                        prop_assert!(now < *end && units <= left);
+                        *left -= units;
+                    }
+                    taken.extend(parts);
+                }
+                Step::PutBack(index) if !taken.is_empty() => {
+                    let (number, units) = taken.swap_remove(index % taken.len());
+                    let live = grants.get_mut(&number).filter(|(_, end)| now < *end);
+                    prop_assert_eq!(table.put_back(place, number, units), live.is_some());
+                    if let Some((left, _)) = live {
+                        *left += units;
+                    }
+                }
+                Step::PutBack(_) => {}
+                Step::Add(units, micros) => {
+                    let number = u64::try_from(grants.len()).unwrap() + 1;
+                    table.add(place, request, grant(&table, number, units, micros)).unwrap();
+                    grants.insert(number, (units, now + micros));
+                }
+                Step::End(number) => {
+                    let left = table.end(place, number);
+                    let known = grants.get_mut(&number);
+                    prop_assert_eq!(left, known.map_or(0, |(left, end)| {
+                        *end = 0;
+                        std::mem::take(left)
+                    }));
+                }
+                Step::Advance(micros) => clock.advance(Duration::from_micros(micros)),
+            }
+        }
+    }
+}
