@@ -145,7 +145,7 @@ impl RateLimiter {
     /// whole limit gets `limit / (window + lease)`. Units that a process holds when it crashes count for that
     /// time, too.
     ///
-    /// - A key is leased when at least eight checks come within the time of the lease, and if its limit is above
+    /// - A key is leased when at least sixteen checks come within the time of the lease, and if its limit is above
     ///   20. The process asks for as many units as the key used in that time, at most an eighth of what is left.
     ///   It asks again in the background before they are used up, and returns what is left when the lease ends.
     /// - The source of a check from memory is [`Source::Lease`](crate::Source::Lease). Its numbers may be as old

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::grant::Grant;
+use super::grant::{Grant, usable};
 use super::held_units::HeldUnits;
 use super::table::{Ask, LeaseTable, Place, TakeResult, Times};
 use crate::clock::Clock;
@@ -365,14 +365,6 @@ impl Drop for Request {
         } = self;
         lease.table.end_request(Place { key, quotas }, *pause);
     }
-}
-
-/// Returns how long units may be used of a time by the store's clock, in microseconds.
-///
-/// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less than
-/// 0.917 / 1.083.
-fn usable(micros: u64) -> u64 {
-    micros / 5 * 4
 }
 
 fn max_units(quotas: &Quotas) -> u32 {

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
-use super::grant::Grant;
+use super::grant::{Grant, usable};
 use super::pace::Pace;
 use crate::clock::Clock;
 use crate::decision::{Answer, GrantUnits};
@@ -25,7 +25,7 @@ const MAX_KEYS_PER_SHARD: usize = 512;
 
 /// The fewest checks of a key in the time of a lease for which units are taken in advance. For fewer, asking in
 /// advance saves too few calls.
-const MIN_CHECKS: u64 = 8;
+const MIN_CHECKS: u64 = 16;
 
 /// The round trips that the units at hand should last, else more are asked for.
 const ROUND_TRIPS_AHEAD: u64 = 3;
@@ -417,7 +417,8 @@ impl LeasedKey {
             self.enough = u32::try_from(needed).unwrap_or(u32::MAX);
             return None;
         }
-        let units = u32::try_from(uses.units.saturating_sub(held)).ok()?;
+        let units = usable(uses.units).saturating_sub(held);
+        let units = u32::try_from(units).ok()?;
         self.is_asking = units > 0;
         self.is_asking.then_some(Ask {
             units,
