@@ -6,18 +6,18 @@
     reason = "what is measured is shown to three digits"
 )]
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Router, routing::get};
 use lexopt::{Arg, Parser, ValueExt};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tollgate::{Quota, RateLimitLayer, RateLimiter, RedisStore, key};
 
 #[path = "support/mod.rs"]
 mod support;
 
+use support::http_client::HttpClient;
 use support::load::{self, Decide, Load};
 use support::redis_server::RedisServer;
 use support::spent::{Meter, Spent};
@@ -121,7 +121,8 @@ fn measure(limited: Way, span: Duration) -> Sample {
         .build();
     let mut meter = Meter::new(redis.connect());
     let sample = client.expect("a runtime").block_on(async {
-        let client = Arc::new(Client::connect(port).await);
+        let client = HttpClient::connect(port, CONNECTIONS).await;
+        let client = Arc::new(Client(client));
         let load = |span| Load {
             tasks: CONNECTIONS,
             keys: USERS,
@@ -141,51 +142,13 @@ fn measure(limited: Way, span: Duration) -> Sample {
     sample
 }
 
-/// Keep-alive connections with at most one request in flight each.
-struct Client(Mutex<Vec<TcpStream>>);
-
-impl Client {
-    async fn connect(port: u16) -> Self {
-        let mut idle = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let stream = TcpStream::connect(("127.0.0.1", port)).await;
-            let stream = stream.expect("the server accepts");
-            stream.set_nodelay(true).expect("a socket");
-            idle.push(stream);
-        }
-        Self(Mutex::new(idle))
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+struct Client(HttpClient);
 
 impl Decide for Client {
     async fn decide(&self, key: usize) -> bool {
-        let taken = self.idle().pop();
-        let mut stream = taken.expect("a connection for each task");
         let (user, tenant) = (key, key % TENANTS);
-        let request = format!(
-            "GET / HTTP/1.1\r\nhost: localhost\r\nx-user: {user}\r\nx-tenant: {tenant}\r\n\r\n"
-        );
-        let written = stream.write_all(request.as_bytes()).await;
-        written.expect("a connection");
-        let mut response = [0; 4_096];
-        let mut filled = 0;
-        // The body of any other response is longer.
-        while !response[..filled].ends_with(b"\r\n\r\nok") {
-            let read = stream.read(&mut response[filled..]).await;
-            let read = read.expect("a connection");
-            let text = String::from_utf8_lossy(&response[..filled]);
-            assert!(read > 0, "the server answered: {text}");
-            filled += read;
-            if response[..filled].ends_with(b"\n") {
-                return false;
-            }
-        }
-        self.idle().push(stream);
-        response.starts_with(b"HTTP/1.1 200 ")
+        let headers = format!("x-user: {user}\r\nx-tenant: {tenant}\r\n");
+        self.0.get(&headers).await
     }
 }
 

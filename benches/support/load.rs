@@ -12,6 +12,11 @@ use super::latencies::Latencies;
 pub(crate) trait Decide: Send + Sync + 'static {
     /// Whether one unit is admitted. A limiter that fails ends the bench.
     fn decide(&self, key: usize) -> impl Future<Output = bool> + Send;
+
+    /// Rests between two checks of a task, which is not measured. Whether it did.
+    fn rest(&self) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -80,7 +85,10 @@ async fn ask<D: Decide>(
         if answered - begin >= load.span {
             return (admitted, latencies);
         }
-        asked = answered;
+        asked = match limiter.rest().await {
+            true => Instant::now(),
+            false => answered,
+        };
         turn += load.tasks;
         // A limiter in memory never waits, and would keep the thread from the other tasks.
         tokio::task::coop::consume_budget().await;

@@ -1,8 +1,9 @@
-//! Code that `redis_cost` and `peers` share: a load on a limiter, its cost, and tables.
+//! Code that benches share: a load on a limiter, its cost, and tables.
 #![allow(dead_code, reason = "each bench uses a part")]
 
 #[path = "../../tests/support/costs.rs"]
 pub(crate) mod costs;
+pub(crate) mod http_client;
 pub(crate) mod latencies;
 pub(crate) mod load;
 #[path = "../../tests/support/redis_server.rs"]
