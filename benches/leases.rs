@@ -267,10 +267,11 @@ fn alone(way: Way, keys: Keys, args: &Args, stalls: bool) -> Sample {
                 pause,
                 from_lease: AtomicU64::new(0),
             });
-            let sample = measure(&alone, &mut meter, keys, args.span).await;
-            let (mut sample, done) = sample;
-            sample.from_lease =
-                alone.from_lease.load(Ordering::Relaxed) as f64 / done.decisions.max(1) as f64;
+            let warmed_up = || alone.from_lease.store(0, Ordering::Relaxed);
+            let measured = measure(&alone, &mut meter, keys, args.span, warmed_up).await;
+            let (mut sample, done) = measured;
+            let from_lease = alone.from_lease.load(Ordering::Relaxed);
+            sample.from_lease = from_lease as f64 / done.decisions.max(1) as f64;
             sample
         });
         has_ended.store(true, Ordering::Relaxed);
@@ -311,7 +312,7 @@ fn behind_axum(way: Way, keys: Keys, args: &Args) -> Sample {
     let (sample, _) = client.expect("a runtime").block_on(async {
         let client = HttpClient::connect(port, TASKS).await;
         let requests = Arc::new(Requests { client, keys });
-        measure(&requests, &mut meter, keys, args.span).await
+        measure(&requests, &mut meter, keys, args.span, || {}).await
     });
     server.shutdown_background();
     sample
@@ -323,6 +324,7 @@ async fn measure<D: Decide>(
     meter: &mut Meter,
     keys: Keys,
     span: Duration,
+    warmed_up: impl Fn(),
 ) -> (Sample, Done) {
     let load = |span| Load {
         tasks: TASKS,
@@ -330,6 +332,7 @@ async fn measure<D: Decide>(
         span,
     };
     load::run(checked, load(span / 5)).await;
+    warmed_up();
     meter.begin();
     let done = load::run(checked, load(span)).await;
     assert_eq!(done.admitted, done.decisions, "a check was not admitted");

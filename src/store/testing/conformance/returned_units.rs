@@ -29,7 +29,51 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
     ("a reset forgets what was charged", |kit, algorithm| {
         Box::pin(reset(kit, algorithm))
     }),
+    (
+        "a check that asks for more gets at most an eighth of what is left, and all of it may return",
+        |kit, algorithm| Box::pin(more(kit, algorithm)),
+    ),
 ];
+
+async fn more(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(1_000).algorithm(algorithm));
+    let (mut used, mut charges) = (0, Vec::new());
+    for (cost, more) in [(1, 0), (3, 40), (1, 500), (7, 500), (900, 500), (0, 500)] {
+        let left = 1_000_u32.saturating_sub(used + cost);
+        let answer = kit.store.check(subject.check(cost).and_up_to(more)).await?;
+        let (extra, is_admitted) = (answer.extra(), answer.is_admitted());
+        ensure!(
+            is_admitted == (used + cost <= 1_000),
+            "a cost of {cost} and up to {more} more, with {used} of 1000 used: {answer:?}"
+        );
+        let most = if is_admitted && cost > 0 {
+            more.min(left / 8)
+        } else {
+            0
+        };
+        ensure!(
+            extra <= most,
+            "{extra} units more than the cost, where at most {most} are granted"
+        );
+        // A store without leases may charge the cost alone.
+        ensure!(
+            extra == most || !kit.store.supports_leases(),
+            "{extra} units more than the cost, not {most}"
+        );
+        if is_admitted {
+            used += cost + extra;
+            charges.push((answer, cost, cost + extra));
+        }
+        let counted = kit.used(&subject).await?;
+        ensure!(counted == used, "{counted} units used, not {used}");
+    }
+    for (charged, cost, units) in charges {
+        kit.refund(&subject, &charged, cost, units).await?;
+    }
+    let counted = kit.used(&subject).await?;
+    ensure!(counted == 0, "{counted} units used after all were refunded");
+    Ok(())
+}
 
 async fn refund(kit: &Conformance, algorithm: Algorithm) -> Result<(), Broken> {
     let subject = kit.subject(Quota::per_hour(9).algorithm(algorithm));
