@@ -9,7 +9,6 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::grant::{Grant, usable};
-use super::held_units::HeldUnits;
 use super::table::{Ask, LeaseTable, Place, TakeResult, Times};
 use crate::clock::Clock;
 use crate::decision::{Answer, GrantUnits};
@@ -159,9 +158,8 @@ impl Lease {
         let windows = windows
             .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
-        let period = windows
-            .min()
-            .map_or(quotas.lease_micros(), |end| end.min(quotas.lease_micros()));
+        let lease = quotas.lease_micros();
+        let period = windows.min().map_or(lease, |end| end.min(lease));
         Grant {
             number: self.latest_grant.fetch_add(1, Ordering::Relaxed) + 1,
             answer,
@@ -197,7 +195,7 @@ impl Lease {
     }
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
-    pub(super) fn give_back_later(&self, place: Place<'_>, taken: &GrantUnits) {
+    fn give_back_later(&self, place: Place<'_>, taken: &GrantUnits) {
         let charged = taken.units.saturating_add(taken.answer.extra());
         let subject = self.subject(place);
         let sent = self.give_back(subject, &taken.answer, taken.units, charged);
@@ -278,6 +276,49 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Units that were taken for a check that has not ended. They are returned on drop, unless they were
+/// [used](Self::into_used).
+#[derive(Debug)]
+pub(in crate::limiter) struct HeldUnits {
+    lease: Arc<Lease>,
+    key: Key,
+    quotas: Quotas,
+    taken: Vec<GrantUnits>,
+}
+
+impl HeldUnits {
+    fn new(lease: &Arc<Lease>, place: Place<'_>, taken: Vec<GrantUnits>) -> Self {
+        Self {
+            lease: Arc::clone(lease),
+            key: place.key.clone(),
+            quotas: place.quotas.clone(),
+            taken,
+        }
+    }
+
+    pub(in crate::limiter) fn units(&self) -> u32 {
+        let units = self.taken.iter().map(|taken| taken.units);
+        units.fold(0, u32::saturating_add)
+    }
+
+    /// Returns the units for the decision of an admitted check, which then holds them.
+    pub(in crate::limiter) fn into_used(mut self) -> Vec<GrantUnits> {
+        std::mem::take(&mut self.taken)
+    }
+}
+
+impl Drop for HeldUnits {
+    fn drop(&mut self) {
+        for taken in std::mem::take(&mut self.taken) {
+            let place = Place {
+                key: &self.key,
+                quotas: &self.quotas,
+            };
+            self.lease.give_back_later(place, &taken);
+        }
+    }
+}
+
 /// A request for units of one key. On drop, it lets the next request be sent.
 struct Request {
     lease: Arc<Lease>,
@@ -340,7 +381,7 @@ impl Request {
             let _ = lease.refund_grant(place, &grant).await;
             return None;
         }
-        if let Err(grant) = lease.table.add(place, self.ask, grant.clone()) {
+        if let Some(grant) = lease.table.add(place, self.ask, grant.clone()) {
             let _ = lease.refund_grant(place, &grant).await;
             return None;
         }

@@ -4,15 +4,12 @@
 //! that charged it was sent, by the clock of this process; the rest covers two clocks that are slewed in opposite
 //! directions. So all uses within a span of W were charged within a span of W + D, which the store bounds.
 //!
-//! A [`Grant`] is one charge of the store. A check takes units of a grant. When the grant ends, what is left
+//! A grant is one charge of the store. A check takes units of a grant. When the grant ends, what is left
 //! returns to the store under the receipt of its charge.
 
 mod grant;
-mod held_units;
-#[expect(clippy::module_inception, reason = "the file of the type `Lease`")]
 mod lease;
 mod pace;
 mod table;
 
-pub(super) use held_units::HeldUnits;
-pub(super) use lease::{Lease, Take};
+pub(super) use lease::{HeldUnits, Lease, Take};
