@@ -360,7 +360,7 @@ fn the_line_that_an_error_names_is_that_line_of_the_script() {
     // No arguments at all; then a number that is a table, which cannot be added to anything.
     let call = |algorithm, limit, ttl| {
         let call = format!(
-            r#"[1, 1, 1, "{algorithm}", 1, 1, 0, {limit}, 1000000, {ttl}, 1, 1, 1, 1, 1, 1, 0]"#
+            r#"[1, 1, 1, "{algorithm}", 1, 1, 0, {limit}, 1000000, {ttl}, 1, 1, 0, 1, 1, 1, 1, 0]"#
         );
         vec![packed(&call)]
     };

@@ -657,7 +657,7 @@ mod tests {
             ),
             format!(
                 "4 p:v2:{{l,a}} p:v2:{{l,b}} p:v2:{{l,c}} p:v2:{{l,d}} 2 4 {} \
-                2 1 1 1 3 1 0 2 1 1 2 4 2 0 1 2 1 2 4 4 0 1 2 1 2 4 1 0",
+                2 1 0 1 1 3 1 0 2 1 0 1 2 4 2 0 1 2 0 1 2 4 4 0 1 2 0 1 2 4 1 0",
                 &quota_lists[2..]
             )
         );
@@ -694,8 +694,8 @@ mod tests {
             packed_words(&entries, ListKeys::OfLargeLimits),
             format!(
                 "4 p:v2:{{u,a}} p:v2:{{all,all}} p:v2:{{u,b}} p:v2:{{all,all}}:log:1000000 2 3 \
-                {quota_lists} 2 1 2 1 1 2 1 1 0 2 4 3 0 2 4 1 1 2 1 1 2 2 1 0 2 4 1 1 1 2 1 2 4 \
-                1 7 2 1 1 2 2 1 0 2 4"
+                {quota_lists} 2 1 0 2 1 1 2 1 1 0 2 4 3 0 2 4 1 1 0 2 1 1 2 2 1 0 2 4 \
+                1 1 0 1 2 1 2 4 1 7 0 2 1 1 2 2 1 0 2 4"
             )
         );
     }
@@ -721,7 +721,7 @@ mod tests {
         let list = "4 sliding_log 1 1 0 128 1000000 3000 sorted_set_log 1 2 1 5 3600000000 7201000 \
             sliding_log 1 1 0 1000000 1000000 3000 sliding_log 1 3 2 129 60000000 121000";
         assert!(
-            said.ends_with(&format!(" 1 2 {list} 2 1 1 1 1 1 3")),
+            said.ends_with(&format!(" 1 2 {list} 2 1 0 1 1 1 1 3")),
             "{said}"
         );
         let said = written(&entries, ListKeys::All);
