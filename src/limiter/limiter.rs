@@ -176,8 +176,8 @@ impl RateLimiter {
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.quotas = self.quotas.leased(lease);
-        self.lease =
-            (!lease.is_zero()).then(|| Arc::new(Lease::new(lease, &self.store, &self.scope)));
+        self.lease = (!lease.is_zero())
+            .then(|| Arc::new(Lease::new(lease, &self.store, &self.name, &self.scope)));
         match self.on_failure.take() {
             Some(on_failure) => self.on_failure(on_failure.policy),
             None => self,

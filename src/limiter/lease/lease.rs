@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
 use crate::store::{Check, ProtectedStore, Refund, StoreFuture, Subject};
+use crate::telemetry::LeaseMeter;
 
 /// Quotas with a lower limit are not leased: an eighth of what is left is too little.
 const MIN_LIMIT: u32 = 21;
@@ -42,6 +43,7 @@ pub(in crate::limiter) struct Lease {
     latest_grant: AtomicU64,
     /// False for a store in the memory of the process, and after a release.
     holds_units: AtomicBool,
+    meter: LeaseMeter,
 }
 
 /// The units that a check took from memory.
@@ -54,7 +56,12 @@ pub(in crate::limiter) enum Take {
 }
 
 impl Lease {
-    pub(in crate::limiter) fn new(duration: Duration, store: &ProtectedStore, scope: &Key) -> Self {
+    pub(in crate::limiter) fn new(
+        duration: Duration,
+        store: &ProtectedStore,
+        name: &Arc<str>,
+        scope: &Key,
+    ) -> Self {
         Self {
             duration,
             store: store.clone(),
@@ -63,6 +70,7 @@ impl Lease {
             round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
             latest_grant: AtomicU64::new(0),
             holds_units: AtomicBool::new(store.supports_leases()),
+            meter: LeaseMeter::new(name),
         }
     }
 
@@ -155,6 +163,7 @@ impl Lease {
     /// Returns the grant of an answer to a request that was sent at this time.
     fn grant(&self, quotas: &Quotas, sent_at: u64, answer: Answer) -> Grant {
         let units = 1 + answer.extra();
+        self.meter.record_grant(units);
         let windows = quotas.iter().zip(answer.quotas());
         let windows = windows
             .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
@@ -193,7 +202,7 @@ impl Lease {
         {
             return StoreFuture::ready(Ok(()));
         }
-        self.refund(subject, answer, units, charged)
+        self.recorded(units, self.refund(subject, answer, units, charged))
     }
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
@@ -223,25 +232,41 @@ impl Lease {
         })
     }
 
+    /// Returns what is left of a grant that has ended.
     fn refund_grant(&self, place: Place<'_>, grant: &Grant) -> StoreFuture<()> {
+        self.meter.record_end(grant.units, grant.left);
         if grant.left == 0 {
             return StoreFuture::ready(Ok(()));
         }
         let subject = self.subject(place);
-        self.refund(subject, &grant.answer, grant.left, grant.units)
+        let sent = self.refund(subject, &grant.answer, grant.left, grant.units);
+        self.recorded(grant.left, sent)
+    }
+
+    /// Records whether units return.
+    fn recorded(&self, units: u32, sent: StoreFuture<()>) -> StoreFuture<()> {
+        if !LeaseMeter::IS_ENABLED {
+            return sent;
+        }
+        let unit_return = self.meter.begin_return(units);
+        match sent.try_ready() {
+            Ok(outcome) => StoreFuture::ready(outcome.inspect(|()| unit_return.succeed())),
+            Err(sent) => StoreFuture::boxed(async move {
+                let outcome = sent.await;
+                outcome.inspect(|()| unit_return.succeed())
+            }),
+        }
     }
 
     /// Ends what this process holds of a key, and returns it to the store. Other processes hold their units for
     /// the rest of their lease.
     pub(in crate::limiter) async fn void(&self, key: &Key) -> Result<(), Error> {
-        for (quotas, grant) in self.table.void(key) {
-            let place = Place {
-                key,
-                quotas: &quotas,
-            };
-            self.refund_grant(place, &grant).await?;
-        }
-        Ok(())
+        let ended = self.table.void(key);
+        let refunds = ended.iter().map(|(quotas, grant)| {
+            let place = Place { key, quotas };
+            self.refund_grant(place, grant)
+        });
+        all_returned(refunds.collect()).await
     }
 
     /// Returns all units to the store. From then on, this process takes none in advance.
@@ -252,12 +277,7 @@ impl Lease {
             let place = Place { key, quotas };
             self.refund_grant(place, grant)
         });
-        let refunds: Vec<_> = refunds.collect();
-        let mut outcome = Ok(());
-        for refund in refunds {
-            outcome = refund.await.and(outcome);
-        }
-        outcome
+        all_returned(refunds.collect()).await
     }
 
     fn subject<'a>(&'a self, place: Place<'a>) -> Subject<'a> {
@@ -276,6 +296,15 @@ impl<'a> Place<'a> {
             quotas: subject.quotas,
         }
     }
+}
+
+/// Waits for all returns, also if one fails.
+async fn all_returned(refunds: Vec<StoreFuture<()>>) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    for refund in refunds {
+        outcome = refund.await.and(outcome);
+    }
+    outcome
 }
 
 /// A request for units of one key. On drop, it lets the next request be sent.
@@ -303,14 +332,21 @@ impl Request {
         let Some(grant) = self.send().await else {
             return;
         };
-        let left = grant.ends_at.saturating_sub(lease.table.clock.now());
-        sleep(Duration::from_micros(left)).await;
-        let grant = Grant {
-            left: lease.table.end(place, grant.number),
-            ..grant
+        let _end = EndOnDrop {
+            lease: &lease,
+            place,
+            grant: &grant,
         };
-        // A failed return leaves the units counted until they leave their window.
-        let _ = lease.refund_grant(place, &grant).await;
+        let time_left = grant.ends_at.saturating_sub(lease.table.clock.now());
+        sleep(Duration::from_micros(time_left)).await;
+        if let Some(left) = lease.table.end(place, grant.number) {
+            let ended = Grant {
+                left,
+                ..grant.clone()
+            };
+            // A failed return leaves the units counted until they leave their window.
+            let _ = lease.refund_grant(place, &ended).await;
+        }
     }
 
     /// Sends the request. Returns the grant, whose units were added to the table.
@@ -364,6 +400,27 @@ impl Drop for Request {
             ..
         } = self;
         lease.table.end_request(Place { key, quotas }, *pause);
+    }
+}
+
+/// Ends a grant if its task is dropped, such as with its runtime. Nothing would return its units later.
+struct EndOnDrop<'a> {
+    lease: &'a Lease,
+    place: Place<'a>,
+    grant: &'a Grant,
+}
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        let Self {
+            lease,
+            place,
+            grant,
+        } = self;
+        if let Some(left) = lease.table.end(*place, grant.number) {
+            lease.meter.record_end(grant.units, left);
+            drop(lease.meter.begin_return(left));
+        }
     }
 }
 

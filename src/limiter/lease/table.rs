@@ -167,13 +167,13 @@ impl LeaseTable {
         });
     }
 
-    /// Ends a grant, and returns the units that are left.
-    pub(super) fn end(&self, place: Place<'_>, grant: u64) -> u32 {
+    /// Ends a grant, and returns the units that are left. `None` if it has ended before.
+    pub(super) fn end(&self, place: Place<'_>, grant: u64) -> Option<u32> {
         self.with(place, |key, _| {
             let index = key.grants.iter().position(|known| known.number == grant);
-            index.map_or(0, |index| key.grants.remove(index).left)
+            index.map(|index| key.grants.remove(index).left)
         })
-        .unwrap_or(0)
+        .flatten()
     }
 
     /// Ends all grants of a key, and returns them with their quotas.
