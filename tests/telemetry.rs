@@ -428,6 +428,66 @@ fn units_of_a_runtime_that_shuts_down_are_lost() {
     assert_eq!(lost, granted - 1.0);
 }
 
+/// The warnings about leases since the last call.
+fn lease_warnings() -> Vec<String> {
+    let mut lines = log::all_kept();
+    lines.retain(|line| line.contains("different leases"));
+    lines
+}
+
+#[tokio::test]
+async fn two_leases_of_one_name_are_told_once() {
+    log::keep();
+    let store = MemoryStore::new();
+    let leased = |store: &MemoryStore, name: &str, millis| {
+        layer(store.clone(), Quota::per_minute(9))
+            .name(name)
+            .lease(Duration::from_millis(millis))
+    };
+    let first = leased(&store, "service", 50);
+    for layer in [
+        first.clone(),
+        first.clone().name("another"),
+        leased(&MemoryStore::new(), "service", 60),
+        // The lease of this name is not that of the first one.
+        leased(&store, "service", 70).name("third"),
+    ] {
+        ask(&layer, Some(WHO)).await;
+    }
+    assert_eq!(lease_warnings(), [""; 0]);
+    for other in [0, 60, 60] {
+        ask(&leased(&store, "service", other), Some(WHO)).await;
+    }
+    let warnings = lease_warnings();
+    let [warning] = warnings.as_slice() else {
+        panic!("{warnings:?}");
+    };
+    for part in ["WARN", "limiter=\"service\"", "50ms and none"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+}
+
+#[tokio::test]
+async fn two_leases_of_one_name_are_told_without_http() {
+    let server = RedisServer::start();
+    log::keep();
+    let short = leased(&server);
+    let long = RateLimiter::new(store_on(&server), Quota::per_hour(10_000)).name("leased");
+    let long = long.lease(10 * LEASE);
+    let _ = (until_leased(&short).await, until_leased(&long).await);
+    assert_eq!(lease_warnings(), [""; 0], "these stores are different");
+    let store = store_on(&server);
+    for lease in [LEASE, 10 * LEASE] {
+        let limiter = RateLimiter::new(store.clone(), Quota::per_hour(10_000)).lease(lease);
+        let _ = until_leased(&limiter).await;
+        // Units are held, so the limiter exists.
+        drop(limiter);
+    }
+    let warnings = lease_warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("1s and 10s"), "{warnings:?}");
+}
+
 #[tokio::test]
 async fn refusals_that_are_remembered_are_told_as_they_come_and_go() {
     const HELD: &str = r#"tollgate_keys{store="counts",holds="refusals"}"#;

@@ -11,8 +11,10 @@ mod grant;
 mod held_units;
 #[expect(clippy::module_inception, reason = "the file of the type `Lease`")]
 mod lease;
+mod lease_conflicts;
 mod pace;
 mod table;
 
 pub(super) use held_units::HeldUnits;
 pub(super) use lease::{Lease, Take};
+pub(super) use lease_conflicts::{LeaseInUse, observe_lease};
