@@ -49,7 +49,6 @@ struct Measured {
 }
 
 /// What admits or refuses a unit.
-#[expect(clippy::large_enum_variant, reason = "there are a few of them")]
 enum Counted {
     By(RateLimiter),
     Textbook(Script, u32),

@@ -346,7 +346,8 @@ async fn until_leased(limiter: &RateLimiter) -> tollgate::Decision {
 async fn until_ended(prometheus: &PrometheusHandle) -> [f64; 4] {
     for _ in 0..1_000 {
         let (held, [granted, used, returned, lost]) = lease_units(prometheus);
-        if held == 0.0 && used + returned + lost >= granted {
+        // What is left of each grant was returned or lost.
+        if held == 0.0 && [used, returned, lost].iter().sum::<f64>() >= granted {
             return [granted, used, returned, lost];
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

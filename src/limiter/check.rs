@@ -16,6 +16,10 @@ use crate::quota::{Quota, Quotas};
 use crate::store::{PendingAnswer, SendMark, StoreFuture, Subject};
 
 /// The state of a check after it was started.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each check that waits"
+)]
 pub(crate) enum CheckProgress {
     Done(Result<Decision, Error>),
     /// Waits for the store: call [`RateLimiter::poll_check`].

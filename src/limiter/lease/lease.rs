@@ -196,9 +196,10 @@ impl Lease {
         let windows = windows
             .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
-        let period = windows
-            .min()
-            .map_or(quotas.lease_micros(), |end| end.min(quotas.lease_micros()));
+        let period = windows.min().map_or_else(
+            || quotas.lease_micros(),
+            |end| end.min(quotas.lease_micros()),
+        );
         Grant {
             number: self.latest_grant.fetch_add(1, Ordering::Relaxed) + 1,
             answer,
@@ -447,7 +448,7 @@ impl Drop for EndOnDrop<'_> {
         } = self;
         if let Some(left) = lease.table.end(*place, grant.number) {
             lease.meter.record_end(grant.units, left);
-            drop(lease.meter.begin_return(left));
+            let _lost = lease.meter.begin_return(left);
         }
     }
 }

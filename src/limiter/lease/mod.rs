@@ -9,7 +9,6 @@
 
 mod grant;
 mod held_units;
-#[expect(clippy::module_inception, reason = "the file of the type `Lease`")]
 mod lease;
 mod lease_conflicts;
 mod pace;

@@ -149,6 +149,7 @@ impl LeaseTable {
     }
 
     /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
+    #[expect(clippy::result_large_err, reason = "rare, and returned at once")]
     pub(super) fn add(&self, place: Place<'_>, ask: Ask, grant: Grant) -> Result<(), Grant> {
         let mut grant = Some(grant);
         self.with(place, |key, _| {
