@@ -18,7 +18,7 @@ use crate::store::{PendingAnswer, SendMark, StoreFuture, Subject};
 /// The state of a check after it was started.
 #[expect(
     clippy::large_enum_variant,
-    reason = "a box would be an allocation for each check that waits"
+    reason = "a box would be one allocation more for each check of a remote store"
 )]
 pub(crate) enum CheckProgress {
     Done(Result<Decision, Error>),

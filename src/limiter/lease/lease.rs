@@ -30,6 +30,10 @@ const MAX_UNITS_OF_SORTED_SET: u32 = 500;
 /// The round trip to assume before the first one, in microseconds.
 const FIRST_ROUND_TRIP: u64 = 1_000;
 
+/// The number of the latest grant in this process. Another limiter of the same name may refund its units, and must
+/// not find a grant of its own.
+static LATEST_GRANT: AtomicU64 = AtomicU64::new(0);
+
 /// The lease of one limiter. Clones of the limiter share it.
 pub(in crate::limiter) struct Lease {
     /// The longest time for which units are held.
@@ -43,8 +47,6 @@ pub(in crate::limiter) struct Lease {
     table: LeaseTable,
     /// An average of the last round trips, in microseconds.
     round_trip: AtomicU64,
-    /// The number of the latest grant.
-    latest_grant: AtomicU64,
     /// False for a store in the memory of the process, and after a release.
     holds_units: AtomicBool,
     meter: LeaseMeter,
@@ -77,7 +79,6 @@ impl Lease {
             scope: scope.clone(),
             table: LeaseTable::new(Clock::monotonic()),
             round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
-            latest_grant: AtomicU64::new(0),
             holds_units: AtomicBool::new(store.supports_leases()),
             meter: LeaseMeter::new(name),
             observed: AtomicBool::new(false),
@@ -196,12 +197,10 @@ impl Lease {
         let windows = windows
             .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
             .map(|(_, answer)| micros(answer.reset_after()));
-        let period = windows.min().map_or_else(
-            || quotas.lease_micros(),
-            |end| end.min(quotas.lease_micros()),
-        );
+        let lease = quotas.lease_micros();
+        let period = windows.min().map_or(lease, |end| end.min(lease));
         Grant {
-            number: self.latest_grant.fetch_add(1, Ordering::Relaxed) + 1,
+            number: LATEST_GRANT.fetch_add(1, Ordering::Relaxed) + 1,
             answer,
             units,
             left: units,
@@ -405,7 +404,7 @@ impl Request {
             let _ = lease.refund_grant(place, &grant).await;
             return None;
         }
-        if let Err(grant) = lease.table.add(place, self.ask, grant.clone()) {
+        if let Some(grant) = lease.table.add(place, self.ask, grant.clone()) {
             let _ = lease.refund_grant(place, &grant).await;
             return None;
         }

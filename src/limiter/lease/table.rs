@@ -149,15 +149,14 @@ impl LeaseTable {
     }
 
     /// Adds the grant of a request. Returns it if the units of the key have become void meanwhile.
-    #[expect(clippy::result_large_err, reason = "rare, and returned at once")]
-    pub(super) fn add(&self, place: Place<'_>, ask: Ask, grant: Grant) -> Result<(), Grant> {
+    pub(super) fn add(&self, place: Place<'_>, ask: Ask, grant: Grant) -> Option<Grant> {
         let mut grant = Some(grant);
         self.with(place, |key, _| {
             if key.generation == ask.generation {
                 key.grants.extend(grant.take());
             }
         });
-        grant.map_or(Ok(()), Err)
+        grant
     }
 
     /// Ends a request for units. No other is sent for `pause` microseconds.
