@@ -373,6 +373,37 @@ fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
     assert!(example.process.wait().expect("an end").success());
 }
 
+/// The columns of a line of the example `lease`: calls per 10 000 decisions, admitted, the limit, and the percentage
+/// from memory.
+fn columns_of_lease(line: &str, title: &str) -> [u64; 4] {
+    let columns = line.strip_prefix(title).expect(line);
+    let columns: Vec<_> = columns.split_whitespace().collect();
+    let [_, calls, admitted, "of", limit, percentage, "%"] = columns[..] else {
+        panic!("{line}");
+    };
+    let calls = calls.strip_prefix("0.").expect(line);
+    [calls, admitted, limit, percentage].map(|number| number.parse().expect(line))
+}
+
+#[test]
+fn two_processes_with_a_lease_ask_redis_less_and_admit_no_more_than_the_limit() {
+    let server = RedisServer::start();
+    let mut example = Example::start("lease", &server.url());
+    assert!(example.line().contains("calls/decision"));
+    let [asking, .., none] = columns_of_lease(&example.line(), "without a lease");
+    let [leased, .., most] = columns_of_lease(&example.line(), "with a lease");
+    assert!(
+        none == 0 && most > 50 && leased < asking,
+        "{most} %, {leased} of {asking}"
+    );
+    let [_, admitted, limit, some] = columns_of_lease(&example.line(), "far above the limit");
+    assert!(
+        some > 0 && (limit * 9 / 10..=limit).contains(&admitted),
+        "{admitted} of {limit}, {some} %"
+    );
+    assert!(example.process.wait().expect("an end").success());
+}
+
 #[tokio::test]
 async fn each_tenant_has_the_quotas_of_its_plan_and_is_looked_up_once() {
     let mut example = Example::start("per_tenant", "memory:");

@@ -13,7 +13,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
-    RateLimiter, key,
+    RateLimiter, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -310,6 +310,183 @@ async fn calls_to_redis_tell_how_many_checks_they_carried_and_how_long_those_wai
         );
     }
     assert!(!format!("{told:?}").contains(WHO));
+}
+
+/// The units of leases as Prometheus would scrape them: those held, then each event of the limiter `leased`.
+fn lease_units(prometheus: &PrometheusHandle) -> (f64, [f64; 4]) {
+    let held = scraped(prometheus, r#"tollgate_lease_units_held{limiter="leased"}"#);
+    let events = ["granted", "used", "returned", "lost"].map(|event| {
+        let labels = format!(r#"{{limiter="leased",event="{event}"}}"#);
+        scraped(prometheus, &format!("tollgate_lease_units_total{labels}"))
+    });
+    (held, events)
+}
+
+const LEASE: Duration = Duration::from_secs(1);
+
+fn leased(server: &RedisServer) -> RateLimiter {
+    let quota = Quota::new(10_000, Duration::from_secs(10));
+    let store = store_on(server).deadline(Duration::from_secs(5));
+    RateLimiter::new(store, quota).name("leased").lease(LEASE)
+}
+
+/// Checks until a check is admitted from memory.
+async fn until_leased(limiter: &RateLimiter) -> tollgate::Decision {
+    for _ in 0..1_000 {
+        let decision = limiter.check(WHO).await.unwrap();
+        if decision.source() == Source::Lease {
+            return decision;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("no lease");
+}
+
+/// Waits until no grant is held, and returns the units of each event.
+async fn until_ended(prometheus: &PrometheusHandle) -> [f64; 4] {
+    for _ in 0..1_000 {
+        let (held, [granted, used, returned, lost]) = lease_units(prometheus);
+        // What is left of each grant was returned or lost.
+        if held == 0.0 && [used, returned, lost].iter().sum::<f64>() >= granted {
+            return [granted, used, returned, lost];
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("a grant does not end: {:?}", lease_units(prometheus));
+}
+
+#[tokio::test]
+async fn units_of_a_lease_are_used_or_returned_when_their_grant_ends() {
+    const FROM_MEMORY: &str =
+        r#"tollgate_checks_total{limiter="leased",outcome="admitted",source="lease"}"#;
+    let server = RedisServer::start();
+    let (prometheus, _guard) = scrape();
+    let limiter = leased(&server);
+    let mut late = until_leased(&limiter).await;
+    let (held, [granted, used, returned, lost]) = lease_units(&prometheus);
+    assert!(granted > 0.0);
+    assert_eq!((held, [used, returned, lost]), (granted, [0.0; 3]));
+
+    let mut early = until_leased(&limiter).await;
+    limiter.refund(&mut early, 1).await.unwrap();
+    let [granted, used, returned, lost] = until_ended(&prometheus).await;
+    // The refund went to its grant, so its unit was not used.
+    assert_eq!(scraped(&prometheus, FROM_MEMORY), used + 1.0);
+    assert_eq!((used + returned, lost), (granted, 0.0));
+
+    limiter.refund(&mut late, 1).await.unwrap();
+    let units = until_ended(&prometheus).await;
+    assert_eq!(units, [granted, used, returned + 1.0, 0.0]);
+}
+
+#[tokio::test]
+async fn units_of_a_release_and_a_reset_are_returned() {
+    let server = RedisServer::start();
+    let (prometheus, _guard) = scrape();
+    let limiter = leased(&server);
+    let _ = until_leased(&limiter).await;
+    limiter.reset(WHO).await.unwrap();
+    let (held, [granted, used, returned, lost]) = lease_units(&prometheus);
+    assert_eq!((held, used, lost), (0.0, 1.0, 0.0));
+    assert_eq!(returned, granted - 1.0);
+    let _ = until_leased(&limiter).await;
+    limiter.release().await.unwrap();
+    let (held, [granted, used, returned, lost]) = lease_units(&prometheus);
+    assert_eq!((held, used, lost), (0.0, 2.0, 0.0));
+    assert_eq!(returned, granted - 2.0);
+    // The tasks of the grants find them ended.
+    tokio::time::sleep(2 * LEASE).await;
+    let units = lease_units(&prometheus);
+    assert_eq!(units, (0.0, [granted, used, returned, lost]));
+}
+
+#[tokio::test]
+async fn units_that_cannot_be_returned_are_lost() {
+    let mut server = RedisServer::start();
+    let (prometheus, _guard) = scrape();
+    let limiter = leased(&server);
+    let mut decision = until_leased(&limiter).await;
+    server.kill();
+    let [granted, used, returned, lost] = until_ended(&prometheus).await;
+    assert_eq!((used, returned), (1.0, 0.0));
+    assert_eq!(lost, granted - 1.0);
+    assert!(limiter.refund(&mut decision, 1).await.is_err());
+    let (_, units) = lease_units(&prometheus);
+    assert_eq!(units, [granted, 1.0, 0.0, granted]);
+}
+
+#[test]
+fn units_of_a_runtime_that_shuts_down_are_lost() {
+    let server = RedisServer::start();
+    let (prometheus, _guard) = scrape();
+    let limiter = leased(&server);
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    drop(runtime.block_on(until_leased(&limiter)));
+    drop(runtime);
+    let (held, [granted, used, returned, lost]) = lease_units(&prometheus);
+    assert_eq!((held, used, returned), (0.0, 1.0, 0.0));
+    assert_eq!(lost, granted - 1.0);
+}
+
+/// The warnings about leases since the last call.
+fn lease_warnings() -> Vec<String> {
+    let mut lines = log::all_kept();
+    lines.retain(|line| line.contains("different leases"));
+    lines
+}
+
+#[tokio::test]
+async fn two_leases_of_one_name_are_told_once() {
+    log::keep();
+    let store = MemoryStore::new();
+    let leased = |store: &MemoryStore, name: &str, millis| {
+        layer(store.clone(), Quota::per_minute(9))
+            .name(name)
+            .lease(Duration::from_millis(millis))
+    };
+    let first = leased(&store, "service", 50);
+    for layer in [
+        first.clone(),
+        first.clone().name("another"),
+        leased(&MemoryStore::new(), "service", 60),
+        // The lease of this name is not that of the first one.
+        leased(&store, "service", 70).name("third"),
+    ] {
+        ask(&layer, Some(WHO)).await;
+    }
+    assert_eq!(lease_warnings(), [""; 0]);
+    for other in [0, 60, 60] {
+        ask(&leased(&store, "service", other), Some(WHO)).await;
+    }
+    let warnings = lease_warnings();
+    let [warning] = warnings.as_slice() else {
+        panic!("{warnings:?}");
+    };
+    for part in ["WARN", "limiter=\"service\"", "50ms and none"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+}
+
+#[tokio::test]
+async fn two_leases_of_one_name_are_told_without_http() {
+    let server = RedisServer::start();
+    log::keep();
+    let short = leased(&server);
+    let long = RateLimiter::new(store_on(&server), Quota::per_hour(10_000)).name("leased");
+    let long = long.lease(10 * LEASE);
+    let _ = (until_leased(&short).await, until_leased(&long).await);
+    assert_eq!(lease_warnings(), [""; 0], "these stores are different");
+    let store = store_on(&server);
+    for lease in [LEASE, 10 * LEASE] {
+        let limiter = RateLimiter::new(store.clone(), Quota::per_hour(10_000)).lease(lease);
+        let _ = until_leased(&limiter).await;
+        // Units are held, so the limiter exists.
+        drop(limiter);
+    }
+    let warnings = lease_warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("1s and 10s"), "{warnings:?}");
 }
 
 #[tokio::test]

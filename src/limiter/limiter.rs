@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use super::lease::Lease;
+use super::lease::{Lease, LeaseInUse, observe_lease};
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::Key;
@@ -176,8 +176,11 @@ impl RateLimiter {
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.quotas = self.quotas.leased(lease);
-        self.lease =
-            (!lease.is_zero()).then(|| Arc::new(Lease::new(lease, &self.store, &self.scope)));
+        self.lease = (!lease.is_zero()).then(|| {
+            let counted = self.quotas.lease_micros();
+            let lease = Lease::new(lease, counted, &self.store, &self.name, &self.scope);
+            Arc::new(lease)
+        });
         match self.on_failure.take() {
             Some(on_failure) => self.on_failure(on_failure.policy),
             None => self,
@@ -196,6 +199,22 @@ impl RateLimiter {
             Some(longest) if lease > longest => Err(ConfigError::lease(lease, longest)),
             _ => Ok(self.lease(lease)),
         }
+    }
+
+    /// Compares the lease with those of other limiters of the same name, or its absence, and warns once if they
+    /// differ. A limiter that takes units does so, too.
+    pub(crate) fn observe_lease(&self) {
+        if let Some(lease) = &self.lease {
+            lease.observe();
+            return;
+        }
+        let none = LeaseInUse {
+            limiter: self.id,
+            lease: Duration::ZERO,
+            counted: 0,
+        };
+        let owner: Weak<Telemetry> = Arc::downgrade(&self.telemetry);
+        observe_lease(&self.name, none, owner);
     }
 
     /// Returns the units that this process [holds](Self::lease) to the store. From then on, all clones of this

@@ -584,6 +584,9 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
+        for limiter in self.limiters() {
+            limiter.observe_lease();
+        }
         RateLimit::new(inner, Arc::clone(&self.config))
     }
 }

@@ -15,6 +15,6 @@ pub use busiest_refused::RefusedKey;
 pub(crate) use checks::Telemetry;
 #[cfg(test)]
 pub(crate) use log_capture::log_of;
-pub(crate) use metrics::StoreMeter;
+pub(crate) use metrics::{LeaseMeter, StoreMeter};
 pub(crate) use outage_log::OutageLog;
 pub(crate) use outcome_label::OutcomeLabel;

@@ -85,6 +85,7 @@ async fn everything() {
     let redis = store_on(&server);
     // Refused by Redis, then by what is remembered of that.
     checks(redis.clone(), 3).await;
+    lease(redis.clone()).await;
     checks(MemoryStore::new(), 2).await;
     checks(Foreign, 1).await;
     blocked().await;
@@ -113,6 +114,20 @@ async fn checks(store: impl Store, times: u32) {
     for _ in 0..times {
         let _ = limiter.check(WHO).await.expect("the store answers");
     }
+}
+
+/// Checks until a check is admitted from units that the process holds.
+async fn lease(store: impl Store) {
+    let limiter = RateLimiter::new(store, Quota::per_minute(1_000)).name("leased");
+    let limiter = limiter.lease(Duration::from_secs(6));
+    for _ in 0..1_000 {
+        let decision = limiter.check(WHO).await.expect("the store answers");
+        if decision.source() == Source::Lease {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("no check is admitted from memory");
 }
 
 async fn fails(store: impl Store) {

@@ -228,6 +228,19 @@ fn the_guide_tells_each_value_of_each_label() {
 }
 
 #[test]
+fn the_guide_reads_leases_by_what_is_told() {
+    let guide = include_str!("../../src/guide/operations.md");
+    let (_, leases) = guide.split_once("\n## Leases\n").expect("a chapter");
+    let (leases, _) = leases.split_once("\n# Alerts\n").expect("the next one");
+    let expressions = leases.lines().filter(|line| line.starts_with("sum"));
+    let expressions: Vec<_> = expressions.collect();
+    assert_eq!(expressions.len(), 3);
+    for expr in expressions {
+        assert_eq!(complaints(expr), [""; 0], "{expr}");
+    }
+}
+
+#[test]
 fn the_guide_tells_each_alert() {
     let told = rows("alert").into_iter().map(|mut cells| {
         cells.truncate(3);

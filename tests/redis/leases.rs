@@ -134,6 +134,23 @@ async fn a_refund_goes_to_its_grant_while_that_lives_and_then_to_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_by_another_limiter_of_the_name_enters_none_of_its_grants() {
+    let server = RedisServer::start();
+    let store = store_on(&server);
+    let [one, other] = [(); 2].map(|()| {
+        let limiter = RateLimiter::new(store.clone(), Quota::new(10_000, WINDOW));
+        limiter.lease(2 * LEASE)
+    });
+    let (_, mut decision) = until_leased(&one, "ada", 10).await;
+    let _ = until_leased(&other, "ada", 10).await;
+    // So that no request for units is in flight.
+    tokio::time::sleep(LEASE / 10).await;
+    let before = one.peek("ada").await.unwrap().used();
+    other.refund(&mut decision, 4).await.unwrap();
+    assert_eq!(one.peek("ada").await.unwrap().used(), before - 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cost_above_what_is_held_asks_redis_for_the_difference() {
     let server = RedisServer::start();
     let limiter = limiter(&server, 1_000);

@@ -5,7 +5,7 @@ use crate::decision::{Answer, GrantUse};
 /// One charge of the store, whose units this process may use until it ends.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
-    /// Identifies the grant among those of the limiter. Never 0.
+    /// Identifies the grant among those of the process. Never 0.
     pub(super) number: u64,
     /// The answer of the store, with the receipt of the charge.
     pub(super) answer: Answer,

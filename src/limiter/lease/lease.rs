@@ -1,21 +1,23 @@
 //! The lease of one limiter: how units are asked for, and how they return.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::grant::{Grant, usable};
+use super::lease_conflicts::{LeaseInUse, observe_lease};
 use super::table::{Ask, LeaseTable, Place, TakeResult, Times};
 use crate::clock::Clock;
-use crate::decision::{Answer, GrantUnits};
+use crate::decision::{Answer, GrantUnits, LimiterId};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
 use crate::store::{Check, ProtectedStore, Refund, StoreFuture, Subject};
+use crate::telemetry::LeaseMeter;
 
 /// Quotas with a lower limit are not leased: an eighth of what is left is too little.
 const MIN_LIMIT: u32 = 21;
@@ -27,20 +29,28 @@ const MAX_UNITS_OF_SORTED_SET: u32 = 500;
 /// The round trip to assume before the first one, in microseconds.
 const FIRST_ROUND_TRIP: u64 = 1_000;
 
+/// The number of the latest grant in this process. Another limiter of the same name may refund its units, and must
+/// not find a grant of its own.
+static LATEST_GRANT: AtomicU64 = AtomicU64::new(0);
+
 /// The lease of one limiter. Clones of the limiter share it.
 pub(in crate::limiter) struct Lease {
     /// The longest time for which units are held.
     duration: Duration,
+    /// With which the quotas of the limiter are counted, in microseconds.
+    counted: u64,
     store: ProtectedStore,
+    name: Arc<str>,
     /// The stored form of the limiter's name.
     scope: Key,
     table: LeaseTable,
     /// An average of the last round trips, in microseconds.
     round_trip: AtomicU64,
-    /// The number of the latest grant.
-    latest_grant: AtomicU64,
     /// False for a store in the memory of the process, and after a release.
     holds_units: AtomicBool,
+    meter: LeaseMeter,
+    /// Whether the lease was compared with those of other limiters.
+    observed: AtomicBool,
 }
 
 /// The units that a check took from memory.
@@ -53,20 +63,46 @@ pub(in crate::limiter) enum Take {
 }
 
 impl Lease {
-    pub(in crate::limiter) fn new(duration: Duration, store: &ProtectedStore, scope: &Key) -> Self {
+    pub(in crate::limiter) fn new(
+        duration: Duration,
+        counted: u64,
+        store: &ProtectedStore,
+        name: &Arc<str>,
+        scope: &Key,
+    ) -> Self {
         Self {
             duration,
+            counted,
             store: store.clone(),
+            name: Arc::clone(name),
             scope: scope.clone(),
             table: LeaseTable::new(Clock::monotonic()),
             round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
-            latest_grant: AtomicU64::new(0),
             holds_units: AtomicBool::new(store.supports_leases()),
+            meter: LeaseMeter::new(name),
+            observed: AtomicBool::new(false),
         }
     }
 
     pub(in crate::limiter) fn duration(&self) -> Duration {
         self.duration
+    }
+
+    /// Compares the lease with those of other limiters, when it is first called.
+    pub(in crate::limiter) fn observe(self: &Arc<Self>) {
+        if self.observed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let lease = LeaseInUse {
+            limiter: LimiterId {
+                name: self.scope.fingerprint(),
+                store: self.store.id(),
+            },
+            lease: self.duration,
+            counted: self.counted,
+        };
+        let owner: Weak<Self> = Arc::downgrade(self);
+        observe_lease(&self.name, lease, owner);
     }
 
     /// Takes the units of a check. If these are not all units of the check, the store has to be asked for the
@@ -139,6 +175,7 @@ impl Lease {
     /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
     #[cold]
     fn send(self: &Arc<Self>, place: Place<'_>, ask: Ask, times: Times) {
+        self.observe();
         let request = Request {
             lease: Arc::clone(self),
             key: place.key.clone(),
@@ -154,6 +191,7 @@ impl Lease {
     /// Returns the grant of an answer to a request that was sent at this time.
     fn grant(&self, quotas: &Quotas, sent_at: u64, answer: Answer) -> Grant {
         let units = 1 + answer.extra();
+        self.meter.record_grant(units);
         let windows = quotas.iter().zip(answer.quotas());
         let windows = windows
             .filter(|(quota, _)| quota.counted_by() == Algorithm::FixedWindow)
@@ -161,7 +199,7 @@ impl Lease {
         let lease = quotas.lease_micros();
         let period = windows.min().map_or(lease, |end| end.min(lease));
         Grant {
-            number: self.latest_grant.fetch_add(1, Ordering::Relaxed) + 1,
+            number: LATEST_GRANT.fetch_add(1, Ordering::Relaxed) + 1,
             answer,
             units,
             left: units,
@@ -191,7 +229,7 @@ impl Lease {
         {
             return StoreFuture::ready(Ok(()));
         }
-        self.refund(subject, answer, units, charged)
+        self.recorded(units, self.refund(subject, answer, units, charged))
     }
 
     /// Returns units of a check that has not ended. What goes to the store goes there in the background.
@@ -221,25 +259,41 @@ impl Lease {
         })
     }
 
+    /// Returns what is left of a grant that has ended.
     fn refund_grant(&self, place: Place<'_>, grant: &Grant) -> StoreFuture<()> {
+        self.meter.record_end(grant.units, grant.left);
         if grant.left == 0 {
             return StoreFuture::ready(Ok(()));
         }
         let subject = self.subject(place);
-        self.refund(subject, &grant.answer, grant.left, grant.units)
+        let sent = self.refund(subject, &grant.answer, grant.left, grant.units);
+        self.recorded(grant.left, sent)
+    }
+
+    /// Records whether units return.
+    fn recorded(&self, units: u32, sent: StoreFuture<()>) -> StoreFuture<()> {
+        if !LeaseMeter::IS_ENABLED {
+            return sent;
+        }
+        let unit_return = self.meter.begin_return(units);
+        match sent.try_ready() {
+            Ok(outcome) => StoreFuture::ready(outcome.inspect(|()| unit_return.succeed())),
+            Err(sent) => StoreFuture::boxed(async move {
+                let outcome = sent.await;
+                outcome.inspect(|()| unit_return.succeed())
+            }),
+        }
     }
 
     /// Ends what this process holds of a key, and returns it to the store. Other processes hold their units for
     /// the rest of their lease.
     pub(in crate::limiter) async fn void(&self, key: &Key) -> Result<(), Error> {
-        for (quotas, grant) in self.table.void(key) {
-            let place = Place {
-                key,
-                quotas: &quotas,
-            };
-            self.refund_grant(place, &grant).await?;
-        }
-        Ok(())
+        let ended = self.table.void(key);
+        let refunds = ended.iter().map(|(quotas, grant)| {
+            let place = Place { key, quotas };
+            self.refund_grant(place, grant)
+        });
+        all_returned(refunds.collect()).await
     }
 
     /// Returns all units to the store. From then on, this process takes none in advance.
@@ -250,12 +304,7 @@ impl Lease {
             let place = Place { key, quotas };
             self.refund_grant(place, grant)
         });
-        let refunds: Vec<_> = refunds.collect();
-        let mut outcome = Ok(());
-        for refund in refunds {
-            outcome = refund.await.and(outcome);
-        }
-        outcome
+        all_returned(refunds.collect()).await
     }
 
     fn subject<'a>(&'a self, place: Place<'a>) -> Subject<'a> {
@@ -319,6 +368,15 @@ impl Drop for HeldUnits {
     }
 }
 
+/// Waits for all returns, also if one fails.
+async fn all_returned(refunds: Vec<StoreFuture<()>>) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    for refund in refunds {
+        outcome = refund.await.and(outcome);
+    }
+    outcome
+}
+
 /// A request for units of one key. On drop, it lets the next request be sent.
 struct Request {
     lease: Arc<Lease>,
@@ -344,14 +402,21 @@ impl Request {
         let Some(grant) = self.send().await else {
             return;
         };
-        let left = grant.ends_at.saturating_sub(lease.table.clock.now());
-        sleep(Duration::from_micros(left)).await;
-        let grant = Grant {
-            left: lease.table.end(place, grant.number),
-            ..grant
+        let _end = EndOnDrop {
+            lease: &lease,
+            place,
+            grant: &grant,
         };
-        // A failed return leaves the units counted until they leave their window.
-        let _ = lease.refund_grant(place, &grant).await;
+        let time_left = grant.ends_at.saturating_sub(lease.table.clock.now());
+        sleep(Duration::from_micros(time_left)).await;
+        if let Some(left) = lease.table.end(place, grant.number) {
+            let ended = Grant {
+                left,
+                ..grant.clone()
+            };
+            // A failed return leaves the units counted until they leave their window.
+            let _ = lease.refund_grant(place, &ended).await;
+        }
     }
 
     /// Sends the request. Returns the grant, whose units were added to the table.
@@ -405,6 +470,27 @@ impl Drop for Request {
             ..
         } = self;
         lease.table.end_request(Place { key, quotas }, *pause);
+    }
+}
+
+/// Ends a grant if its task is dropped, such as with its runtime. Nothing would return its units later.
+struct EndOnDrop<'a> {
+    lease: &'a Lease,
+    place: Place<'a>,
+    grant: &'a Grant,
+}
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        let Self {
+            lease,
+            place,
+            grant,
+        } = self;
+        if let Some(left) = lease.table.end(*place, grant.number) {
+            lease.meter.record_end(grant.units, left);
+            let _lost = lease.meter.begin_return(left);
+        }
     }
 }
 

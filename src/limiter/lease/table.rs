@@ -171,9 +171,9 @@ impl LeaseTable {
         });
     }
 
-    /// Ends a grant, and returns the units that are left.
-    pub(super) fn end(&self, place: Place<'_>, grant: u64) -> u32 {
-        self.with(place, |key, _| key.end(grant)).unwrap_or(0)
+    /// Ends a grant, and returns the units that are left. `None` if it has ended before.
+    pub(super) fn end(&self, place: Place<'_>, grant: u64) -> Option<u32> {
+        self.with(place, |key, _| key.end(grant)).flatten()
     }
 
     /// Ends all grants of a key, and returns them with their quotas.
@@ -183,10 +183,8 @@ impl LeaseTable {
         let mut ended = Vec::new();
         for key in shard.keys.iter_hash_mut(fingerprint.hash()) {
             if key.fingerprint == fingerprint {
-                key.generation += 1;
-                key.spent.clear();
-                let grants = key.grants.drain(..);
-                ended.extend(grants.map(|grant| (key.quotas.clone(), grant)));
+                let quotas = key.quotas.clone();
+                ended.extend(key.end_all().map(|grant| (quotas.clone(), grant)));
             }
         }
         ended
@@ -197,10 +195,9 @@ impl LeaseTable {
         let mut ended = Vec::new();
         for shard in self.shards.iter().chain([&self.first]) {
             for key in &mut shard.lock().keys {
-                key.generation += 1;
-                key.spent.clear();
-                let grants = key.grants.drain(..);
-                ended.extend(grants.map(|grant| (key.key.clone(), key.quotas.clone(), grant)));
+                let (name, quotas) = (key.key.clone(), key.quotas.clone());
+                let grants = key.end_all();
+                ended.extend(grants.map(|grant| (name.clone(), quotas.clone(), grant)));
             }
         }
         ended
@@ -319,10 +316,20 @@ impl LeasedKey {
     }
 
     /// Ends a grant, and returns the units that are left.
-    fn end(&mut self, grant: u64) -> u32 {
-        self.spent.retain(|known| known.number != grant);
-        let index = self.grants.iter().position(|known| known.number == grant);
-        index.map_or(0, |index| self.grants.remove(index).left)
+    fn end(&mut self, grant: u64) -> Option<u32> {
+        let is_same = |known: &Grant| known.number == grant;
+        if let Some(index) = self.spent.iter().position(is_same) {
+            self.spent.swap_remove(index);
+            return Some(0);
+        }
+        let index = self.grants.iter().position(is_same)?;
+        Some(self.grants.remove(index).left)
+    }
+
+    /// Ends all grants. A request in flight adds none.
+    fn end_all(&mut self) -> impl Iterator<Item = Grant> {
+        self.generation += 1;
+        self.grants.drain(..).chain(self.spent.drain(..))
     }
 
     /// Returns the units at hand.

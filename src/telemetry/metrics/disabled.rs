@@ -1,4 +1,4 @@
-//! The types of `metrics.rs` for builds without the feature `metrics`. They record nothing.
+//! The types of `metrics.rs` and `lease_meter.rs` for builds without the feature `metrics`. They record nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,4 +45,29 @@ impl StoreMeter {
     pub(crate) fn record_refusals(&self, _count: impl FnOnce() -> usize) {}
     #[cfg(feature = "redis")]
     pub(crate) fn record_batch(&self, _checks: u32) {}
+}
+
+#[derive(Debug)]
+pub(crate) struct LeaseMeter;
+
+impl LeaseMeter {
+    pub(crate) const IS_ENABLED: bool = false;
+
+    pub(crate) fn new(_limiter: &Arc<str>) -> Self {
+        Self
+    }
+
+    pub(crate) fn record_grant(&self, _units: u32) {}
+    pub(crate) fn record_end(&self, _units: u32, _left: u32) {}
+
+    pub(crate) fn begin_return(&self, _units: u32) -> UnitReturn {
+        UnitReturn
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct UnitReturn;
+
+impl UnitReturn {
+    pub(crate) fn succeed(self) {}
 }

@@ -5,12 +5,16 @@ mod disabled;
 #[cfg(feature = "metrics")]
 mod handles;
 #[cfg(feature = "metrics")]
+mod lease_meter;
+#[cfg(feature = "metrics")]
 mod metrics;
 
 #[cfg(not(feature = "metrics"))]
 pub(super) use disabled::CheckCounts;
 #[cfg(not(feature = "metrics"))]
-pub(crate) use disabled::StoreMeter;
+pub(crate) use disabled::{LeaseMeter, StoreMeter};
+#[cfg(feature = "metrics")]
+pub(crate) use lease_meter::LeaseMeter;
 #[cfg(feature = "metrics")]
 pub(super) use metrics::CheckCounts;
 #[cfg(feature = "metrics")]

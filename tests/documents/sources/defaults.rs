@@ -8,7 +8,9 @@ use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::key::{self, KeyExtractor};
-use tollgate::store::{CircuitBreaker, Store, TestStore};
+use tollgate::store::{
+    Answer, Check, CircuitBreaker, QuotaAnswer, Store, StoreFuture, StoreId, TestStore,
+};
 use tollgate::{
     Algorithm, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter, RedisStore,
     Rejection, Source,
@@ -141,6 +143,16 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             let is_bound = costs_at_most(100_000) && credits_at_most(100_000);
             ("100 000", is_bound)
         }
+        "longest lease" => ("1/10 of the shortest window", leases_are_bounded()),
+        "lowest limit that is leased" => {
+            let is_lowest = checks_before_lease(20).is_none() && checks_before_lease(21).is_some();
+            ("21", is_lowest)
+        }
+        "fewest checks for a lease" => (
+            "8 in the time of the lease",
+            checks_before_lease(1_000) == Some(8),
+        ),
+        "units that a lease takes at once" => ("1/8 of what is left", grants_an_eighth()),
         "window of a quota" => ("1 ms to 366 days", windows_are_bounded()),
         "buckets of SlidingBuckets" => ("1 to 1 000", buckets_are_bounded()),
         "MemoryStore::with_max_keys" => ("100 000 keys", MemoryStore::new().max_keys() == 100_000),
@@ -215,6 +227,56 @@ fn credits_at_most(units: u32) -> bool {
     let admin = RateLimiter::new(TestStore::new(), Quota::per_minute(u32::MAX)).admin();
     let credits = |units| block_on(admin.credit("ada", units)).is_ok();
     credits(units) && !credits(units + 1)
+}
+
+fn leases_are_bounded() -> bool {
+    let quotas = [Quota::per_hour(9), Quota::per_minute(9)];
+    let limiter = RateLimiter::new(TestStore::new(), quotas);
+    let longest = Duration::from_secs(6);
+    let is_lease = |lease| limiter.clone().try_lease(lease).is_ok();
+    is_lease(longest) && !is_lease(longest + Duration::from_micros(1))
+}
+
+/// A store that grants as many units as a check asks for.
+struct Granting;
+
+impl Store for Granting {
+    fn id(&self) -> StoreId {
+        StoreId::unique()
+    }
+
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        let answers = check.quotas().iter();
+        let answers = answers.map(|quota| QuotaAnswer::admitted(1, quota.window()));
+        let answer = Answer::new(Source::Other, answers).with_extra(check.more());
+        StoreFuture::ready(Ok(answer))
+    }
+
+    fn supports_leases(&self) -> bool {
+        true
+    }
+}
+
+/// Returns how many checks of a key ask the store before one is admitted from memory.
+fn checks_before_lease(limit: u32) -> Option<usize> {
+    let limiter = RateLimiter::new(Granting, Quota::per_hour(limit));
+    let limiter = limiter.lease(Duration::from_secs(360));
+    block_on(async {
+        for checks in 0..100 {
+            let decision = limiter.check("ada").await.expect("the store answers");
+            if decision.source() == Source::Lease {
+                return Some(checks);
+            }
+            // So that the request for units is answered.
+            tokio::task::yield_now().await;
+        }
+        None
+    })
+}
+
+/// The part that the script of Redis charges.
+fn grants_an_eighth() -> bool {
+    include_str!("../../../lua/grant.lua").contains("\nlocal MAX_PART = 8\n")
 }
 
 fn windows_are_bounded() -> bool {
