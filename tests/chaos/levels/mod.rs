@@ -5,6 +5,7 @@
 mod cluster;
 mod crowd;
 mod hammer;
+mod leases;
 mod notes;
 mod processes;
 mod tree;
