@@ -34,15 +34,21 @@ pub(super) struct Pace {
     /// So many checks, one after the other, are followed by a rest.
     pub(super) burst: u32,
     pub(super) rest: Duration,
-    /// The time is cut in parts so long. In a quarter of them, each process is idle.
+    /// The time is cut in parts so long. In a quarter of them all processes are idle, and may hold units; in
+    /// another one they are slow, so that the limit is not used up. Zero: in none.
     pub(super) part: Duration,
 }
 
 impl Pace {
-    fn is_idle(&self, seed: u64) -> bool {
-        let part = unix_time().as_micros().checked_div(self.part.as_micros());
-        let part = part.map(|part| u64::try_from(part).expect("a time"));
-        part.is_some_and(|part| Dice(part * 1_000 + seed).roll(4) == 0)
+    /// The rest after a burst now. `None` in an idle part.
+    fn rest(&self) -> Option<Duration> {
+        let parts = unix_time().as_micros().checked_div(self.part.as_micros());
+        let number = parts.map(|number| u64::try_from(number).expect("a time"));
+        match number.map(|number| Dice(number.wrapping_mul(number)).roll(4)) {
+            Some(0) => None,
+            Some(1) => Some(self.rest.max(self.part * self.burst / 12)),
+            _ => Some(self.rest),
+        }
     }
 }
 
@@ -107,7 +113,6 @@ pub(super) fn hammer(told: &str) {
                 max_cost: told.load.max_cost,
                 cancelled: told.load.cancelled,
                 pace: told.load.pace,
-                seed: told.seed,
                 dice: Dice(told.seed * u64::from(TASKS) + u64::from(task)),
                 notes: Arc::clone(&notes),
             };
@@ -134,8 +139,6 @@ struct Checking {
     max_cost: u32,
     cancelled: u64,
     pace: Pace,
-    /// That of the process.
-    seed: u64,
     dice: Dice,
     notes: Arc<File>,
 }
@@ -146,10 +149,10 @@ impl Checking {
         let limiters = &limiters[self.tree];
         let mut checks = 0;
         while !end.exists() {
-            if self.pace.is_idle(self.seed) {
+            let Some(rest) = self.pace.rest() else {
                 tokio::time::sleep(REST).await;
                 continue;
-            }
+            };
             let start = unix_time();
             let users = u64::try_from(limiters.tree.users()).expect("few");
             let user = usize::try_from(self.dice.roll(users)).expect("few");
@@ -165,9 +168,9 @@ impl Checking {
                 tokio::time::sleep(REST).await;
             }
             checks += 1;
-            if checks >= self.pace.burst && !self.pace.rest.is_zero() {
+            if checks >= self.pace.burst && !rest.is_zero() {
                 checks = 0;
-                tokio::time::sleep(self.pace.rest).await;
+                tokio::time::sleep(rest).await;
             }
         }
     }

@@ -129,7 +129,7 @@ async fn disturb(crowd: &mut Crowd, redis: &mut Node, round: &Round) {
     tokio::time::sleep(pause).await;
     if round.kills_redis {
         redis.kill();
-        tokio::time::sleep(pause / 8).await;
+        tokio::time::sleep(pause / 4).await;
         redis.restart();
     }
     tokio::time::sleep(pause).await;
@@ -147,7 +147,7 @@ fn rounds() -> Vec<Round> {
         lease: millis(lease),
         limits,
         pace: Pace {
-            part: millis(window.min(4_000) / 4),
+            part: millis(lease.min(500)),
             ..STEADY
         },
         lasts: millis(lasts),
@@ -159,16 +159,16 @@ fn rounds() -> Vec<Round> {
         pace: Pace {
             burst: 64,
             rest: millis(20),
-            part: millis(50),
+            part: millis(2),
         },
         kills_redis: false,
-        ..round(200, 1, [1_000, 600, 20_000], 2_000)
+        ..round(200, 1, [1_000, 600, 20_000], 1_200)
     });
     let mut all: Vec<_> = pairs.collect();
     all.extend([
-        round(200, 20, [100, 400, 20_000], 6_000),
-        round(1_000, 50, [50_000, 1_000, 300], 7_000),
-        round(4_000, 400, [800, 200_000, 3_000], 9_000),
+        round(200, 20, [300, 200, 20_000], 7_000),
+        round(1_000, 50, [50_000, 1_000, 400], 9_000),
+        round(4_000, 400, [3_000, 200_000, 4_000], 9_000),
         round(60_000, 6_000, [2_000, 500_000, 5_000], 8_000),
     ]);
     all
@@ -184,7 +184,7 @@ fn processes_with_leases_are_stopped_and_killed_and_no_span_exceeds_the_limit() 
         let fault = "leases: 4 processes stopped and killed, Redis killed";
         let mut durable = Node::start(&DURABLE);
         let mut fast = Node::start(&[]);
-        let mut sum = (0, 0);
+        let (mut sum, mut failed) = ((0, 0), 0);
         for round in rounds() {
             let redis = if round.kills_redis {
                 &mut durable
@@ -208,9 +208,9 @@ fn processes_with_leases_are_stopped_and_killed_and_no_span_exceeds_the_limit() 
                 let name = &load.trees[index].0[0].name;
                 assert!(!is_low || notes.refused[0] > 0, "{name} never refused");
             }
-            let failed = notes.iter().any(|notes| notes.failed > 0);
-            assert!(failed || !round.kills_redis);
+            failed += notes.iter().map(|notes| notes.failed).sum::<u32>();
         }
+        assert!(failed > 0);
         assert_leased(sum, 50);
     });
 }
