@@ -1,4 +1,4 @@
-//! Checks of several keys by several processes, while processes and servers are killed.
+//! Checks by several processes, of several keys or with leases, while processes and servers are killed.
 //!
 //! Each process notes its answers in a file, which outlives it. The test compares them with the counts.
 
