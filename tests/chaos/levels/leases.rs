@@ -285,7 +285,7 @@ fn what_is_not_used_returns_within_the_lease() {
             part: Duration::ZERO,
         };
         let quota = Quota::new(limit, window);
-        let load = plain_load(server.url(), &[quota.clone()], lease, pace);
+        let load = plain_load(server.url(), std::slice::from_ref(&quota), lease, pace);
         let crowd = Crowd::start(test, load.clone(), PROCESSES);
         let limiter = RateLimiter::new(patient(&load.url), quota);
         let limiter = limiter.name(load.trees[0].0[0].name.as_str()).lease(lease);
