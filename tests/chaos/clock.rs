@@ -47,10 +47,10 @@ const PROMISES: [(&str, Algorithm, usize, Duration); 6] = [
 const SHARE: u32 = RATE / 10;
 
 /// By how much a server's clock goes wrong.
-struct Skew(File);
+pub(crate) struct Skew(File);
 
 impl Skew {
-    fn set(&self, micros: i64) {
+    pub(crate) fn set(&self, micros: i64) {
         self.0
             .write_all_at(&micros.to_ne_bytes(), 0)
             .expect("the file is there");
@@ -58,7 +58,7 @@ impl Skew {
 }
 
 /// A server with a clock that the test can step.
-fn skewed_server(directory: &Path) -> (RedisServer, Skew) {
+pub(crate) fn skewed_server(directory: &Path) -> (RedisServer, Skew) {
     let [source, library, offset] =
         ["skew.c", "skew.so", "offset"].map(|name| directory.join(name));
     fs::write(&source, SKEW).expect("a file");

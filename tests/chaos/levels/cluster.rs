@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Quota;
 
 use super::crowd::Crowd;
-use super::hammer::{Load, TASKS, hammer};
+use super::hammer::{Load, Pace, TASKS, hammer};
 use super::notes::Notes;
 use super::tree::{Level, Tree, algorithm, lasting};
 use crate::suite::{beside_others, report, told};
@@ -61,6 +61,7 @@ fn load(cluster: &Cluster) -> Load {
         trees: trees(cluster),
         max_cost: 3,
         cancelled: 0,
+        pace: Pace::default(),
     }
 }
 

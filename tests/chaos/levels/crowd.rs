@@ -57,6 +57,18 @@ impl Crowd {
         self.add();
     }
 
+    /// Stops all processes for a time, each at a moment of its own.
+    pub(super) async fn stop_each(&self, time: Duration) {
+        for process in &self.processes {
+            process.signal("STOP");
+            tokio::time::sleep(time / 20).await;
+        }
+        tokio::time::sleep(time).await;
+        for process in &self.processes {
+            process.signal("CONT");
+        }
+    }
+
     fn notes(&self) -> Vec<Notes> {
         let files = (0..self.started).map(|process| self.notes_of(process));
         Notes::read(files, &self.load.trees)
@@ -91,14 +103,20 @@ impl Crowd {
         .await;
     }
 
-    /// Ends all processes. Returns the notes of each tree, with the units of its keys.
-    pub(super) async fn end(mut self) -> Vec<(Notes, Vec<Vec<u32>>)> {
+    /// Ends all processes. Returns the notes of each tree.
+    pub(super) fn end_load(&mut self) -> Vec<Notes> {
         fs::write(self.directory.path().join("end"), "").expect("a file");
         for process in &mut self.processes {
             process.wait();
         }
+        self.notes()
+    }
+
+    /// Ends all processes. Returns the notes of each tree, with the units of its keys.
+    pub(super) async fn end(mut self) -> Vec<(Notes, Vec<Vec<u32>>)> {
+        let notes = self.end_load();
         let mut all = Vec::new();
-        for (tree, notes) in self.load.trees.iter().zip(self.notes()) {
+        for (tree, notes) in self.load.trees.iter().zip(notes) {
             let limiters = tree.limiters(&patient(&self.load.url));
             let counted = limiters.counted().await.expect("the servers answer");
             all.push((notes, counted));

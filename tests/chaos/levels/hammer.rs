@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tollgate::{Decision, Error, RedisStore};
+use tollgate::{Decision, Error, RedisStore, Source};
 
 use super::notes::Note;
 use super::tree::{Limiters, Tree};
@@ -25,6 +25,31 @@ pub(super) struct Load {
     pub(super) max_cost: u32,
     /// One check in this number is cancelled; 0: none.
     pub(super) cancelled: u64,
+    pub(super) pace: Pace,
+}
+
+/// How fast each task checks: by default, as fast as it is answered.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Pace {
+    /// So many checks, one after the other, are followed by a rest.
+    pub(super) burst: u32,
+    pub(super) rest: Duration,
+    /// The time is cut in parts so long. In a quarter of them all processes are idle, and may hold units; in
+    /// another one they are slow, so that the limit is not used up. Zero: in none.
+    pub(super) part: Duration,
+}
+
+impl Pace {
+    /// The rest after a burst now. `None` in an idle part.
+    fn rest(&self) -> Option<Duration> {
+        let parts = unix_time().as_micros().checked_div(self.part.as_micros());
+        let number = parts.map(|number| u64::try_from(number).expect("a time"));
+        match number.map(|number| Dice(number.wrapping_mul(number)).roll(4)) {
+            Some(0) => None,
+            Some(1) => Some(self.rest.max(self.part * self.burst / 12)),
+            _ => Some(self.rest),
+        }
+    }
 }
 
 /// The argument of one process.
@@ -43,6 +68,9 @@ pub(super) const TASKS: u32 = 16;
 /// How long a slow machine may take for a step.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long the return of units may take at the end of their lease.
+pub(super) const RETURN: Duration = Duration::from_millis(100);
+
 /// How long a task rests after a refusal or a failure.
 const REST: Duration = Duration::from_millis(1);
 
@@ -50,7 +78,7 @@ const REST: Duration = Duration::from_millis(1);
     clippy::disallowed_methods,
     reason = "several processes and Redis share this clock"
 )]
-fn unix_time() -> Duration {
+pub(super) fn unix_time() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.expect("a time")
 }
@@ -84,6 +112,7 @@ pub(super) fn hammer(told: &str) {
                 limiters: Arc::clone(&limiters),
                 max_cost: told.load.max_cost,
                 cancelled: told.load.cancelled,
+                pace: told.load.pace,
                 dice: Dice(told.seed * u64::from(TASKS) + u64::from(task)),
                 notes: Arc::clone(&notes),
             };
@@ -91,11 +120,15 @@ pub(super) fn hammer(told: &str) {
         }
         all.join_all().await;
         // A check that was cancelled goes on in a task of its own. Without such checks, new connections have tasks.
-        let cancels = told.load.cancelled > 0;
+        let lease = told.load.trees.iter().filter_map(Tree::longest_lease).max();
+        let cancels = told.load.cancelled > 0 && lease.is_none();
         until(PATIENCE, "all refunds are done", async || {
             !cancels || tasks() <= tasks_before
         })
         .await;
+        if let Some(lease) = lease {
+            tokio::time::sleep(lease + RETURN).await;
+        }
     });
 }
 
@@ -105,6 +138,7 @@ struct Checking {
     tree: usize,
     max_cost: u32,
     cancelled: u64,
+    pace: Pace,
     dice: Dice,
     notes: Arc<File>,
 }
@@ -113,7 +147,12 @@ impl Checking {
     async fn until(mut self, end: PathBuf) {
         let limiters = Arc::clone(&self.limiters);
         let limiters = &limiters[self.tree];
+        let mut checks = 0;
         while !end.exists() {
+            let Some(rest) = self.pace.rest() else {
+                tokio::time::sleep(REST).await;
+                continue;
+            };
             let start = unix_time();
             let users = u64::try_from(limiters.tree.users()).expect("few");
             let user = usize::try_from(self.dice.roll(users)).expect("few");
@@ -127,6 +166,11 @@ impl Checking {
             self.write(note);
             if let Note::Refused { .. } | Note::Failed { .. } = note {
                 tokio::time::sleep(REST).await;
+            }
+            checks += 1;
+            if checks >= self.pace.burst && !rest.is_zero() {
+                checks = 0;
+                tokio::time::sleep(rest).await;
             }
         }
     }
@@ -172,6 +216,7 @@ fn note(
             cost,
             start: micros(start),
             end: micros(unix_time()),
+            leased: decision.source() == Source::Lease,
         };
     }
     let refusing = decision

@@ -6,8 +6,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate::Algorithm;
+
 use super::tree::Tree;
 use crate::spans::{Admission, Admissions};
+
+/// The clock has whole microseconds.
+const CLOCK_ERROR: Duration = Duration::from_micros(2);
 
 /// One answer. It is a line of a file: a word, then numbers.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +23,8 @@ pub(super) enum Note {
         cost: u32,
         start: u64,
         end: u64,
+        /// Whether the process held the units.
+        leased: bool,
     },
     /// One of the levels that refused, and how many units other levels were charged in passing.
     Refused {
@@ -41,7 +48,12 @@ impl fmt::Display for Note {
                 cost,
                 start,
                 end,
-            } => write!(f, "admitted {user} {cost} {start} {end}"),
+                leased,
+            } => write!(
+                f,
+                "admitted {user} {cost} {start} {end} {}",
+                u8::from(*leased)
+            ),
             Self::Refused { level, passing } => write!(f, "refused {level} {passing}"),
             Self::Failed { cost } => write!(f, "failed {cost}"),
             Self::Cancelled { cost } => write!(f, "cancelled {cost}"),
@@ -63,6 +75,7 @@ impl Note {
                 cost: small(1)?,
                 start: *numbers.get(2)?,
                 end: *numbers.get(3)?,
+                leased: *numbers.get(4)? == 1,
             },
             "refused" => Self::Refused {
                 level: index(0)?,
@@ -82,6 +95,8 @@ pub(super) struct Notes {
     tree: Tree,
     /// The admissions of each user.
     admitted: Vec<Vec<Admission>>,
+    /// The units that the processes held.
+    pub(super) leased: u32,
     /// How often each level refused.
     pub(super) refused: Vec<u32>,
     /// The checks that were refused after other levels were charged, and those units.
@@ -96,6 +111,7 @@ impl Notes {
     fn new(tree: &Tree) -> Self {
         Self {
             admitted: vec![Vec::new(); tree.users()],
+            leased: 0,
             refused: vec![0; tree.0.len()],
             passing: (0, 0),
             failed: 0,
@@ -128,11 +144,15 @@ impl Notes {
                 cost,
                 start,
                 end,
-            } => self.admitted[user].push(Admission {
-                start: Duration::from_micros(start),
-                end: Duration::from_micros(end),
-                units: cost,
-            }),
+                leased,
+            } => {
+                self.leased += if leased { cost } else { 0 };
+                self.admitted[user].push(Admission {
+                    start: Duration::from_micros(start),
+                    end: Duration::from_micros(end),
+                    units: cost,
+                });
+            }
             Note::Refused { level, passing } => {
                 self.refused[level] += 1;
                 self.passing.0 += u32::from(passing > 0);
@@ -150,7 +170,7 @@ impl Notes {
     }
 
     /// The admissions of each key of a level.
-    fn of_level(&self, level: usize) -> Vec<Admissions> {
+    pub(super) fn of_level(&self, level: usize) -> Vec<Admissions> {
         let mut of_keys: BTreeMap<usize, Vec<Admission>> = BTreeMap::new();
         for (user, admitted) in self.admitted.iter().enumerate() {
             let key = self.tree.key_of(user, level);
@@ -170,17 +190,44 @@ impl Notes {
         self.told(0).iter().sum()
     }
 
+    /// The most units of a key of the first level in any span as long as its first window.
+    pub(super) fn most_in_a_window(&self) -> u64 {
+        let quotas = self.tree.0[0].quotas();
+        let window = quotas.iter().next().expect("a quota").window();
+        let of_level = self.of_level(0).into_iter();
+        let most = of_level.map(|of_key| of_key.most_within(window - CLOCK_ERROR));
+        most.max().unwrap_or(0)
+    }
+
     /// Panics if a key was admitted more in a span as long as a window than its algorithm promises.
     pub(super) fn assert_no_span_exceeds_a_limit(&self) {
         for (index, level) in self.tree.0.iter().enumerate() {
             let of_level = self.of_level(index);
             for quota in level.quotas().iter() {
                 let promise = quota.counted_by().facts().promise;
-                // The clock has whole microseconds.
-                let span = quota.window() - Duration::from_micros(2);
+                let span = quota.window() - CLOCK_ERROR;
                 let most = of_level.iter().map(|of_key| of_key.most_within(span)).max();
                 let promised = promise.max_units(quota.limit());
                 assert!(most <= Some(promised), "{}, {quota}: {most:?}", level.name);
+            }
+        }
+    }
+
+    /// Panics if a key was admitted more than its limit in a window of `FixedWindow`. The server and all processes
+    /// have one clock.
+    pub(super) fn assert_no_aligned_window_exceeds_a_limit(&self) {
+        for (index, level) in self.tree.0.iter().enumerate() {
+            let quotas = level.quotas();
+            let quotas = quotas.iter();
+            for quota in quotas.filter(|quota| quota.counted_by() == Algorithm::FixedWindow) {
+                let of_level = self.of_level(index).into_iter();
+                let most = of_level.map(|of_key| of_key.most_aligned(quota.window()));
+                let most = most.max();
+                assert!(
+                    most <= Some(quota.limit().into()),
+                    "{}, {quota}: {most:?} in an aligned window",
+                    level.name
+                );
             }
         }
     }

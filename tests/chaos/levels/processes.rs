@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Quota;
 
 use super::crowd::Crowd;
-use super::hammer::{Load, TASKS, hammer};
+use super::hammer::{Load, Pace, TASKS, hammer};
 use super::tree::{Level, Tree, algorithm, lasting};
 use crate::suite::{beside_others, report, told};
 use crate::support::node::Node;
@@ -54,6 +54,7 @@ fn processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_a
             trees: mixed_trees(),
             max_cost: 3,
             cancelled: 0,
+            pace: Pace::default(),
         };
         let test = "levels::processes::processes_and_redis_are_killed_and_no_level_exceeds_its_limit_or_is_charged_alone";
         let mut crowd = Crowd::start(test, load, PROCESSES);
@@ -126,6 +127,7 @@ fn processes_are_admitted_exactly_the_limit_of_the_level_that_is_the_bottleneck(
             trees: narrow_trees(),
             max_cost: 1,
             cancelled: 0,
+            pace: Pace::default(),
         };
         let test = "levels::processes::processes_are_admitted_exactly_the_limit_of_the_level_that_is_the_bottleneck";
         let crowd = Crowd::start(test, load.clone(), PROCESSES);

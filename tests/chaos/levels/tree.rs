@@ -19,13 +19,25 @@ pub(super) struct Level {
     pub(super) keys: Vec<String>,
     /// As text. The last one is [`LASTING`].
     quotas: String,
+    #[serde(default)]
+    pub(super) lease: Option<Duration>,
 }
 
 impl Level {
     pub(super) fn new(name: String, keys: Vec<String>, quotas: impl Into<Quotas>) -> Self {
         let quotas: Quotas = quotas.into();
         let quotas = quotas.to_string();
-        Self { name, keys, quotas }
+        Self {
+            name,
+            keys,
+            quotas,
+            lease: None,
+        }
+    }
+
+    pub(super) fn lease(self, lease: Duration) -> Self {
+        let lease = Some(lease);
+        Self { lease, ..self }
     }
 
     pub(super) fn quotas(&self) -> Quotas {
@@ -39,6 +51,10 @@ impl Level {
 }
 
 impl Tree {
+    pub(super) fn longest_lease(&self) -> Option<Duration> {
+        self.0.iter().filter_map(|level| level.lease).max()
+    }
+
     pub(super) fn users(&self) -> usize {
         self.0[0].keys.len()
     }
@@ -51,7 +67,8 @@ impl Tree {
     pub(super) fn limiters(&self, store: &(impl Store + Clone)) -> Limiters {
         let limiter = |level: &Level| {
             let limiter = RateLimiter::new(store.clone(), level.quotas());
-            limiter.name(level.name.as_str())
+            let limiter = limiter.name(level.name.as_str());
+            limiter.lease(level.lease.unwrap_or_default())
         };
         Limiters {
             limiters: self.0.iter().map(limiter).collect(),
@@ -69,6 +86,9 @@ pub(super) struct Limiters {
 impl Limiters {
     /// Checks all levels of a user.
     pub(super) async fn check(&self, user: usize, cost: u32) -> Result<Decision, Error> {
+        if let ([limiter], [level]) = (&*self.limiters, &*self.tree.0) {
+            return limiter.check_n(level.keys[user].as_str(), cost).await;
+        }
         let levels = self.limiters.iter().enumerate().map(|(level, limiter)| {
             let key = self.tree.key_of(user, level);
             limiter.on(self.tree.0[level].keys[key].as_str()).cost(cost)
