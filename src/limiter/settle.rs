@@ -80,16 +80,18 @@ impl RateLimiter {
             if own == 0 {
                 continue;
             }
+            // The other units of a grant may return later, whatever this decision holds.
+            let (whole, held) = match answer.grant() {
+                0 => (charged, held.min(charged - before - own)),
+                _ => (charged.saturating_add(answer.extra()), answer.extra()),
+            };
             let sent = match &self.lease {
-                Some(lease) if answer.grant() > 0 => {
-                    let charged = charged.saturating_add(answer.extra());
-                    lease.give_back(subject, answer, own, charged)
-                }
+                Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
                 _ => self.store.refund(Refund {
                     subject,
                     units: own,
-                    cost: charged,
-                    held: held.min(charged - before - own),
+                    cost: whole,
+                    held,
                     answer,
                 }),
             };

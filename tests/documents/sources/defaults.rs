@@ -149,8 +149,8 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             ("21", is_lowest)
         }
         "fewest checks for a lease" => (
-            "8 in the time of the lease",
-            checks_before_lease(1_000) == Some(8),
+            "16 in the time of the lease",
+            checks_before_lease(1_000) == Some(16),
         ),
         "units that a lease takes at once" => ("1/8 of what is left", grants_an_eighth()),
         "window of a quota" => ("1 ms to 366 days", windows_are_bounded()),
