@@ -83,7 +83,10 @@ impl RateLimiter {
             // The other units of a grant may return later, whatever this decision holds.
             let (whole, held) = match answer.grant() {
                 0 => (charged, held.min(charged - before - own)),
-                _ => (charged.saturating_add(answer.extra()), answer.extra()),
+                _ => {
+                    let whole = charged.saturating_add(answer.extra());
+                    (whole, whole - own)
+                }
             };
             let sent = match &self.lease {
                 Some(lease) if answer.grant() > 0 => lease.give_back(subject, answer, own, whole),
