@@ -354,3 +354,43 @@ fn heads(block: &Block) -> Vec<&str> {
         Kind::Code(_) => Vec::new(),
     }
 }
+
+/// The rows of the guide about leases: what is measured, its heading in the results, the column, and its unit.
+const LEASES: [(&str, &str, &str, &str); 4] = [
+    (
+        "one hot key: decisions per second",
+        "**Without HTTP, one hot key; ",
+        "a second",
+        "",
+    ),
+    (
+        "one hot key behind axum: requests per second",
+        "**Behind axum, one hot key; ",
+        "a second",
+        "",
+    ),
+    (
+        "10 000 keys by Zipf's law behind axum: requests per second",
+        "**Behind axum, 10 000 keys, Zipf",
+        "a second",
+        "",
+    ),
+    (
+        "one hot key, Redis stalls for 20 ms each second: p99.9",
+        "**Without HTTP, one hot key, 10 000 checks",
+        "p99.9",
+        " µs",
+    ),
+];
+
+/// Decisions in memory, through Redis, and with a lease, of [`LEASES`].
+pub(super) fn leases(block: &Block) -> String {
+    let results = results().section("## Leases");
+    let rows = LEASES.map(|(name, heading, column, unit)| {
+        let measured = results.section(heading).table();
+        let ways = ["in memory", "Redis", "Redis with a lease"];
+        let figures = ways.map(|way| format!("{}{unit}", measured.cell(way, column)));
+        [vec![name.to_owned()], figures.into()].concat()
+    });
+    table(&heads(block), 3, rows)
+}

@@ -44,6 +44,7 @@ const SOURCES: &[(&str, Source)] = &[
     ("redis-cost", Source::Text(measured::redis_cost)),
     ("redis-memory", Source::Text(measured::redis_memory)),
     ("beside-peers", Source::Text(measured::beside_peers)),
+    ("leases", Source::Text(measured::leases)),
     ("benches", Source::Check(measured::printed)),
     ("faults", Source::Check(faults::figures)),
     ("fault-bounds", Source::Check(faults::bounds)),
