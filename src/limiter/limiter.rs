@@ -163,11 +163,11 @@ impl RateLimiter {
     ///
     /// # Examples
     ///
-    /// ```
+    /// ```no_run
     /// use std::time::Duration;
-    /// use tollgate::{Quota, RateLimiter, RedisStore};
+    /// use tollgate::{Quota, RateLimiter, store};
     ///
-    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
+    /// let store = store::from_url("redis://127.0.0.1:6379")?;
     /// let limiter = RateLimiter::new(store, Quota::per_second(20_000))
     ///     .name("service")
     ///     .lease(Duration::from_millis(50));
