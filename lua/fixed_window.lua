@@ -7,7 +7,8 @@ reply   make_ops, nil, prepare, code, format, length, step
 calls   none
 server  Redis 5.0
 
-Stored: the generation, the number of the window, its count.
+Stored: the generation, the number of the window, its count. After a step back of the clock, the window may be the
+next one: its count stays until that window has ended.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
@@ -26,23 +27,25 @@ local rule = {
   end,
 
   is_after = function(numbers, quota)
-    return numbers[1] > quota.current
+    return numbers[1] > quota.current + 1
   end,
 
   at = function(numbers, quota)
     local stored, current = numbers[1], quota.current
-    if stored == current then
-      return numbers
+    if not stored or stored < current then
+      return { current, 0 }
+    elseif stored > current + 1 then
+      return { current + 1, numbers[2] }
     end
-    return { current, stored and stored > current and numbers[2] or 0 }
+    return numbers
   end,
 
   used = function(numbers)
     return numbers[2]
   end,
 
-  until_at_most = function(_, quota)
-    return quota.left
+  until_at_most = function(numbers, quota)
+    return quota.left + (numbers[1] - quota.current) * quota.window
   end,
 
   add = function(numbers, _, cost)
@@ -88,8 +91,14 @@ local function step(quota, units, generation, window, counted, ...)
   return generation, current, counted
 end
 
+local function prepare(quota)
+  require('aligned')(quota)
+  -- After a step back of the clock, a charge counts until the end of the next window.
+  quota.needs = quota.left + quota.window
+end
+
 local function make_ops()
   return require('counter')(rule)
 end
 
-return make_ops, nil, require('aligned'), string.byte('f'), FORMAT, LENGTH, step
+return make_ops, nil, prepare, string.byte('f'), FORMAT, LENGTH, step

@@ -46,7 +46,8 @@ local function at(numbers, quota)
   elseif current == stored + 1 then
     return { current, numbers[3], 0 }
   end
-  return { current, numbers[2], numbers[3] }
+  -- After a step back of the clock, both windows overlap the sliding window in full.
+  return { current, 0, min(numbers[2] + numbers[3], 4294967295) }
 end
 
 local function used(numbers, quota)
@@ -112,6 +113,12 @@ local rule = {
   -- one: each lowers the part that counts by one or not at all. It may fall by more only where more counts
   -- than a limit that was lowered since: what is left is counted in a finer tick.
   credit = function(numbers, quota, units)
+    if numbers[1] > quota.current then
+      local of_this = min(numbers[3], units)
+      numbers[3] = numbers[3] - of_this
+      numbers[2] = math.max(numbers[2] - (units - of_this), 0)
+      return numbers
+    end
     local settled = at(numbers, quota)
     if units <= settled[3] then
       numbers[3] = numbers[3] - units

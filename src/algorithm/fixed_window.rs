@@ -3,6 +3,9 @@
 //! Windows begin at multiples of their length since the epoch of the store's clock. Admits at most the limit
 //! within one window, and up to twice the limit in a span across the edge of two. The same rule in Redis:
 //! `lua/fixed_window.lua`.
+//!
+//! After the clock has stepped back, the stored window may be the next one. Its count then stays, and counts
+//! until the end of that window: a count that ended earlier would admit the limit a third time within a span.
 
 use std::borrow::Cow;
 
@@ -22,13 +25,19 @@ pub(crate) struct FixedWindow {
 
 impl CountingRule for FixedWindow {
     fn is_in_future(&self, check: &QuotaCheck) -> bool {
-        self.window > aligned(check.now, check.window).0
+        self.window > aligned(check.now, check.window).0 + 1
     }
 
     fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
         let (window, _) = aligned(check.now, check.window);
-        let count = if self.window >= window { self.count } else { 0 };
-        Cow::Owned(Self { window, count })
+        Cow::Owned(if self.window < window {
+            Self { window, count: 0 }
+        } else {
+            Self {
+                window: self.window.min(window + 1),
+                count: self.count,
+            }
+        })
     }
 
     fn used(&self, _: &QuotaCheck) -> u64 {
@@ -36,7 +45,8 @@ impl CountingRule for FixedWindow {
     }
 
     fn time_until(&self, check: &QuotaCheck, _: u64) -> u64 {
-        aligned(check.now, check.window).1
+        let (window, left) = aligned(check.now, check.window);
+        left + self.window.saturating_sub(window) * check.window
     }
 
     fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {

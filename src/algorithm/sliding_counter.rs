@@ -62,10 +62,12 @@ impl CountingRule for SlidingCounter {
 
     fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
         let (window, _) = aligned(check.now, check.window);
-        let (previous, current) = match window.saturating_sub(self.window) {
-            0 => (self.previous, self.current),
-            1 => (self.current, 0),
-            _ => (0, 0),
+        let (previous, current) = match window.checked_sub(self.window) {
+            // After the clock has stepped back, both windows overlap the sliding window in full.
+            None => (0, (self.previous + self.current).min(u32::MAX.into())),
+            Some(0) => (self.previous, self.current),
+            Some(1) => (self.current, 0),
+            Some(_) => (0, 0),
         };
         Cow::Owned(Self {
             window,
@@ -121,6 +123,12 @@ impl CountingRule for SlidingCounter {
     /// The part may fall by more if the limit was lowered below the units that count: the remaining units are
     /// then counted in a finer tick.
     fn credit(&mut self, check: &QuotaCheck, units: u64) {
+        if self.is_in_future(check) {
+            let current = self.current.min(units);
+            self.current -= current;
+            self.previous = self.previous.saturating_sub(units - current);
+            return;
+        }
         let now = self.current(check).into_owned();
         if units <= now.current {
             self.current -= units;
