@@ -30,10 +30,10 @@ of a quota is which extra key of its level the count may need, from 1, or 0: a s
 log. A run is a number of entries in a row, each of `count` checks of the same levels but for their keys. A
 level asks the list of quotas of a number, from 1. Its place is the number of the key that is its value, or 0 if
 no count is packed, and of its first extra key, or 0. The places of all levels of all entries follow the levels; if
-there is one level, only that of the first entry, since the keys of the others follow each other. `cost`, `more`, `limit`
-and `used` are units. If `more` is not 0, an entry is one check of one level, which is charged up to `more` units
-beyond its cost; the reply has the number of charged units in place of `admitted`. `window`, `wait`, `reset` and `time` are whole microseconds. `ttl`, the time to live that a
-count is given, is in milliseconds, as text.
+there is one level, only that of the first entry, since the keys of the others follow each other. `cost`, `more`,
+`limit` and `used` are units. If `more` is not 0, an entry is one check of one level, which is charged up to `more`
+units beyond its cost; the reply has the number of charged units in place of `admitted`. `window`, `wait`, `reset`
+and `time` are whole microseconds. `ttl`, the time to live that a count is given, is in milliseconds, as text.
 
 The reply is flat. Each entry has the number of its admitted checks, or the text of an error; then the
 reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each

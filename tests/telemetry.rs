@@ -346,7 +346,7 @@ async fn until_leased(limiter: &RateLimiter) -> tollgate::Decision {
 async fn until_ended(prometheus: &PrometheusHandle) -> [f64; 4] {
     for _ in 0..1_000 {
         let (held, [granted, used, returned, lost]) = lease_units(prometheus);
-        // What is left of each grant was returned or lost.
+        // All units are accounted for.
         if held == 0.0 && [used, returned, lost].iter().sum::<f64>() >= granted {
             return [granted, used, returned, lost];
         }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::clock::micros;
+
 /// The answer of a [`Store`](crate::Store) to one check.
 ///
 /// It has the [source](Self::source), and one [`QuotaAnswer`] for each quota of the check, in the order of
@@ -475,8 +477,4 @@ impl StoreId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! The future of a store's answer, and the recorder of its outcome.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -36,6 +36,29 @@ enum State<T> {
     )]
     Channel(oneshot::Receiver<Result<T, Error>>),
     Boxed(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+/// Waits for all of these futures at once. If some fail, returns the error of one.
+pub(crate) async fn join_all(mut pending: Vec<StoreFuture<()>>) -> Result<(), Error> {
+    let mut outcome = Ok(());
+    poll_fn(|cx| {
+        pending.retain_mut(|future| match Pin::new(future).poll(cx) {
+            Poll::Ready(returned) => {
+                if returned.is_err() {
+                    outcome = returned;
+                }
+                false
+            }
+            Poll::Pending => true,
+        });
+        if pending.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    outcome
 }
 
 impl<T> StoreFuture<T> {

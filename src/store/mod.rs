@@ -49,6 +49,7 @@ pub use circuit_breaker::CircuitBreaker;
 pub use counters::Counters;
 pub use from_url::from_url;
 pub use future::StoreFuture;
+pub(crate) use future::join_all;
 pub use memory::MemoryStore;
 pub(crate) use protected_store::{PendingAnswer, PendingAnswers, ProtectedStore};
 #[cfg(feature = "redis")]

@@ -22,9 +22,9 @@ use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::requests::{Check, Subject};
-use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
+use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, Wait};
 use crate::key::{Fingerprint, HashFingerprint};
 use crate::quota::Quotas;
@@ -268,7 +268,7 @@ impl RefusalCache {
         if stripe.generation() != mark.generation {
             return;
         }
-        let age = validity(wait).min(micros(settings.max_age.min(max_age)));
+        let age = certain_part(wait).min(micros(settings.max_age.min(max_age)));
         let refusal = CachedRefusal {
             quotas: check.quotas().clone(),
             cost: check.cost(),
@@ -390,18 +390,6 @@ impl fmt::Debug for RefusalCache {
             .field("keys", &self.inner.refusals.len())
             .finish_non_exhaustive()
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Returns how long a refusal with this wait may be remembered, in microseconds.
-///
-/// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less
-/// than 0.917 / 1.083.
-fn validity(wait: u64) -> u64 {
-    wait / 5 * 4
 }
 
 /// Returns how long a refused check stays refused, in microseconds. `None` if the check was admitted.

@@ -11,15 +11,6 @@ use crate::support::redis_server::RedisServer;
 const LEASE: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(10);
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::SlidingLog,
-    Algorithm::SortedSetLog,
-    Algorithm::SlidingBuckets(60),
-    Algorithm::SlidingCounter,
-    Algorithm::FixedWindow,
-    Algorithm::Gcra,
-];
-
 fn limiter(server: &RedisServer, limit: u32) -> RateLimiter {
     RateLimiter::new(store_on(server), Quota::new(limit, WINDOW)).lease(LEASE)
 }
@@ -47,7 +38,8 @@ async fn used_after_lease(limiter: &RateLimiter, key: &str) -> u32 {
 async fn a_busy_key_is_admitted_from_memory_and_what_is_left_returns() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    for algorithm in ALGORITHMS {
+    for facts in Algorithm::ALL {
+        let algorithm = facts.with_buckets(60);
         let quota = Quota::new(100_000, 10 * WINDOW).algorithm(algorithm);
         let limiter = RateLimiter::new(store_on(&server), quota).lease(LEASE);
         let key = format!("{algorithm:?}");
@@ -157,7 +149,7 @@ async fn a_cost_above_what_is_held_asks_redis_for_the_difference() {
     let (checks, _) = until_leased(&limiter, "ada", 10).await;
     // So that no request for units is in flight.
     tokio::time::sleep(LEASE / 10).await;
-    // What is left in Redis and here together.
+    // The units that Redis has left, and those that this process holds.
     let left = 1_000 - checks * 10;
     let refused = limiter.check_n("ada", left + 1).await.unwrap();
     assert!(!refused.is_allowed());

@@ -37,11 +37,3 @@ impl Grant {
         self.answer.write_use(grant_use, answer);
     }
 }
-
-/// Returns the part of a lease in which units may be used, from the time at which the request was sent.
-///
-/// While 1 s passes, a clock that is slewed by 8.3 % shows at least 0.917 s or at most 1.083 s. 0.8 is less than
-/// 0.917 / 1.083.
-pub(super) fn usable(lease: u64) -> u64 {
-    lease / 5 * 4
-}

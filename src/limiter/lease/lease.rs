@@ -8,15 +8,15 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::grant::{Grant, usable};
+use super::grant::Grant;
 use super::lease_conflicts::{LeaseInUse, observe_lease};
 use super::table::{Ask, LeaseTable, Place, TakeResult, Times};
-use crate::clock::Clock;
+use crate::clock::{Clock, certain_part, micros};
 use crate::decision::{Answer, GrantUnits, LimiterId};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
-use crate::store::{Check, ProtectedStore, Refund, StoreFuture, Subject};
+use crate::store::{Check, ProtectedStore, Refund, StoreFuture, Subject, join_all};
 use crate::telemetry::LeaseMeter;
 
 /// Quotas with a lower limit are not leased: an eighth of what is left is too little.
@@ -204,7 +204,7 @@ impl Lease {
             units,
             left: units,
             answered_at: self.table.clock.now(),
-            ends_at: sent_at.saturating_add(usable(period)),
+            ends_at: sent_at.saturating_add(certain_part(period)),
         }
     }
 
@@ -293,7 +293,7 @@ impl Lease {
             let place = Place { key, quotas };
             self.refund_grant(place, grant)
         });
-        all_returned(refunds.collect()).await
+        join_all(refunds.collect()).await
     }
 
     /// Returns all units to the store. From then on, this process takes none in advance.
@@ -304,7 +304,7 @@ impl Lease {
             let place = Place { key, quotas };
             self.refund_grant(place, grant)
         });
-        all_returned(refunds.collect()).await
+        join_all(refunds.collect()).await
     }
 
     fn subject<'a>(&'a self, place: Place<'a>) -> Subject<'a> {
@@ -368,15 +368,6 @@ impl Drop for HeldUnits {
     }
 }
 
-/// Waits for all returns, also if one fails.
-async fn all_returned(refunds: Vec<StoreFuture<()>>) -> Result<(), Error> {
-    let mut outcome = Ok(());
-    for refund in refunds {
-        outcome = refund.await.and(outcome);
-    }
-    outcome
-}
-
 /// A request for units of one key. On drop, it lets the next request be sent.
 struct Request {
     lease: Arc<Lease>,
@@ -437,7 +428,7 @@ impl Request {
                 .iter()
                 .filter_map(|quota| quota.retry_after());
             let wait = waits.max().map_or(self.pause, micros);
-            self.pause = usable(wait.min(self.pause));
+            self.pause = certain_part(wait.min(self.pause));
             return None;
         }
         let grant = lease.grant(quotas, sent_at, answer);
@@ -501,10 +492,6 @@ fn max_units(quotas: &Quotas) -> u32 {
     } else {
         MAX_UNITS.min(quotas.max_cost())
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Lease {

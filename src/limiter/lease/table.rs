@@ -6,9 +6,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use smallvec::SmallVec;
 
-use super::grant::{Grant, usable};
+use super::grant::Grant;
 use super::pace::Pace;
-use crate::clock::Clock;
+use crate::clock::{Clock, certain_part};
 use crate::decision::{Answer, GrantUnits};
 use crate::key::{Fingerprint, Key};
 use crate::quota::Quotas;
@@ -424,7 +424,7 @@ impl LeasedKey {
             self.enough = u32::try_from(needed).unwrap_or(u32::MAX);
             return None;
         }
-        let units = usable(uses.units).saturating_sub(held);
+        let units = certain_part(uses.units).saturating_sub(held);
         let units = u32::try_from(units).ok()?;
         self.is_asking = units > 0;
         self.is_asking.then_some(Ask {

@@ -1,8 +1,7 @@
 //! Groups of levels that are asked in turn, and refunds of what they charged.
 
 use std::borrow::Borrow;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::Future;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::tree::{GroupOutcome, Indices, Level, LevelState, LevelsError, LevelsP
 use crate::decision::{Answer, Decision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::limiter::limiter::RateLimiter;
-use crate::store::{PendingAnswers, Refund, SendMark, StoreFuture};
+use crate::store::{PendingAnswers, Refund, SendMark, StoreFuture, join_all};
 
 /// The longest time that a refusal is remembered if the levels of a check are in several groups.
 ///
@@ -154,25 +153,13 @@ impl Tree<RateLimiter> {
         fell_back.map(|_| self.decide())
     }
 
-    /// Refunds what groups were charged. A refund that fails leaves the charge for its window.
+    /// Refunds what groups were charged.
     async fn refund_all(&mut self, charged: &[usize]) {
         let refunds = charged.iter().filter_map(|index| self.refund(*index));
-        join(refunds.collect()).await;
+        // A refund that fails leaves the charge for its window.
+        let _ = join_all(refunds.collect()).await;
         self.show_refunded(charged);
     }
-}
-
-/// Waits for all of these futures at once.
-async fn join(mut pending: Vec<StoreFuture<()>>) {
-    poll_fn(|cx| {
-        pending.retain_mut(|future| Pin::new(future).poll(cx).is_pending());
-        if pending.is_empty() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
 }
 
 /// Runs a check in a task, so that it goes on if the caller is dropped. Answers at once if the store does.

@@ -31,7 +31,7 @@ pub(super) struct Load {
 /// How fast each task checks: by default, as fast as it is answered.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pace {
-    /// So many checks, one after the other, are followed by a rest.
+    /// The number of checks, one after the other, before a rest.
     pub(super) burst: u32,
     pub(super) rest: Duration,
     /// The time is cut in parts so long. In a quarter of them all processes are idle, and may hold units; in

@@ -64,14 +64,14 @@ fn a_busy_key_asks_once_and_for_what_it_used() {
         quotas: &quotas,
     };
     let first = ask(&table, place, &clock);
-    assert_eq!(u64::from(first.units), usable(MIN_CHECKS));
+    assert_eq!(u64::from(first.units), certain_part(MIN_CHECKS));
     for _ in 0..100 {
         assert_eq!(take(&table, place, 1).0.ask, None);
     }
     table.end_request(place, 0);
     assert_eq!(
         u64::from(ask(&table, place, &clock).units),
-        usable(MIN_CHECKS + 101)
+        certain_part(MIN_CHECKS + 101)
     );
 }
 
