@@ -468,6 +468,73 @@ async fn two_leases_of_one_name_are_told_once() {
     }
 }
 
+/// The warnings about limiters of one name since the last call.
+fn conflict_warnings() -> Vec<String> {
+    let mut lines = log::all_kept();
+    lines.retain(|line| line.contains("two limiters of this name"));
+    lines
+}
+
+#[tokio::test]
+async fn two_layers_of_one_name_with_other_quotas_or_keys_are_told_once_each() {
+    log::keep();
+    let store = MemoryStore::new();
+    let by_address = |store: &MemoryStore, limit| {
+        RateLimitLayer::new(store.clone(), Quota::per_minute(limit)).key(key::header("x-user"))
+    };
+    let site = by_address(&store, 100);
+    for same in [
+        site.clone(),
+        by_address(&store, 100),
+        by_address(&MemoryStore::new(), 5),
+        by_address(&store, 5).name("login"),
+    ] {
+        let _ = same.layer(());
+    }
+    assert_eq!(conflict_warnings(), [""; 0]);
+    for _ in 0..2 {
+        let _ = by_address(&store, 5).layer(());
+    }
+    let quotas = conflict_warnings();
+    assert_eq!(quotas.len(), 1, "{quotas:?}");
+    for part in [
+        "WARN",
+        "limiter=\"default\"",
+        "\"100/minute\" and \"5/minute\"",
+    ] {
+        assert!(quotas[0].contains(part), "{quotas:?}");
+    }
+    for _ in 0..2 {
+        let _ = site.clone().key(key::global()).layer(());
+    }
+    let keys = conflict_warnings();
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    assert!(keys[0].contains("keys of different kinds"), "{keys:?}");
+}
+
+#[tokio::test]
+async fn two_limiters_of_one_name_are_told_at_their_first_checks() {
+    log::keep();
+    let store = MemoryStore::new();
+    let [low, high] = [5, 100]
+        .map(|limit| RateLimiter::new(store.clone(), Quota::per_minute(limit)).name("jobs"));
+    let _ = low.check("ada").await;
+    assert_eq!(
+        conflict_warnings(),
+        [""; 0],
+        "the other one has not checked"
+    );
+    for _ in 0..2 {
+        let _ = RateLimiter::check_all([high.on("ada"), high.on("bob")]).await;
+    }
+    let warnings = conflict_warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("\"5/minute\" and \"100/minute\""),
+        "{warnings:?}"
+    );
+}
+
 #[tokio::test]
 async fn two_leases_of_one_name_are_told_without_http() {
     let server = RedisServer::start();

@@ -200,6 +200,7 @@ impl RateLimiter {
         cost: u32,
         blocked_for: impl FnOnce(Subject<'_>) -> Option<Duration>,
     ) -> CheckProgress {
+        self.observe_check();
         let mut builder = DecisionBuilder::new();
         let quotas = &*self.counted(quotas);
         let (key, answer) = builder.start(quotas, cost, self.level_name(), key);

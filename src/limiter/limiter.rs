@@ -3,16 +3,18 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
-use super::lease::{Lease, LeaseInUse, observe_lease};
+use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
-use crate::store::{BlockList, ProtectedStore, Reset, Store, Subject};
+use crate::store::{BlockList, LimiterInfo, ProtectedStore, Reset, Store, Subject};
 use crate::telemetry::Telemetry;
 
 /// A rate limiter without HTTP: it has a name, a [store](mod@crate::store) and quotas.
@@ -62,6 +64,8 @@ pub struct RateLimiter {
     /// `None` if no units are taken in advance.
     pub(super) lease: Option<Arc<Lease>>,
     pub(crate) telemetry: Arc<Telemetry>,
+    /// Whether this limiter or a clone has checked.
+    pub(super) first_check: Arc<AtomicBool>,
 }
 
 /// The default name of a limiter.
@@ -89,6 +93,7 @@ impl RateLimiter {
             scope,
             on_failure: None,
             lease: None,
+            first_check: Arc::default(),
         }
     }
 
@@ -101,6 +106,7 @@ impl RateLimiter {
         self.name = name.into();
         self.scope = Key::from(&*self.name);
         self.id.name = self.scope.fingerprint();
+        self.first_check = Arc::default();
         self.telemetry = Arc::new(Telemetry::new(&self.name, self.telemetry.tracked_keys()));
         if let Some(on_failure) = self.on_failure.take() {
             self = self.on_failure(on_failure.policy);
@@ -181,6 +187,7 @@ impl RateLimiter {
             let lease = Lease::new(lease, counted, &self.store, &self.name, &self.scope);
             Arc::new(lease)
         });
+        self.first_check = Arc::default();
         match self.on_failure.take() {
             Some(on_failure) => self.on_failure(on_failure.policy),
             None => self,
@@ -201,20 +208,41 @@ impl RateLimiter {
         }
     }
 
-    /// Compares the lease with those of other limiters of the same name, or its absence, and warns once if they
-    /// differ. A limiter that takes units does so, too.
-    pub(crate) fn observe_lease(&self) {
-        if let Some(lease) = &self.lease {
-            lease.observe();
-            return;
-        }
-        let none = LeaseInUse {
-            limiter: self.id,
-            lease: Duration::ZERO,
-            counted: 0,
+    /// Compares this limiter with the others of its name and store in this process, and warns once if they differ.
+    pub(crate) fn warn_of_conflict(&self, key_type: Option<&'static str>) {
+        let lease = self.lease.as_ref();
+        let limiter = LimiterInUse {
+            id: self.id,
+            quotas: self.quotas.clone(),
+            key_type,
+            lease: lease.map_or(Duration::ZERO, |lease| lease.duration()),
+            counted: lease.map_or(0, |lease| lease.counted()),
         };
-        let owner: Weak<Telemetry> = Arc::downgrade(&self.telemetry);
-        observe_lease(&self.name, none, owner);
+        // Requests for units outlive the limiter.
+        let owner: Owner = match lease {
+            Some(lease) => Arc::downgrade(lease) as _,
+            None => Arc::downgrade(&self.first_check) as _,
+        };
+        warn_of_conflict(&self.name, &limiter, owner);
+    }
+
+    /// Compares this limiter with others of its name, here and in other processes, when it first checks.
+    #[inline]
+    pub(super) fn observe_check(&self) {
+        if !self.first_check.load(Ordering::Relaxed) {
+            self.observe_first_check();
+        }
+    }
+
+    #[cold]
+    fn observe_first_check(&self) {
+        if !self.first_check.swap(true, Ordering::Relaxed) {
+            self.warn_of_conflict(None);
+            self.store.announce(LimiterInfo {
+                limiter: &self.scope,
+                quotas: &self.quotas,
+            });
+        }
     }
 
     /// Returns the units that this process [holds](Self::lease) to the store. From then on, all clones of this
@@ -327,6 +355,7 @@ impl fmt::Debug for RateLimiter {
             on_failure,
             lease,
             telemetry: _,
+            first_check: _,
         } = self;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();
         let policy = on_failure.as_ref().map(|handler| handler.policy);

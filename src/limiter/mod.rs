@@ -4,6 +4,7 @@
 
 mod admin;
 mod check;
+mod conflicts;
 mod failure;
 mod failure_policy;
 mod lease;

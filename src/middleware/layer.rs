@@ -118,7 +118,7 @@ impl RateLimitLayer {
     ///     .key(key::client_ip().behind(["10.0.0.0/8"]));
     /// ```
     pub fn key(self, key: impl KeyExtractor) -> Self {
-        self.with(|config| config.first.key = Arc::new(key))
+        self.with(|config| config.first.set_key(key))
     }
 
     /// Sets the function that computes the cost of a request from its head. The default is one unit.
@@ -584,8 +584,8 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        for limiter in self.limiters() {
-            limiter.observe_lease();
+        for level in self.config.levels() {
+            level.limiter.warn_of_conflict(Some(level.key_type));
         }
         RateLimit::new(inner, Arc::clone(&self.config))
     }

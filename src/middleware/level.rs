@@ -1,5 +1,6 @@
 //! One level of a layer: a limiter, and how it reads the key, the cost and the quotas from a request.
 
+use std::any::type_name_of_val;
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ pub struct Level {
     /// Whether the limiter has the failure policy of the layer.
     pub(super) inherits_policy: bool,
     pub(super) key: Arc<dyn KeyExtractor>,
+    /// The type of the extractor.
+    pub(super) key_type: &'static str,
     pub(super) on_missing_key: MissingKey,
     /// `None` for the cost of the layer.
     pub(super) cost: Option<Arc<CostFn>>,
@@ -84,6 +87,7 @@ impl Level {
         Self {
             limiter,
             inherits_policy: false,
+            key_type: type_name_of_val(&key),
             key: Arc::new(key),
             on_missing_key: MissingKey::default(),
             cost: None,
@@ -160,6 +164,11 @@ impl Level {
         Self { settle, ..self }
     }
 
+    pub(super) fn set_key(&mut self, key: impl KeyExtractor) {
+        self.key_type = type_name_of_val(&key);
+        self.key = Arc::new(key);
+    }
+
     /// Extracts the key of a request. Returned as the extractor returns it: to move a key takes time.
     #[inline]
     pub(super) fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
@@ -189,6 +198,7 @@ impl fmt::Debug for Level {
             limiter,
             inherits_policy: _,
             key: _,
+            key_type: _,
             on_missing_key,
             cost: _,
             plan_lookup: _,

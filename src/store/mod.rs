@@ -58,7 +58,7 @@ pub use redis::RedisStore;
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
 pub(crate) use requests::Subject;
-pub use requests::{Block, Check, Credit, Refund, Reset};
+pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
 pub use store::Store;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

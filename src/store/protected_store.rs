@@ -10,7 +10,7 @@ use super::circuit_breaker::{CircuitBreaker, Operation, Permit};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
-use super::requests::{Block, Check, Credit, Refund, Reset, Subject};
+use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset, Subject};
 use super::store::Store;
 use crate::decision::{Answer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
@@ -119,6 +119,11 @@ impl ProtectedStore {
     /// Returns whether the store charges more than the cost of a check: see [`Store::supports_leases`].
     pub(crate) fn supports_leases(&self) -> bool {
         self.store.supports_leases()
+    }
+
+    /// Tells the store of a limiter: see [`Store::announce`].
+    pub(crate) fn announce(&self, limiter: LimiterInfo<'_>) {
+        self.store.announce(limiter);
     }
 
     /// Asks the store for units that this process will hold. Does not use the refusal cache: a refusal there may

@@ -1,4 +1,4 @@
-//! The requests to a store: checks, refunds, credits, resets and blocks.
+//! The requests to a store: checks, refunds, credits, resets, blocks and announcements.
 
 use std::time::Duration;
 
@@ -62,6 +62,29 @@ macro_rules! impl_subject_accessors {
 }
 
 impl_subject_accessors!(Check Reset Refund Credit);
+
+/// A limiter that begins to ask a [`Store`](crate::Store), for [`Store::announce`](crate::Store::announce).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LimiterInfo<'a> {
+    pub(crate) limiter: &'a Key,
+    pub(crate) quotas: &'a Quotas,
+}
+
+impl<'a> LimiterInfo<'a> {
+    /// Returns the name of the limiter, in its stored form. Limiters of one name share their counts.
+    #[must_use]
+    pub fn limiter(&self) -> &'a Key {
+        self.limiter
+    }
+
+    /// Returns the quotas of the limiter. A check may have others: see
+    /// [`quotas_for`](crate::RateLimitLayer::quotas_for).
+    #[must_use]
+    pub fn quotas(&self) -> &'a Quotas {
+        self.quotas
+    }
+}
 
 /// A request to a [`Store`](crate::Store): charge a cost to a key, if its quotas admit it.
 #[derive(Clone, Copy, Debug)]

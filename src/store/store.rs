@@ -6,7 +6,7 @@ use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
-use super::requests::{Block, Check, Credit, Refund, Reset};
+use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
 use crate::decision::{Answer, StoreId};
 use crate::error::{Error, ErrorKind};
 
@@ -120,6 +120,16 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
+    /// Learns that a limiter begins to ask the store. Limiters call it once, at their first check.
+    ///
+    /// A store that several services share warns here if another service counts under the same name with other
+    /// quotas. Do this in the background: the check does not wait.
+    ///
+    /// The default implementation does nothing.
+    fn announce(&self, limiter: LimiterInfo<'_>) {
+        let _ = limiter;
+    }
+
     /// Returns the group of a check: [`check_all`](Self::check_all) decides checks of the same group in one atomic
     /// step.
     ///
@@ -219,6 +229,10 @@ macro_rules! impl_store_for_pointer {
 
             fn supports_leases(&self) -> bool {
                 (**self).supports_leases()
+            }
+
+            fn announce(&self, limiter: LimiterInfo<'_>) {
+                (**self).announce(limiter);
             }
 
             fn atomic_group(&self, check: Check<'_>) -> u64 {

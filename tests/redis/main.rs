@@ -29,6 +29,7 @@ mod script;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod settings;
+mod shared_names;
 mod stored;
 mod tenants;
 mod texts;

@@ -152,14 +152,15 @@ impl RedisServer {
     }
 }
 
-/// All keys with their PTTL in milliseconds.
+/// All keys with their PTTL in milliseconds, but for the descriptions of limiters.
 pub(crate) fn times_to_live(connection: &mut redis::Connection) -> Vec<(String, i64)> {
     let keys: Vec<String> = connection.keys("*").expect("KEYS answers");
     let pttl = |key: String| {
         let millis = connection.pttl(&key).expect("PTTL answers");
         (key, millis)
     };
-    keys.into_iter().map(pttl).collect()
+    let counts = keys.into_iter().filter(|key| !key.contains(":{limiters}:"));
+    counts.map(pttl).collect()
 }
 
 /// Runs a command and ignores the reply.

@@ -1,18 +1,17 @@
 //! The lease of one limiter: how units are asked for, and how they return.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::grant::Grant;
-use super::lease_conflicts::{LeaseInUse, observe_lease};
 use super::table::{Ask, LeaseTable, Place, TakeResult, Times};
 use crate::clock::{Clock, certain_part, micros};
-use crate::decision::{Answer, GrantUnits, LimiterId};
+use crate::decision::{Answer, GrantUnits};
 use crate::error::Error;
 use crate::key::Key;
 use crate::quota::{Algorithm, Quotas};
@@ -40,7 +39,6 @@ pub(in crate::limiter) struct Lease {
     /// With which the quotas of the limiter are counted, in microseconds.
     counted: u64,
     store: ProtectedStore,
-    name: Arc<str>,
     /// The stored form of the limiter's name.
     scope: Key,
     table: LeaseTable,
@@ -49,8 +47,6 @@ pub(in crate::limiter) struct Lease {
     /// False for a store in the memory of the process, and after a release.
     holds_units: AtomicBool,
     meter: LeaseMeter,
-    /// Whether the lease was compared with those of other limiters.
-    observed: AtomicBool,
 }
 
 /// The units that a check took from memory.
@@ -74,13 +70,12 @@ impl Lease {
             duration,
             counted,
             store: store.clone(),
-            name: Arc::clone(name),
+
             scope: scope.clone(),
             table: LeaseTable::new(Clock::monotonic()),
             round_trip: AtomicU64::new(FIRST_ROUND_TRIP),
             holds_units: AtomicBool::new(store.supports_leases()),
             meter: LeaseMeter::new(name),
-            observed: AtomicBool::new(false),
         }
     }
 
@@ -88,21 +83,9 @@ impl Lease {
         self.duration
     }
 
-    /// Compares the lease with those of other limiters, when it is first called.
-    pub(in crate::limiter) fn observe(self: &Arc<Self>) {
-        if self.observed.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let lease = LeaseInUse {
-            limiter: LimiterId {
-                name: self.scope.fingerprint(),
-                store: self.store.id(),
-            },
-            lease: self.duration,
-            counted: self.counted,
-        };
-        let owner: Weak<Self> = Arc::downgrade(self);
-        observe_lease(&self.name, lease, owner);
+    /// Returns the lease with which quotas are counted, in microseconds.
+    pub(in crate::limiter) fn counted(&self) -> u64 {
+        self.counted
     }
 
     /// Takes the units of a check. If these are not all units of the check, the store has to be asked for the
@@ -175,7 +158,6 @@ impl Lease {
     /// Asks the store for units in the background, so that no caller waits and none that gives up loses them.
     #[cold]
     fn send(self: &Arc<Self>, place: Place<'_>, ask: Ask, times: Times) {
-        self.observe();
         let request = Request {
             lease: Arc::clone(self),
             key: place.key.clone(),

@@ -9,9 +9,7 @@
 
 mod grant;
 mod lease;
-mod lease_conflicts;
 mod pace;
 mod table;
 
 pub(super) use lease::{HeldUnits, Lease, Take};
-pub(super) use lease_conflicts::{LeaseInUse, observe_lease};

@@ -127,7 +127,10 @@ impl<L: Borrow<RateLimiter>> Level<L> {
 
 impl<'a> Tree<&'a RateLimiter> {
     pub(super) fn new(levels: LevelChecks<'a>) -> Self {
-        let levels = levels.into_iter().map(|level| Level {
+        let levels = levels
+            .into_iter()
+            .inspect(|level| level.limiter.observe_check());
+        let levels = levels.map(|level| Level {
             quotas: level
                 .quotas
                 .map(|quotas| level.limiter.counted(&quotas).into_owned()),

@@ -1,13 +1,14 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: doctor,
-//! `redis_store`, `block_list` and batch, client and url, connection and topology, protocol, script.
+//! `redis_store`, `block_list`, `limiter_descriptions` and batch, client and url, connection and topology, protocol, script.
 
 mod batch;
 mod block_list;
 mod client;
 mod connection;
 pub mod doctor;
+mod limiter_descriptions;
 mod protocol;
 mod redis_store;
 mod script;

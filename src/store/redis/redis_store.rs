@@ -14,6 +14,7 @@ use super::client::{Client, current_runtime};
 #[cfg(feature = "redis-1")]
 use super::connection::Connector;
 use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
+use super::limiter_descriptions;
 use super::protocol::KeyNames;
 use super::script::Scripts;
 use super::topology::{BREAKERS, Topology};
@@ -26,7 +27,9 @@ use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
-use crate::store::requests::{Block, Check, Credit, OwnedChecks, Refund, Reset, to_owned};
+use crate::store::requests::{
+    Block, Check, Credit, LimiterInfo, OwnedChecks, Refund, Reset, to_owned,
+};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -164,7 +167,9 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// window is in microseconds, and names are printable ASCII.
 ///
 /// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
-/// [blocked](crate::Admin::block) keys are in `prefix:v2:{blocks}` until the last block has ended.
+/// [blocked](crate::Admin::block) keys are in `prefix:v2:{blocks}` until the last block has ended. The quotas of
+/// each limiter are in `prefix:v2:{limiters}:name` for a day: a second after its first check, a process compares
+/// them with its own, and logs a warning if another service counts under the same name with other quotas.
 ///
 /// Run Redis with `maxmemory-policy noeviction`. If Redis evicts a key, its client has the whole limit again.
 #[derive(Clone)]
@@ -486,6 +491,16 @@ impl Store for RedisStore {
 
     fn supports_leases(&self) -> bool {
         true
+    }
+
+    /// Compares the quotas of the limiter with those that other processes have stored. Not with a clock of a test.
+    fn announce(&self, limiter: LimiterInfo<'_>) {
+        let Shared {
+            client, settings, ..
+        } = &*self.shared;
+        if !settings.clock.steps_back() {
+            limiter_descriptions::compare(client, limiter);
+        }
     }
 
     /// Returns the slot in a cluster, and 0 on a single server.

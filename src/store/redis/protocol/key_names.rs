@@ -47,6 +47,9 @@ const FORMAT_VERSION: &str = "v2";
 /// The hash tag of the block list. No key has it: theirs contain a comma or are numbers.
 const BLOCK_LIST_TAG: &str = "blocks";
 
+/// The hash tag of the descriptions of limiters.
+const DESCRIPTION_TAG: &str = "limiters";
+
 /// The slots of a cluster, fixed by its specification.
 pub(in crate::store::redis) const SLOTS: u16 = 16_384;
 
@@ -88,6 +91,15 @@ impl KeyNames {
     /// The name of the block list, which all stores of this prefix share.
     pub(crate) fn block_list(&self) -> String {
         format!("{}:{FORMAT_VERSION}:{{{BLOCK_LIST_TAG}}}", self.prefix)
+    }
+
+    /// The name of the description of a limiter, given in its stored form.
+    pub(crate) fn description(&self, limiter: &Key) -> String {
+        let limiter = limiter.as_str();
+        format!(
+            "{}:{FORMAT_VERSION}:{{{DESCRIPTION_TAG}}}:{limiter}",
+            self.prefix
+        )
     }
 
     /// The cluster slot of the block list.
