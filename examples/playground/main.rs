@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let store = store::open(|redis| redis.prefix("playground").deadline(DEADLINE))?;
     let playground = Playground {
-        traffic: Traffic::to(store),
+        traffic: Traffic::to(Arc::new(store)),
         streams: Streams::default(),
     };
     let app = Router::new()

@@ -34,7 +34,7 @@ use crate::telemetry::OutageLog;
 /// use std::num::NonZeroU32;
 /// use tollgate::{FailurePolicy, Quota, RateLimitLayer, RateLimiter, RedisStore};
 ///
-/// let store = RedisStore::open("redis://127.0.0.1:6379")?;
+/// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
 /// let replicas = NonZeroU32::new(4).unwrap();
 /// let reads = RateLimitLayer::new(store.clone(), Quota::per_minute(600))
 ///     .on_failure(FailurePolicy::fall_back().share(replicas));

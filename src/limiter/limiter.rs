@@ -173,7 +173,7 @@ impl RateLimiter {
     /// use std::time::Duration;
     /// use tollgate::{Quota, RateLimiter, store};
     ///
-    /// let store = store::from_url("redis://127.0.0.1:6379")?;
+    /// let store = store::from_url("redis://127.0.0.1:6379?prefix=shop")?;
     /// let limiter = RateLimiter::new(store, Quota::per_second(20_000))
     ///     .name("service")
     ///     .lease(Duration::from_millis(50));

@@ -14,3 +14,5 @@ pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
 pub use plan::{IntoPlan, Plan};
 pub use quota::Quota;
 pub use quotas::Quotas;
+#[cfg(feature = "redis")]
+pub(crate) use text::parse_duration;

@@ -136,6 +136,12 @@ fn parse_micros(text: &str) -> Option<u64> {
     Some(count.saturating_mul(*micros))
 }
 
+/// Parses a duration as the window of a quota: `50ms`, `1s`. Zero is a duration, too.
+#[cfg(feature = "redis")]
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    parse_micros(text.trim()).map(Duration::from_micros)
+}
+
 /// Accepts digits only, unlike `u64::from_str`, which accepts a sign.
 fn parse_number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,62 +1,70 @@
 //! Opens a store by its URL.
 
-use std::sync::Arc;
-
+use super::any_store::AnyStore;
 use super::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use super::redis::RedisStore;
-use super::store::Store;
 use crate::error::ConfigError;
 
 /// Opens the store of a URL, for configuration. Does not connect.
 ///
 /// | URL | store |
 /// |---|---|
-/// | `memory:` | a [`MemoryStore`] for 100 000 keys |
+/// | `memory:` | a [`MemoryStore`] for 100 000 keys; `memory:?max_keys=5000` for another number |
 /// | `redis://[user][:password@]host[:port][/database]` | a [`RedisStore`] on one server (feature `redis`) |
 /// | `unix:///path/to/redis.sock` | the same over a Unix socket |
 /// | `rediss://…` | the same over TLS (feature `tls`) |
 /// | `redis+sentinel://host[:port],…/master[/database]` | the master that Redis Sentinel names (feature `sentinel`) |
 /// | `redis+cluster://host[:port],…` | the Redis Cluster with these nodes (feature `cluster`) |
 ///
-/// The [docs of `RedisStore`](RedisStore#sentinel-cluster-tls) have the parameters of each URL. `valkey` may
-/// replace `redis`, and `valkeys` `rediss`.
+/// A URL of Redis may have settings as parameters, such as `redis://10.0.0.1?prefix=shop&deadline=50ms`: see
+/// [`RedisStore`](crate::RedisStore#settings). The parameters of the connection are
+/// [there](crate::RedisStore#sentinel-cluster-tls), too. `valkey` may replace `redis`, and `valkeys` `rediss`.
 ///
-/// A URL sets no prefix: all stored keys begin with `tollgate`. If several services share a Redis, open the
-/// store with [`RedisStore::open`] and set a [`prefix`](RedisStore::prefix). Otherwise, limiters of the same
-/// name in two services share their counts.
+/// If several services share a Redis, give each its own [`prefix`](crate::RedisStore::prefix). Otherwise, limiters
+/// of the same name in two services share their counts.
 ///
 /// # Errors
 ///
-/// Returns an error of kind [`ConfigErrorKind::Url`](crate::ConfigErrorKind::Url) if the URL is malformed, or
-/// needs a feature that this build does not have. The text never contains a part that could be a password.
+/// Returns an error of kind [`ConfigErrorKind::Url`](crate::ConfigErrorKind::Url) if the URL is malformed, has
+/// an unknown parameter, or needs a feature that this build does not have. The text never contains a part that could be a password.
 ///
 /// # Examples
 ///
 /// ```
-/// let url = std::env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".into());
+/// let url = std::env::var("STORE").unwrap_or_else(|_| "redis://127.0.0.1:6379?prefix=shop".into());
 /// let store = tollgate::store::from_url(&url)?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
-pub fn from_url(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
+pub fn from_url(url: &str) -> Result<AnyStore, ConfigError> {
     let (scheme, rest) = split(url)?;
     match scheme {
-        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
-        "memory" => Err(ConfigError::url(
-            "memory:…",
-            "the memory store takes no address: use `memory:`",
-        )),
+        "memory" => memory(rest),
         _ => redis(url),
     }
 }
 
+fn memory(rest: &str) -> Result<AnyStore, ConfigError> {
+    if rest.is_empty() {
+        return Ok(MemoryStore::new().into());
+    }
+    let max_keys = rest.strip_prefix("?max_keys=").map(str::parse);
+    match max_keys {
+        Some(Ok(max_keys)) => Ok(MemoryStore::with_max_keys(max_keys).into()),
+        _ => Err(ConfigError::url(
+            "memory:…",
+            "a store in memory has no address and one parameter: use `memory:` or `memory:?max_keys=100000`",
+        )),
+    }
+}
+
 #[cfg(feature = "redis")]
-fn redis(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
-    Ok(Arc::new(RedisStore::open(url)?))
+fn redis(url: &str) -> Result<AnyStore, ConfigError> {
+    Ok(RedisStore::open(url)?.into())
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis(url: &str) -> Result<Arc<dyn Store>, ConfigError> {
+fn redis(url: &str) -> Result<AnyStore, ConfigError> {
     // Without a `//`, the text before the first colon may be a password.
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     Err(ConfigError::url(
@@ -110,7 +118,7 @@ mod tests {
             "unix:///tmp/redis.sock",
             "valkey://127.0.0.1",
             "redis://:p@ssword@127.0.0.1",
-            "redis://:p%23ss@127.0.0.1/3?note=ann@work",
+            "redis://:p%23ss@127.0.0.1/3?name=ann@work",
             #[cfg(feature = "tls")]
             "rediss://127.0.0.1",
             #[cfg(feature = "sentinel")]
@@ -133,7 +141,7 @@ mod tests {
         for (url, rule) in [
             ("", "begins with a scheme"),
             ("127.0.0.1", "begins with a scheme"),
-            ("memory:secret", "takes no address"),
+            ("memory:secret", "has no address"),
             ("secret@127.0.0.1:6379", "relative URL"),
             ("secret:6379", "not a redis url"),
             (":secret@127.0.0.1:6379", "relative URL"),

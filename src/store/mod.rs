@@ -28,6 +28,7 @@
 //!    use them around the store.
 //! 4. Run [`Conformance`] (feature `test-util`) in a test: it checks every rule that limiters rely on.
 
+mod any_store;
 mod block_list;
 mod circuit_breaker;
 mod counters;
@@ -44,6 +45,7 @@ mod store;
 #[cfg(feature = "test-util")]
 mod testing;
 
+pub use any_store::AnyStore;
 pub use block_list::{BlockList, RefreshTrigger};
 pub use circuit_breaker::CircuitBreaker;
 pub use counters::Counters;

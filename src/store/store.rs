@@ -207,67 +207,73 @@ fn unsupported<T>(text: &'static str) -> StoreFuture<T> {
     StoreFuture::ready(Err(Error::new(ErrorKind::Unsupported, text)))
 }
 
-/// Implements [`Store`] for a pointer to a store.
-macro_rules! impl_store_for_pointer {
-    ($($pointer:ident)*) => {$(
-        impl<S: Store + ?Sized> Store for $pointer<S> {
-            fn id(&self) -> StoreId {
-                (**self).id()
-            }
-
-            fn check(&self, check: Check<'_>) -> StoreFuture {
-                (**self).check(check)
-            }
-
-            fn check_in_place(&self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
-                (**self).check_in_place(check, answer)
-            }
-
-            fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
-                (**self).check_all(checks)
-            }
-
-            fn supports_leases(&self) -> bool {
-                (**self).supports_leases()
-            }
-
-            fn announce(&self, limiter: LimiterInfo<'_>) {
-                (**self).announce(limiter);
-            }
-
-            fn atomic_group(&self, check: Check<'_>) -> u64 {
-                (**self).atomic_group(check)
-            }
-
-            fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
-                (**self).reset(reset)
-            }
-
-            fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
-                (**self).refund(refund)
-            }
-
-            fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
-                (**self).credit(credit)
-            }
-
-            fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-                (**self).block(block)
-            }
-
-            fn block_list(&self) -> BlockList {
-                (**self).block_list()
-            }
-
-            fn circuit_breaker(&self) -> CircuitBreaker {
-                (**self).circuit_breaker()
-            }
-
-            fn refusal_cache(&self) -> Option<RefusalCache> {
-                (**self).refusal_cache()
-            }
+/// Implements the methods of [`Store`] by those of another store, which the closure returns.
+macro_rules! delegate_to_store {
+    (|$self:ident| $store:expr) => {
+        fn id(&$self) -> StoreId {
+            $store.id()
         }
-    )*};
+
+        fn check(&$self, check: Check<'_>) -> StoreFuture {
+            $store.check(check)
+        }
+
+        fn check_in_place(&$self, check: Check<'_>, answer: &mut Answer) -> Option<StoreFuture> {
+            $store.check_in_place(check, answer)
+        }
+
+        fn check_all(&$self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+            $store.check_all(checks)
+        }
+
+        fn supports_leases(&$self) -> bool {
+            $store.supports_leases()
+        }
+
+        fn announce(&$self, limiter: LimiterInfo<'_>) {
+            $store.announce(limiter);
+        }
+
+        fn atomic_group(&$self, check: Check<'_>) -> u64 {
+            $store.atomic_group(check)
+        }
+
+        fn reset(&$self, reset: Reset<'_>) -> StoreFuture<()> {
+            $store.reset(reset)
+        }
+
+        fn refund(&$self, refund: Refund<'_>) -> StoreFuture<()> {
+            $store.refund(refund)
+        }
+
+        fn credit(&$self, credit: Credit<'_>) -> StoreFuture<()> {
+            $store.credit(credit)
+        }
+
+        fn block(&$self, block: Block<'_>) -> StoreFuture<()> {
+            $store.block(block)
+        }
+
+        fn block_list(&$self) -> BlockList {
+            $store.block_list()
+        }
+
+        fn circuit_breaker(&$self) -> CircuitBreaker {
+            $store.circuit_breaker()
+        }
+
+        fn refusal_cache(&$self) -> Option<RefusalCache> {
+            $store.refusal_cache()
+        }
+    };
 }
 
-impl_store_for_pointer!(Arc Box);
+pub(super) use delegate_to_store;
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    delegate_to_store!(|self| **self);
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    delegate_to_store!(|self| **self);
+}

@@ -9,7 +9,11 @@ use crate::store_on;
 use crate::support::redis_server::RedisServer;
 
 fn limiter(store: &RedisStore) -> RateLimiter {
-    RateLimiter::new(store.clone(), Quota::per_hour(1))
+    hourly(store.clone())
+}
+
+fn hourly(store: impl Store) -> RateLimiter {
+    RateLimiter::new(store, Quota::per_hour(1))
 }
 
 #[tokio::test]
@@ -29,6 +33,27 @@ async fn settings_before_the_first_use_are_those_of_the_store() {
         .query(&mut server.connect())
         .unwrap();
     assert!(keys.iter().all(|key| key.starts_with("shop:")), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_url_sets_the_prefix_and_what_it_opens_can_be_pinged_and_examined() {
+    let server = RedisServer::start();
+    let store = tollgate::store::from_url(&format!("{}?prefix=shop", server.url())).unwrap();
+    store.ping().await.unwrap();
+    let report = store.doctor().await;
+    assert!(report.findings().len() > 5, "{report}");
+    let decision = hourly(store).check("ada").await.unwrap();
+    assert_eq!(decision.source(), Source::Redis);
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("shop:v2:{default,ada}")
+        .query(&mut server.connect())
+        .unwrap();
+    assert_eq!(keys.len(), 1);
+    let memory = tollgate::store::from_url("memory:?max_keys=5").unwrap();
+    memory.ping().await.unwrap();
+    assert_eq!(memory.doctor().await.findings().len(), 0);
+    let decision = hourly(memory).check("ada").await.unwrap();
+    assert_eq!(decision.source(), Source::Memory);
 }
 
 #[tokio::test]

@@ -21,5 +21,6 @@ mod test_server;
 mod tests;
 mod topology;
 mod url;
+mod url_settings;
 
 pub use redis_store::RedisStore;

@@ -18,7 +18,7 @@ use super::limiter_descriptions;
 use super::protocol::KeyNames;
 use super::script::Scripts;
 use super::topology::{BREAKERS, Topology};
-use super::url;
+use super::{url, url_settings};
 use crate::clock::Clock;
 use crate::decision::{Answer, StoreId};
 use crate::error::{ConfigError, Error, ErrorKind};
@@ -67,6 +67,21 @@ const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// the store is cloned or given to a limiter. A setting that is changed later has no effect on the store in
 /// use, and the returned store fails each call with an error of kind
 /// [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
+///
+/// A URL may have settings as parameters: `redis://10.0.0.1?prefix=shop&deadline=50ms`. A method that is called
+/// later replaces the setting of the URL. An unknown parameter is an error.
+///
+/// | parameter | value | method |
+/// |---|---|---|
+/// | `prefix` | text | [`prefix`](Self::prefix) |
+/// | `name` | text | [`named`](Self::named) |
+/// | `deadline` | a number with a unit: `us`, `ms`, `s`, `m` | [`deadline`](Self::deadline) |
+/// | `connections` | a number from 1 to 1000 | [`connections`](Self::connections) |
+/// | `hash_tags` | a number from 1 to 65535 | [`hash_tags`](Self::hash_tags) |
+/// | `hash_tags_by_first_part` | a number from 1 to 65535 | [`hash_tags_by_first_part`](Self::hash_tags_by_first_part) |
+/// | `refusal_cache` | a number with a unit | [`refusal_cache`](Self::refusal_cache) |
+/// | `block_list_refresh` | a number with a unit | [`block_list_refresh`](Self::block_list_refresh) |
+/// | `fallback_keys` | a number | [`fallback_keys`](Self::fallback_keys) |
 ///
 /// If one route needs another setting, such as a longer deadline, change it on a [fork](Self::fork). Cloning is
 /// cheap. Clones are the same store and share its connections.
@@ -207,13 +222,15 @@ impl RedisStore {
     /// Opens the store at a URL, without connecting.
     ///
     /// The URL is `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
-    /// [those that need a feature](Self#sentinel-cluster-tls). The first check connects. To test at startup
+    /// [those that need a feature](Self#sentinel-cluster-tls). Its query may have [settings](Self#settings):
+    /// `?prefix=shop&deadline=50ms`. The first check connects. To test at startup
     /// whether the server answers, call [`ping`](Self::ping); to examine its configuration,
     /// [`doctor`](Self::doctor).
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is malformed, or needs a feature that this build does not have.
+    /// Returns an error if the URL is malformed, has an unknown parameter, or needs a feature that this build does
+    /// not have.
     ///
     /// # Examples
     ///
@@ -225,7 +242,8 @@ impl RedisStore {
     /// ```
     pub fn open(url: &str) -> Result<Self, ConfigError> {
         let connector = url::connector(url)?;
-        Ok(Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE)))
+        let store = Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE));
+        url_settings::apply(store, url)
     }
 
     /// Creates a store on a connection that the application already has.

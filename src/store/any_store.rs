@@ -1,0 +1,97 @@
+//! A store of either kind, which a URL chose.
+
+use super::block_list::BlockList;
+use super::circuit_breaker::CircuitBreaker;
+use super::future::StoreFuture;
+use super::memory::MemoryStore;
+#[cfg(feature = "redis")]
+use super::redis::{RedisStore, doctor::Report};
+use super::refusal_cache::RefusalCache;
+use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+use super::store::{Store, delegate_to_store};
+use crate::decision::{Answer, StoreId};
+use crate::error::Error;
+
+/// The store of a URL, from [`from_url`](super::from_url): in memory or in Redis.
+///
+/// # Examples
+///
+/// A default prefix for all deployments, and a check at startup:
+///
+/// ```
+/// use tollgate::store::{self, AnyStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let url = std::env::var("STORE").unwrap_or_else(|_| "memory:".into());
+/// let store = match store::from_url(&url)? {
+///     AnyStore::Redis(redis) => AnyStore::from(redis.prefix("shop")),
+///     memory => memory,
+/// };
+/// store.ping().await?;
+/// # Ok(())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(example())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum AnyStore {
+    /// Counts in this process.
+    Memory(MemoryStore),
+    /// Counts in Redis.
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    Redis(RedisStore),
+}
+
+impl AnyStore {
+    /// Checks that the store answers: see [`RedisStore::ping`](crate::RedisStore::ping). A store in memory does.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if Redis does not answer within the deadline, or replies with an error.
+    pub async fn ping(&self) -> Result<(), Error> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store.ping().await,
+        }
+    }
+
+    /// Examines the server: see [`RedisStore::doctor`](crate::RedisStore::doctor). The report about a store in
+    /// memory has no finding.
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    pub async fn doctor(&self) -> Report {
+        match self {
+            Self::Memory(_) => Report::default(),
+            Self::Redis(store) => store.doctor().await,
+        }
+    }
+
+    fn store(&self) -> &dyn Store {
+        match self {
+            Self::Memory(store) => store,
+            #[cfg(feature = "redis")]
+            Self::Redis(store) => store,
+        }
+    }
+}
+
+impl Store for AnyStore {
+    delegate_to_store!(|self| self.store());
+}
+
+impl From<MemoryStore> for AnyStore {
+    fn from(store: MemoryStore) -> Self {
+        Self::Memory(store)
+    }
+}
+
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+impl From<RedisStore> for AnyStore {
+    fn from(store: RedisStore) -> Self {
+        Self::Redis(store)
+    }
+}

@@ -1,0 +1,291 @@
+//! The settings of a store in the query of its URL: `?prefix=shop&deadline=50ms`.
+
+use std::collections::HashSet;
+use std::num::{NonZeroU16, NonZeroUsize};
+
+use url::form_urlencoded;
+
+use super::redis_store::RedisStore;
+use crate::error::ConfigError;
+use crate::quota::parse_duration;
+
+/// A setting that a URL may have.
+struct Setting {
+    name: &'static str,
+    rule: &'static str,
+    /// Applies a value. Returns `None` if the value is malformed.
+    apply: fn(RedisStore, &str) -> Option<RedisStore>,
+}
+
+const TEXT: &str = "must not be empty";
+const DURATION: &str = "is a number with a unit, like 50ms or 1s";
+const TAGS: &str = "is a number from 1 to 65535";
+
+const SETTINGS: [Setting; 9] = [
+    Setting {
+        name: "prefix",
+        rule: TEXT,
+        apply: |store, value| Some(store.prefix(text(value)?)),
+    },
+    Setting {
+        name: "name",
+        rule: TEXT,
+        apply: |store, value| Some(store.named(text(value)?)),
+    },
+    Setting {
+        name: "deadline",
+        rule: "is a number from 1 with a unit, like 50ms or 1s",
+        apply: |store, value| {
+            let deadline = parse_duration(value).filter(|deadline| !deadline.is_zero())?;
+            Some(store.deadline(deadline))
+        },
+    },
+    Setting {
+        name: "connections",
+        rule: "is a number from 1 to 1000",
+        apply: |store, value| {
+            let count = value.parse::<NonZeroUsize>().ok()?;
+            (count <= MAX_CONNECTIONS).then(|| store.connections(count))
+        },
+    },
+    Setting {
+        name: "hash_tags",
+        rule: TAGS,
+        apply: |store, value| Some(store.hash_tags(tags(value)?)),
+    },
+    Setting {
+        name: "hash_tags_by_first_part",
+        rule: TAGS,
+        apply: |store, value| Some(store.hash_tags_by_first_part(tags(value)?)),
+    },
+    Setting {
+        name: "refusal_cache",
+        rule: DURATION,
+        apply: |store, value| Some(store.refusal_cache(parse_duration(value)?)),
+    },
+    Setting {
+        name: "block_list_refresh",
+        rule: DURATION,
+        apply: |store, value| Some(store.block_list_refresh(parse_duration(value)?)),
+    },
+    Setting {
+        name: "fallback_keys",
+        rule: "is a whole number",
+        apply: |store, value| Some(store.fallback_keys(value.parse().ok()?)),
+    },
+];
+
+/// More are a mistake: one connection carries all checks of a process.
+const MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
+
+/// The parameters of the connection, with the schemes that have them.
+const CONNECTION_PARAMETERS: [(&str, HasScheme); 9] = [
+    ("protocol", |_| true),
+    ("ca", is_tls),
+    ("cert", is_tls),
+    ("key", is_tls),
+    ("sentinel_username", is_sentinel),
+    ("sentinel_password", is_sentinel),
+    ("db", is_unix),
+    ("user", is_unix),
+    ("pass", is_unix),
+];
+
+type HasScheme = fn(&str) -> bool;
+
+fn is_tls(scheme: &str) -> bool {
+    let base = scheme.split('+').next();
+    matches!(base, Some("rediss" | "valkeys"))
+}
+
+fn is_sentinel(scheme: &str) -> bool {
+    scheme.ends_with("+sentinel")
+}
+
+fn is_unix(scheme: &str) -> bool {
+    scheme.ends_with("unix")
+}
+
+fn text(value: &str) -> Option<&str> {
+    (!value.is_empty()).then_some(value)
+}
+
+fn tags(value: &str) -> Option<NonZeroU16> {
+    value.parse().ok()
+}
+
+/// Applies the settings of a URL to its store. Fails if the URL has another parameter, or one twice.
+///
+/// The URL is otherwise well formed, so its query begins at the first question mark.
+pub(super) fn apply(mut store: RedisStore, url: &str) -> Result<RedisStore, ConfigError> {
+    let (scheme, rest) = url.split_once(':').unwrap_or_default();
+    let malformed = |rule: &str| Err(ConfigError::url(&format!("{scheme}:…"), rule));
+    let without_fragment = rest.split('#').next().unwrap_or_default();
+    let Some((_, query)) = without_fragment.split_once('?') else {
+        return Ok(store);
+    };
+    let mut seen = HashSet::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let setting = SETTINGS.iter().find(|setting| setting.name == name);
+        let parameter = CONNECTION_PARAMETERS
+            .iter()
+            .find(|(known, _)| *known == name);
+        store = match (setting, parameter) {
+            (Some(setting), _) => match (setting.apply)(store, &value) {
+                Some(store) => store,
+                None => return malformed(&format!("`{name}={value}`: `{name}` {}", setting.rule)),
+            },
+            (None, Some((_, belongs_to))) if belongs_to(scheme) => store,
+            (None, Some(_)) => {
+                return malformed(&format!("a URL of this scheme has no parameter `{name}`"));
+            }
+            (None, None) => return malformed(&unknown(scheme, query, &name)),
+        };
+        if !seen.insert(name.clone()) {
+            return malformed(&format!("the parameter `{name}` is there twice"));
+        }
+    }
+    if seen.contains("hash_tags") && seen.contains("hash_tags_by_first_part") {
+        return malformed("`hash_tags` and `hash_tags_by_first_part` exclude each other");
+    }
+    Ok(store)
+}
+
+/// Explains that a parameter is unknown. If the query has an `@`, the name may be a part of a password.
+fn unknown(scheme: &str, query: &str, name: &str) -> String {
+    let settings = SETTINGS.iter().map(|setting| setting.name);
+    let parameters = CONNECTION_PARAMETERS.iter();
+    let parameters = parameters.filter(|(_, belongs_to)| belongs_to(scheme));
+    let known: Vec<_> = settings.chain(parameters.map(|(name, _)| *name)).collect();
+    let name = if query.contains('@') { "…" } else { name };
+    format!(
+        "unknown parameter `{name}`; the parameters are {}",
+        known.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The URLs of a plain server, a cluster and Sentinel, where this build has them.
+    const DEPLOYMENTS: &[&str] = &[
+        "redis://127.0.0.1/3",
+        "unix:///tmp/redis.sock",
+        #[cfg(feature = "tls")]
+        "rediss://127.0.0.1",
+        #[cfg(feature = "cluster")]
+        "redis+cluster://a,b:7001",
+        #[cfg(feature = "sentinel")]
+        "redis+sentinel://a,b/mymaster",
+    ];
+
+    #[test]
+    fn a_url_of_each_scheme_has_the_settings_of_the_methods() {
+        for url in DEPLOYMENTS {
+            let by_url = RedisStore::open(&format!(
+                "{url}?prefix=sh%26op&name=counts&deadline=50ms&connections=4&hash_tags=48\
+                 &refusal_cache=0s&block_list_refresh=5s&fallback_keys=7&protocol=resp2"
+            ));
+            let by_methods = RedisStore::open(&format!("{url}?protocol=resp2")).unwrap();
+            let by_methods = by_methods
+                .prefix("sh&op")
+                .named("counts")
+                .deadline(std::time::Duration::from_millis(50))
+                .connections(NonZeroUsize::new(4).unwrap())
+                .hash_tags(NonZeroU16::new(48).unwrap())
+                .refusal_cache(std::time::Duration::ZERO)
+                .block_list_refresh(std::time::Duration::from_secs(5))
+                .fallback_keys(7);
+            let [by_url, by_methods] = [by_url.unwrap(), by_methods].map(|store| {
+                assert_eq!(store.shared.client.connections.count().get(), 4);
+                let shown = format!("{store:?}");
+                // The rest is the time at which the store was opened.
+                let (settings, _) = shown.split_once("clock:").unwrap();
+                settings.to_owned()
+            });
+            assert_eq!(by_url, by_methods);
+            for part in [
+                "sh%26op",
+                "Shared(48)",
+                "50ms",
+                "max_age: 0ns",
+                "5s",
+                "keys: 7",
+            ] {
+                assert!(by_url.contains(part), "{by_url}");
+            }
+        }
+        let first_part = RedisStore::open("redis://a?hash_tags_by_first_part=48").unwrap();
+        let first_part = format!("{first_part:?}");
+        assert!(first_part.contains("ByFirstPart(48)"), "{first_part}");
+    }
+
+    #[test]
+    fn an_unknown_or_malformed_parameter_is_an_error_that_names_it() {
+        for (query, rule) in [
+            (
+                "prefx=shop",
+                "unknown parameter `prefx`; the parameters are prefix, name, deadline",
+            ),
+            ("Prefix=shop", "unknown parameter `Prefix`"),
+            ("prefix=", "`prefix=`: `prefix` must not be empty"),
+            ("prefix", "`prefix=`: `prefix` must not be empty"),
+            ("name=", "`name` must not be empty"),
+            (
+                "deadline=50",
+                "`deadline=50`: `deadline` is a number from 1 with a unit, like 50ms or 1s",
+            ),
+            ("deadline=0ms", "`deadline` is a number from 1"),
+            ("deadline=-1s", "`deadline` is"),
+            (
+                "connections=0",
+                "`connections=0`: `connections` is a number from 1 to 1000",
+            ),
+            (
+                "connections=1001",
+                "`connections` is a number from 1 to 1000",
+            ),
+            ("hash_tags=65536", "`hash_tags` is a number from 1 to 65535"),
+            (
+                "hash_tags_by_first_part=many",
+                "`hash_tags_by_first_part` is a number",
+            ),
+            (
+                "refusal_cache=soon",
+                "`refusal_cache` is a number with a unit",
+            ),
+            ("fallback_keys=-1", "`fallback_keys` is a whole number"),
+            ("prefix=a&prefix=b", "the parameter `prefix` is there twice"),
+            (
+                "hash_tags=4&hash_tags_by_first_part=4",
+                "exclude each other",
+            ),
+        ] {
+            for url in DEPLOYMENTS {
+                let error = RedisStore::open(&format!("{url}?{query}")).unwrap_err();
+                let text = error.to_string();
+                assert!(text.contains(rule), "{url}?{query}: {text}");
+            }
+        }
+        for (url, rule) in [
+            (
+                "redis://a?ca=/ca.pem",
+                "a URL of this scheme has no parameter `ca`",
+            ),
+            (
+                "redis://a?sentinel_password=x",
+                "has no parameter `sentinel_password`",
+            ),
+            ("redis://a?db=1", "has no parameter `db`"),
+            // What looks like a parameter may be the rest of a password.
+            ("redis://user:1?secret=1@a", "unknown parameter `…`"),
+        ] {
+            let text = RedisStore::open(url).unwrap_err().to_string();
+            assert!(
+                text.contains(rule) && !text.contains("secret"),
+                "{url}: {text}"
+            );
+        }
+    }
+}
