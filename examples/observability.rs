@@ -23,14 +23,14 @@ use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 use axum::{Router, routing::get};
 use lexopt::{Arg, Parser, ValueExt};
-use tollgate::{Admin, MemoryStore, Quota, RateLimitLayer, Store, key};
+use tollgate::store::AnyStore;
+use tollgate::{Admin, MemoryStore, Quota, RateLimitLayer, key};
 use tower_http::trace::TraceLayer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -104,7 +104,7 @@ struct Limits {
 }
 
 impl Limits {
-    fn on(store: Arc<dyn Store>) -> Result<Self, BoxError> {
+    fn on(store: AnyStore) -> Result<Self, BoxError> {
         let client = || key::header(CLIENT).plain();
         Ok(Self {
             // The key is the client header, or the address if the header is missing. Health checks do not

@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let by_tenant = key::header("x-tenant-id").plain();
     let plans = HashMap::from([(by_tenant.of("acme"), Quota::per_minute(100))]);
     let plans: Arc<HashMap<Key, Quota>> = Arc::new(plans);
-    let tenant = RateLimiter::new(Arc::clone(&store), Quota::per_minute(8)).name("tenant");
+    let tenant = RateLimiter::new(store.clone(), Quota::per_minute(8)).name("tenant");
     let tenant = Level::new(tenant, by_tenant)
         .cost(|parts| match parts.uri.path() {
             "/export" => 4,
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         // A user without a tenant has the other two limits.
         .on_missing_key(MissingKey::Exempt);
-    let service = RateLimiter::new(Arc::clone(&store), Quota::per_minute(12)).name("service");
+    let service = RateLimiter::new(store.clone(), Quota::per_minute(12)).name("service");
 
     let limits = RateLimitLayer::new(store, Quota::per_minute(5))
         .name("user")
