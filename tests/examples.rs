@@ -539,6 +539,28 @@ async fn a_login_that_claims_to_be_grpc_is_refused_and_counted_like_any_other() 
     assert_eq!(statuses_of(guess("grace"), 1).await, [429]);
 }
 
+#[tokio::test]
+async fn a_tenant_is_limited_by_what_its_json_body_asks_for() {
+    let mut example = Example::start("json_body", "memory:");
+    let url = format!("http://{}/complete", example.address());
+    let ask = async |tenant: &str, tokens: u32| {
+        let body = format!(r#"{{"tenant": "{tenant}", "max_tokens": {tokens}}}"#);
+        let request = Client::new().post(&url).body(body);
+        let request = request.header("content-type", "application/json");
+        request.send().await.expect("an answer")
+    };
+    let admitted = ask("acme", 6_000).await;
+    assert_eq!(admitted.status(), 200);
+    assert_eq!(admitted.headers()["x-ratelimit-remaining"], "4000");
+    let refused = ask("acme", 6_000).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key("retry-after"));
+    assert_eq!(ask("globex", 6_000).await.status(), 200);
+    let never = ask("globex", 10_001).await;
+    assert_eq!(never.status(), 429);
+    assert!(!never.headers().contains_key("retry-after"));
+}
+
 // The client must be able to leave while the test reads what the example says.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_reserved_before_an_answer_and_settled_when_it_ends() {

@@ -1,20 +1,61 @@
-//! axum 0.8: `Reservation` as an extractor.
+//! axum 0.8: `Reservation` and `DecisionView` as extractors, and `Rejection` as a response.
 //!
 //! This is the only file in this directory that names axum. The next major version of axum gets its own file.
 
 use std::convert::Infallible;
 
+use axum::body::Body;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::request::Parts;
 
+use super::headers::Headers;
+use super::rejection::{Rejection, plain_text};
 use super::reservation::Reservation;
+use crate::decision::DecisionView;
 
 /// The response to a request without a reservation.
 const MISSING: (StatusCode, &str) = (
     StatusCode::INTERNAL_SERVER_ERROR,
     "no reservation: the rate limit of this route does not reserve\n",
 );
+
+/// The response to a request without a decision.
+const UNDECIDED: (StatusCode, &str) = (
+    StatusCode::INTERNAL_SERVER_ERROR,
+    "no decision: no rate limit has counted this request\n",
+);
+
+/// Extracts the decision of the innermost layer, with the units that are left. A request that no layer has counted
+/// is answered 500: extract an `Option` where requests are exempt.
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+impl<S: Sync> FromRequestParts<S> for DecisionView {
+    type Rejection = (StatusCode, &'static str);
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get::<Self>().cloned().ok_or(UNDECIDED)
+    }
+}
+
+/// Extracts `None` if no layer has counted the request.
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+impl<S: Sync> OptionalFromRequestParts<S> for DecisionView {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned())
+    }
+}
+
+/// Responds with plain text and the default headers. For others, see [`Rejection::response`].
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        self.response(&Headers::default(), plain_text())
+            .map(Body::from)
+    }
+}
 
 /// Extracts the reservation of the innermost layer that [reserves](crate::RateLimitLayer::reserve). Without
 /// such a layer, the request is answered 500.

@@ -63,7 +63,7 @@ impl LayerConfig {
             reserves: false,
             headers,
             status: StatusCode::TOO_MANY_REQUESTS,
-            responder: Arc::new(plain_text),
+            responder: Arc::new(plain_text()),
             grpc: false,
             close_rejected_uploads: true,
             dry_run: None,

@@ -126,7 +126,7 @@ mod tests {
             let headers = Headers::x_ratelimit().and(Headers::ietf(draft));
             let templates =
                 Templates::of_limits(&headers, [("search", &Quota::per_minute(9).into())]);
-            let mut response = plain_text(&rejection());
+            let mut response = plain_text()(&rejection());
             rejection().complete(&templates, &mut response);
             written.extend(response.headers().keys().cloned());
         }

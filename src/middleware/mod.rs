@@ -28,6 +28,8 @@ pub use future::ResponseFuture;
 pub use headers::{Headers, IetfDraft};
 pub use layer::RateLimitLayer;
 pub use level::{Level, MissingKey};
-pub use rejection::{Rejection, RejectionReason, WouldReject, problem_json, problem_json_typed};
+pub use rejection::{
+    Rejection, RejectionReason, WouldReject, plain_text, problem_json, problem_json_typed,
+};
 pub use reservation::Reservation;
 pub use service::RateLimit;

@@ -6,6 +6,7 @@ mod support;
 mod contract;
 mod diagnostics;
 mod dry_run;
+mod in_handler;
 mod law_of_settling;
 mod levels;
 mod plans;

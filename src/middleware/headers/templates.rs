@@ -86,6 +86,11 @@ impl Templates {
         }
     }
 
+    /// Prepares headers for decisions of any limits.
+    pub(in crate::middleware) fn of_decisions(headers: &Headers) -> Self {
+        Self::of_limits(headers, [])
+    }
+
     /// Returns the template for a decision by other levels or quotas than the layer's own.
     #[cold]
     fn other_template(
@@ -157,6 +162,32 @@ impl Templates {
         if let Some(template) = template {
             template.write(decision, reported, place, headers);
         }
+    }
+}
+
+impl Headers {
+    /// Writes the headers of a decision to a response, for limits that a handler checks.
+    ///
+    /// Replaces single values, and appends to lists, as a [layer](crate::RateLimitLayer::headers) does. Writes
+    /// nothing for a decision that nothing counted. It does not write `Retry-After`: answer a refusal with
+    /// [`Rejection::response`](crate::Rejection::response).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Headers, MemoryStore, Quota, RateLimiter};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(10));
+    /// let decision = limiter.check_n("acme", 3).await?;
+    /// let mut headers = http::HeaderMap::new();
+    /// Headers::default().write(decision.view(), &mut headers);
+    /// assert_eq!(headers["x-ratelimit-remaining"], "7");
+    /// # Ok::<(), tollgate::Error>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn write(&self, decision: &DecisionView, headers: &mut HeaderMap) {
+        Templates::of_decisions(self).write(decision, Place::Tightest, headers);
     }
 }
 

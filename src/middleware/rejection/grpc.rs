@@ -125,7 +125,8 @@ fn code(rejection: &Rejection) -> Code {
             KeyErrorKind::Misconfigured => INTERNAL,
         },
         RejectionReason::Failed(error) => match error.kind() {
-            ErrorKind::CostTooLarge | ErrorKind::CostExceedsLimit => INTERNAL,
+            ErrorKind::CostTooLarge => INTERNAL,
+            ErrorKind::CostExceedsLimit => RESOURCE_EXHAUSTED,
             _ if error.is_levels_error() => INTERNAL,
             _ => UNAVAILABLE,
         },

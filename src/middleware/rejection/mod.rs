@@ -5,6 +5,7 @@
 mod finish;
 #[cfg_attr(not(feature = "grpc"), path = "without_grpc.rs")]
 mod grpc;
+mod in_handler;
 mod problem_json;
 mod rejection;
 mod text;
@@ -13,4 +14,4 @@ pub(super) mod unread_body;
 pub(super) use grpc::Grpc;
 pub use problem_json::{problem_json, problem_json_typed};
 pub use rejection::{Rejection, RejectionReason, WouldReject};
-pub(super) use text::plain_text;
+pub use text::plain_text;

@@ -15,11 +15,12 @@ const STORE_RETRY_SECONDS: u64 = 1;
 
 /// The rejection of a request: the reason, the name of the limiter, the status and the wait.
 ///
-/// You get one in two places:
+/// You get one in three places:
 ///
 /// - in the extensions of the response, for outer layers such as logs and metrics. There it proves that a
 ///   rate limit rejected the request, which the status alone does not;
-/// - as the argument of a [responder](crate::RateLimitLayer::responder).
+/// - as the argument of a [responder](crate::RateLimitLayer::responder),
+/// - from [`Decision::or_reject`](crate::Decision::or_reject), for limits that a handler checks.
 ///
 /// Clones are cheap.
 ///
@@ -57,7 +58,7 @@ pub enum RejectionReason {
     /// The request has no key, or an ambiguous one: 400. If the server is misconfigured: 500.
     NoKey(KeyError),
     /// The check failed, and the [failure policy](crate::RateLimitLayer::on_failure) does not admit the
-    /// request: 503. If the [cost](crate::RateLimitLayer::cost) is too large for any store, or the
+    /// request: 503. If a limiter without a layer refused because the cost is above a limit: 429. If the [cost](crate::RateLimitLayer::cost) is too large for any store, or the
     /// [levels](crate::RateLimitLayer::and) of the layer cannot be checked together: 500.
     Failed(Error),
 }
@@ -106,9 +107,9 @@ impl Rejection {
             },
             RejectionReason::Failed(error) => match error.kind() {
                 // The cost function of the application returned it, so no store could decide.
-                ErrorKind::CostTooLarge | ErrorKind::CostExceedsLimit => {
-                    StatusCode::INTERNAL_SERVER_ERROR
-                }
+                ErrorKind::CostTooLarge => StatusCode::INTERNAL_SERVER_ERROR,
+                // A limiter without a layer refuses by this error.
+                ErrorKind::CostExceedsLimit => self.refused_status,
                 // The limits of the layer cannot be checked together.
                 _ if error.is_levels_error() => StatusCode::INTERNAL_SERVER_ERROR,
                 _ => StatusCode::SERVICE_UNAVAILABLE,

@@ -5,12 +5,20 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 
 use super::rejection::{Rejection, RejectionReason};
+use crate::error::ErrorKind;
 
 /// The number of headers of a rejection, including those that the server adds.
 pub(super) const HEADERS: usize = 8;
 
-/// Creates a response with a short text: the default responder.
-pub(in crate::middleware) fn plain_text(rejection: &Rejection) -> Response<Bytes> {
+/// Returns the default responder, which answers rejected requests with a short text.
+///
+/// See [`RateLimitLayer::responder`](crate::RateLimitLayer::responder) and
+/// [`Rejection::response`](crate::Rejection::response).
+pub fn plain_text() -> impl Fn(&Rejection) -> Response<Bytes> + Clone + Send + Sync + 'static {
+    respond
+}
+
+fn respond(rejection: &Rejection) -> Response<Bytes> {
     let mut response = Response::new(line(rejection));
     *response.status_mut() = rejection.status();
     let headers = response.headers_mut();
@@ -35,6 +43,9 @@ fn line(rejection: &Rejection) -> Bytes {
             format!("cannot identify the client: {error}\n").into()
         }
         RejectionReason::NoKey(_) => Bytes::from_static(b"the rate limiter is not set up\n"),
+        RejectionReason::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => {
+            Bytes::from_static(b"the request costs more than its rate limit\n")
+        }
         RejectionReason::Failed(_) => Bytes::from_static(b"the rate limiter cannot decide\n"),
     }
 }
