@@ -6,6 +6,8 @@
 //! Each request of the page passes a [`RateLimitLayer`](tollgate::RateLimitLayer) once per algorithm, see
 //! `limited.rs`. The page shows the response of the selected algorithm, and a chart of each.
 
+mod counted;
+mod lease;
 mod limited;
 mod local;
 mod page;
@@ -31,6 +33,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tokio::signal::ctrl_c;
 use tollgate::ErrorKind;
 
 use settings::{Invalid, Query, Settings};
@@ -58,10 +61,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .init();
 
     let store = store::open(|redis| redis.prefix("playground").deadline(DEADLINE))?;
-    let playground = Playground {
+    let playground = Arc::new(Playground {
         traffic: Traffic::to(store),
         streams: Streams::default(),
-    };
+    });
     let app = Router::new()
         .route("/request", post(request))
         .route("/send", post(send))
@@ -70,7 +73,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/stream/stop", post(stop_stream))
         .route("/reset", post(reset))
         .route("/counts", get(counts))
-        .with_state(Arc::new(playground))
+        .with_state(Arc::clone(&playground))
         .merge(page::router())
         .layer(from_fn(local::only));
 
@@ -84,7 +87,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -i -X POST 'http://{address}/request?quotas=5/10s&algorithm=gcra&key=ada&cost=1'"
     );
-    axum::serve(listener, app).await?;
+    tokio::select! {
+        served = axum::serve(listener, app).into_future() => served?,
+        interrupted = ctrl_c() => {
+            interrupted?;
+            // Other processes can use the units that this one held.
+            playground.traffic.release().await?;
+        }
+    }
     Ok(())
 }
 
@@ -104,7 +114,8 @@ async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     let fired = shared.traffic.fire(&settings).await;
     let now = shared.traffic.now();
-    let report = report::of(&[fired.seen], &fired.answers, &settings, now);
+    let counts = shared.traffic.counts_of(&settings);
+    let report = report::of(&[fired.seen], &fired.answers, &counts, &settings, now);
     Ok(Json(report))
 }
 
@@ -116,8 +127,11 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
         Err(invalid) => return Json(json!({ "invalid": invalid.to_json() })),
     };
     let answers = shared.traffic.peek(&settings).await;
-    let mut report = report::of(&[], &answers, &settings, shared.traffic.now());
+    let counts = shared.traffic.counts_of(&settings);
+    let now = shared.traffic.now();
+    let mut report = report::of(&[], &answers, &counts, &settings, now);
     report["quotas"] = report::quotas(&settings.quotas);
+    report["lease"] = shared.traffic.lease(&settings);
     Json(report)
 }
 
