@@ -114,8 +114,7 @@ async fn send(State(shared): Shared, uri: Uri) -> Result<Json<Value>, Invalid> {
     let settings = Settings::of(&Query::of(&uri))?;
     let fired = shared.traffic.fire(&settings).await;
     let now = shared.traffic.now();
-    let counts = shared.traffic.counts_of(&settings);
-    let report = report::of(&[fired.seen], &fired.answers, &counts, &settings, now);
+    let report = report::of(&[fired.seen], &fired.answers, &settings, now);
     Ok(Json(report))
 }
 
@@ -127,9 +126,7 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
         Err(invalid) => return Json(json!({ "invalid": invalid.to_json() })),
     };
     let answers = shared.traffic.peek(&settings).await;
-    let counts = shared.traffic.counts_of(&settings);
-    let now = shared.traffic.now();
-    let mut report = report::of(&[], &answers, &counts, &settings, now);
+    let mut report = report::of(&[], &answers, &settings, shared.traffic.now());
     report["quotas"] = report::quotas(&settings.quotas);
     report["lease"] = shared.traffic.lease(&settings);
     Json(report)

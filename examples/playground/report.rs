@@ -11,19 +11,12 @@ use crate::settings::Settings;
 use crate::traffic::Seen;
 
 /// Reports requests, and each algorithm's counts and its decision on the last of them.
-pub(crate) fn of(
-    seen: &[Seen],
-    answers: &[Response],
-    counts: &[Count],
-    settings: &Settings,
-    now: u64,
-) -> Value {
+pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: u64) -> Value {
     let requests = seen.iter().map(|seen| {
         let took = seen.ended - seen.began;
         json!([seen.began, took, seen.admitted, seen.from_memory])
     });
-    let lanes = answers.iter().zip(counts);
-    let lanes = lanes.map(|(answer, count)| lane(answer, *count));
+    let lanes = answers.iter().map(lane);
     json!({
         "now": now,
         "cost": settings.cost,
@@ -72,7 +65,9 @@ pub(crate) fn decision_of(answer: &Response) -> Option<&DecisionView> {
 /// The decision and the counts of one algorithm, or null if the store failed.
 ///
 /// The store counts held units as used. A decision from memory does not. Here, they are separate in both.
-fn lane(answer: &Response, count: Count) -> Value {
+fn lane(answer: &Response) -> Value {
+    let count = answer.extensions().get().copied();
+    let count: Count = count.unwrap_or_default();
     decision_of(answer).map_or(Value::Null, |decision| {
         let held = count.held();
         let in_store = match decision.source() {

@@ -108,14 +108,14 @@ pub(crate) async fn run(
         }
         if reported_at.elapsed() >= REPORT && !batch.seen.is_empty() {
             reported_at = Instant::now();
-            let report = mem::take(&mut batch).report(settings, traffic);
+            let report = mem::take(&mut batch).report(settings, traffic.now());
             if send_line(&mut page, &report).await.is_err() {
                 return;
             }
         }
     }
     if !batch.seen.is_empty() {
-        let report = batch.report(settings, traffic);
+        let report = batch.report(settings, traffic.now());
         // Fails if the page disconnected.
         let _ = send_line(&mut page, &report).await;
     }
@@ -131,9 +131,8 @@ struct Batch {
 }
 
 impl Batch {
-    fn report(&self, settings: &Settings, traffic: &Traffic) -> Value {
-        let (counts, now) = (traffic.counts_of(settings), traffic.now());
-        report::of(&self.seen, &self.answers, &counts, settings, now)
+    fn report(&self, settings: &Settings, now: u64) -> Value {
+        report::of(&self.seen, &self.answers, settings, now)
     }
 }
 

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use tollgate::{Error, Source, Store};
 use tower::ServiceExt;
 
-use crate::counted::Count;
 use crate::lease::{self, LEASES};
 use crate::limited::{Limited, RequestSettings};
 use crate::report::{decision_of, micros};
@@ -107,10 +106,13 @@ impl Traffic {
                 cost,
             };
             let answer = limited.router.clone().oneshot(request.into_request());
-            let Ok(answer) = answer.await;
+            let Ok(mut answer) = answer.await;
             if let Some(decision) = decision_of(&answer) {
                 limited.counts.record(&key, &quotas, decision);
             }
+            // Now, because they change until the other algorithms have answered.
+            let count = limited.counts.of(&key, &quotas);
+            answer.extensions_mut().insert(count);
             answer
         });
         join_all(answers).await
@@ -122,12 +124,6 @@ impl Traffic {
             None => &self.limited[settings.lease],
             Some(_) => &self.limited[0],
         }
-    }
-
-    /// Returns the counts of each algorithm.
-    pub(crate) fn counts_of(&self, settings: &Settings) -> [Count; ALGORITHMS.len()] {
-        let counts = &self.limited(settings).counts;
-        ALGORITHMS.map(|algorithm| counts.of(&settings.key, &settings.counted_by(algorithm)))
     }
 
     /// Returns which leases have an effect, for the page.

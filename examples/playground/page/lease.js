@@ -5,7 +5,7 @@ import { write } from "./lane.js";
 
 const byId = (id) => document.getElementById(id);
 
-const HINT = "Takes units in advance for a key with 16 requests in this time";
+const HINT = "Acts on a key with 16 requests in this time";
 
 /** Lists the durations. */
 export function fillLeases() {

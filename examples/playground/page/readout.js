@@ -91,7 +91,7 @@ export class Gauges {
 
   show({ used, held }) {
     this.bars.forEach(({ limit, count, fill, rest }, i) => {
-      const granted = held > 0 ? `, ${number(held)} in advance` : "";
+      const granted = held > 0 ? `, ${number(held)} held` : "";
       write(count, `${number(used[i])} of ${number(limit)} used${granted}`);
       const part = (units) => (limit > 0 ? Math.min(1, units / limit) : 1);
       fill.style.transform = `scaleX(${part(used[i])})`;
