@@ -25,7 +25,7 @@ pub(crate) struct Count {
     /// The units that the store charged: for one check, or in advance.
     charged: u64,
     /// The units of admitted checks.
-    used: u64,
+    pub(crate) used: u64,
     returned: u64,
 }
 

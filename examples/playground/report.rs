@@ -81,6 +81,7 @@ fn lane(answer: &Response) -> Value {
             "used": used.collect::<Vec<_>>(),
             "held": held,
             "sent": count.sent,
+            "used_here": count.used,
             "remaining": u64::from(decision.remaining()) + in_store,
             "retry_after": decision.retry_after().map(micros),
             "reset_after": micros(decision.reset_after()),

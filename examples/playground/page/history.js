@@ -30,6 +30,8 @@ class Lane {
     this.most = { units: 0, limit: this.trailings[0].limit, ratio: 0 };
     /** The latest decision of the store. */
     this.decision = null;
+    /** The latest decision of the store itself. */
+    this.counted = null;
     this.usedNow = 0;
     this.heldNow = 0;
     /** Requests that were decided without the store. */
@@ -89,10 +91,21 @@ class Lane {
     if (ratio > this.most.ratio) this.most = { units, limit, ratio };
   }
 
+  /** The used units. A decision from memory has older numbers, so it adds what this process has used since. */
+  #used(decision) {
+    if (decision.source !== "Lease" || !this.counted) {
+      this.counted = decision;
+      return decision.used;
+    }
+    const since = decision.used_here - this.counted.used_here;
+    return this.counted.used.map((used) => used + since);
+  }
+
   /** Applies a decision of the store to the bins from `bin` to `last`. */
   update(bin, last, decision, limits) {
-    this.decision = decision;
-    const parts = decision.used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
+    const used = this.#used(decision);
+    this.decision = { ...decision, used };
+    const parts = used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
     this.usedNow = Math.max(...parts);
     // Of the same quota. Limits are not zero if units are held.
     this.heldNow = decision.held > 0 ? decision.held / limits[parts.indexOf(this.usedNow)] : 0;
