@@ -132,6 +132,7 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
     let look = client.get(format!("{url}/peek?{LIMIT}"));
     let looked = told(look.try_clone().expect("no body")).await;
     assert_eq!(looked["lanes"][0]["used"], json!([2]));
+    assert_eq!(looked["lanes"][0]["held"], 0);
     let reset = client.post(format!("{url}/reset?{LIMIT}"));
     assert_eq!(told(reset).await, json!({ "failure": null }));
     assert_eq!(told(look).await["lanes"][0]["used"], json!([0]));

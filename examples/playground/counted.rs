@@ -22,7 +22,7 @@ pub(crate) struct Count {
     /// The checks, requests for units and returns that were sent to the store. Checks of cost 0 are left out: the
     /// page sends them to draw.
     pub(crate) sent: u64,
-    /// The units that the store charged: for one check, or in advance.
+    /// The units that Redis charged: for one check, or in advance.
     charged: u64,
     /// The units of admitted checks.
     pub(crate) used: u64,
@@ -43,7 +43,7 @@ impl Counts {
         count.copied().unwrap_or_default()
     }
 
-    /// Counts the units of a decision, if the store charged them.
+    /// Counts the units of a decision, if Redis charged them.
     pub(crate) fn record(&self, key: &Key, quotas: &Quotas, decision: &DecisionView) {
         let is_charged = matches!(decision.source(), Source::Redis | Source::Lease);
         if is_charged && decision.is_allowed() {
@@ -89,7 +89,7 @@ impl Store for CountedStore {
         let cost = u64::from(check.cost());
         StoreFuture::boxed(async move {
             let answer = answer.await?;
-            if answer.is_admitted() {
+            if answer.source() == Source::Redis && answer.is_admitted() {
                 let charged = cost + u64::from(answer.extra());
                 counts.change(&key, &quotas, |count| count.charged += charged);
             }
