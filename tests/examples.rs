@@ -269,7 +269,7 @@ async fn streamed(request: RequestBuilder) -> (Vec<Value>, Value) {
     let stream = request.send().await.expect("an answer");
     assert_eq!(stream.status(), 200);
     let stream = stream.text().await.expect("text");
-    let lines = stream.lines().map(|line| serde_json::from_str(line));
+    let lines = stream.lines().map(serde_json::from_str);
     let mut reports: Vec<Value> = lines.collect::<Result<_, _>>().expect(&stream);
     let done = reports.pop().expect("an end")["done"].take();
     (reports, done)

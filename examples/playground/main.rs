@@ -2,6 +2,7 @@
 //!
 //! By default it counts in memory. With a Redis, several processes share the limits:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example playground`
+//! The page then offers leases too, and draws the units that the process holds on top of those that it has used.
 //!
 //! Each request of the page passes a [`RateLimitLayer`](tollgate::RateLimitLayer) once per algorithm, see
 //! `limited.rs`. The page shows the response of the selected algorithm, and a chart of each.
