@@ -7,6 +7,7 @@ mod screenshot;
 
 use std::time::Duration;
 
+use fantoccini::Locator;
 use reqwest::Client as Http;
 use serde_json::Value;
 
@@ -386,6 +387,12 @@ async fn two_tabs_and_two_processes_share_one_limit_on_one_redis() {
         .switch_to_window(second)
         .await
         .expect("a tab");
+    // The gauges appear when the first look is answered, which is after the page is loaded.
+    let gauge = page.browser.client.wait();
+    gauge
+        .for_element(Locator::Css(".gauge-label b"))
+        .await
+        .expect("a page");
     page.browser
         .until(".gauge-label b", |text| text == "9 of 20 used")
         .await;
