@@ -132,6 +132,7 @@ async fn the_playground_answers_as_its_limit_does_and_brings_all_of_its_page() {
     let look = client.get(format!("{url}/peek?{LIMIT}"));
     let looked = told(look.try_clone().expect("no body")).await;
     assert_eq!(looked["lanes"][0]["used"], json!([2]));
+    assert_eq!(looked["lanes"][0]["held"], 0);
     let reset = client.post(format!("{url}/reset?{LIMIT}"));
     assert_eq!(told(reset).await, json!({ "failure": null }));
     assert_eq!(told(look).await["lanes"][0]["used"], json!([0]));
@@ -261,6 +262,129 @@ async fn the_playground_counts_in_redis_although_a_busy_machine_delays_the_reply
     assert_eq!(statuses_of(request, 1).await, [200]);
     let looked = told(client.get(format!("{url}/peek?{LIMIT}"))).await;
     assert_eq!(looked["lanes"][0]["used"], json!([2]));
+}
+
+/// The lanes of a stream's reports: one list of values per report.
+async fn streamed(request: RequestBuilder) -> (Vec<Value>, Value) {
+    let stream = request.send().await.expect("an answer");
+    assert_eq!(stream.status(), 200);
+    let stream = stream.text().await.expect("text");
+    let lines = stream.lines().map(serde_json::from_str);
+    let mut reports: Vec<Value> = lines.collect::<Result<_, _>>().expect(&stream);
+    let done = reports.pop().expect("an end")["done"].take();
+    (reports, done)
+}
+
+/// Returns the requests of a stream that an algorithm decided from memory.
+fn from_memory(reports: &[Value], algorithm: usize) -> u64 {
+    let requests = reports
+        .iter()
+        .flat_map(|report| report["requests"].as_array().expect("a list"));
+    requests
+        .map(|request| request[3].as_u64().expect("bits") >> algorithm & 1)
+        .sum()
+}
+
+#[tokio::test]
+async fn the_playground_tells_units_held_by_a_lease_from_units_used() {
+    let server = RedisServer::start();
+    let mut example = Example::start("playground", &server.url());
+    let url = format!("http://{}", example.address());
+    let client = Client::new();
+    let leased = "quotas=5000/10s&algorithm=sliding-log&key=ada&cost=1&lease=1s";
+    let look = || client.get(format!("{url}/peek?{leased}"));
+    assert_eq!(
+        told(look()).await["lease"],
+        json!({ "off": null, "longest": 1_000_000 })
+    );
+
+    let stream = client.post(format!("{url}/stream?{leased}&rate=400&seconds=3&id=a"));
+    let (reports, done) = streamed(stream).await;
+    let looked = told(look()).await;
+    assert_eq!(done["asked"], 1_200);
+    for algorithm in 0..6 {
+        assert_eq!(done["admitted"][algorithm], 1_200);
+        let from_memory = from_memory(&reports, algorithm);
+        assert!(from_memory > 600, "{from_memory}");
+        let sent = looked["lanes"][algorithm]["sent"]
+            .as_u64()
+            .expect("a count");
+        // Each check that was not decided from memory, and a few requests for units.
+        let asked = 1_200 - from_memory;
+        assert!(sent > asked && sent < asked + 100, "{sent} of {asked}");
+        let held = |report: &Value| report["lanes"][algorithm]["held"].as_u64() > Some(0);
+        assert!(reports.iter().any(held));
+    }
+    // In Redis, the units held are used.
+    let lane = &looked["lanes"][0];
+    assert_eq!(
+        (&lane["used"][0], &lane["used_here"]),
+        (&json!(1_200), &json!(1_200))
+    );
+
+    // They return when the lease ends, and nothing is held any more.
+    let patience = Instant::now() + Duration::from_secs(5);
+    loop {
+        let looked = told(look()).await;
+        let held = looked["lanes"].as_array().expect("a list").iter();
+        if held.clone().all(|lane| lane["held"] == 0) {
+            assert_eq!(looked["lanes"][0]["used"], json!([1_200]));
+            assert_eq!(looked["lanes"][0]["remaining"], 3_800);
+            break;
+        }
+        assert!(Instant::now() < patience, "{looked}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    // A reset takes back the units that are held, too.
+    let stream = client.post(format!("{url}/stream?{leased}&rate=400&seconds=1&id=b"));
+    let _ = streamed(stream).await;
+    let reset = client.post(format!("{url}/reset?{leased}"));
+    assert_eq!(told(reset).await, json!({ "failure": null }));
+    let looked = told(look()).await;
+    for lane in looked["lanes"].as_array().expect("a list") {
+        assert_eq!((&lane["used"], &lane["held"]), (&json!([0]), &json!(0)));
+    }
+}
+
+#[tokio::test]
+async fn the_playground_says_why_a_lease_has_no_effect() {
+    let server = RedisServer::start();
+    for (store, quotas, why) in [
+        (
+            "memory:".to_owned(),
+            "5000/10s",
+            Some("A lease needs Redis"),
+        ),
+        (server.url(), "20/10s", Some("limits of 20 and less")),
+        (server.url(), "5000/10s, 20/minute", Some("limits of 20")),
+        (server.url(), "5000/100ms", Some("below 500 ms")),
+        (server.url(), "21/10s", None),
+    ] {
+        let mut example = Example::start("playground", &store);
+        let url = format!("http://{}", example.address());
+        let client = Client::new();
+        // Limits are not part of the stored key, so each case has a key of its own.
+        let key = quotas.replace(['/', ',', ' '], "-");
+        let settings = format!("quotas={quotas}&algorithm=gcra&key={key}&cost=1");
+        let look = client.get(format!("{url}/peek?{settings}&lease=1s"));
+        let off = told(look).await["lease"]["off"].take();
+        let is_told = match why {
+            Some(why) => off.as_str().is_some_and(|off| off.contains(why)),
+            None => off.is_null(),
+        };
+        assert!(is_told, "{quotas}: {off}");
+        // Without an effect, it counts as without a lease.
+        let one = client.post(format!("{url}/request?{settings}&lease=1s"));
+        assert_eq!(statuses_of(one, 1).await, [200]);
+        let used = told(client.get(format!("{url}/peek?{settings}"))).await;
+        let expected = u64::from(why.is_some());
+        if !quotas.contains("ms") {
+            assert_eq!(used["lanes"][0]["used"][0], expected, "{quotas}");
+        }
+        let wrong = client.post(format!("{url}/request?{settings}&lease=2s"));
+        assert_eq!(statuses_of(wrong, 1).await, [400]);
+    }
 }
 
 #[tokio::test]

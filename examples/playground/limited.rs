@@ -1,17 +1,22 @@
 //! The router with the limit, as in any service. Only the quotas, the key and the cost come from the page with each
-//! request.
+//! request. Each lease has a router of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
 use axum::routing::get;
 use axum::{Extension, Router};
-use tollgate::{DecisionView, Headers, IetfDraft, Key, Quotas, RateLimitLayer, Store, key};
+use tollgate::{
+    DecisionView, Headers, IetfDraft, Key, Quotas, RateLimitLayer, RateLimiter, Store, key,
+};
+
+use crate::counted::{CountedStore, Counts};
 
 /// The name of the limiter: all playgrounds on one Redis share its counts.
-pub(crate) const NAME: &str = "playground";
+const NAME: &str = "playground";
 
 /// The key, quotas and cost of one request.
 #[derive(Clone)]
@@ -29,10 +34,34 @@ impl RequestSettings {
     }
 }
 
-pub(crate) fn router(store: Arc<dyn Store>) -> Router {
+/// The router with one lease.
+pub(crate) struct Limited {
+    pub(crate) router: Router,
+    pub(crate) limiter: RateLimiter,
+    pub(crate) counts: Counts,
+}
+
+impl Limited {
+    pub(crate) fn new(store: Arc<dyn Store>, (id, lease): (&str, Duration)) -> Self {
+        // All limiters of a name should have the same lease.
+        let name = match lease {
+            Duration::ZERO => NAME.to_owned(),
+            _ => format!("{NAME}-lease-{id}"),
+        };
+        let counts = Counts::default();
+        let limit = layer(CountedStore::new(store, counts.clone()), name).lease(lease);
+        Self {
+            limiter: limit.limiter().clone(),
+            router: Router::new().route("/", get(handler)).layer(limit),
+            counts,
+        }
+    }
+}
+
+fn layer(store: CountedStore, name: String) -> RateLimitLayer {
     // An empty list admits everything. Each request brings its own quotas.
-    let limit = RateLimitLayer::new(store, [])
-        .name(NAME)
+    RateLimitLayer::new(store, [])
+        .name(name)
         // The page shows both header families.
         .headers(Headers::default().and(Headers::ietf(IetfDraft::Draft11)))
         .key(key::from_fn(|parts| Some(settings(parts)?.key.clone())))
@@ -40,8 +69,7 @@ pub(crate) fn router(store: Arc<dyn Store>) -> Router {
         .quotas_for(|_, parts| {
             let quotas = settings(parts).map(|settings| settings.quotas.clone());
             async move { quotas }
-        });
-    Router::new().route("/", get(handler)).layer(limit)
+        })
 }
 
 fn settings(parts: &Parts) -> Option<&RequestSettings> {

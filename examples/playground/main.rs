@@ -2,10 +2,13 @@
 //!
 //! By default it counts in memory. With a Redis, several processes share the limits:
 //! `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example playground`
+//! The page then offers leases too, and draws the units that the process holds on top of those that it has used.
 //!
 //! Each request of the page passes a [`RateLimitLayer`](tollgate::RateLimitLayer) once per algorithm, see
 //! `limited.rs`. The page shows the response of the selected algorithm, and a chart of each.
 
+mod counted;
+mod lease;
 mod limited;
 mod local;
 mod page;
@@ -31,6 +34,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tokio::signal::ctrl_c;
 use tollgate::ErrorKind;
 
 use settings::{Invalid, Query, Settings};
@@ -58,10 +62,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .init();
 
     let store = store::open(|redis| redis.prefix("playground").deadline(DEADLINE))?;
-    let playground = Playground {
+    let playground = Arc::new(Playground {
         traffic: Traffic::to(Arc::new(store)),
         streams: Streams::default(),
-    };
+    });
     let app = Router::new()
         .route("/request", post(request))
         .route("/send", post(send))
@@ -70,7 +74,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/stream/stop", post(stop_stream))
         .route("/reset", post(reset))
         .route("/counts", get(counts))
-        .with_state(Arc::new(playground))
+        .with_state(Arc::clone(&playground))
         .merge(page::router())
         .layer(from_fn(local::only));
 
@@ -84,7 +88,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "  curl -i -X POST 'http://{address}/request?quotas=5/10s&algorithm=gcra&key=ada&cost=1'"
     );
-    axum::serve(listener, app).await?;
+    tokio::select! {
+        served = axum::serve(listener, app).into_future() => served?,
+        interrupted = ctrl_c() => {
+            interrupted?;
+            // Other processes can use the units that this one held.
+            playground.traffic.release().await?;
+        }
+    }
     Ok(())
 }
 
@@ -118,6 +129,7 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
     let answers = shared.traffic.peek(&settings).await;
     let mut report = report::of(&[], &answers, &settings, shared.traffic.now());
     report["quotas"] = report::quotas(&settings.quotas);
+    report["lease"] = shared.traffic.lease(&settings);
     Json(report)
 }
 

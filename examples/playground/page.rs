@@ -6,19 +6,20 @@ use axum::http::header::{
 };
 use axum::routing::get;
 
-use crate::settings;
+use crate::{lease, settings};
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const FILES: [(&str, &str, &str); 12] = [
+const FILES: [(&str, &str, &str); 13] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/style.css", CSS, include_str!("page/style.css")),
     ("/favicon.svg", SVG, include_str!("page/favicon.svg")),
     ("/main.js", SCRIPT, include_str!("page/main.js")),
     ("/settings.js", SCRIPT, include_str!("page/settings.js")),
+    ("/lease.js", SCRIPT, include_str!("page/lease.js")),
     ("/server.js", SCRIPT, include_str!("page/server.js")),
     ("/session.js", SCRIPT, include_str!("page/session.js")),
     ("/history.js", SCRIPT, include_str!("page/history.js")),
@@ -35,9 +36,13 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 pub(crate) fn router() -> Router {
     let files = FILES.map(|(path, kind, text)| (path, kind, text.to_owned()));
     let algorithms = format!("export const ALGORITHMS = {};\n", settings::algorithms());
+    let leases = format!("export const LEASES = {};\n", lease::leases());
     files
         .into_iter()
-        .chain([("/algorithms.js", SCRIPT, algorithms)])
+        .chain([
+            ("/algorithms.js", SCRIPT, algorithms),
+            ("/leases.js", SCRIPT, leases),
+        ])
         .fold(Router::new(), |router, (path, kind, text)| {
             let headers = [
                 (CONTENT_TYPE, kind),

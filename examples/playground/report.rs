@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use axum::response::Response;
 use serde_json::{Value, json};
-use tollgate::{DecisionView, Quotas, Rejection, RejectionReason};
+use tollgate::{DecisionView, Quotas, Rejection, RejectionReason, Source};
 
+use crate::counted::Count;
 use crate::settings::Settings;
 use crate::traffic::Seen;
 
-/// Reports requests, and each algorithm's decision on the last of them.
+/// Reports requests, and each algorithm's counts and its decision on the last of them.
 pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: u64) -> Value {
     let requests = seen.iter().map(|seen| {
         let took = seen.ended - seen.began;
-        json!([seen.began, took, seen.admitted])
+        json!([seen.began, took, seen.admitted, seen.from_memory])
     });
-    let lanes = answers.iter().map(decision);
+    let lanes = answers.iter().map(lane);
     json!({
         "now": now,
         "cost": settings.cost,
@@ -52,19 +53,36 @@ pub(crate) fn quotas(quotas: &Quotas) -> Value {
     quotas.collect()
 }
 
-/// The decision of one algorithm, or null if the store failed.
-fn decision(answer: &Response) -> Value {
-    let rejection = answer.extensions().get().map(Rejection::reason);
-    let decision = match rejection {
+/// Returns the decision in a response, or `None` if the store failed.
+pub(crate) fn decision_of(answer: &Response) -> Option<&DecisionView> {
+    match answer.extensions().get().map(Rejection::reason) {
         Some(RejectionReason::Refused(decision)) => Some(decision),
         Some(_) => None,
-        None => answer.extensions().get::<DecisionView>(),
-    };
-    decision.map_or(Value::Null, |decision| {
-        let used = decision.quotas().map(|quota| quota.used());
+        None => answer.extensions().get(),
+    }
+}
+
+/// The decision and the counts of one algorithm, or null if the store failed.
+///
+/// The store counts held units as used. A decision from memory does not. Here, they are separate in both.
+fn lane(answer: &Response) -> Value {
+    let count = answer.extensions().get().copied();
+    let count: Count = count.unwrap_or_default();
+    decision_of(answer).map_or(Value::Null, |decision| {
+        let held = count.held();
+        let in_store = match decision.source() {
+            Source::Redis | Source::RefusalCache => held,
+            _ => 0,
+        };
+        let used = decision
+            .quotas()
+            .map(|quota| u64::from(quota.used()).saturating_sub(in_store));
         json!({
             "used": used.collect::<Vec<_>>(),
-            "remaining": decision.remaining(),
+            "held": held,
+            "sent": count.sent,
+            "used_here": count.used,
+            "remaining": u64::from(decision.remaining()) + in_store,
             "retry_after": decision.retry_after().map(micros),
             "reset_after": micros(decision.reset_after()),
             "source": format!("{:?}", decision.source()),

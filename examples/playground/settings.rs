@@ -9,6 +9,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tollgate::{Algorithm, ConfigError, Key, Quotas};
 
+use crate::lease::LEASES;
+
 /// The algorithms, in the order of the page.
 pub(crate) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingLog,
@@ -74,6 +76,8 @@ pub(crate) struct Settings {
     /// The selected algorithm: an index into [`ALGORITHMS`].
     pub(crate) chosen: usize,
     pub(crate) cost: u32,
+    /// The selected lease: an index into [`LEASES`].
+    pub(crate) lease: usize,
 }
 
 impl Settings {
@@ -95,6 +99,7 @@ impl Settings {
             chosen: chosen
                 .ok_or_else(|| Invalid::new("algorithm", "not an algorithm of this page"))?,
             cost: query.number("cost", 1..=MAX_COST)?,
+            lease: lease(query.text("lease"))?,
         })
     }
 
@@ -125,6 +130,16 @@ fn quotas(text: &str) -> Result<Quotas, Invalid> {
         return Err(Invalid::new("quotas", rule));
     }
     Ok(quotas)
+}
+
+/// Returns the index of a lease. Without one, leases are off.
+fn lease(text: &str) -> Result<usize, Invalid> {
+    let lease = LEASES.iter().position(|(id, _)| *id == text);
+    match lease {
+        None if text.is_empty() => Ok(0),
+        None => Err(Invalid::new("lease", "not a lease of this page")),
+        Some(lease) => Ok(lease),
+    }
 }
 
 /// The query of a request.

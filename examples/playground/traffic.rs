@@ -4,19 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::Router;
 use axum::response::Response;
 use futures_util::future::join_all;
-use tollgate::{Error, RateLimiter, Store};
+use serde_json::{Value, json};
+use tollgate::{Error, Source, Store};
 use tower::ServiceExt;
 
-use crate::limited::{self, NAME, RequestSettings};
-use crate::report::micros;
+use crate::lease::{self, LEASES};
+use crate::limited::{Limited, RequestSettings};
+use crate::report::{decision_of, micros};
 use crate::settings::{ALGORITHMS, Settings};
 
 /// Sends requests and counts their outcomes.
 pub(crate) struct Traffic {
-    limited: Router,
+    /// One for each lease.
+    limited: [Limited; LEASES.len()],
     store: Arc<dyn Store>,
     start: Instant,
     asked: AtomicU64,
@@ -37,6 +39,8 @@ pub(crate) struct Seen {
     pub(crate) ended: u64,
     /// One bit per algorithm.
     pub(crate) admitted: u8,
+    /// The algorithms that did not ask the store, because this process holds units or has cached a refusal.
+    pub(crate) from_memory: u8,
 }
 
 impl Fired {
@@ -49,7 +53,7 @@ impl Fired {
 impl Traffic {
     pub(crate) fn to(store: Arc<dyn Store>) -> Self {
         Self {
-            limited: limited::router(Arc::clone(&store)),
+            limited: LEASES.map(|lease| Limited::new(Arc::clone(&store), lease)),
             store,
             start: Instant::now(),
             asked: AtomicU64::default(),
@@ -67,17 +71,22 @@ impl Traffic {
         let answers = self.ask(settings, settings.cost).await;
         let ended = self.now();
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut admitted = 0;
+        let (mut admitted, mut from_memory) = (0, 0);
         for (algorithm, answer) in answers.iter().enumerate() {
             if answer.status().is_success() {
                 self.admitted[algorithm].fetch_add(1, Ordering::Relaxed);
                 admitted |= 1 << algorithm;
+            }
+            let source = decision_of(answer).map(|decision| decision.source());
+            if matches!(source, Some(Source::Lease | Source::RefusalCache)) {
+                from_memory |= 1 << algorithm;
             }
         }
         let seen = Seen {
             began,
             ended,
             admitted,
+            from_memory,
         };
         Fired { seen, answers }
     }
@@ -88,24 +97,57 @@ impl Traffic {
     }
 
     async fn ask(&self, settings: &Settings, cost: u32) -> Vec<Response> {
-        let answers = ALGORITHMS.map(|algorithm| {
-            let settings = RequestSettings {
-                key: settings.key.clone(),
-                quotas: settings.counted_by(algorithm),
+        let limited = self.limited(settings);
+        let answers = ALGORITHMS.map(async |algorithm| {
+            let (key, quotas) = (settings.key.clone(), settings.counted_by(algorithm));
+            let request = RequestSettings {
+                key: key.clone(),
+                quotas: quotas.clone(),
                 cost,
             };
-            self.limited.clone().oneshot(settings.into_request())
+            let answer = limited.router.clone().oneshot(request.into_request());
+            let Ok(mut answer) = answer.await;
+            if let Some(decision) = decision_of(&answer) {
+                limited.counts.record(&key, &quotas, decision);
+            }
+            // Now, because they change until the other algorithms have answered.
+            let count = limited.counts.of(&key, &quotas);
+            answer.extensions_mut().insert(count);
+            answer
         });
-        let answers = join_all(answers).await.into_iter();
-        answers.map(|Ok(answer)| answer).collect()
+        join_all(answers).await
+    }
+
+    /// Returns the router with the selected lease, or that without a lease if the lease has no effect.
+    fn limited(&self, settings: &Settings) -> &Limited {
+        match lease::why_off(&settings.quotas, &*self.store) {
+            None => &self.limited[settings.lease],
+            Some(_) => &self.limited[0],
+        }
+    }
+
+    /// Returns which leases have an effect, for the page.
+    pub(crate) fn lease(&self, settings: &Settings) -> Value {
+        json!({
+            "off": lease::why_off(&settings.quotas, &*self.store),
+            "longest": micros(lease::longest(&settings.quotas)),
+        })
     }
 
     /// Resets the counts of the key.
     pub(crate) async fn reset(&self, settings: &Settings) -> Result<(), Error> {
+        let admin = self.limited(settings).limiter.admin();
         for algorithm in ALGORITHMS {
             let quotas = settings.counted_by(algorithm);
-            let limiter = RateLimiter::new(Arc::clone(&self.store), quotas).name(NAME);
-            limiter.reset(&settings.key).await?;
+            admin.clone().quotas(quotas).reset(&settings.key).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the units that this process holds to the store.
+    pub(crate) async fn release(&self) -> Result<(), Error> {
+        for limited in &self.limited {
+            limited.limiter.release().await?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod screenshot;
 
 use std::time::Duration;
 
+use fantoccini::Locator;
 use reqwest::Client as Http;
 use serde_json::Value;
 
@@ -386,6 +387,12 @@ async fn two_tabs_and_two_processes_share_one_limit_on_one_redis() {
         .switch_to_window(second)
         .await
         .expect("a tab");
+    // The gauges appear when the first look is answered, which is after the page is loaded.
+    let gauge = page.browser.client.wait();
+    gauge
+        .for_element(Locator::Css(".gauge-label b"))
+        .await
+        .expect("a page");
     page.browser
         .until(".gauge-label b", |text| text == "9 of 20 used")
         .await;
@@ -415,5 +422,60 @@ async fn two_tabs_and_two_processes_share_one_limit_on_one_redis() {
         .await;
     let answer = Http::new().post(&send).send().await.expect("an answer");
     assert_eq!(answer.status(), 429);
+    page.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_lease_the_page_tells_used_units_from_held_ones() {
+    let redis = RedisServer::start();
+    let page = Playground::start_on(&redis.url(), "quotas=20/10s&lease=1s").await;
+    page.browser
+        .until("#lease-hint", |text| text.starts_with("Off: limits of 20"))
+        .await;
+    let is_off = "return document.getElementById('lease').disabled";
+    assert_eq!(page.browser.run(is_off).await, true);
+
+    page.browser.put("#quotas", "5000/20s").await;
+    page.browser
+        .until("#lease-hint", |text| text.starts_with("Acts on a key"))
+        .await;
+    assert_eq!(page.browser.run(is_off).await, false);
+    let too_long = "return [...document.getElementById('lease').options].filter((option) => option.disabled).map((option) => option.value)";
+    assert_eq!(
+        page.browser.run(too_long).await,
+        serde_json::json!(["3s", "6s"])
+    );
+    page.browser
+        .until("#legend-held", |text| !text.is_empty())
+        .await;
+
+    page.browser.put("#rate", "200").await;
+    page.browser.put("#seconds", "4").await;
+    page.browser.click("#stream").await;
+    page.browser
+        .until(".gauge-label b", |text| text.ends_with(" held"))
+        .await;
+    page.browser
+        .until("#status", |text| text == "800 requests: 800 admitted.")
+        .await;
+    // The held units return when their lease ends.
+    page.browser
+        .until(".gauge-label b", |text| text == "800 of 5,000 used")
+        .await;
+    let from_memory = page.browser.number("#from-memory").await;
+    let sent = page.browser.number("#sent").await;
+    assert!(from_memory > 400, "{from_memory}");
+    assert!(sent > 800 - from_memory, "{sent}");
+    assert!(sent < 800 - from_memory + 100, "{sent}");
+    page.assert_counts(800).await;
+
+    // The chart hatches held units.
+    let drawn = page
+        .browser
+        .client
+        .execute_async(include_str!("playground/hatching.js"), Vec::new());
+    let drawn = drawn.await.expect("two counts");
+    assert_eq!(drawn["without"], 0);
+    assert!(drawn["held"].as_u64() > Some(20), "{drawn}");
     page.end().await;
 }

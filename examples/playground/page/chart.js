@@ -8,7 +8,10 @@ export const PAD = 10;
 /** A bin with this many requests has a mark of full length. */
 const FULL_LENGTH = 500;
 
-const NAMES = ["ink", "soft", "grid", "band", "edge", "admitted", "within", "refused", "beyond", "used", "card"];
+const NAMES = ["ink", "soft", "grid", "band", "edge", "admitted", "within", "refused", "beyond", "used", "held", "card"];
+
+/** Pixels between two lines of the hatching. */
+const HATCH = 5;
 
 /** Returns the current colors of the style sheet, light or dark. */
 export function palette() {
@@ -54,6 +57,7 @@ export class Chart {
     this.context.clearRect(0, 0, width, height);
     drawGround(plot);
     drawCurves(plot);
+    drawHeld(plot);
     drawLimit(plot);
     drawMarks(plot, marks);
   }
@@ -128,6 +132,33 @@ function drawCurves(plot) {
   steps(lane.used, Infinity);
   context.stroke();
   context.setLineDash([]);
+}
+
+/** Hatches the units that the store has charged in advance, on top of those that are used. */
+function drawHeld(plot) {
+  const { context, lane, colors, floor, y } = plot;
+  const band = new Path2D();
+  const edge = new Path2D();
+  eachBin(plot, (left, right, slot) => {
+    if (lane.held[slot] === 0) return;
+    const top = y(lane.used[slot] + lane.held[slot]);
+    band.rect(left, top, right - left, y(lane.used[slot]) - top);
+    edge.moveTo(left, top);
+    edge.lineTo(right, top);
+  });
+  const lines = new Path2D();
+  for (let x = -floor; x < plot.width; x += HATCH) {
+    lines.moveTo(x, floor);
+    lines.lineTo(x + floor, 0);
+  }
+  context.strokeStyle = colors.held;
+  context.save();
+  context.clip(band);
+  context.lineWidth = 1.5;
+  context.stroke(lines);
+  context.restore();
+  context.lineWidth = 1.5;
+  context.stroke(edge);
 }
 
 function drawLimit({ context, history, view, colors, x, y, floor }) {

@@ -23,12 +23,27 @@ class Lane {
     /** The most units in the trailing window, and the units used by the store's count, as fractions of the limit. */
     this.trailing = new Float32Array(RING);
     this.used = new Float32Array(RING);
+    /** The units that the process holds beyond those, as a fraction of the limit. */
+    this.held = new Float32Array(RING);
     this.totals = { admitted: 0, refused: 0 };
     /** The most units in a trailing window since the start. */
     this.most = { units: 0, limit: this.trailings[0].limit, ratio: 0 };
     /** The latest decision of the store. */
     this.decision = null;
+    /** The latest decision of the store itself. */
+    this.counted = null;
     this.usedNow = 0;
+    this.heldNow = 0;
+    /** Requests that were decided without the store. */
+    this.fromMemory = 0;
+    /** Requests of the process to the store: now, and when the page first saw them. */
+    this.sentNow = 0;
+    this.sentBefore = null;
+  }
+
+  /** The requests of the process to the store since the page first saw them. */
+  get sent() {
+    return Math.max(0, this.sentNow - this.sentBefore);
   }
 
   advance(now) {
@@ -41,6 +56,7 @@ class Lane {
     this.refused[at] = 0;
     this.trailing[at] = 0;
     this.used[at] = this.usedNow;
+    this.held[at] = this.heldNow;
     this.trailings.forEach(({ units }, i) => {
       this.starts[i][at] = units;
       this.#raise(bin, i, units);
@@ -75,12 +91,30 @@ class Lane {
     if (ratio > this.most.ratio) this.most = { units, limit, ratio };
   }
 
+  /** The used units. A decision from memory has older numbers, so it adds what this process has used since. */
+  #used(decision) {
+    if (decision.source !== "Lease" || !this.counted) {
+      this.counted = decision;
+      return decision.used;
+    }
+    const since = decision.used_here - this.counted.used_here;
+    return this.counted.used.map((used) => used + since);
+  }
+
   /** Applies a decision of the store to the bins from `bin` to `last`. */
   update(bin, last, decision, limits) {
-    this.decision = decision;
-    const parts = decision.used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
+    const used = this.#used(decision);
+    this.decision = { ...decision, used };
+    const parts = used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
     this.usedNow = Math.max(...parts);
-    for (let since = bin; since <= last; since++) this.used[slot(since)] = this.usedNow;
+    // Of the same quota. Limits are not zero if units are held.
+    this.heldNow = decision.held > 0 ? decision.held / limits[parts.indexOf(this.usedNow)] : 0;
+    this.sentNow = decision.sent;
+    this.sentBefore ??= decision.sent;
+    for (let since = bin; since <= last; since++) {
+      this.used[slot(since)] = this.usedNow;
+      this.held[slot(since)] = this.heldNow;
+    }
   }
 }
 
@@ -125,8 +159,8 @@ export class History {
 
   /** Adds a report of the server. */
   record({ now, cost, requests, lanes }) {
-    for (const [began, took, admitted] of requests) {
-      this.#request(began / 1000, (began + took) / 1000, admitted, cost);
+    for (const [began, took, admitted, fromMemory] of requests) {
+      this.#request(began / 1000, (began + took) / 1000, admitted, fromMemory, cost);
     }
     this.advance(now / 1000);
     // Reports may arrive out of order.
@@ -138,7 +172,7 @@ export class History {
     });
   }
 
-  #request(began, ended, admitted, cost) {
+  #request(began, ended, admitted, fromMemory, cost) {
     this.advance(ended);
     const bin = this.#binOf(ended);
     this.asked += 1;
@@ -146,6 +180,7 @@ export class History {
       const passed = (admitted >> i) & 1;
       lane[passed ? "admitted" : "refused"][slot(bin)] += 1;
       lane.totals[passed ? "admitted" : "refused"] += 1;
+      lane.fromMemory += (fromMemory >> i) & 1;
       if (passed) lane.charge(bin, began, cost, this);
     });
   }
@@ -156,7 +191,7 @@ export class History {
     for (const lane of this.lanes) {
       for (let bin = this.last - BINS; bin <= this.last; bin++) {
         const at = slot(bin);
-        peak = Math.max(peak, lane.trailing[at], lane.used[at]);
+        peak = Math.max(peak, lane.trailing[at], lane.used[at] + lane.held[at]);
       }
     }
     return peak;

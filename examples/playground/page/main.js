@@ -3,7 +3,10 @@
 import { ALGORITHMS } from "./algorithms.js";
 import { PAD, palette, ticks } from "./chart.js";
 import { LaneView } from "./lane.js";
-import { Gauges, say, seconds, showAnswer, showErrors, showNumbers, showState, showStore } from "./readout.js";
+import { showLease } from "./lease.js";
+import {
+  Gauges, say, seconds, showAnswer, showErrors, showNumbers, showSources, showState, showStore,
+} from "./readout.js";
 import * as server from "./server.js";
 import { Session, serverNow } from "./session.js";
 import * as settings from "./settings.js";
@@ -22,7 +25,7 @@ const TYPING_PAUSE = 250;
 /** Milliseconds between two updates of the text. Charts update with each frame. */
 const TEXT_EVERY = 100;
 
-/** The limit and key that the page shows, with their history. */
+/** The limit, key and lease that the page shows, with their history. */
 let session = null;
 let gauges = null;
 /** Whether the form is valid. */
@@ -48,10 +51,10 @@ function take(report, to) {
 
 // Settings.
 
-/** Applies the form. A new limit or key starts a new session; a new algorithm or cost does not. */
+/** Applies the form. A new limit, key or lease starts a new session; a new algorithm or cost does not. */
 async function apply() {
   const current = settings.read();
-  const same = session && current.quotas === session.settings.quotas && current.key === session.settings.key;
+  const same = session && ["quotas", "key", "lease"].every((field) => current[field] === session.settings[field]);
   try {
     const report = await server.peek(current);
     // The user has typed more since.
@@ -63,6 +66,7 @@ async function apply() {
       showAxis(session.history.span);
     }
     session.settings = current;
+    showLease(report.lease);
     valid = true;
     take(report, session);
     if (!session) return;
@@ -230,9 +234,10 @@ function draw(time) {
 function showText() {
   if (!session) return;
   const { history, quotas, chosen } = session;
-  const { decision } = history.lanes[chosen];
+  const { decision, fromMemory, sent } = history.lanes[chosen];
   if (decision) gauges.show(decision);
   showNumbers(decision, session.wait, history.asked);
+  showSources(decision, fromMemory, sent);
   views.forEach((view, i) => view.showCounts(history.lanes[i], quotas.length === 1));
 }
 
@@ -261,7 +266,7 @@ function onSubmit(form, action) {
 
 settings.fill();
 let typing;
-byId("algorithm").addEventListener("change", apply);
+for (const field of ["algorithm", "lease"]) byId(field).addEventListener("change", apply);
 for (const field of ["quotas", "key", "cost"]) {
   byId(field).addEventListener("input", () => {
     clearTimeout(typing);
@@ -272,10 +277,12 @@ onSubmit("one", () => send(1));
 onSubmit("many", () => send(settings.number("burst")));
 onSubmit("steady", () => (running ? stop() : startStream()));
 byId("reset").addEventListener("click", resetCounts);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  colors = palette();
-  quiet = false;
-});
+for (const scheme of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
+  matchMedia(scheme).addEventListener("change", () => {
+    colors = palette();
+    quiet = false;
+  });
+}
 setInterval(showText, TEXT_EVERY);
 poll(PEEK_EVERY);
 apply().then(() => requestAnimationFrame(draw));

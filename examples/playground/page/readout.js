@@ -38,6 +38,7 @@ export function showStore(decision) {
   const [state, text] = {
     Memory: ["well", "Counts in memory: all tabs share them"],
     Redis: ["well", "Counts in Redis: all tabs and processes share them"],
+    Lease: ["well", "Counts in Redis: all tabs and processes share them"],
     RefusalCache: ["well", "Counts in Redis: all tabs and processes share them"],
     Fallback: ["failing", "Redis is unreachable: this process counts alone until it is back"],
     Other: ["well", "Counts in a store of another crate"],
@@ -75,9 +76,11 @@ export class Gauges {
       const bar = document.createElement("div");
       bar.className = "gauge";
       const fill = document.createElement("div");
-      bar.append(fill);
+      const rest = document.createElement("div");
+      rest.className = "held";
+      bar.append(fill, rest);
       byId("gauges").append(label, bar);
-      return { limit, count, fill };
+      return { limit, count, fill, rest };
     });
   }
 
@@ -86,11 +89,13 @@ export class Gauges {
     return new Gauges(quotas);
   }
 
-  show({ used }) {
-    this.bars.forEach(({ limit, count, fill }, i) => {
-      write(count, `${number(used[i])} of ${number(limit)} used`);
-      const part = limit > 0 ? Math.min(1, used[i] / limit) : 1;
-      fill.style.transform = `scaleX(${part})`;
+  show({ used, held }) {
+    this.bars.forEach(({ limit, count, fill, rest }, i) => {
+      const granted = held > 0 ? `, ${number(held)} held` : "";
+      write(count, `${number(used[i])} of ${number(limit)} used${granted}`);
+      const part = (units) => (limit > 0 ? Math.min(1, units / limit) : 1);
+      fill.style.transform = `scaleX(${part(used[i])})`;
+      rest.style.clipPath = `inset(0 ${100 * (1 - part(used[i] + held))}% 0 ${100 * part(used[i])}%)`;
     });
   }
 }
@@ -101,4 +106,11 @@ export function showNumbers(decision, wait, asked) {
   const text = wait === null ? "–" : wait === Infinity ? "never" : wait > 0 ? seconds(wait) : "now";
   write(byId("retry"), text);
   write(byId("asked"), number(asked));
+}
+
+/** Shows how many checks were decided from memory, and what was sent to Redis. In memory, both say nothing. */
+export function showSources(decision, fromMemory, sent) {
+  byId("sources").hidden = (decision?.source ?? "Memory") === "Memory";
+  write(byId("from-memory"), number(fromMemory));
+  write(byId("sent"), number(sent));
 }

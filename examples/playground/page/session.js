@@ -1,4 +1,4 @@
-// One limit and key on the page: its history, and the next times at which units return.
+// One limit, key and lease on the page: its history, and the next times at which units return.
 
 import { ALGORITHMS } from "./algorithms.js";
 import { History } from "./history.js";

@@ -1,24 +1,29 @@
 // The settings in the form and in the URL of the page, so that a reload keeps them and another tab has them.
 
 import { ALGORITHMS } from "./algorithms.js";
+import { fillLeases, isLease } from "./lease.js";
 import { query } from "./server.js";
 
-const FIELDS = ["algorithm", "quotas", "key", "cost"];
+const FIELDS = ["algorithm", "quotas", "key", "cost", "lease"];
 const byId = (id) => document.getElementById(id);
 
+/** Returns the settings. Without a lease, there is none among them. */
 export function read() {
-  return Object.fromEntries(FIELDS.map((field) => [field, byId(field).value]));
+  const all = Object.fromEntries(FIELDS.map((field) => [field, byId(field).value]));
+  const { lease, ...others } = all;
+  return lease === "off" ? others : all;
 }
 
 /** Fills the form from the URL. */
 export function fill() {
   const options = ALGORITHMS.map(({ id, name }) => new Option(name, id));
   byId("algorithm").replaceChildren(...options);
+  fillLeases();
+  const isKnown = { algorithm: (value) => ALGORITHMS.some(({ id }) => id === value), lease: isLease };
   const query = new URLSearchParams(location.search);
   for (const field of FIELDS) {
     const value = query.get(field);
-    const known = field !== "algorithm" || ALGORITHMS.some(({ id }) => id === value);
-    if (value !== null && known) byId(field).value = value;
+    if (value !== null && (isKnown[field]?.(value) ?? true)) byId(field).value = value;
   }
 }
 

@@ -97,6 +97,7 @@ async fn each_control_has_a_name_that_tells_what_it_is_for() {
     let mut expected = [
         ("link", "Open another tab"),
         ("combobox", "Algorithm"),
+        ("combobox", "Lease"),
         ("textbox", "Quotas"),
         ("textbox", "Key"),
         ("spinbutton", "Cost per request"),

@@ -1,0 +1,145 @@
+//! Counts the requests to the store, and the units that it has charged in advance.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tollgate::store::{
+    Answer, Block, BlockList, Check, CircuitBreaker, Credit, Refund, RefusalCache, Reset,
+    StoreFuture, StoreId,
+};
+use tollgate::{DecisionView, Key, Quotas, Source, Store};
+
+/// Bounds the memory: idle keys are forgotten beyond this number.
+const MAX_KEYS: usize = 1_000;
+
+/// The counts of all keys.
+#[derive(Clone, Default)]
+pub(crate) struct Counts(Arc<Mutex<HashMap<(Key, String), Count>>>);
+
+/// The counts of one key and list of quotas in this process.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Count {
+    /// The checks, requests for units and returns that were sent to the store. Checks of cost 0 are left out: the
+    /// page sends them to draw.
+    pub(crate) sent: u64,
+    /// The units that Redis charged: for one check, or in advance.
+    charged: u64,
+    /// The units of admitted checks.
+    pub(crate) used: u64,
+    returned: u64,
+}
+
+impl Count {
+    /// Returns the units that this process holds: the store has charged them, and no check has used them.
+    pub(crate) fn held(self) -> u64 {
+        self.charged.saturating_sub(self.used + self.returned)
+    }
+}
+
+impl Counts {
+    pub(crate) fn of(&self, key: &Key, quotas: &Quotas) -> Count {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.get(&(key.clone(), quotas.to_string()));
+        count.copied().unwrap_or_default()
+    }
+
+    /// Counts the units of a decision, if Redis charged them.
+    pub(crate) fn record(&self, key: &Key, quotas: &Quotas, decision: &DecisionView) {
+        let is_charged = matches!(decision.source(), Source::Redis | Source::Lease);
+        if is_charged && decision.is_allowed() {
+            let units = u64::from(decision.cost());
+            self.change(key, quotas, |count| count.used += units);
+        }
+    }
+
+    fn change(&self, key: &Key, quotas: &Quotas, change: impl FnOnce(&mut Count)) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= MAX_KEYS {
+            counts.retain(|_, count| count.held() > 0);
+        }
+        change(counts.entry((key.clone(), quotas.to_string())).or_default());
+    }
+}
+
+/// A store that counts, and passes everything on.
+pub(crate) struct CountedStore {
+    store: Arc<dyn Store>,
+    counts: Counts,
+}
+
+impl CountedStore {
+    pub(crate) fn new(store: Arc<dyn Store>, counts: Counts) -> Self {
+        Self { store, counts }
+    }
+}
+
+impl Store for CountedStore {
+    fn id(&self) -> StoreId {
+        self.store.id()
+    }
+
+    fn check(&self, check: Check<'_>) -> StoreFuture {
+        let answer = self.store.check(check);
+        if check.cost() == 0 {
+            return answer;
+        }
+        let (key, quotas) = (check.key().clone(), check.quotas().clone());
+        let counts = self.counts.clone();
+        counts.change(&key, &quotas, |count| count.sent += 1);
+        let cost = u64::from(check.cost());
+        StoreFuture::boxed(async move {
+            let answer = answer.await?;
+            if answer.source() == Source::Redis && answer.is_admitted() {
+                let charged = cost + u64::from(answer.extra());
+                counts.change(&key, &quotas, |count| count.charged += charged);
+            }
+            Ok(answer)
+        })
+    }
+
+    fn check_all(&self, checks: &[Check<'_>]) -> StoreFuture<Vec<Answer>> {
+        self.store.check_all(checks)
+    }
+
+    fn supports_leases(&self) -> bool {
+        self.store.supports_leases()
+    }
+
+    fn atomic_group(&self, check: Check<'_>) -> u64 {
+        self.store.atomic_group(check)
+    }
+
+    fn reset(&self, reset: Reset<'_>) -> StoreFuture<()> {
+        self.store.reset(reset)
+    }
+
+    fn refund(&self, refund: Refund<'_>) -> StoreFuture<()> {
+        let units = u64::from(refund.units());
+        self.counts.change(refund.key(), refund.quotas(), |count| {
+            count.sent += 1;
+            // Even if the return fails, this process does not hold them any more.
+            count.returned += units;
+        });
+        self.store.refund(refund)
+    }
+
+    fn credit(&self, credit: Credit<'_>) -> StoreFuture<()> {
+        self.store.credit(credit)
+    }
+
+    fn block(&self, block: Block<'_>) -> StoreFuture<()> {
+        self.store.block(block)
+    }
+
+    fn block_list(&self) -> BlockList {
+        self.store.block_list()
+    }
+
+    fn circuit_breaker(&self) -> CircuitBreaker {
+        self.store.circuit_breaker()
+    }
+
+    fn refusal_cache(&self) -> Option<RefusalCache> {
+        self.store.refusal_cache()
+    }
+}
