@@ -274,7 +274,7 @@ pub(crate) struct GrantUse {
     pub(crate) number: u64,
     /// The other units of the grant.
     pub(crate) extra: u32,
-    /// The units that this process holds after the use. They are left, although the store has charged them.
+    /// The units of the store's answer that nobody has used. They are left, although the store has charged them.
     pub(crate) held: u32,
     /// The time since the answer of the store, in microseconds.
     pub(crate) age: u64,

@@ -23,15 +23,17 @@ impl Grant {
         now < self.ends_at
     }
 
-    /// Takes units, and writes the answer of the check. `held` is the number of units that this process holds
-    /// after all units of the check were taken.
+    /// Takes units, and writes the answer of the check.
+    ///
+    /// The units that this grant has left count in its answer, although nobody has used them. Those of later grants
+    /// do not count there, and earlier grants have none left.
     #[inline]
-    pub(super) fn take(&mut self, units: u32, held: u32, now: u64, answer: &mut Answer) {
+    pub(super) fn take(&mut self, units: u32, now: u64, answer: &mut Answer) {
         self.left -= units;
         let grant_use = GrantUse {
             number: self.number,
             extra: self.units - units,
-            held,
+            held: self.left,
             age: now.saturating_sub(self.answered_at),
         };
         self.answer.write_use(grant_use, answer);

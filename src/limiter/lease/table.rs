@@ -306,7 +306,10 @@ impl LeasedKey {
         let is_same = |known: &Grant| known.number == grant && known.is_live(now);
         if let Some(index) = self.spent.iter().position(is_same) {
             let spent = self.spent.swap_remove(index);
-            self.grants.push(spent);
+            // The earliest grant is used first: it ends first.
+            let later = |known: &Grant| known.number > spent.number;
+            let before = self.grants.iter().position(later);
+            self.grants.insert(before.unwrap_or(self.grants.len()), spent);
         }
         let grant = self.grants.iter_mut().find(|known| is_same(known));
         grant.is_some_and(|grant| {
@@ -353,10 +356,10 @@ impl LeasedKey {
         let mut live = self.grants.iter_mut();
         let first = live.find(|grant| grant.is_live(now));
         let Some(first) = first.filter(|first| first.left > cost) else {
-            return self.take_from_several(cost, held, now, answer);
+            return self.take_from_several(cost, now, answer);
         };
         // The usual case.
-        first.take(cost, held - cost, now, answer);
+        first.take(cost, now, answer);
         TakeResult {
             is_complete: true,
             ..TakeResult::default()
@@ -368,7 +371,6 @@ impl LeasedKey {
     fn take_from_several(
         &mut self,
         cost: u32,
-        held: u32,
         now: u64,
         answer: &mut Answer,
     ) -> TakeResult {
@@ -377,7 +379,7 @@ impl LeasedKey {
             let units = grant.left.min(missing);
             if units > 0 {
                 let mut answer = Answer::default();
-                grant.take(units, held.saturating_sub(cost), now, &mut answer);
+                grant.take(units, now, &mut answer);
                 taken.push(GrantUnits { answer, units });
                 missing -= units;
             }
@@ -386,8 +388,11 @@ impl LeasedKey {
         self.spent
             .extend(self.grants.iter().filter(|grant| is_spent(grant)).cloned());
         self.grants.retain(|grant| !is_spent(grant));
-        if missing == 0 && !taken.is_empty() {
-            *answer = taken.remove(0).answer;
+        // The answer of the last grant counts the units of all.
+        if missing == 0
+            && let Some(last) = taken.pop()
+        {
+            *answer = last.answer;
         }
         TakeResult {
             is_complete: missing == 0,

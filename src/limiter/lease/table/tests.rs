@@ -120,6 +120,33 @@ fn units_are_used_until_their_grant_ends_and_not_later() {
 }
 
 #[test]
+fn units_that_a_later_grant_holds_do_not_lower_the_use_that_is_told() {
+    let (clock, table) = table();
+    let (key, quotas) = (Key::from("ada"), quotas());
+    let place = Place {
+        key: &key,
+        quotas: &quotas,
+    };
+    let request = ask(&table, place, &clock);
+    // The store has charged 100 units, and then 50 more.
+    for (number, units, used) in [(1, 100, 100), (2, 50, 150)] {
+        let answer = QuotaAnswer::admitted(used, Duration::from_secs(60));
+        let grant = Grant {
+            answer: Answer::new(Source::Other, [answer]),
+            ..grant(&table, number, units, 800)
+        };
+        assert!(table.add(place, request, grant).is_none());
+    }
+    let mut used = 0;
+    for cost in [60, 60, 5] {
+        let (result, answer) = take(&table, place, cost);
+        assert!(result.is_complete);
+        used += cost;
+        assert_eq!(answer.quotas()[0].used(), used);
+    }
+}
+
+#[test]
 fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     let (clock, table) = table();
     let (key, quotas) = (Key::from("ada"), quotas());
@@ -137,8 +164,9 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     let others: Vec<_> = (result.taken.iter())
         .map(|taken| (taken.answer.grant(), taken.units, taken.answer.extra()))
         .collect();
-    assert_eq!((answer.grant(), answer.extra()), (1, 0));
-    assert_eq!(others, [(2, 5, 5)]);
+    // The answer is that of the later grant, which counts the units of the earlier one, too.
+    assert_eq!((answer.grant(), answer.extra()), (2, 5));
+    assert_eq!(others, [(1, 10, 0)]);
     // A grant without units may get some back.
     assert!(table.put_back(place, 1, 4));
     let (result, _) = take(&table, place, 100);
@@ -146,7 +174,7 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
         .map(|taken| (taken.answer.grant(), taken.units))
         .collect();
     assert!(!result.is_complete);
-    assert_eq!(taken, [(2, 5), (3, 10), (1, 4)]);
+    assert_eq!(taken, [(1, 4), (2, 5), (3, 10)]);
 }
 
 #[test]
