@@ -71,6 +71,8 @@ mod stored_text;
 mod tag;
 #[cfg(test)]
 mod test_request;
+#[cfg_attr(not(feature = "grpc"), path = "without_tonic_014.rs")]
+mod tonic_014;
 mod tuple;
 
 pub use authorization::{Authorization, authorization};

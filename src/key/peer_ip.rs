@@ -10,6 +10,7 @@ use super::extractor::{KeyExtractor, inherent_or};
 use super::ipv6_prefix::Ipv6Prefix;
 use super::key::Key;
 use super::reads::Reads;
+use super::tonic_014;
 
 /// Returns an extractor that counts by the IP address at the other end of the connection: the default of a
 /// layer.
@@ -30,6 +31,8 @@ use super::reads::Reads;
 /// axum::serve(listener, app).await
 /// # }
 /// ```
+///
+/// With tonic 0.14 and the feature `grpc`, nothing is needed: tonic's server inserts the address.
 ///
 /// With another server, insert a [`PeerAddr`] into the extensions of each request. It takes precedence over
 /// axum's `ConnectInfo`. In a test without a server, do the same, or add axum's `MockConnectInfo` as a
@@ -113,6 +116,7 @@ impl KeyExtractor for PeerIp {
 pub(crate) fn peer_of(parts: &Parts) -> Option<IpAddr> {
     let peer = parts.extensions.get::<PeerAddr>().map(|peer| peer.0);
     let peer = peer.or_else(|| axum_08::connect_info(parts));
+    let peer = peer.or_else(|| tonic_014::connect_info(parts));
     peer.map(|address| address.ip())
 }
 

@@ -309,7 +309,8 @@ impl LeasedKey {
             // The earliest grant is used first: it ends first.
             let later = |known: &Grant| known.number > spent.number;
             let before = self.grants.iter().position(later);
-            self.grants.insert(before.unwrap_or(self.grants.len()), spent);
+            self.grants
+                .insert(before.unwrap_or(self.grants.len()), spent);
         }
         let grant = self.grants.iter_mut().find(|known| is_same(known));
         grant.is_some_and(|grant| {
@@ -368,12 +369,7 @@ impl LeasedKey {
 
     /// Takes all units of one or more grants, and perhaps some of the last. They may be fewer than the cost.
     #[cold]
-    fn take_from_several(
-        &mut self,
-        cost: u32,
-        now: u64,
-        answer: &mut Answer,
-    ) -> TakeResult {
+    fn take_from_several(&mut self, cost: u32, now: u64, answer: &mut Answer) -> TakeResult {
         let (mut missing, mut taken) = (cost, Vec::new());
         for grant in self.grants.iter_mut().filter(|grant| grant.is_live(now)) {
             let units = grant.left.min(missing);
