@@ -33,7 +33,7 @@
 //! | [`path()`] | route that axum matched | no key |
 //! | [`global()`] | limiter: all requests share one count | |
 //! | [`from_fn(f)`](from_fn()) | key returned by a closure | no key, if the closure returns `None` |
-//! | `(a, b)` | keys of two, three or four extractors | no key, if one of them finds none |
+//! | `(a, b)` | keys of two to eight extractors | no key, if one of them finds none |
 //! | `a.or(b)` | key of `a`, or of `b` if `a` finds none | no key, if both find none |
 //!
 //! # Requests without a key
