@@ -1,13 +1,16 @@
-//! axum 0.8: `Reservation` as an extractor.
+//! axum 0.8: `Reservation` as an extractor, and what implements `IntoResponse` as the response to a rejection.
 //!
 //! This is the only file in this directory that names axum. The next major version of axum gets its own file.
 
 use std::convert::Infallible;
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
-use http::StatusCode;
+use axum::response::IntoResponse;
+use bytes::Bytes;
 use http::request::Parts;
+use http::{Response, StatusCode};
 
+use super::rejection_response::{RejectionResponse, with_ready_body};
 use super::reservation::Reservation;
 
 /// The response to a request without a reservation.
@@ -34,5 +37,14 @@ impl<S: Sync> OptionalFromRequestParts<S> for Reservation {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
         Ok(parts.extensions.get::<Self>().cloned())
+    }
+}
+
+/// Converts as axum converts what a handler returns.
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+#[diagnostic::do_not_recommend]
+impl<R: IntoResponse> RejectionResponse<Response<Bytes>> for R {
+    fn into_rejection_response(self) -> Response<Bytes> {
+        with_ready_body(self.into_response())
     }
 }

@@ -13,4 +13,4 @@ mod text;
 pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
 pub use plan::{IntoPlan, Plan};
 pub use quota::Quota;
-pub use quotas::Quotas;
+pub use quotas::{IntoQuotas, Quotas};
