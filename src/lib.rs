@@ -123,7 +123,8 @@ pub use key::{Key, KeyExtractor};
 pub use limiter::{Admin, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
     Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
-    RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json, problem_json_typed,
+    RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json,
+    problem_json_typed,
 };
 pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas};
 pub use store::{MemoryStore, Store};

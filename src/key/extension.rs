@@ -140,7 +140,8 @@ impl<T: Display> Extension<T> {
 
 impl<T: Display + Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        self.tag.extract(|| parts.extensions.get::<T>().map(text_of))
+        self.tag
+            .extract(|| parts.extensions.get::<T>().map(text_of))
     }
 }
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::{self, Display, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 
 use super::fingerprint::Fingerprint;

@@ -68,12 +68,31 @@ mod tests {
         assert_eq!(key.as_str(), "a,b,c");
         let eight = (
             (part("a"), part("b"), part("c"), part("d"), part("e")),
-            (part("a"), part("b"), part("c"), part("d"), part("e"), part("f")),
             (
-                part("a"), part("b"), part("c"), part("d"), part("e"), part("f"), part("g"),
+                part("a"),
+                part("b"),
+                part("c"),
+                part("d"),
+                part("e"),
+                part("f"),
             ),
             (
-                part("a"), part("b"), part("c"), part("d"), part("e"), part("f"), part("g"),
+                part("a"),
+                part("b"),
+                part("c"),
+                part("d"),
+                part("e"),
+                part("f"),
+                part("g"),
+            ),
+            (
+                part("a"),
+                part("b"),
+                part("c"),
+                part("d"),
+                part("e"),
+                part("f"),
+                part("g"),
                 part("h"),
             ),
         );
@@ -86,7 +105,12 @@ mod tests {
         .map(|key| key.unwrap().as_str().to_owned());
         assert_eq!(
             texts,
-            ["a,b,c,d,e", "a,b,c,d,e,f", "a,b,c,d,e,f,g", "a,b,c,d,e,f,g,h"]
+            [
+                "a,b,c,d,e",
+                "a,b,c,d,e,f",
+                "a,b,c,d,e,f,g",
+                "a,b,c,d,e,f,g,h"
+            ]
         );
     }
 

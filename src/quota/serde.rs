@@ -300,7 +300,10 @@ mod tests {
         for (written, plan) in [
             (json!("default"), Plan::Default),
             (json!("exempt"), Plan::Exempt),
-            (json!("5/10s"), Plan::Quotas(Quota::new(5, TEN_SECONDS).into())),
+            (
+                json!("5/10s"),
+                Plan::Quotas(Quota::new(5, TEN_SECONDS).into()),
+            ),
             (
                 json!(["5/second", "2000/day"]),
                 Plan::Quotas([Quota::per_second(5), Quota::per_day(2_000)].into()),

@@ -79,8 +79,7 @@ impl FromStr for Quotas {
     }
 }
 
-const WINDOW_RULE: &str =
-    "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes";
+const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes";
 
 /// Splits off the algorithm, which is empty if there is none. A space may follow the number of a window.
 fn split_window(text: &str) -> (&str, &str) {
@@ -336,7 +335,16 @@ mod tests {
         for separated in ["100/minute; 5/10s gcra", "100/minute;5/10s gcra"] {
             assert_eq!(separated.parse(), Ok(quotas.clone()), "{separated}");
         }
-        for wrong in ["", " ", ",", ";", "5/10s,", "5/10s;", "5/10s,;6/1m", "5/10s 6/1m"] {
+        for wrong in [
+            "",
+            " ",
+            ",",
+            ";",
+            "5/10s,",
+            "5/10s;",
+            "5/10s,;6/1m",
+            "5/10s 6/1m",
+        ] {
             assert!(wrong.parse::<Quotas>().is_err(), "{wrong:?}");
         }
     }
