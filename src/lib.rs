@@ -122,9 +122,9 @@ pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
 pub use limiter::{Admin, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
-    Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
-    RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject, cors, problem_json,
-    problem_json_typed,
+    CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,
+    RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
+    cors, problem_json, problem_json_typed,
 };
 pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas};
 pub use store::{MemoryStore, Store};

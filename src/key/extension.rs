@@ -48,7 +48,7 @@ use super::tag::Tag;
 pub fn extension<T: DisplayExtension>() -> Extension<T> {
     Extension {
         tag: ExtensionTag::of::<T>(),
-        value_type: PhantomData,
+        text_of: |value| text_of(value),
     }
 }
 
@@ -106,10 +106,11 @@ impl<T: Display + Send + Sync + 'static> DisplayExtension for T {}
 /// A key extractor that counts by a request extension; created by [`extension`].
 pub struct Extension<T> {
     tag: ExtensionTag,
-    value_type: PhantomData<fn() -> T>,
+    // As a pointer, so that only `extension` reports a type without `Display`.
+    text_of: fn(&T) -> Text,
 }
 
-impl<T: Display> Extension<T> {
+impl<T> Extension<T> {
     /// Tags the key with `tag` instead of the type name, which changes if the type is renamed.
     ///
     /// A client that is rejected because the extension is missing sees this tag. A client never sees the
@@ -134,14 +135,14 @@ impl<T: Display> Extension<T> {
     /// Returns the key of requests with this value, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
-        self.tag.key_of(&text_of(value))
+        self.tag.key_of(&(self.text_of)(value))
     }
 }
 
-impl<T: Display + Send + Sync + 'static> KeyExtractor for Extension<T> {
+impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         self.tag
-            .extract(|| parts.extensions.get::<T>().map(text_of))
+            .extract(|| parts.extensions.get::<T>().map(self.text_of))
     }
 }
 

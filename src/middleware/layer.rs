@@ -16,7 +16,7 @@ use super::headers::Headers;
 use super::level::{CostFn, Level, MissingKey, SettleFn};
 use super::rejection::Rejection;
 use super::rejection_response::RejectionResponse;
-use super::service::RateLimit;
+use super::service::{CloneService, RateLimit};
 use crate::decision::DecisionView;
 use crate::error::ConfigError;
 use crate::key::{Key, KeyExtractor};
@@ -123,9 +123,9 @@ impl RateLimitLayer {
     /// A layer that is off passes every request on. It extracts no key, does not ask its store, and adds no
     /// headers.
     ///
-    /// Use it in place of `tower::util::option_layer`, `ServiceBuilder::option_layer` and
-    /// [`Option`]s of layers: with and without the layer, the response body has different types, so the two
-    /// branches of an `Either` do not fit together.
+    /// Use it in place of `tower::util::option_layer` and `ServiceBuilder::option_layer`. These do not compile
+    /// (E0271: type mismatch of `ResponseBody`), because the response body has different types with and without the
+    /// layer.
     ///
     /// # Examples
     ///
@@ -297,6 +297,10 @@ impl RateLimitLayer {
     /// as if the store had failed. So do not return an error that a client can cause. For an unknown or
     /// malformed tenant, return [`Plan::Default`](crate::Plan::Default). The layer sets no deadline: add a
     /// timeout if the lookup calls another service.
+    ///
+    /// **It is a closure that returns a future, not an async closure.** `async |key, parts| ..` does not compile
+    /// (E0308: one type is more general than the other): its future would borrow the key and the request, which do not
+    /// live as long. Clone or read what the lookup needs, then return an `async move` block, as below.
     ///
     /// A new plan applies from the next request. Earlier units still count, as long as window and algorithm
     /// stay the same. To peek at such a key, or to reset or credit it, pass the quotas of its plan to
@@ -658,7 +662,7 @@ impl From<RateLimiter> for RateLimitLayer {
     }
 }
 
-impl<S> Layer<S> for RateLimitLayer {
+impl<S: CloneService> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {

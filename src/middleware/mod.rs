@@ -32,4 +32,4 @@ pub use level::{Level, MissingKey};
 pub use rejection::{Rejection, RejectionReason, WouldReject, problem_json, problem_json_typed};
 pub use rejection_response::RejectionResponse;
 pub use reservation::Reservation;
-pub use service::RateLimit;
+pub use service::{CloneService, RateLimit};

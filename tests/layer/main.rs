@@ -9,8 +9,10 @@ mod dry_run;
 mod law_of_settling;
 mod levels;
 mod plans;
+mod responders;
 mod settling;
 mod skipping;
+mod switched_off;
 mod ten_thousand;
 mod waiting;
 

@@ -123,7 +123,7 @@ async fn several_keys_in_one_check() -> Done {
 #[tokio::test]
 async fn several_keys_of_a_vec() -> Done {
     let limiter = limiter();
-    let users = vec!["ada".to_owned(), "bob".to_owned()];
+    let users = ["ada", "bob"].map(String::from).to_vec();
     let levels: Vec<_> = users.iter().map(|user| limiter.on(user)).collect();
     let max_wait = Duration::from_secs(1);
     let decision = RateLimiter::until_all_ready(levels, max_wait).await?;

@@ -37,7 +37,8 @@ fn behind_several_networks() {
 
 #[test]
 fn behind_the_networks_of_the_environment() -> Done {
-    let networks = std::env::var("TRUSTED_PROXIES").unwrap_or("10.0.0.0/8, 192.0.2.7".into());
+    let networks =
+        std::env::var("TRUSTED_PROXIES").unwrap_or_else(|_| "10.0.0.0/8, 192.0.2.7".into());
     let _reference = key::client_ip().behind(&networks).checked()?;
     let _split = key::client_ip().behind(networks.split(',')).checked()?;
     let _layer = layer().key(key::client_ip().behind(networks).checked()?);

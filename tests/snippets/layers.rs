@@ -31,7 +31,7 @@ fn a_name_of_a_string() {
 fn switched_off_in_tests() {
     let is_production = false;
     let _layer = layer().enabled(is_production);
-    let _clone = layer().enabled(true).clone();
+    let _on = layer().enabled(true);
 }
 
 #[test]
@@ -75,10 +75,9 @@ struct Database {
 
 impl Database {
     async fn plan_of(&self, key: &Key) -> Result<Option<String>, std::io::Error> {
-        let plans = self
-            .plans
-            .lock()
-            .map_err(|_| std::io::Error::other("poisoned"))?;
+        tokio::task::yield_now().await;
+        let plans = self.plans.lock();
+        let plans = plans.map_err(|_| std::io::Error::other("poisoned"))?;
         Ok(plans.get(key).cloned())
     }
 }
@@ -140,7 +139,7 @@ fn settled_by_the_response() {
     let _size = layer().cost(|_| 64).settle(|decision, _, size| {
         let kib = size.exact().map(|bytes| bytes.div_ceil(1_024));
         kib.and_then(|kib| u32::try_from(kib).ok())
-            .unwrap_or(decision.cost())
+            .unwrap_or_else(|| decision.cost())
     });
 }
 

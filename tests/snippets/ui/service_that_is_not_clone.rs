@@ -4,7 +4,7 @@ use axum::body::Body;
 use http::{Request, Response};
 use tollgate::{MemoryStore, Quota, RateLimitLayer};
 use tower::util::BoxService;
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{ServiceBuilder, service_fn};
 
 async fn answer(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
@@ -12,6 +12,6 @@ async fn answer(_: Request<Body>) -> Result<Response<Body>, Infallible> {
 
 fn main() {
     let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100));
-    let service = layer.layer(BoxService::new(service_fn(answer)));
-    let _ = service.oneshot(Request::new(Body::empty()));
+    let inner = BoxService::new(service_fn(answer));
+    let _ = ServiceBuilder::new().layer(layer).service(inner);
 }
