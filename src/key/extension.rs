@@ -354,6 +354,7 @@ mod tests {
         assert_eq!(key, id.of(&ada));
         let key = team.clone().extract(&parts).unwrap();
         assert_eq!(key.as_str(), "extension:team=math");
+        assert_eq!(key, team.of(&ada));
         assert_ne!(team.clone().secret("s3cret").of(&ada), key);
         parts.extensions.insert(User {
             id: 7,
