@@ -4,11 +4,9 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::{self, Display, Write};
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, LazyLock};
 
 use super::fingerprint::Fingerprint;
-use super::ipv6_prefix::Ipv6Prefix;
 use super::network::Network;
 use super::stored_text::{StoredText, encode, hash_digits};
 use super::tag::Tag;
@@ -269,27 +267,6 @@ macro_rules! from_integers {
 
 from_integers!(u16 u32 u64 u128 usize i32 i64);
 
-/// The key of [`peer_ip`](crate::key::peer_ip()) for the address: all IPv6 addresses of a /64 network have one key.
-impl From<IpAddr> for Key {
-    fn from(address: IpAddr) -> Self {
-        Ipv6Prefix::default().key_of(address)
-    }
-}
-
-/// The key of [`peer_ip`](crate::key::peer_ip()) for the address.
-impl From<Ipv4Addr> for Key {
-    fn from(address: Ipv4Addr) -> Self {
-        Self::from(IpAddr::from(address))
-    }
-}
-
-/// The key of [`peer_ip`](crate::key::peer_ip()) for the address: all addresses of a /64 network have one key.
-impl From<Ipv6Addr> for Key {
-    fn from(address: Ipv6Addr) -> Self {
-        Self::from(IpAddr::from(address))
-    }
-}
-
 impl From<&Self> for Key {
     fn from(key: &Self) -> Self {
         key.clone()
@@ -298,6 +275,8 @@ impl From<&Self> for Key {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use proptest::prelude::*;
 
     use super::*;
