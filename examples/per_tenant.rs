@@ -91,8 +91,7 @@ impl Plans {
         }
         let plan = match self.select(tenant).await {
             None => Plan::Default,
-            Some("exempt") => Plan::Exempt,
-            Some(quotas) => Plan::Quotas(quotas.parse()?),
+            Some(plan) => plan.parse()?,
         };
         self.cache
             .insert(tenant.to_owned(), (Instant::now(), plan.clone()));

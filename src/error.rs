@@ -1,6 +1,7 @@
 //! The error of a check, and the error of a configuration.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
@@ -262,6 +263,13 @@ pub enum ConfigErrorKind {
     Levels,
     /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window.
     Lease,
+}
+
+/// Never happens. With it, functions that take text also take values that need no conversion.
+impl From<Infallible> for ConfigError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 impl ConfigError {

@@ -79,14 +79,14 @@
 //!
 //! | feature | adds | default |
 //! |---|---|---|
-//! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`] | yes |
+//! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`]; a [responder](RateLimitLayer::responder) returns any `IntoResponse` | yes |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
 //! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
 //! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::operations) | |
 //! | `redis` | [`RedisStore`]; without it, the only store is [`MemoryStore`] | yes |
 //! | `redis-1` | [`RedisStore::with_connection`], for connections of redis 1.x | |
 //! | `sentinel` | the master that Redis Sentinel names, by its URL | |
-//! | `serde` | [`Quota`], [`Quotas`] and [`Algorithm`] in configurations, as text or maps | |
+//! | `serde` | [`Quota`], [`Quotas`], [`Plan`] and [`Algorithm`] in configurations, as text or maps | |
 //! | `test-util` | [`store::TestClock`] and [`store::TestStore`]: a clock that a test moves, and a store that refuses or fails on request | |
 //! | `tls` | TLS to Redis by rustls, by its URL | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -122,11 +122,11 @@ pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
 pub use limiter::{Admin, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
 pub use middleware::{
-    Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection, RejectionReason,
-    Reservation, ResponseBody, ResponseFuture, WouldReject, cors, plain_text, problem_json,
-    problem_json_typed,
+    CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,
+    RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
+    cors, plain_text, problem_json, problem_json_typed,
 };
-pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, Plan, Promise, Quota, Quotas};
+pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas};
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -17,8 +17,8 @@ use super::tag::Tag;
 /// Returns an extractor that counts by a request extension, such as the user that an outer layer
 /// authenticated.
 ///
-/// The key is the text that the `Display` implementation of `T` writes. A request without the extension, or
-/// with an empty text, has no key.
+/// The key is the text that the `Display` implementation of `T` writes. For a type without one, use
+/// [`extension_with`]. A request without the extension, or with an empty text, has no key.
 ///
 /// The text is tagged with the name of the type (`extension:app::UserId=42`), so a `UserId` and a `TeamId`
 /// with the same text have different keys. The name changes if the type is renamed or moved, or if a
@@ -45,31 +45,79 @@ use super::tag::Tag;
 ///     .key(key::extension::<UserId>());
 /// ```
 #[must_use]
-pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
+pub fn extension<T: DisplayExtension>() -> Extension<T> {
     Extension {
-        tag: type_name::<T>(),
-        is_named: false,
-        hash_key: None,
+        tag: ExtensionTag::of::<T>(),
+        text_of: |value| text_of(value),
+    }
+}
+
+/// Returns an extractor that counts by a part of a request extension, which a closure returns.
+///
+/// The key is the text of what the closure returns: a number, a `String`, a UUID, or anything else that can be
+/// displayed. It is tagged with the name of the extension's type, as that of [`extension`]. A request without
+/// the extension, or with an empty text, has no key.
+///
+/// The closure returns an owned value. To borrow from the extension, or to return no key, use
+/// [`from_fn`](super::from_fn()).
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+///
+/// #[derive(Clone)]
+/// struct User {
+///     id: u64,
+///     tenant: String,
+/// }
+///
+/// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60));
+/// let by_user = layer.clone().key(key::extension_with(|user: &User| user.id));
+///
+/// let tenant = key::extension_with(|user: &User| user.tenant.clone()).named("tenant");
+/// let by_tenant = layer.key(tenant);
+/// ```
+#[must_use]
+pub fn extension_with<T, F, D>(value: F) -> ExtensionWith<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(&T) -> D + Send + Sync + 'static,
+    D: Display,
+{
+    ExtensionWith {
+        tag: ExtensionTag::of::<T>(),
+        value,
         value_type: PhantomData,
     }
 }
 
+/// Types of request extensions that [`extension`] takes: all that implement `Display`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no text that could be a key: it does not implement `Display`",
+    label = "this type does not implement `Display`",
+    note = "take a part of it with a closure: `key::extension_with(|value: &{Self}| value.id)`"
+)]
+pub trait DisplayExtension: Display + Send + Sync + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<T: Display + Send + Sync + 'static> DisplayExtension for T {}
+
 /// A key extractor that counts by a request extension; created by [`extension`].
 pub struct Extension<T> {
-    tag: &'static str,
-    is_named: bool,
-    hash_key: Option<HashKey>,
-    value_type: PhantomData<fn() -> T>,
+    tag: ExtensionTag,
+    // As a pointer, so that only `extension` reports a type without `Display`.
+    text_of: fn(&T) -> Text,
 }
 
-impl<T: Display> Extension<T> {
+impl<T> Extension<T> {
     /// Tags the key with `tag` instead of the type name, which changes if the type is renamed.
     ///
     /// A client that is rejected because the extension is missing sees this tag. A client never sees the
     /// type name.
     #[must_use]
     pub fn named(mut self, tag: &'static str) -> Self {
-        (self.tag, self.is_named) = (tag, true);
+        self.tag.name(tag);
         self
     }
 
@@ -80,31 +128,110 @@ impl<T: Display> Extension<T> {
     /// requests are answered 500, and one log line says so.
     #[must_use]
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.hash_key = Some(HashKey::from_secret(EXTENSION, secret.as_ref()));
+        self.tag.hash(secret.as_ref());
         self
     }
 
     /// Returns the key of requests with this value, to inspect or reset its count.
     #[must_use]
     pub fn of(&self, value: &T) -> Key {
-        self.key_of(&text_of(value))
+        self.tag.key_of(&(self.text_of)(value))
     }
 }
 
-impl<T: Display + Send + Sync + 'static> KeyExtractor for Extension<T> {
+impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        self.hash_key.iter().try_for_each(HashKey::check)?;
-        let text = parts.extensions.get::<T>().map(|value| text_of(value));
-        match text {
-            Some(text) if !text.is_empty() => Ok(self.key_of(&text)),
-            _ => Err(KeyError::new(KeyErrorKind::Missing, self.missing_text())),
-        }
+        self.tag
+            .extract(|| parts.extensions.get::<T>().map(self.text_of))
     }
 }
 
 inherent_or!(Extension<T>);
 
-impl<T> Extension<T> {
+/// A key extractor that counts by a part of a request extension; created by [`extension_with`].
+pub struct ExtensionWith<T, F> {
+    tag: ExtensionTag,
+    value: F,
+    value_type: PhantomData<fn() -> T>,
+}
+
+impl<T, F, D> ExtensionWith<T, F>
+where
+    F: Fn(&T) -> D,
+    D: Display,
+{
+    /// Tags the key with `tag` instead of the type name, which changes if the type is renamed.
+    ///
+    /// Give two parts of one type different tags: otherwise a user and a tenant with the same number have the
+    /// same key.
+    #[must_use]
+    pub fn named(mut self, tag: &'static str) -> Self {
+        self.tag.name(tag);
+        self
+    }
+
+    /// Stores the text as a hash with a secret of your application; see [`Extension::secret`].
+    #[must_use]
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.tag.hash(secret.as_ref());
+        self
+    }
+
+    /// Returns the key of requests with this extension, to inspect or reset its count.
+    #[must_use]
+    pub fn of(&self, extension: &T) -> Key {
+        self.tag.key_of(&text_of(&(self.value)(extension)))
+    }
+}
+
+impl<T, F, D> KeyExtractor for ExtensionWith<T, F>
+where
+    T: Send + Sync + 'static,
+    F: Fn(&T) -> D + Send + Sync + 'static,
+    D: Display,
+{
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        let extension = || parts.extensions.get::<T>();
+        self.tag
+            .extract(|| extension().map(|extension| text_of(&(self.value)(extension))))
+    }
+}
+
+inherent_or!(ExtensionWith<T, F>);
+
+/// The tag of the keys of an extension, and how their text is stored.
+#[derive(Clone, Copy)]
+struct ExtensionTag {
+    tag: &'static str,
+    is_named: bool,
+    hash_key: Option<HashKey>,
+}
+
+impl ExtensionTag {
+    fn of<T>() -> Self {
+        Self {
+            tag: type_name::<T>(),
+            is_named: false,
+            hash_key: None,
+        }
+    }
+
+    fn name(&mut self, tag: &'static str) {
+        (self.tag, self.is_named) = (tag, true);
+    }
+
+    fn hash(&mut self, secret: &[u8]) {
+        self.hash_key = Some(HashKey::from_secret(EXTENSION, secret));
+    }
+
+    fn extract(&self, text: impl FnOnce() -> Option<Text>) -> Result<Key, KeyError> {
+        self.hash_key.iter().try_for_each(HashKey::check)?;
+        match text() {
+            Some(text) if !text.is_empty() => Ok(self.key_of(&text)),
+            _ => Err(KeyError::new(KeyErrorKind::Missing, self.missing_text())),
+        }
+    }
+
     fn key_of(&self, text: &[u8]) -> Key {
         let tag = Tag::Extension(self.tag);
         match &self.hash_key {
@@ -123,7 +250,9 @@ impl<T> Extension<T> {
     }
 }
 
-fn text_of(value: &impl Display) -> SmallVec<[u8; 64]> {
+type Text = SmallVec<[u8; 64]>;
+
+fn text_of(value: &impl Display) -> Text {
     let mut text = ValueText(SmallVec::new());
     match write!(text, "{value}") {
         Ok(()) => text.0,
@@ -133,7 +262,7 @@ fn text_of(value: &impl Display) -> SmallVec<[u8; 64]> {
 }
 
 /// The text of a value. It allocates only if it is longer than 64 bytes.
-struct ValueText(SmallVec<[u8; 64]>);
+struct ValueText(Text);
 
 impl Write for ValueText {
     fn write_str(&mut self, s: &str) -> fmt::Result {
@@ -152,7 +281,23 @@ impl<T> Copy for Extension<T> {}
 
 impl<T> fmt::Debug for Extension<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Extension").field(&self.tag).finish()
+        f.debug_tuple("Extension").field(&self.tag.tag).finish()
+    }
+}
+
+impl<T, F: Clone> Clone for ExtensionWith<T, F> {
+    fn clone(&self) -> Self {
+        Self {
+            tag: self.tag,
+            value: self.value.clone(),
+            value_type: PhantomData,
+        }
+    }
+}
+
+impl<T, F> fmt::Debug for ExtensionWith<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ExtensionWith").field(&self.tag.tag).finish()
     }
 }
 
@@ -178,6 +323,47 @@ mod tests {
         let named = extension::<u64>().named("user");
         assert_eq!(text(named.extract(&parts)), "extension:user=7");
         assert_eq!(named.of(&7), named.extract(&parts).unwrap());
+    }
+
+    #[test]
+    fn a_closure_returns_a_part_of_the_extension() {
+        #[derive(Clone)]
+        struct User {
+            id: u64,
+            team: String,
+        }
+        let ada = User {
+            id: 7,
+            team: "math".to_owned(),
+        };
+        let mut parts = get();
+        let (id, team) = (
+            extension_with(|user: &User| user.id),
+            extension_with(|user: &User| user.team.clone()).named("team"),
+        );
+        for error in [
+            id.extract(&parts).unwrap_err(),
+            team.extract(&parts).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), KeyErrorKind::Missing);
+            assert!(!error.to_string().contains("User"), "{error}");
+        }
+        parts.extensions.insert(ada.clone());
+        let key = id.extract(&parts).unwrap();
+        assert!(key.as_str().ends_with("User=7") || key.as_str().starts_with('#'));
+        assert_eq!(key, id.of(&ada));
+        let key = team.clone().extract(&parts).unwrap();
+        assert_eq!(key.as_str(), "extension:team=math");
+        assert_eq!(key, team.of(&ada));
+        assert_ne!(team.clone().secret("s3cret").of(&ada), key);
+        parts.extensions.insert(User {
+            id: 7,
+            team: String::new(),
+        });
+        assert_eq!(
+            team.extract(&parts).unwrap_err().kind(),
+            KeyErrorKind::Missing
+        );
     }
 
     #[test]

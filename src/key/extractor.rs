@@ -13,6 +13,14 @@ use super::reads::Reads;
 /// The [module docs](crate::key) list the extractors of this crate. For your own, a closure in
 /// [`from_fn`](super::from_fn()) is shorter than an implementation of this trait. [`Reads`] has an example
 /// of an implementation.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key extractor",
+    label = "expected a key extractor, such as `key::header(\"x-api-key\")`",
+    note = "for a closure, write `key::from_fn(|parts| Some(Key::from(..)))`",
+    note = "for a header, write `key::header(\"x-api-key\")`; for one key of all requests, `key::global()`; for a \
+            request extension, `key::extension::<T>()`",
+    note = "the module `tollgate::key` lists all extractors"
+)]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key of a request.
     ///

@@ -1,6 +1,6 @@
 //! Keys of IP addresses: all IPv6 addresses with the same prefix count as one client.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::address_text::AddressText;
 use super::key::Key;
@@ -42,6 +42,27 @@ impl Ipv6Prefix {
         };
         let network = Network::of(unmap_nat64(address));
         Key::tagged(TAG, text.as_bytes()).in_network(network)
+    }
+}
+
+/// The key of [`peer_ip`](crate::key::peer_ip()) for the address: all IPv6 addresses of a /64 network have one key.
+impl From<IpAddr> for Key {
+    fn from(address: IpAddr) -> Self {
+        Ipv6Prefix::default().key_of(address)
+    }
+}
+
+/// The key of [`peer_ip`](crate::key::peer_ip()) for the address.
+impl From<Ipv4Addr> for Key {
+    fn from(address: Ipv4Addr) -> Self {
+        Self::from(IpAddr::from(address))
+    }
+}
+
+/// The key of [`peer_ip`](crate::key::peer_ip()) for the address: all addresses of a /64 network have one key.
+impl From<Ipv6Addr> for Key {
+    fn from(address: Ipv6Addr) -> Self {
+        Self::from(IpAddr::from(address))
     }
 }
 

@@ -1,9 +1,10 @@
 //! The key of a check.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::fmt;
+use std::fmt::{self, Display, Write};
 use std::hash::{Hash, Hasher};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use super::fingerprint::Fingerprint;
 use super::network::Network;
@@ -12,7 +13,19 @@ use super::tag::Tag;
 
 /// The key of a check: a client, a user, a tenant, a job, or anything else that has its own count.
 ///
-/// Create one from text or bytes. In a layer, an [extractor](crate::key) takes the key from the request.
+/// Create one from text, bytes, a number, an address, or any value that can be
+/// [displayed](Self::from_display), such as a UUID. In a layer, an [extractor](crate::key) takes the key from the
+/// request.
+///
+/// | from | key |
+/// |---|---|
+/// | text or bytes | the same text, encoded as below |
+/// | an integer | the text of the number: `Key::from(42_u64)` and `Key::from("42")` are the same key |
+/// | an address | the key of [`peer_ip`](crate::key::peer_ip()) for it, `ip=192.0.2.1`, of an IPv6 address `ip=2001:db8::/64`. No text equals it |
+/// | a UUID | `Key::from_display(uuid)`: the text with hyphens. `Key::from(uuid.as_u128())` is another key, the number |
+///
+/// Users and tenants that are both counted by a number need limiters with different names, or a text such as
+/// `format!("tenant:{id}")`.
 ///
 /// # Stored text
 ///
@@ -33,6 +46,8 @@ use super::tag::Tag;
 ///
 /// assert_eq!(Key::from("video-api:key1").as_str(), "video-api:key1");
 /// assert_eq!(Key::from("a b{c}").as_str(), "a%20b%7Bc%7D");
+/// assert_eq!(Key::from(42_u64).as_str(), "42");
+/// assert_eq!(Key::from(std::net::Ipv4Addr::LOCALHOST).as_str(), "ip=127.0.0.1");
 /// assert_eq!(Key::from("x".repeat(1_000_000)).as_str().len(), 41);
 /// ```
 #[derive(Clone)]
@@ -48,6 +63,32 @@ impl Key {
     #[must_use]
     pub fn new(value: impl AsRef<[u8]>) -> Self {
         Self::with_text(StoredText::new(|text| encode(value.as_ref(), text)))
+    }
+
+    /// Creates a key from the text that a value displays, such as a UUID or an ID of your own type. It does not
+    /// allocate.
+    ///
+    /// Two types with the same text have the same key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Key;
+    ///
+    /// # struct Uuid(u32);
+    /// # impl std::fmt::Display for Uuid {
+    /// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    /// #         write!(f, "{:08x}-e89b-12d3-a456-426614174000", self.0)
+    /// #     }
+    /// # }
+    /// # let user_id = Uuid(0x123e_4567);
+    /// let key = Key::from_display(&user_id);
+    /// assert_eq!(key.as_str(), "123e4567-e89b-12d3-a456-426614174000");
+    /// assert_eq!(key, Key::from(user_id.to_string()));
+    /// ```
+    #[must_use]
+    pub fn from_display(value: impl Display) -> Self {
+        Self::with_text(StoredText::new(|text| write!(Encoded(text), "{value}")))
     }
 
     /// Parses the stored text of a key, as [`as_str`](Self::as_str) returns it.
@@ -150,6 +191,15 @@ impl Key {
     }
 }
 
+/// Encodes the text that is written to it.
+struct Encoded<'a>(&'a mut dyn Write);
+
+impl Write for Encoded<'_> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        encode(s.as_bytes(), self.0)
+    }
+}
+
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -182,29 +232,40 @@ impl fmt::Debug for Key {
     }
 }
 
-impl From<&str> for Key {
-    fn from(value: &str) -> Self {
+macro_rules! from_text {
+    ($([$as:ty] $($type:ty),+;)+) => {$($(
+        impl From<$type> for Key {
+            fn from(value: $type) -> Self {
+                Self::new(AsRef::<$as>::as_ref(&value))
+            }
+        }
+    )+)+};
+}
+
+from_text!(
+    [str] &str, String, &String, Box<str>, Arc<str>, &Arc<str>, Cow<'_, str>;
+    [[u8]] &[u8], Vec<u8>, &Vec<u8>;
+);
+
+/// For literals like `b"ada"`.
+impl<const N: usize> From<&[u8; N]> for Key {
+    fn from(value: &[u8; N]) -> Self {
         Self::new(value)
     }
 }
 
-impl From<String> for Key {
-    fn from(value: String) -> Self {
-        Self::new(value)
-    }
+macro_rules! from_integers {
+    ($($integer:ty)*) => {$(
+        /// The text of the number, in decimal digits.
+        impl From<$integer> for Key {
+            fn from(value: $integer) -> Self {
+                Self::new(itoa::Buffer::new().format(value))
+            }
+        }
+    )*};
 }
 
-impl From<&String> for Key {
-    fn from(value: &String) -> Self {
-        Self::new(value)
-    }
-}
-
-impl From<&[u8]> for Key {
-    fn from(value: &[u8]) -> Self {
-        Self::new(value)
-    }
-}
+from_integers!(u16 u32 u64 u128 usize i32 i64);
 
 impl From<&Self> for Key {
     fn from(key: &Self) -> Self {
@@ -214,6 +275,8 @@ impl From<&Self> for Key {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -226,6 +289,51 @@ mod tests {
         assert!(hashed.as_str().starts_with('#'));
         assert_ne!(hashed, Key::from("x".repeat(66)));
         assert_ne!(hashed, Key::from(hashed.as_str()));
+    }
+
+    #[test]
+    fn a_number_has_the_key_of_its_text() {
+        for key in [
+            Key::from(42),
+            Key::from(42_u16),
+            Key::from(42_u32),
+            Key::from(42_u64),
+            Key::from(42_u128),
+            Key::from(42_usize),
+            Key::from(42_i64),
+            Key::from("42".to_owned()),
+            Key::from(&"42".to_owned()),
+            Key::from(b"42"),
+            Key::from_display(42),
+        ] {
+            assert_eq!(key, Key::from("42"));
+        }
+        assert_eq!(Key::from(u128::MAX).as_str(), u128::MAX.to_string());
+        assert_eq!(Key::from(-7_i64).as_str(), "-7");
+    }
+
+    #[test]
+    fn an_address_has_the_key_of_the_peer() {
+        for text in ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8:1:2:3:4:5:6"] {
+            let address: IpAddr = text.parse().unwrap();
+            let key = Key::from(address);
+            assert_eq!(key, crate::key::peer_ip().of(address));
+            assert_eq!(key.network(), crate::key::peer_ip().of(address).network());
+            assert_ne!(key, Key::from(text));
+            assert_ne!(key, Key::from(key.as_str()));
+            match address {
+                IpAddr::V4(address) => assert_eq!(key, Key::from(address)),
+                IpAddr::V6(address) => assert_eq!(key, Key::from(address)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_uuid_has_the_key_of_its_text() {
+        let uuid = uuid::Uuid::from_u128(0x123e_4567_e89b_12d3_a456_4266_1417_4000);
+        let key = Key::from_display(uuid);
+        assert_eq!(key.as_str(), "123e4567-e89b-12d3-a456-426614174000");
+        assert_ne!(key, Key::from(uuid.as_u128()));
     }
 
     #[test]
@@ -285,7 +393,8 @@ mod tests {
         }
 
         #[test]
-        fn a_stored_text_is_short_printable_and_without_braces(value in value(), tag in "\\PC{0,9}") {
+        fn a_stored_text_is_short_printable_and_without_braces(value in value(), tag in "\\PC{0,9}|\\PC{60,70}") {
+            prop_assert_eq!(Key::from_display(&tag), Key::from(&tag));
             for key in [
                 Key::new(&value),
                 Key::tagged(Tag::Extension(&tag), &value),

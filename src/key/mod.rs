@@ -30,10 +30,11 @@
 //! | [`authorization()`](authorization()) | credentials in the `Authorization` header, stored as a hash | no key |
 //! | [`cookie(name)`](cookie()) | value of a cookie, stored as a hash | no key |
 //! | [`extension::<T>()`](extension()) | request extension, such as the user that an outer layer inserted | no key |
+//! | [`extension_with(f)`](extension_with()) | part of a request extension, which a closure returns | no key |
 //! | [`path()`] | route that axum matched | no key |
 //! | [`global()`] | limiter: all requests share one count | |
 //! | [`from_fn(f)`](from_fn()) | key returned by a closure | no key, if the closure returns `None` |
-//! | `(a, b)` | keys of two, three or four extractors | no key, if one of them finds none |
+//! | `(a, b)` | keys of two to eight extractors | no key, if one of them finds none |
 //! | `a.or(b)` | key of `a`, or of `b` if `a` finds none | no key, if both find none |
 //!
 //! # Requests without a key
@@ -80,10 +81,10 @@ pub(crate) use axum_08::has_route;
 #[cfg(feature = "axum-08")]
 pub use axum_08::{Path, path};
 pub(crate) use client_ip::claimed_client;
-pub use client_ip::{ClientIp, client_ip};
+pub use client_ip::{ClientIp, NetworkList, client_ip};
 pub use cookie::{Cookie, cookie};
 pub use error::{KeyError, KeyErrorKind};
-pub use extension::{Extension, extension};
+pub use extension::{DisplayExtension, Extension, ExtensionWith, extension, extension_with};
 pub use extractor::{KeyExtractor, Or};
 pub(crate) use fingerprint::{Fingerprint, HashFingerprint};
 pub use from_fn::{FromFn, Global, from_fn, global};

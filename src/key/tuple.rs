@@ -1,4 +1,4 @@
-//! Tuples of two to four extractors, which are extractors of a joined key.
+//! Tuples of two to eight extractors, which are extractors of a joined key.
 
 use http::request::Parts;
 
@@ -29,7 +29,15 @@ macro_rules! tuples {
     )*};
 }
 
-tuples!((A B) (A B C) (A B C D));
+tuples!(
+    (A B)
+    (A B C)
+    (A B C D)
+    (A B C D E)
+    (A B C D E F)
+    (A B C D E F G)
+    (A B C D E F G H)
+);
 
 #[cfg(test)]
 mod tests {
@@ -49,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn three_and_four_parts_are_joined() {
+    fn three_to_eight_parts_are_joined() {
         let part = |value: &'static str| from_fn(move |_| Some(Key::from(value)));
         let parts = get();
         let key = (part("a"), part("b"), part("c"), part("d"))
@@ -58,6 +66,52 @@ mod tests {
         assert_eq!(key.as_str(), "a,b,c,d");
         let key = (part("a"), part("b"), part("c")).extract(&parts).unwrap();
         assert_eq!(key.as_str(), "a,b,c");
+        let eight = (
+            (part("a"), part("b"), part("c"), part("d"), part("e")),
+            (
+                part("a"),
+                part("b"),
+                part("c"),
+                part("d"),
+                part("e"),
+                part("f"),
+            ),
+            (
+                part("a"),
+                part("b"),
+                part("c"),
+                part("d"),
+                part("e"),
+                part("f"),
+                part("g"),
+            ),
+            (
+                part("a"),
+                part("b"),
+                part("c"),
+                part("d"),
+                part("e"),
+                part("f"),
+                part("g"),
+                part("h"),
+            ),
+        );
+        let texts = [
+            eight.0.extract(&parts),
+            eight.1.extract(&parts),
+            eight.2.extract(&parts),
+            eight.3.extract(&parts),
+        ]
+        .map(|key| key.unwrap().as_str().to_owned());
+        assert_eq!(
+            texts,
+            [
+                "a,b,c,d,e",
+                "a,b,c,d,e,f",
+                "a,b,c,d,e,f,g",
+                "a,b,c,d,e,f,g,h"
+            ]
+        );
     }
 
     #[test]

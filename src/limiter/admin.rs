@@ -7,7 +7,7 @@ use super::limiter::RateLimiter;
 use crate::decision::{DecisionView, QuotaDecision, Source};
 use crate::error::Error;
 use crate::key::Key;
-use crate::quota::Quotas;
+use crate::quota::{IntoQuotas, Quotas};
 use crate::store::{Block, Credit};
 use crate::telemetry::RefusedKey;
 
@@ -101,8 +101,8 @@ impl Admin {
     /// # }).unwrap();
     /// ```
     #[must_use]
-    pub fn quotas(self, quotas: impl Into<Quotas>) -> Self {
-        let quotas = quotas.into();
+    pub fn quotas(self, quotas: impl IntoQuotas) -> Self {
+        let quotas = quotas.into_quotas();
         Self { quotas, ..self }
     }
 

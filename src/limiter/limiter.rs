@@ -13,7 +13,7 @@ use super::lease::Lease;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::Key;
-use crate::quota::{Quota, Quotas};
+use crate::quota::{IntoQuotas, Quota, Quotas};
 use crate::store::{BlockList, LimiterInfo, ProtectedStore, Reset, Store, Subject};
 use crate::telemetry::Telemetry;
 
@@ -75,7 +75,7 @@ impl RateLimiter {
     /// Creates a limiter with the name `default`.
     ///
     /// `quotas` is one [`Quota`] or a list of them. An empty list admits everything.
-    pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
+    pub fn new(store: impl Store, quotas: impl IntoQuotas) -> Self {
         let name: Arc<str> = DEFAULT_NAME.into();
         let scope = Key::from(DEFAULT_NAME);
         let block_list = store.block_list();
@@ -87,7 +87,7 @@ impl RateLimiter {
             },
             block_list,
             store,
-            quotas: quotas.into(),
+            quotas: quotas.into_quotas(),
             telemetry: Arc::new(Telemetry::new(&name, None)),
             name,
             scope,
@@ -97,13 +97,35 @@ impl RateLimiter {
         }
     }
 
+    /// Creates a limiter as [`new`](Self::new) does, from quotas that may be text, such as a setting.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is malformed, or if there is no quota.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::try_new(MemoryStore::new(), "100/minute; 5/second")?;
+    /// assert_eq!(limiter.quotas().len(), 2);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn try_new(
+        store: impl Store,
+        quotas: impl TryInto<Quotas, Error: Into<ConfigError>>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::new(store, Quotas::configured(quotas)?))
+    }
+
     /// Sets the name of the limiter, which is a part of each stored key. The default is `default`.
     ///
     /// Limiters with the same store and name share their counts. Give each separate limit its own name.
     /// Any text is a name.
     #[must_use]
-    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.name = name.into();
+    pub fn name(mut self, name: impl AsRef<str>) -> Self {
+        self.name = name.as_ref().into();
         self.scope = Key::from(&*self.name);
         self.id.name = self.scope.fingerprint();
         self.first_check = Arc::default();

@@ -1,4 +1,5 @@
-//! axum 0.8: `Reservation` and `DecisionView` as extractors, and `Rejection` as a response.
+//! axum 0.8: extractors of `Reservation` and `DecisionView`, `Rejection` as a response, and what implements
+//! `IntoResponse` as the response to a rejection.
 //!
 //! This is the only file in this directory that names axum. The next major version of axum gets its own file.
 
@@ -6,12 +7,14 @@ use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
-use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use axum::response::IntoResponse;
+use bytes::Bytes;
 use http::request::Parts;
+use http::{Response, StatusCode};
 
 use super::headers::Headers;
 use super::rejection::{Rejection, plain_text};
+use super::rejection_response::{RejectionResponse, with_ready_body};
 use super::reservation::Reservation;
 use crate::decision::DecisionView;
 
@@ -51,7 +54,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for DecisionView {
 /// Responds with plain text and the default headers. For others, see [`Rejection::response`].
 #[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
 impl IntoResponse for Rejection {
-    fn into_response(self) -> Response {
+    fn into_response(self) -> Response<Body> {
         self.response(&Headers::default(), plain_text())
             .map(Body::from)
     }
@@ -75,5 +78,14 @@ impl<S: Sync> OptionalFromRequestParts<S> for Reservation {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
         Ok(parts.extensions.get::<Self>().cloned())
+    }
+}
+
+/// Converts as axum converts what a handler returns.
+#[cfg_attr(docsrs, doc(cfg(feature = "axum-08")))]
+#[diagnostic::do_not_recommend]
+impl<R: IntoResponse> RejectionResponse<Response<Bytes>> for R {
+    fn into_rejection_response(self) -> Response<Bytes> {
+        with_ready_body(self.into_response())
     }
 }

@@ -32,6 +32,9 @@ pub(super) enum StartedCheck {
 
 /// Reads the keys and the costs of a request, and starts the check of its levels.
 pub(super) fn start_check(config: &Arc<LayerConfig>, parts: &Parts) -> StartedCheck {
+    if !config.enabled {
+        return StartedCheck::Done(Outcome::Exempt);
+    }
     if config.skip.as_ref().is_some_and(|skip| skip(parts)) {
         return StartedCheck::Done(Outcome::skipped(config));
     }

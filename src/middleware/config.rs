@@ -17,7 +17,13 @@ use crate::limiter::{FailurePolicy, RateLimiter};
 
 /// The settings of one layer.
 #[derive(Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each one is a setting of its own"
+)]
 pub(super) struct LayerConfig {
+    /// Whether requests are limited at all.
+    pub(super) enabled: bool,
     /// The level of the layer's own limiter.
     pub(super) first: Level,
     /// The levels that were added to it.
@@ -55,6 +61,7 @@ impl LayerConfig {
         let headers = Headers::default();
         let first = Level::new(limiter, peer_ip());
         Self {
+            enabled: true,
             templates: Arc::new(Templates::new(&headers, [&first.limiter])),
             first,
             others: Vec::new(),
@@ -130,6 +137,7 @@ impl LayerConfig {
 impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            enabled,
             first,
             others,
             skip: _,
@@ -145,6 +153,7 @@ impl fmt::Debug for LayerConfig {
             diagnostics: _,
         } = self;
         f.debug_struct("LayerConfig")
+            .field("enabled", enabled)
             .field("first", first)
             .field("others", others)
             .field("max_wait", max_wait)

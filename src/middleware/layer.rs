@@ -5,9 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, Response, StatusCode, response};
+use http::{HeaderName, StatusCode, response};
 use http_body::SizeHint;
 use tower_layer::Layer;
 
@@ -16,11 +15,13 @@ use super::diagnostics::layer_created;
 use super::headers::Headers;
 use super::level::{CostFn, Level, MissingKey, SettleFn};
 use super::rejection::Rejection;
-use super::service::RateLimit;
+use super::rejection_response::RejectionResponse;
+use super::service::{CloneService, RateLimit};
 use crate::decision::DecisionView;
+use crate::error::ConfigError;
 use crate::key::{Key, KeyExtractor};
 use crate::limiter::{FailurePolicy, RateLimiter};
-use crate::quota::{IntoPlan, Quotas};
+use crate::quota::{IntoPlan, IntoQuotas, Quotas};
 use crate::store::Store;
 
 /// A tower layer that limits the requests to a service of HTTP requests, such as an axum router or route.
@@ -70,8 +71,10 @@ use crate::store::Store;
 ///
 /// - [`Router::layer`](axum::Router::layer) limits the fallback and all routes that were added before.
 /// - [`Router::route_layer`](axum::Router::route_layer) does not limit requests that match no route.
-/// - `get(handler).layer(..)` limits one route. For several layers on one route, use a
-///   `tower::ServiceBuilder`: otherwise Rust cannot infer the types.
+/// - `get(handler).layer(..)` limits one route. For several layers on one route, pass a tuple,
+///   `get(handler).layer((outer, inner))`, or a `tower::ServiceBuilder`: for `.layer(..).layer(..)`, Rust cannot
+///   infer the error type in between.
+/// - [`enabled`](Self::enabled) switches a layer on or off, in place of tower's `option_layer`.
 /// - Around a whole `Router` that is passed to `axum::serve`, add
 ///   `map_response(|r| r.map(axum::body::Body::new))` as the outer layer.
 ///
@@ -89,8 +92,55 @@ impl RateLimitLayer {
     /// `store` is a [`RedisStore`](crate::RedisStore), a [`MemoryStore`](crate::MemoryStore) or your own
     /// [`Store`]. `quotas` is one [`Quota`](crate::Quota) or a list of them. A request is admitted if all
     /// of them admit it. An empty list admits everything.
-    pub fn new(store: impl Store, quotas: impl Into<Quotas>) -> Self {
+    pub fn new(store: impl Store, quotas: impl IntoQuotas) -> Self {
         Self::from(RateLimiter::new(store, quotas))
+    }
+
+    /// Creates a layer as [`new`](Self::new) does, from quotas that may be text, such as a setting.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is malformed, or if there is no quota.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{MemoryStore, RateLimitLayer};
+    ///
+    /// let setting = std::env::var("RATE_LIMIT").unwrap_or("100/minute".into());
+    /// let layer = RateLimitLayer::try_new(MemoryStore::new(), setting)?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn try_new(
+        store: impl Store,
+        quotas: impl TryInto<Quotas, Error: Into<ConfigError>>,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::from(RateLimiter::try_new(store, quotas)?))
+    }
+
+    /// Switches the layer on or off. By default, it is on.
+    ///
+    /// A layer that is off passes every request on. It extracts no key, does not ask its store, and adds no
+    /// headers.
+    ///
+    /// Use it in place of `tower::util::option_layer` and `ServiceBuilder::option_layer`. These do not compile
+    /// (E0271: type mismatch of `ResponseBody`), because the response body has different types with and without the
+    /// layer.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// let is_production = std::env::var("APP_ENV").is_ok_and(|name| name == "production");
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("/", get(|| async { "ok" }))
+    ///     .layer(RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100)).enabled(is_production));
+    /// ```
+    pub fn enabled(self, enabled: bool) -> Self {
+        self.with(|config| config.enabled = enabled)
     }
 
     /// Sets the name of the limiter, which is a part of each stored key. The default is `default`.
@@ -99,14 +149,14 @@ impl RateLimitLayer {
     /// nested layers have the same store, name and key, a request may be charged twice to the same count.
     ///
     /// Clients may see the name, as that of a policy in the [headers](crate::Headers).
-    pub fn name(self, name: impl Into<Arc<str>>) -> Self {
+    pub fn name(self, name: impl AsRef<str>) -> Self {
         self.with(|config| config.first.limiter = config.first.limiter.clone().name(name))
     }
 
     /// Sets the extractor of the key, which decides who shares a count. The default is
     /// [`peer_ip`](crate::key::peer_ip), the address at the other end of the connection.
     ///
-    /// The module [`key`](mod@crate::key) lists the extractors, and [Keys](crate::guide::keys) in the guide
+    /// A closure is wrapped: `.key(key::from_fn(|parts| ..))`. The module [`key`](mod@crate::key) lists the extractors, and [Keys](crate::guide::keys) in the guide
     /// helps to choose one.
     ///
     /// # Examples
@@ -247,6 +297,10 @@ impl RateLimitLayer {
     /// as if the store had failed. So do not return an error that a client can cause. For an unknown or
     /// malformed tenant, return [`Plan::Default`](crate::Plan::Default). The layer sets no deadline: add a
     /// timeout if the lookup calls another service.
+    ///
+    /// **It is a closure that returns a future, not an async closure.** `async |key, parts| ..` does not compile
+    /// (E0308: one type is more general than the other): its future would borrow the key and the request, which do not
+    /// live as long. Clone or read what the lookup needs, then return an `async move` block, as below.
     ///
     /// A new plan applies from the next request. Earlier units still count, as long as window and algorithm
     /// stay the same. To peek at such a key, or to reset or credit it, pass the quotas of its plan to
@@ -417,10 +471,17 @@ impl RateLimitLayer {
     /// Sets the function that creates the response to a rejected request. By default, the body is a short text
     /// such as `rate limit exceeded`.
     ///
-    /// Set the [status](Rejection::status) of the rejection, as below. The layer adds `Retry-After` and
-    /// `Cache-Control: no-store` if they are missing, and the [headers](Self::headers) of the limit. For JSON,
-    /// use [`problem_json`](crate::problem_json()). The function is not called for gRPC calls that
+    /// It returns an [`http::Response`] with a text or bytes as its body or, with the feature `axum-08`, anything
+    /// that implements axum's `IntoResponse`, such as `(rejection.status(), Json(..))` or your own error type.
+    ///
+    /// **Set the [status](Rejection::status) of the rejection**, as below: the layer does not change the status,
+    /// and a plain text or `Json` would be sent with 200. The layer adds `Retry-After` and
+    /// `Cache-Control: no-store` if they are missing, and the [headers](Self::headers) of the limit. For problem
+    /// details, use [`problem_json`](crate::problem_json()). The function is not called for gRPC calls that
     /// [`grpc`](Self::grpc) answers.
+    ///
+    /// The body has to be in memory, as that of a text or of `Json` is. A stream is left out, and one log line says
+    /// so.
     ///
     /// # Examples
     ///
@@ -434,12 +495,33 @@ impl RateLimitLayer {
     ///     response
     /// });
     /// ```
-    pub fn responder<F, B>(self, responder: F) -> Self
+    ///
+    /// In axum:
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum-08")] {
+    /// use axum::Json;
+    /// use serde::Serialize;
+    /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
+    ///
+    /// #[derive(Serialize)]
+    /// struct ApiError {
+    ///     code: &'static str,
+    ///     retry_in: Option<u64>,
+    /// }
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(|rejection| {
+    ///     let retry_in = rejection.retry_after().map(|wait| wait.as_secs());
+    ///     (rejection.status(), Json(ApiError { code: "rate_limited", retry_in }))
+    /// });
+    /// # }
+    /// ```
+    pub fn responder<F, R, Form>(self, responder: F) -> Self
     where
-        F: Fn(&Rejection) -> Response<B> + Send + Sync + 'static,
-        B: Into<Bytes>,
+        F: Fn(&Rejection) -> R + Send + Sync + 'static,
+        R: RejectionResponse<Form>,
     {
-        let responder = move |rejection: &Rejection| responder(rejection).map(B::into);
+        let responder = move |rejection: &Rejection| responder(rejection).into_rejection_response();
         self.with(|config| config.responder = Arc::new(responder))
     }
 
@@ -580,12 +662,14 @@ impl From<RateLimiter> for RateLimitLayer {
     }
 }
 
-impl<S> Layer<S> for RateLimitLayer {
+impl<S: CloneService> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        for level in self.config.levels() {
-            level.limiter.warn_of_conflict(Some(level.key_type));
+        if self.config.enabled {
+            for level in self.config.levels() {
+                level.limiter.warn_of_conflict(Some(level.key_type));
+            }
         }
         RateLimit::new(inner, Arc::clone(&self.config))
     }

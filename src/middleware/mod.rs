@@ -2,7 +2,7 @@
 //!
 //! This is the only module that knows services and responses. It uses `limiter` and the modules below it.
 
-#[cfg(feature = "axum-08")]
+#[cfg_attr(not(feature = "axum-08"), path = "without_axum_08.rs")]
 mod axum_08;
 mod body;
 mod check;
@@ -17,6 +17,7 @@ mod level;
 mod outcome;
 mod plan_lookup;
 mod rejection;
+mod rejection_response;
 mod reservation;
 mod response;
 mod service;
@@ -31,5 +32,6 @@ pub use level::{Level, MissingKey};
 pub use rejection::{
     Rejection, RejectionReason, WouldReject, plain_text, problem_json, problem_json_typed,
 };
+pub use rejection_response::RejectionResponse;
 pub use reservation::Reservation;
-pub use service::RateLimit;
+pub use service::{CloneService, RateLimit};

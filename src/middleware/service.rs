@@ -26,12 +26,28 @@ use super::response::{prepare_request, rejection_response};
 ///
 /// The request body can be of any type. The response body has to implement [`http_body::Body`], like those of
 /// axum, hyper, tonic and tower-http, because [`settle`](crate::RateLimitLayer::settle) needs its size. The
-/// inner service has to implement `Clone`.
+/// inner service has to implement `Clone`: see [`CloneService`].
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
     config: Arc<LayerConfig>,
 }
+
+/// The services that a [`RateLimitLayer`](crate::RateLimitLayer) can wrap: all that implement `Clone`, as those of
+/// axum, hyper and tonic do.
+///
+/// While a check waits for the store, its future holds the service that was polled ready, and a clone takes its
+/// place.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not `Clone`, so a rate limit cannot wrap it",
+    label = "the inner service of a rate limit has to implement `Clone`",
+    note = "derive `Clone`, or replace `BoxService` by `BoxCloneService` (`.boxed()` by `.boxed_clone()`)",
+    note = "a service that cannot be cloned can be shared by `tower::buffer::Buffer` inside of the rate limit"
+)]
+pub trait CloneService: Clone {}
+
+#[diagnostic::do_not_recommend]
+impl<S: Clone> CloneService for S {}
 
 impl<S> RateLimit<S> {
     pub(super) fn new(inner: S, config: Arc<LayerConfig>) -> Self {

@@ -13,6 +13,6 @@ mod text;
 pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
 pub use plan::{IntoPlan, Plan};
 pub use quota::Quota;
-pub use quotas::Quotas;
+pub use quotas::{IntoQuotas, Quotas};
 #[cfg(feature = "redis")]
 pub(crate) use text::parse_duration;

@@ -167,8 +167,8 @@ impl Quota {
     /// The name distinguishes the quota in [`DecisionView::quotas`](crate::DecisionView::quotas) and in the
     /// [headers](crate::Headers). Stored counts do not depend on it.
     #[must_use]
-    pub fn named(mut self, name: impl Into<Arc<str>>) -> Self {
-        self.name = Some(name.into());
+    pub fn named(mut self, name: impl AsRef<str>) -> Self {
+        self.name = Some(name.as_ref().into());
         self
     }
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::quota::Quota;
+use crate::error::ConfigError;
 
 /// A list of quotas that apply together: a check is charged to all of them or to none.
 ///
-/// Functions that take quotas take `impl Into<Quotas>`: one [`Quota`], an array, a slice or a `Vec`. The list
-/// also parses from text, such as `100/minute, 5/10s`. Cloning is cheap.
+/// Functions that take quotas take `impl IntoQuotas`: one [`Quota`], an array, a slice or a `Vec`. The list
+/// also parses from text, such as `100/minute, 5/10s`; [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new)
+/// takes such a text. Cloning is cheap.
 ///
 /// An empty list admits every check, and the store is not asked. Empty text is an error, and so is an empty
 /// list in a configuration, because a missing setting would disable the limiter.
@@ -45,6 +47,8 @@ struct List {
     /// The same quotas with a lease, so that a limiter with a lease creates them once.
     leased: OnceLock<(Duration, Quotas)>,
 }
+
+pub(super) const EMPTY_RULE: &str = "it would admit every check; list at least one quota";
 
 /// A lease is at most this part of the shortest window.
 const MAX_LEASE_PART: u32 = 10;
@@ -115,6 +119,21 @@ impl Quotas {
     /// Returns for how long processes may hold units of these quotas, in microseconds.
     pub(crate) fn lease_micros(&self) -> u64 {
         self.iter().map(Quota::lease_micros).max().unwrap_or(0)
+    }
+
+    /// Converts quotas from outside the program, such as text.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the text is malformed or the list is empty.
+    pub(crate) fn configured(
+        quotas: impl TryInto<Self, Error: Into<ConfigError>>,
+    ) -> Result<Self, ConfigError> {
+        let quotas = quotas.try_into().map_err(Into::into)?;
+        if quotas.is_empty() {
+            return Err(ConfigError::quota_part("list of quotas", "", EMPTY_RULE));
+        }
+        Ok(quotas)
     }
 
     /// Returns the quotas, in the order in which they were listed.
@@ -218,6 +237,58 @@ impl From<Vec<Quota>> for Quotas {
 impl From<&[Quota]> for Quotas {
     fn from(quotas: &[Quota]) -> Self {
         Self::new(quotas.iter().cloned())
+    }
+}
+
+impl From<&Self> for Quotas {
+    fn from(quotas: &Self) -> Self {
+        quotas.clone()
+    }
+}
+
+/// Parses the text, as [`FromStr`](#impl-FromStr-for-Quotas) does.
+impl TryFrom<&str> for Quotas {
+    type Error = ConfigError;
+
+    fn try_from(text: &str) -> Result<Self, ConfigError> {
+        text.parse()
+    }
+}
+
+/// Parses the text, as [`FromStr`](#impl-FromStr-for-Quotas) does.
+impl TryFrom<String> for Quotas {
+    type Error = ConfigError;
+
+    fn try_from(text: String) -> Result<Self, ConfigError> {
+        text.parse()
+    }
+}
+
+/// Parses the text, as [`FromStr`](#impl-FromStr-for-Quotas) does.
+impl TryFrom<&String> for Quotas {
+    type Error = ConfigError;
+
+    fn try_from(text: &String) -> Result<Self, ConfigError> {
+        text.parse()
+    }
+}
+
+/// Values that are quotas: all that convert `Into<Quotas>`, such as one [`Quota`], an array, a slice or a `Vec`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a quota or a list of quotas",
+    label = "expected quotas, such as `Quota::per_minute(100)`",
+    note = "for text like \"100/minute\", write `RateLimitLayer::try_new(store, \"100/minute\")?`, \
+            `RateLimiter::try_new(store, \"100/minute\")?`, or `text.parse::<Quotas>()?`"
+)]
+pub trait IntoQuotas: Sized {
+    /// Converts to a list of quotas.
+    fn into_quotas(self) -> Quotas;
+}
+
+#[diagnostic::do_not_recommend]
+impl<Q: Into<Quotas>> IntoQuotas for Q {
+    fn into_quotas(self) -> Quotas {
+        self.into()
     }
 }
 

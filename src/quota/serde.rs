@@ -9,6 +9,7 @@ use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::algorithm::Algorithm;
+use super::plan::{DEFAULT, EXEMPT, Plan};
 use super::quota::Quota;
 use super::quotas::Quotas;
 use super::text::{format_window, parse_window};
@@ -155,6 +156,46 @@ impl Serialize for Quotas {
     }
 }
 
+/// Deserializes `"default"`, `"exempt"`, or quotas in any form that [`Quotas`] deserialize from.
+impl<'de> Deserialize<'de> for Plan {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PlanVisitor)
+    }
+}
+
+struct PlanVisitor;
+
+impl<'de> Visitor<'de> for PlanVisitor {
+    type Value = Plan;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("\"default\", \"exempt\", a quota or a list of quotas")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Plan, E> {
+        v.parse().map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Plan, A::Error> {
+        QuotasVisitor.visit_map(map).map(Plan::Quotas)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Plan, A::Error> {
+        QuotasVisitor.visit_seq(seq).map(Plan::Quotas)
+    }
+}
+
+/// Serializes to `"default"`, `"exempt"`, or a list of quotas.
+impl Serialize for Plan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Default => serializer.serialize_str(DEFAULT),
+            Self::Exempt => serializer.serialize_str(EXEMPT),
+            Self::Quotas(quotas) => quotas.serialize(serializer),
+        }
+    }
+}
+
 /// Deserializes the name of an algorithm: `"gcra"`, `"sliding-buckets:60"`.
 impl<'de> Deserialize<'de> for Algorithm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -230,6 +271,57 @@ mod tests {
     fn an_empty_list_is_an_error() {
         let error = from_str::<Quotas>("[]").unwrap_err().to_string();
         assert!(error.contains("list at least one quota"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_list_in_a_file_is_an_error_like_empty_text() {
+        #[derive(Debug, Deserialize)]
+        #[expect(dead_code, reason = "only its errors are read")]
+        struct Config {
+            q: Quotas,
+        }
+        for (toml, text) in [
+            ("q = []", "list at least one quota"),
+            ("q = ''", "a quota is LIMIT/WINDOW"),
+            ("", "missing field `q`"),
+        ] {
+            let error = toml::from_str::<Config>(toml).unwrap_err().to_string();
+            assert!(error.contains(text), "{toml:?}: {error}");
+        }
+        for (json, text) in [("[]", "list at least one quota"), (r#""""#, "a plan is")] {
+            let error = from_str::<Plan>(json).unwrap_err().to_string();
+            assert!(error.contains(text), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_plan_is_a_word_or_quotas_in_any_form() {
+        let burst = Quota::new(5, TEN_SECONDS).named("burst");
+        for (written, plan) in [
+            (json!("default"), Plan::Default),
+            (json!("exempt"), Plan::Exempt),
+            (
+                json!("5/10s"),
+                Plan::Quotas(Quota::new(5, TEN_SECONDS).into()),
+            ),
+            (
+                json!(["5/second", "2000/day"]),
+                Plan::Quotas([Quota::per_second(5), Quota::per_day(2_000)].into()),
+            ),
+            (
+                json!({"limit": 5, "window": "10s", "name": "burst"}),
+                Plan::Quotas(burst.into()),
+            ),
+        ] {
+            let read: Plan = serde_json::from_value(written).unwrap();
+            assert_eq!(read, plan);
+            let again: Plan = serde_json::from_value(to_value(&plan).unwrap()).unwrap();
+            assert_eq!(again, plan);
+        }
+        let error = from_str::<Plan>(r#""gold""#).unwrap_err().to_string();
+        assert!(error.contains("a plan is default, exempt"), "{error}");
+        let error = from_str::<Plan>("100").unwrap_err().to_string();
+        assert!(error.contains("exempt"), "{error}");
     }
 
     #[test]

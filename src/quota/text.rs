@@ -19,11 +19,25 @@ const TIME_UNITS: [(u64, &str, &str); 6] = [
     (1, "microsecond", "us"),
 ];
 
+/// Other spellings of units that are read, with the word of the unit. A plural of a word is read, too.
+const UNIT_ALIASES: [(&str, &str); 6] = [
+    ("hr", "hour"),
+    ("hrs", "hour"),
+    ("min", "minute"),
+    ("mins", "minute"),
+    ("sec", "second"),
+    ("secs", "second"),
+];
+
+/// The separators of a list of quotas.
+const SEPARATORS: [char; 2] = [',', ';'];
+
 /// Parses `LIMIT/WINDOW` or `LIMIT/WINDOW ALGORITHM`: `100/minute`, `5/10s`, `2000/day gcra`.
 ///
 /// - The limit is a whole number from 0 to 4294967295.
-/// - The window is `second`, `minute`, `hour`, `day`, or a whole number with a unit: `us`, `ms`, `s`, `m`,
-///   `h`, `d`.
+/// - The window is a unit, such as `minute`, or a whole number with a unit: `10s`, `10 seconds`. The units are
+///   `day`, `hour`, `minute`, `second`, `millisecond` and `microsecond`, also as `d`, `h`, `m`, `s`, `ms`, `us`,
+///   `hr`, `min`, `sec`, and in the plural.
 /// - The algorithm is `sliding-log` (the default), `sorted-set-log`, `sliding-counter`,
 ///   `sliding-buckets:60`, `fixed-window` or `gcra`.
 impl FromStr for Quota {
@@ -31,42 +45,51 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let malformed = |rule: &str| ConfigError::quota(text, rule);
+        if text.contains(SEPARATORS) {
+            return Err(malformed(
+                "this is one quota; a list of quotas is parsed as Quotas",
+            ));
+        }
         let (limit, rest) = text
             .trim()
             .split_once('/')
             .ok_or_else(|| malformed("a quota is LIMIT/WINDOW, like 100/minute or 5/10s"))?;
-        let (window, algorithm) = match rest.trim().split_once(' ') {
-            None => (rest, Algorithm::default()),
-            Some((window, name)) => {
-                let algorithm = parse_algorithm(name.trim());
-                (
-                    window,
-                    algorithm.ok_or_else(|| malformed(&algorithm_rule()))?,
-                )
-            }
-        };
         let limit = parse_number(limit.trim())
             .and_then(|limit| u32::try_from(limit).ok())
             .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))?;
-        let micros = parse_micros(window.trim()).ok_or_else(|| malformed(WINDOW_RULE))?;
+        let (window, algorithm) = split_window(rest.trim());
+        let micros = parse_micros(window).ok_or_else(|| malformed(WINDOW_RULE))?;
+        let algorithm = match algorithm {
+            "" => Algorithm::default(),
+            name => parse_algorithm(name).ok_or_else(|| malformed(&algorithm_rule()))?,
+        };
         let quota = Self::try_new(limit, Duration::from_micros(micros))?;
         Ok(quota.algorithm(algorithm))
     }
 }
 
-/// Parses quotas with commas between them: `100/minute, 5/10s`.
+/// Parses quotas with commas or semicolons between them: `100/minute, 5/10s`.
 ///
 /// Empty text is an error, because a missing setting would disable the limiter.
 impl FromStr for Quotas {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        text.split(',').map(str::parse::<Quota>).collect()
+        text.split(SEPARATORS).map(str::parse::<Quota>).collect()
     }
 }
 
-const WINDOW_RULE: &str =
-    "the window is second, minute, hour, day, or a number and us, ms, s, m, h, d";
+const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes";
+
+/// Splits off the algorithm, which is empty if there is none. A space may follow the number of a window.
+fn split_window(text: &str) -> (&str, &str) {
+    let is_space = |c: char| c.is_ascii_whitespace();
+    let number_end = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let unit = number_end.trim_start_matches(is_space);
+    let unit_end = unit.find(is_space).unwrap_or(unit.len());
+    let (window, algorithm) = text.split_at(text.len() - unit.len() + unit_end);
+    (window, algorithm.trim())
+}
 
 /// Parses a window. Returns its length in microseconds.
 #[cfg(feature = "serde")]
@@ -125,15 +148,24 @@ fn parse_algorithm(text: &str) -> Option<Algorithm> {
 }
 
 fn parse_micros(text: &str) -> Option<u64> {
-    if let Some((micros, ..)) = TIME_UNITS.iter().find(|(_, word, _)| *word == text) {
-        return Some(*micros);
-    }
-    let suffix = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let count = parse_number(text.strip_suffix(suffix)?)?;
-    let (micros, ..) = TIME_UNITS
-        .iter()
-        .find(|(.., unit)| *unit == suffix.trim())?;
-    Some(count.saturating_mul(*micros))
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let count = match text.strip_suffix(unit)? {
+        "" => 1,
+        digits => parse_number(digits)?,
+    };
+    Some(count.saturating_mul(parse_unit(unit.trim())?))
+}
+
+/// Parses a unit of time. Returns its length in microseconds.
+fn parse_unit(text: &str) -> Option<u64> {
+    let alias = UNIT_ALIASES.iter().find(|(alias, _)| *alias == text);
+    let text = alias.map_or(text, |(_, word)| word);
+    let is_unit = |word: &str, suffix: &str| {
+        text == suffix || text == word || text.strip_suffix('s') == Some(word)
+    };
+    let mut units = TIME_UNITS.iter();
+    let unit = units.find(|(_, word, suffix)| is_unit(word, suffix));
+    unit.map(|(micros, ..)| *micros)
 }
 
 /// Parses a duration as the window of a quota: `50ms`, `1s`. Zero is a duration, too.
@@ -215,6 +247,17 @@ mod tests {
                 Duration::from_secs(366 * 86_400),
             ),
             ("1/1ms", 1, Duration::from_millis(1)),
+            ("100/s", 100, Duration::from_secs(1)),
+            ("100/m", 100, Duration::from_secs(60)),
+            ("100/min", 100, Duration::from_secs(60)),
+            ("100/minutes", 100, Duration::from_secs(60)),
+            ("100 / 1 minute", 100, Duration::from_secs(60)),
+            ("5/10 s", 5, Duration::from_secs(10)),
+            ("5/10secs", 5, Duration::from_secs(10)),
+            ("5/10 seconds", 5, Duration::from_secs(10)),
+            ("5/2 hrs", 5, Duration::from_secs(7_200)),
+            ("5/7 days", 5, Duration::from_secs(7 * 86_400)),
+            ("5/250 milliseconds", 5, Duration::from_millis(250)),
         ] {
             assert_eq!(text.parse(), Ok(Quota::new(limit, window)), "{text}");
         }
@@ -232,10 +275,19 @@ mod tests {
             ("4294967296/minute", "the limit is"),
             ("99999999999999999999/minute", "the limit is"),
             ("1/", "the window is"),
-            ("1/minutes", "the window is"),
+            ("1/minutess", "the window is"),
+            ("1/ss", "the window is"),
+            ("1/minss", "the window is"),
             ("1/Minute", "the window is"),
+            ("1/month", "the window is"),
             ("1/10", "the window is"),
-            ("1/s", "the window is"),
+            ("1/10 gcra", "the window is"),
+            ("1/10 20s", "the window is"),
+            ("1/gcra", "the window is"),
+            ("1/10 s token-bucket", "the algorithm is"),
+            ("100 per minute", "LIMIT/WINDOW"),
+            ("100/minute, 5/second", "parsed as Quotas"),
+            ("100/minute; 5/second", "parsed as Quotas"),
             ("1/1.5s", "the window is"),
             ("1/10s/2", "the window is"),
             ("1/10s token-bucket", "the algorithm is"),
@@ -275,18 +327,30 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC*|[0-9]{0,22}/[0-9]{0,22}[a-z]{0,12}") {
+        fn no_text_panics(text in "\\PC*|[0-9]{0,22}/[0-9]{0,22} ?[a-z]{0,12} ?[a-z:0-9]{0,9}") {
             let _ = text.parse::<Quota>();
         }
     }
 
     #[test]
-    fn a_list_of_quotas_is_separated_by_commas() {
+    fn a_list_of_quotas_is_separated_by_commas_or_semicolons() {
         let text = "100/minute, 5/10s gcra";
         let quotas: Quotas = text.parse().unwrap();
         assert_eq!(quotas.len(), 2);
         assert_eq!(quotas.to_string(), text);
-        for wrong in ["", " ", ",", "5/10s,", "5/10s;6/1m"] {
+        for separated in ["100/minute; 5/10s gcra", "100/minute;5/10s gcra"] {
+            assert_eq!(separated.parse(), Ok(quotas.clone()), "{separated}");
+        }
+        for wrong in [
+            "",
+            " ",
+            ",",
+            ";",
+            "5/10s,",
+            "5/10s;",
+            "5/10s,;6/1m",
+            "5/10s 6/1m",
+        ] {
             assert!(wrong.parse::<Quotas>().is_err(), "{wrong:?}");
         }
     }

@@ -65,6 +65,13 @@ use crate::error::{Error, ErrorKind};
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store",
+    label = "expected a store, such as `MemoryStore::new()`",
+    note = "for a URL, write `RedisStore::open(\"redis://127.0.0.1:6379\")?` or `tollgate::store::from_url(url)?`",
+    note = "a `Result` needs a `?` after the call that returns it, and a reference a `.clone()`: handles of one store \
+            share their counts"
+)]
 pub trait Store: Send + Sync + 'static {
     /// Returns the identity of the store, which is the same for all handles that share their counts.
     ///

@@ -10,8 +10,10 @@ mod in_handler;
 mod law_of_settling;
 mod levels;
 mod plans;
+mod responders;
 mod settling;
 mod skipping;
+mod switched_off;
 mod ten_thousand;
 mod waiting;
 

@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::list_header::{Entries, ListHeader};
+use super::network_list::NetworkList;
 use super::networks;
 use super::single_header::{SingleAddress, SingleHeader};
 use super::trusted_proxies::{FoundClient, TrustedProxies};
@@ -44,7 +45,7 @@ use crate::key::reads::Reads;
 ///
 /// // Networks from the environment: an invalid one is an error at startup.
 /// let configured = std::env::var("TRUSTED_PROXIES").unwrap_or("10.0.0.0/8, 192.0.2.7".into());
-/// let layer = limit.key(key::client_ip().behind(configured.split(',')).checked()?);
+/// let layer = limit.key(key::client_ip().behind(configured).checked()?);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
@@ -169,33 +170,41 @@ pub(crate) fn claimed_client(header: &HeaderName, headers: &HeaderMap) -> Option
 impl ClientIp {
     /// Trusts the proxies in these networks: CIDRs like `10.0.0.0/8`, or single addresses.
     ///
+    /// `networks` is one text, in which commas separate several networks, or a [list](NetworkList) of texts.
+    ///
     /// Several calls add up. With an empty list, no proxy is trusted, and the peer is the client.
     ///
     /// With an invalid network, all requests are answered 500, and one log line says so. Call
     /// [`checked`](Self::checked) to get the error at startup. `0.0.0.0/0` and `::/0` trust every peer, so
     /// each client can choose how it is counted; they log a warning.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::key;
+    ///
+    /// let one = key::client_ip().behind("10.0.0.0/8");
+    /// let two = key::client_ip().behind(["10.0.0.0/8", "fd00::/8"]);
+    /// let from_environment = key::client_ip().behind("10.0.0.0/8, 192.0.2.7".to_owned()).checked()?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
     #[must_use]
-    pub fn behind<N>(mut self, networks: N) -> Self
-    where
-        N: IntoIterator<Item: AsRef<str>>,
-    {
+    pub fn behind<Form: ?Sized>(mut self, networks: impl NetworkList<Form>) -> Self {
         let trusted = self.proxies.networks.get_or_insert_default();
+        let config_error = &mut self.config_error;
         let mut trusts_everyone = false;
-        for text in networks {
-            let text = text.as_ref();
-            match networks::parse(text) {
-                Some(network) => {
-                    trusts_everyone |= network.prefix_len() == 0;
-                    trusted.push(network);
-                }
-                None => record_first(&mut self.config_error, || {
-                    format!(
-                        "invalid network {text:?} of trusted proxies: use an address, or a CIDR like \
-                         10.0.0.0/8"
-                    )
-                }),
+        networks.for_each_network(|text| match networks::parse(text) {
+            Some(network) => {
+                trusts_everyone |= network.prefix_len() == 0;
+                trusted.push(network);
             }
-        }
+            None => record_first(config_error, || {
+                format!(
+                    "invalid network {text:?} of trusted proxies: use an address, or a CIDR like \
+                     10.0.0.0/8"
+                )
+            }),
+        });
         if trusts_everyone {
             tracing::warn!(target: "tollgate::diagnostics",
                 "`key::client_ip` trusts every peer as a proxy: clients can send any address as their key; \

@@ -5,9 +5,11 @@ mod address;
 mod client_ip;
 mod forwarded;
 mod list_header;
+mod network_list;
 mod networks;
 mod single_header;
 mod trusted_proxies;
 
 pub(crate) use client_ip::claimed_client;
 pub use client_ip::{ClientIp, client_ip};
+pub use network_list::NetworkList;

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::check::exceeded_limit;
 use crate::limiter::limiter::RateLimiter;
-use crate::quota::Quotas;
+use crate::quota::{IntoQuotas, Quotas};
 
 /// One level of a check of several keys: a limiter, a key and a cost.
 ///
@@ -50,8 +50,8 @@ impl<'a> LevelCheck<'a> {
     }
 
     /// Sets the quotas of the key, in place of those of the limiter.
-    pub fn quotas(self, quotas: impl Into<Quotas>) -> Self {
-        let quotas = Some(quotas.into());
+    pub fn quotas(self, quotas: impl IntoQuotas) -> Self {
+        let quotas = Some(quotas.into_quotas());
         Self { quotas, ..self }
     }
 

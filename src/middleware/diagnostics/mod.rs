@@ -13,3 +13,4 @@ mod once_flag;
 pub(super) use layer_diagnostics::Diagnostics;
 pub(super) use level_diagnostics::LevelDiagnostics;
 pub(super) use misconfiguration::layer_created;
+pub(super) use once_flag::OnceFlag;

@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A flag that makes a log line appear only once.
 #[derive(Debug, Default)]
-pub(super) struct OnceFlag(AtomicBool);
+pub(in crate::middleware) struct OnceFlag(AtomicBool);
 
 impl OnceFlag {
-    pub(super) const fn new() -> Self {
+    pub(in crate::middleware) const fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
     /// Sets the flag, and returns `true` only for the first call.
-    pub(super) fn first_time(&self) -> bool {
+    pub(in crate::middleware) fn first_time(&self) -> bool {
         // Reads first: each write would move the cache line between cores.
         !self.is_set() && !self.0.swap(true, Ordering::Relaxed)
     }

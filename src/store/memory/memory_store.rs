@@ -107,10 +107,10 @@ impl MemoryStore {
     ///
     /// Returns a new, empty store, so call it before the store is used.
     #[must_use]
-    pub fn named(self, store: &str) -> Self {
+    pub fn named(self, store: impl AsRef<str>) -> Self {
         let counts = &self.inner.counts;
         let clock = counts.clock().clone();
-        Self::build_metered(counts.max_keys(), clock, StoreMeter::new(store))
+        Self::build_metered(counts.max_keys(), clock, StoreMeter::new(store.as_ref()))
     }
 
     pub(super) fn build(max_keys: usize, clock: Clock) -> Self {

@@ -1,0 +1,12 @@
+use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+
+#[derive(Clone)]
+struct User {
+    id: u64,
+}
+
+fn main() {
+    let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(100));
+    let _ = layer.key(key::extension::<User>());
+    let _ = User { id: 7 }.id;
+}
