@@ -353,8 +353,12 @@ async fn layers_that_differ_in_name_key_store_or_window_charge_nothing_twice() {
         search().cost(|_| 0),
         search().skip(|_| true),
     ] {
-        assert_eq!(said_through([search(), other.clone()]).await, [""; 0]);
-        assert_eq!(said_through([other, search()]).await, [""; 0]);
+        for pair in [[search(), other.clone()], [other, search()]] {
+            let mut log = said_through(pair).await;
+            // That they share a name is told once.
+            log.retain(|line| !line.contains("two limiters of this name"));
+            assert_eq!(log, [""; 0]);
+        }
     }
 }
 
