@@ -12,6 +12,7 @@ use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
 use super::hash_key::{EXTENSION, HashKey};
 use super::key::Key;
+use super::reads::Reads;
 use super::tag::Tag;
 
 /// Returns an extractor that counts by a request extension, such as the user that an outer layer
@@ -144,6 +145,10 @@ impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
         self.tag
             .extract(|| parts.extensions.get::<T>().map(self.text_of))
     }
+
+    fn reads(&self) -> Reads {
+        Reads::extension::<T>()
+    }
 }
 
 inherent_or!(Extension<T>);
@@ -194,6 +199,10 @@ where
         let extension = || parts.extensions.get::<T>();
         self.tag
             .extract(|| extension().map(|extension| text_of(&(self.value)(extension))))
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::extension::<T>()
     }
 }
 

@@ -92,4 +92,5 @@ pub use header::{Header, header};
 pub use key::Key;
 pub(crate) use peer_ip::peer_of;
 pub use peer_ip::{PeerAddr, PeerIp, peer_ip};
+pub(crate) use reads::ReadExtension;
 pub use reads::Reads;

@@ -1,5 +1,9 @@
 //! The parts of a request that an extractor reads.
 
+use std::any::{TypeId, type_name};
+
+use http::Extensions;
+
 /// The parts of a request that a [`KeyExtractor`](super::KeyExtractor) reads, so that a layer can detect a
 /// likely misconfiguration.
 ///
@@ -11,7 +15,8 @@
 /// |---|---|
 /// | [the peer's address](Self::peer_address) | if a proxy seems to be in front, because then all its clients share one limit |
 /// | [the matched path](Self::matched_path) | if no request has one, because then the layer is outside of the router |
-/// | [neither](Self::nothing) | about neither |
+/// | [an extension](Self::extension) | if no request has it, because then the layer that inserts it runs too late |
+/// | [none of these](Self::nothing) | about none |
 ///
 /// # Examples
 ///
@@ -60,18 +65,38 @@ pub struct Reads {
     pub(crate) peer: bool,
     /// Whether it reads the route that a router matched.
     pub(crate) path: bool,
+    /// The request extension that it reads.
+    pub(crate) extension: Option<ReadExtension>,
     /// Whether it has already logged that it counts a proxy in place of the proxy's clients.
     pub(crate) warned: bool,
 }
 
+/// A type of request extensions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadExtension {
+    type_id: TypeId,
+    /// The name of the type.
+    pub(crate) name: &'static str,
+    /// Returns whether a request has it.
+    pub(crate) is_in: fn(&Extensions) -> bool,
+}
+
+impl PartialEq for ReadExtension {
+    fn eq(&self, other: &Self) -> bool {
+        self.type_id == other.type_id
+    }
+}
+
+impl Eq for ReadExtension {}
+
 impl Reads {
-    /// Reads neither the peer's address nor the matched path: the default. For extractors that read, for
-    /// example, a header or an extension.
+    /// Reads none of these parts: the default. For extractors that read, for example, a header.
     #[must_use]
     pub const fn nothing() -> Self {
         Self {
             peer: false,
             path: false,
+            extension: None,
             warned: false,
         }
     }
@@ -90,12 +115,32 @@ impl Reads {
         }
     }
 
+    /// Reads an extension of the request, as [`extension`](super::extension()) does.
+    ///
+    /// The layer warns if none of its first 20 requests has the extension and they are rejected for it, and
+    /// otherwise if none of the first 1 000 has it: then the layer that inserts it runs too late.
+    #[must_use]
+    pub fn extension<T: Send + Sync + 'static>() -> Self {
+        Self {
+            extension: Some(ReadExtension {
+                type_id: TypeId::of::<T>(),
+                name: type_name::<T>(),
+                is_in: |extensions| extensions.get::<T>().is_some(),
+            }),
+            ..Self::nothing()
+        }
+    }
+
     /// Joins the parts that two extractors read, for an extractor that wraps both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
             peer: self.peer || other.peer,
             path: self.path || other.path,
+            extension: match self.extension {
+                Some(extension) => Some(extension),
+                None => other.extension,
+            },
             warned: self.warned || other.warned,
         }
     }

@@ -73,8 +73,11 @@ impl Outcome {
                 Self::admitted(decision, LeftOut::default())
             }
             Ok(decision) => {
-                let reason = RejectionReason::Refused(decision.into_view());
-                Self::reject(config, level, reason)
+                let view = decision.into_view();
+                level
+                    .diagnostics
+                    .observe_refusal(&level.limiter.name, &view);
+                Self::reject(config, level, RejectionReason::Refused(view))
             }
             Err(error) => Self::fail(config, [level], error),
         }
@@ -99,8 +102,11 @@ impl Outcome {
             }
             Ok(decision) => {
                 let refusing = levels.get(decision.view().reported_index());
-                let reason = RejectionReason::Refused(decision.into_view());
-                Self::reject(config, refusing.unwrap_or(&&config.first), reason)
+                let refusing = refusing.copied().unwrap_or(&config.first);
+                let view = decision.into_view();
+                let limiter = &refusing.limiter.name;
+                refusing.diagnostics.observe_refusal(limiter, &view);
+                Self::reject(config, refusing, RejectionReason::Refused(view))
             }
             Err(LevelsError { error, failed }) => {
                 let failed = failed

@@ -116,6 +116,86 @@ async fn an_own_extractor_that_declares_the_peer_address_is_warned_of_a_proxy() 
     is_one_line(&log, "a proxy is in front");
 }
 
+#[derive(Clone)]
+struct User(&'static str);
+
+impl std::fmt::Display for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+fn of_user() -> Request<()> {
+    let mut request = from("203.0.113.9", &[]);
+    request.extensions_mut().insert(User("ada"));
+    request
+}
+
+#[tokio::test]
+async fn an_extension_that_no_request_has_is_said_once_after_a_few_rejections() {
+    let by_user = || layer(key::extension::<User>());
+    let by_part = || layer(key::extension_with(|user: &User| user.0));
+    for layer in [
+        by_user(),
+        by_part(),
+        layer((key::peer_ip(), key::extension::<User>())),
+    ] {
+        let without = |requests| (0..requests).map(|_| from("203.0.113.9", &[]));
+        assert_eq!(said_of(&layer, without(19)).await, [""; 0]);
+        let log = said_of(&layer, without(MANY)).await;
+        is_one_line(
+            &log,
+            "none of the first 20 requests has the extension `layer::diagnostics::User`",
+        );
+        is_one_line(&log, "with `Router::layer`, add it after this one");
+    }
+    // Once a request has it, the others are clients without a user.
+    let mixed = (0..MANY).map(|nth| {
+        if nth == 10 {
+            of_user()
+        } else {
+            from("203.0.113.9", &[])
+        }
+    });
+    assert_eq!(said_of(&by_user(), mixed).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn an_extension_with_another_key_to_fall_back_on_is_said_after_many_requests() {
+    let by_user = || layer(key::extension::<User>().or(key::peer_ip()));
+    let without = (0..MANY).map(|_| from("203.0.113.9", &[]));
+    let log = said_of(&by_user(), without).await;
+    is_one_line(&log, "none of the first 1000 requests has the extension");
+    let with = (0..MANY).map(|nth| {
+        if nth == 900 {
+            of_user()
+        } else {
+            from("203.0.113.9", &[])
+        }
+    });
+    assert_eq!(said_of(&by_user(), with).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_cost_above_the_limit_is_said_once_after_a_few_requests() {
+    let costing = |cost| {
+        let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(50)).name("search");
+        layer.key(key::global()).cost(move |_| cost)
+    };
+    let requests = |count| (0..count).map(|_| from("203.0.113.9", &[]));
+    let above = costing(51);
+    assert_eq!(said_of(&above, requests(9)).await, [""; 0]);
+    let log = said_of(&above, requests(MANY)).await;
+    is_one_line(
+        &log,
+        "10 requests cost more than their limit, the last one 51 of 50",
+    );
+    // Others wait, and a limit of 0 is meant.
+    assert_eq!(said_of(&costing(50), requests(MANY)).await, [""; 0]);
+    let none = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(key::global());
+    assert_eq!(said_of(&none, requests(MANY)).await, [""; 0]);
+}
+
 /// Requests of 1 200 clients that arrive by these proxies in turn, each with the header of its client.
 fn behind<'a>(
     proxies: &'a [&'a str],

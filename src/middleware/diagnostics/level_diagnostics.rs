@@ -1,19 +1,26 @@
 //! The findings about one level of a layer, each of which is logged once.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use http::request::Parts;
 
 use super::consequence::answering_500;
 use super::misconfiguration::MisconfigurationChecks;
 use super::once_flag::OnceFlag;
+use crate::decision::DecisionView;
 use crate::error::Error;
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::telemetry::OutageLog;
+
+/// The number of requests that can never be admitted before a line is logged.
+const FEW: u32 = 10;
 
 /// The diagnostics of one level: its key, its cost and its settlements.
 #[derive(Debug)]
 pub(in crate::middleware) struct LevelDiagnostics {
     key_misconfigured: OnceFlag,
     cost_too_large: OnceFlag,
+    never_admitted: AtomicU32,
     nothing_to_settle: OnceFlag,
     settlement: OutageLog,
     misconfiguration: MisconfigurationChecks,
@@ -24,6 +31,7 @@ impl Default for LevelDiagnostics {
         Self {
             key_misconfigured: OnceFlag::new(),
             cost_too_large: OnceFlag::new(),
+            never_admitted: AtomicU32::new(0),
             nothing_to_settle: OnceFlag::new(),
             settlement: OutageLog::new("the store"),
             misconfiguration: MisconfigurationChecks::default(),
@@ -75,6 +83,29 @@ impl LevelDiagnostics {
             tracing::error!(target: "tollgate::diagnostics",
                 limiter,
                 "failed to charge the cost of a request, {answering}: {error}"
+            );
+        }
+    }
+
+    /// Logs that requests cost more than their limit, after a few of them. A limit of 0 is meant to refuse all.
+    #[inline]
+    pub(in crate::middleware) fn observe_refusal(&self, limiter: &str, decision: &DecisionView) {
+        if decision.retry_after().is_none() && decision.limit() > 0 {
+            self.count_never_admitted(limiter, decision);
+        }
+    }
+
+    #[cold]
+    fn count_never_admitted(&self, limiter: &str, decision: &DecisionView) {
+        if self.never_admitted.load(Ordering::Relaxed) >= FEW {
+            return;
+        }
+        if self.never_admitted.fetch_add(1, Ordering::Relaxed) + 1 == FEW {
+            let (cost, limit) = (decision.cost(), decision.limit());
+            tracing::warn!(target: "tollgate::diagnostics",
+                limiter,
+                "{FEW} requests cost more than their limit, the last one {cost} of {limit}: they are never \
+                 admitted; raise the limit or lower the cost"
             );
         }
     }

@@ -10,11 +10,14 @@ use http::request::Parts;
 
 use super::forwarded_values::{ForwardedValues, VALUES, Value};
 use super::once_flag::OnceFlag;
-use crate::key::{Key, KeyError, KeyExtractor, claimed_client, has_route, peer_of};
+use crate::key::{Key, KeyError, KeyExtractor, ReadExtension, claimed_client, has_route, peer_of};
 
 /// The number of requests that are inspected. They are enough to detect a misconfiguration, and later requests
 /// need no inspection.
 const REQUESTS: u32 = 1_000;
+
+/// The number of requests after which a key that no request has is reported.
+const FEW: u32 = 20;
 
 /// The number of layers per minute from which on handlers probably create them.
 const LAYERS: u32 = 100;
@@ -40,6 +43,8 @@ pub(super) struct MisconfigurationChecks {
     has_route: AtomicBool,
     without_route: AtomicU32,
     route_warned: OnceFlag,
+    without_extension: AtomicU32,
+    extension_warned: OnceFlag,
 }
 
 impl MisconfigurationChecks {
@@ -64,6 +69,9 @@ impl MisconfigurationChecks {
         }
         if reads.path {
             self.check_route(limiter, parts);
+        }
+        if let Some(extension) = reads.extension {
+            self.check_extension(limiter, extension, parts, extracted, nth);
         }
         if let Ok(key) = extracted {
             let is_reported = reads.warned || self.proxy_warned.is_set();
@@ -124,6 +132,34 @@ impl MisconfigurationChecks {
                 limiter,
                 "none of the first {REQUESTS} requests has a matched path, which `key::path` reads: add the \
                  layer with `Router::layer` or `Router::route_layer`"
+            );
+        }
+    }
+
+    /// Warns if no request has the extension that the key reads: after a few requests if they have no key for it,
+    /// and otherwise after many, because some clients may come without it.
+    fn check_extension(
+        &self,
+        limiter: &str,
+        extension: ReadExtension,
+        parts: &Parts,
+        extracted: &Result<Key, KeyError>,
+        nth: u32,
+    ) {
+        let ReadExtension { name, is_in, .. } = extension;
+        if is_in(&parts.extensions) {
+            self.extension_warned.first_time();
+            return;
+        }
+        // In this order, so that a later request counts an earlier one that has no extension, too.
+        let without = self.without_extension.fetch_add(1, Ordering::Relaxed) + 1;
+        let has_no_key = extracted.is_err();
+        let is_due = (has_no_key && without == nth && nth >= FEW) || without >= REQUESTS;
+        if is_due && self.extension_warned.first_time() {
+            tracing::warn!(target: "tollgate::diagnostics",
+                limiter,
+                "none of the first {nth} requests has the extension `{name}`, which the key reads: the layer that \
+                 inserts it runs too late; with `Router::layer`, add it after this one"
             );
         }
     }
