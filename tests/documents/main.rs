@@ -44,6 +44,7 @@ fn documents() -> Vec<Document> {
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
         "benches/README.md",
         "examples/README.md",
     ];
@@ -446,13 +447,39 @@ fn only_the_stale_block_is_written_again() {
 
 #[test]
 fn broken_links_are_found() {
+    let found = |path: &str, text: &str| {
+        let document = Document::parse(Path::new(path), text.to_owned());
+        report(&document, &broken_links(&document)).join("\n")
+    };
     let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#the-files)\n\n# Here\n";
-    let document = Document::parse(Path::new("README.md"), links.to_owned());
     assert_eq!(
-        report(&document, &broken_links(&document)),
-        [
-            "README.md:1: broken link nowhere.md",
-            "README.md:1: broken link #none"
-        ]
+        found("CONTRIBUTING.md", links),
+        "CONTRIBUTING.md:1: broken link nowhere.md\nCONTRIBUTING.md:1: broken link #none"
     );
+
+    let guide = "https://docs.rs/tollgate/latest/tollgate/guide";
+    let source = "https://docs.rs/crate/tollgate/latest/source";
+    for (link, error) in [
+        ("LICENSE-MIT", ": crates.io and docs.rs need an absolute link"),
+        ("docs/playground.png", ": crates.io and docs.rs need an absolute link"),
+        (&*format!("{guide}/none/"), ""),
+        (&format!("{guide}/keys"), ": a page ends with a slash"),
+        (&format!("{guide}/keys/#none"), ""),
+        (&format!("{source}/none.md"), ": not in the package, see `include` in Cargo.toml"),
+        (&format!("{source}/deny.toml"), ": not in the package, see `include` in Cargo.toml"),
+    ] {
+        for page in ["README.md", "src/guide/keys.md"] {
+            let broken = format!("{page}:1: broken link {link}{error}");
+            assert_eq!(found(page, &format!("[a]({link})\n")), broken);
+        }
+    }
+    for link in [
+        "#here",
+        "https://docs.rs/axum",
+        &format!("{guide}/keys/#behind-a-proxy"),
+        &format!("{source}/docs/playground.png"),
+        &format!("{source}/lua/README.md#the-files"),
+    ] {
+        assert_eq!(found("README.md", &format!("![a]({link})\n\n# Here\n")), "");
+    }
 }
