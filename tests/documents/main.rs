@@ -203,10 +203,19 @@ fn workflows_run_what_exists_by_pinned_actions_and_with_least_rights() {
         let workflow = std::fs::read_to_string(&path).expect("text");
         let publishes = path.ends_with("release.yml");
         let rights = ["\npermissions:\n  contents: read\n", "\npermissions: {}\n"];
-        assert!(workflow.contains(rights[usize::from(publishes)]), "{path:?}");
-        for line in workflow.lines().map(|line| line.trim().trim_start_matches("- ")) {
+        assert!(
+            workflow.contains(rights[usize::from(publishes)]),
+            "{path:?}"
+        );
+        for line in workflow
+            .lines()
+            .map(|line| line.trim().trim_start_matches("- "))
+        {
             // The login at crates.io needs this right, and nothing else needs one.
-            assert!(!line.contains(": write") || (publishes && line == "id-token: write"), "{line}");
+            assert!(
+                !line.contains(": write") || (publishes && line == "id-token: write"),
+                "{line}"
+            );
             if let Some((field, value)) = line.split_once(": ") {
                 workflow_line(field, value, &servers);
             }
@@ -228,7 +237,8 @@ fn workflow_line(field: &str, value: &str, servers: &str) {
         "uses" => {
             let (_, pinned) = value.split_once('@').expect("a version");
             let (commit, version) = pinned.split_once(" # v").expect(value);
-            let is_commit = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let is_commit =
+                commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
             let is_release = version.split('.').all(|part| part.parse::<u32>().is_ok());
             assert!(is_commit && is_release, "{value}");
         }
@@ -468,13 +478,25 @@ fn broken_links_are_found() {
     let guide = "https://docs.rs/tollgate/latest/tollgate/guide";
     let source = "https://docs.rs/crate/tollgate/latest/source";
     for (link, error) in [
-        ("LICENSE-MIT", ": crates.io and docs.rs need an absolute link"),
-        ("docs/playground.png", ": crates.io and docs.rs need an absolute link"),
+        (
+            "LICENSE-MIT",
+            ": crates.io and docs.rs need an absolute link",
+        ),
+        (
+            "docs/playground.png",
+            ": crates.io and docs.rs need an absolute link",
+        ),
         (&*format!("{guide}/none/"), ""),
         (&format!("{guide}/keys"), ": a page ends with a slash"),
         (&format!("{guide}/keys/#none"), ""),
-        (&format!("{source}/none.md"), ": not in the package, see `include` in Cargo.toml"),
-        (&format!("{source}/deny.toml"), ": not in the package, see `include` in Cargo.toml"),
+        (
+            &format!("{source}/none.md"),
+            ": not in the package, see `include` in Cargo.toml",
+        ),
+        (
+            &format!("{source}/deny.toml"),
+            ": not in the package, see `include` in Cargo.toml",
+        ),
     ] {
         for page in ["README.md", "src/guide/keys.md"] {
             let broken = format!("{page}:1: broken link {link}{error}");
