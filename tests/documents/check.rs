@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::commands;
 use crate::markdown::{Block, Document, Kind};
+use crate::project::Project;
 use crate::sources::{Source, source};
 
 pub(crate) struct Problem {
@@ -119,24 +120,52 @@ fn stale(block: &Block) -> Option<Problem> {
     }
 }
 
-/// Returns the links into the repository that lead nowhere. rustdoc checks those to items.
+/// Where docs.rs shows the files of the package, and the pages of the guide. It sends a picture as it is.
+const PACKAGED: &str = "https://docs.rs/crate/tollgate/latest/source/";
+const GUIDE: &str = "https://docs.rs/tollgate/latest/tollgate/guide/";
+
+/// Returns the links into the repository that lead nowhere: to a missing file or heading, or on docs.rs to a file that
+/// the package does not have. rustdoc checks links to items.
 pub(crate) fn broken_links(document: &Document) -> Vec<Problem> {
-    let directory = document.path.parent().unwrap_or_else(|| Path::new(""));
-    let links = document.links.iter().filter(|(link, _)| {
-        let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-        if path.contains(':') || path == "crate" || link.starts_with('`') {
-            return false;
-        }
-        let target = crate::root().join(normalized(&directory.join(path)));
-        match (path, anchor) {
-            (_, "") => !target.exists(),
-            ("", anchor) => !has_heading(&document.text, anchor),
-            _ => !std::fs::read_to_string(&target).is_ok_and(|text| has_heading(&text, anchor)),
-        }
+    let broken = document.links.iter().filter_map(|(link, line)| {
+        let error = follow(document, link).err()?;
+        Some(Problem::new(*line, format!("broken link {link}{error}")))
     });
-    links
-        .map(|(link, line)| Problem::new(*line, format!("broken link {link}")))
-        .collect()
+    broken.collect()
+}
+
+fn follow(document: &Document, link: &str) -> Result<(), &'static str> {
+    let directory = document.path.parent().unwrap_or_else(|| Path::new(""));
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let path = if let Some(file) = path.strip_prefix(PACKAGED) {
+        let packaged = Project::packaged().contains(file);
+        packaged
+            .then(|| PathBuf::from(file))
+            .ok_or(": not in the package, see `include` in Cargo.toml")?
+    } else if let Some(page) = path.strip_prefix(GUIDE) {
+        let page = page.strip_suffix('/').ok_or(": a page ends with a slash")?;
+        Path::new("src/guide").join(page).with_extension("md")
+    } else if path.contains(':') || path == "crate" || link.starts_with('`') {
+        return Ok(());
+    } else if path.is_empty() {
+        document.path.clone()
+    } else if is_shown_elsewhere(&document.path) {
+        return Err(": crates.io and docs.rs need an absolute link");
+    } else {
+        normalized(&directory.join(path))
+    };
+    let resolves = match (path == document.path, anchor) {
+        (_, "") => crate::root().join(path).exists(),
+        (true, anchor) => has_heading(&document.text, anchor),
+        (false, anchor) => std::fs::read_to_string(crate::root().join(path))
+            .is_ok_and(|text| has_heading(&text, anchor)),
+    };
+    resolves.then_some(()).ok_or("")
+}
+
+/// Whether the page is read without the repository around it: crates.io shows the README, docs.rs the guide.
+fn is_shown_elsewhere(path: &Path) -> bool {
+    path == Path::new("README.md") || path.starts_with("src/guide")
 }
 
 /// Resolves each `..`.

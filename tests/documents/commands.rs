@@ -20,7 +20,7 @@ pub(crate) fn is_command(code: &str) -> bool {
     let mut words = code.split_whitespace().filter(|word| !word.contains('='));
     match words.next() {
         Some("cargo") => words.any(|word| word.starts_with('-')),
-        Some("tests/run" | ".ci/run" | ".ci/semver") => true,
+        Some("tests/run" | ".ci/floors" | ".ci/run" | ".ci/semver") => true,
         _ => false,
     }
 }

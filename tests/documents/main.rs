@@ -44,6 +44,7 @@ fn documents() -> Vec<Document> {
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
         "benches/README.md",
         "examples/README.md",
     ];
@@ -194,42 +195,60 @@ fn results_name_their_date_and_their_machine() {
 }
 
 #[test]
-fn the_workflow_runs_what_exists_and_may_only_read() {
-    let workflow = read(".github/workflows/ci.yml");
-    assert!(
-        workflow.contains("\npermissions:\n  contents: read\n") && !workflow.contains(": write")
-    );
+fn workflows_run_what_exists_by_pinned_actions_and_with_least_rights() {
     let servers = read("tests/compat/run");
-    for line in workflow
-        .lines()
-        .map(|line| line.trim().trim_start_matches("- "))
-    {
-        match line.split_once(": ") {
-            Some(("run", command)) => {
-                let program = command.split(' ').next().expect("a word");
-                let exists =
-                    ["cargo", "rustup"].contains(&program) || root().join(program).is_file();
-                assert!(exists, "{command}");
+    let found = files(".github/workflows", &["yml"]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    for path in found {
+        let workflow = std::fs::read_to_string(&path).expect("text");
+        let publishes = path.ends_with("release.yml");
+        let rights = ["\npermissions:\n  contents: read\n", "\npermissions: {}\n"];
+        assert!(
+            workflow.contains(rights[usize::from(publishes)]),
+            "{path:?}"
+        );
+        for line in workflow
+            .lines()
+            .map(|line| line.trim().trim_start_matches("- "))
+        {
+            // The login at crates.io needs this right, and nothing else needs one.
+            assert!(
+                !line.contains(": write") || (publishes && line == "id-token: write"),
+                "{line}"
+            );
+            if let Some((field, value)) = line.split_once(": ") {
+                workflow_line(field, value, &servers);
             }
-            Some(("working-directory", path)) => assert!(root().join(path).is_dir(), "{path}"),
-            // A release of an action gets fixes. A branch could bring anything.
-            Some(("uses", action)) => {
-                let version = action.split_once("@v").map(|(_, version)| version);
-                assert!(
-                    version.is_some_and(|version| version.parse::<u32>().is_ok()),
-                    "{action}"
-                );
-            }
-            Some(("server", names)) => {
-                for name in names.trim_matches(['[', ']']).split(", ") {
-                    assert!(
-                        servers.contains(&format!("\n{name} ")),
-                        "{name} is not in tests/compat/run"
-                    );
-                }
-            }
-            _ => {}
         }
+    }
+}
+
+fn workflow_line(field: &str, value: &str, servers: &str) {
+    match field {
+        "run" => {
+            let program = value.split(' ').next().expect("a word");
+            let known = ["apt-get", "cargo", "git", "rustup", "zizmor", ">-"];
+            let exists = known.contains(&program) || root().join(program).is_file();
+            assert!(exists, "{value}");
+        }
+        "working-directory" => assert!(root().join(value).is_dir(), "{value}"),
+        "uses" if value.starts_with("./") => assert!(root().join(value).is_file(), "{value}"),
+        // A tag can be moved to another commit. The comment names the release for people and Dependabot.
+        "uses" => {
+            let (_, pinned) = value.split_once('@').expect("a version");
+            let (commit, version) = pinned.split_once(" # v").expect(value);
+            let is_commit =
+                commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let is_release = version.split('.').all(|part| part.parse::<u32>().is_ok());
+            assert!(is_commit && is_release, "{value}");
+        }
+        "server" => {
+            for name in value.trim_matches(['[', ']']).split(", ") {
+                let known = servers.contains(&format!("\n{name} "));
+                assert!(known, "{name} is not in tests/compat/run");
+            }
+        }
+        _ => {}
     }
 }
 
@@ -446,13 +465,51 @@ fn only_the_stale_block_is_written_again() {
 
 #[test]
 fn broken_links_are_found() {
+    let found = |path: &str, text: &str| {
+        let document = Document::parse(Path::new(path), text.to_owned());
+        report(&document, &broken_links(&document)).join("\n")
+    };
     let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#the-files)\n\n# Here\n";
-    let document = Document::parse(Path::new("README.md"), links.to_owned());
     assert_eq!(
-        report(&document, &broken_links(&document)),
-        [
-            "README.md:1: broken link nowhere.md",
-            "README.md:1: broken link #none"
-        ]
+        found("CONTRIBUTING.md", links),
+        "CONTRIBUTING.md:1: broken link nowhere.md\nCONTRIBUTING.md:1: broken link #none"
     );
+
+    let guide = "https://docs.rs/tollgate/latest/tollgate/guide";
+    let source = "https://docs.rs/crate/tollgate/latest/source";
+    for (link, error) in [
+        (
+            "LICENSE-MIT",
+            ": crates.io and docs.rs need an absolute link",
+        ),
+        (
+            "docs/playground.png",
+            ": crates.io and docs.rs need an absolute link",
+        ),
+        (&*format!("{guide}/none/"), ""),
+        (&format!("{guide}/keys"), ": a page ends with a slash"),
+        (&format!("{guide}/keys/#none"), ""),
+        (
+            &format!("{source}/none.md"),
+            ": not in the package, see `include` in Cargo.toml",
+        ),
+        (
+            &format!("{source}/deny.toml"),
+            ": not in the package, see `include` in Cargo.toml",
+        ),
+    ] {
+        for page in ["README.md", "src/guide/keys.md"] {
+            let broken = format!("{page}:1: broken link {link}{error}");
+            assert_eq!(found(page, &format!("[a]({link})\n")), broken);
+        }
+    }
+    for link in [
+        "#here",
+        "https://docs.rs/axum",
+        &format!("{guide}/keys/#behind-a-proxy"),
+        &format!("{source}/docs/playground.png"),
+        &format!("{source}/lua/README.md#the-files"),
+    ] {
+        assert_eq!(found("README.md", &format!("![a]({link})\n\n# Here\n")), "");
+    }
 }

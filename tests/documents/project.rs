@@ -1,6 +1,6 @@
 //! The manifest as cargo reads it, and the files of the repository.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -27,6 +27,19 @@ impl Project {
     pub(crate) fn get() -> &'static Self {
         static PROJECT: LazyLock<Project> = LazyLock::new(Project::read);
         &PROJECT
+    }
+
+    /// Returns the paths of the files in the published package.
+    pub(crate) fn packaged() -> &'static BTreeSet<String> {
+        static PACKAGED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+            let mut command = Command::new(env!("CARGO"));
+            command.current_dir(crate::root());
+            command.args(["package", "--list", "--allow-dirty", "--offline"]);
+            let output = command.output().expect("cargo runs");
+            let paths = String::from_utf8(output.stdout).expect("text");
+            paths.lines().map(str::to_owned).collect()
+        });
+        &PACKAGED
     }
 
     fn read() -> Self {
