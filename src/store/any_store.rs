@@ -24,6 +24,7 @@ use crate::error::Error;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let url = std::env::var("STORE").unwrap_or_else(|_| "memory:".into());
 /// let store = match store::from_url(&url)? {
+///     # #[cfg(feature = "redis")]
 ///     AnyStore::Redis(redis) => AnyStore::from(redis.prefix("shop")),
 ///     memory => memory,
 /// };

@@ -32,7 +32,8 @@ use crate::error::ConfigError;
 /// # Examples
 ///
 /// ```
-/// let url = std::env::var("STORE").unwrap_or_else(|_| "redis://127.0.0.1:6379?prefix=shop".into());
+/// let url = std::env::var("STORE").unwrap_or_else(|_| "memory:".into());
+/// // In production: "redis://10.0.0.1:6379?prefix=shop&deadline=50ms".
 /// let store = tollgate::store::from_url(&url)?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
