@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::decision::Source;
@@ -12,26 +12,70 @@ use crate::error::{Error, ErrorKind};
 /// would log each failure.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The factor by which [`QUIET`] is longer for a wrong set-up.
+/// The factor by which [`QUIET`] is longer for a wrong set-up that concerns some keys.
 const QUIETER: u32 = 60;
 
 /// The outages of a store or a lookup, as one handle of a limiter has logged them.
+///
+/// An outage and a wrong set-up are two states: a key of another type stays wrong while the store fails and answers
+/// again.
 #[derive(Debug)]
 pub(crate) struct OutageLog {
     /// The name of the store or lookup in the log.
     subject: &'static str,
-    /// The state that was logged last.
-    logged: AtomicU8,
-    /// The time of the last failure, in milliseconds since `start`.
-    last_failure: AtomicU64,
+    outage: State,
+    misconfiguration: State,
     start: Instant,
     quiet: Duration,
 }
 
-/// The states that are logged.
-const WORKING: u8 = 0;
-const FAILING: u8 = 1;
-const MISCONFIGURED: u8 = 2;
+/// A state whose beginning and end are logged. Times are milliseconds since the creation of the log.
+#[derive(Debug, Default)]
+struct State {
+    is_on: AtomicBool,
+    first_failure: AtomicU64,
+    last_failure: AtomicU64,
+    has_succeeded: AtomicBool,
+    /// Whether there was a success between two failures.
+    is_partial: AtomicBool,
+}
+
+impl State {
+    /// Records a failure. Returns whether the state begins.
+    fn begins(&self, now: u64) -> bool {
+        self.last_failure.store(now, Ordering::Relaxed);
+        let begins =
+            !self.is_on.load(Ordering::Relaxed) && !self.is_on.swap(true, Ordering::Relaxed);
+        if begins {
+            self.first_failure.store(now, Ordering::Relaxed);
+            self.has_succeeded.store(false, Ordering::Relaxed);
+            self.is_partial.store(false, Ordering::Relaxed);
+        } else if self.has_succeeded.load(Ordering::Relaxed) {
+            self.is_partial.store(true, Ordering::Relaxed);
+        }
+        begins
+    }
+
+    #[inline]
+    fn is_on(&self) -> bool {
+        // Read only: a write would move the cache line between cores on each request.
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Records a success after `quiet` without a failure. Returns whether the state ends.
+    fn ends(&self, now: u64, quiet: u64) -> bool {
+        let last_failure = self.last_failure.load(Ordering::Relaxed);
+        now.saturating_sub(last_failure) >= quiet && self.is_on.swap(false, Ordering::Relaxed)
+    }
+
+    /// Records a success. Returns whether all checks had failed for at least `quiet`.
+    fn was_total(&self, quiet: u64) -> bool {
+        self.has_succeeded.store(true, Ordering::Relaxed);
+        let [first, last] =
+            [&self.first_failure, &self.last_failure].map(|time| time.load(Ordering::Relaxed));
+        last.saturating_sub(first) >= quiet && !self.is_partial.load(Ordering::Relaxed)
+    }
+}
 
 impl OutageLog {
     /// Creates the log of a subject, such as "the store".
@@ -47,8 +91,8 @@ impl OutageLog {
     fn with_quiet(subject: &'static str, quiet: Duration) -> Self {
         Self {
             subject,
-            logged: AtomicU8::new(WORKING),
-            last_failure: AtomicU64::default(),
+            outage: State::default(),
+            misconfiguration: State::default(),
             start: Instant::now(),
             quiet,
         }
@@ -57,19 +101,12 @@ impl OutageLog {
     /// Records a failure. Logs the first failure of an outage with its consequence, and the first that is due
     /// to a wrong set-up.
     pub(crate) fn record_failure(&self, limiter: &str, consequence: &str, error: &Error) {
-        self.last_failure.store(self.millis(), Ordering::Relaxed);
-        let is_misconfigured = error.kind() == ErrorKind::Misconfigured;
-        let state = if is_misconfigured {
-            MISCONFIGURED
-        } else {
-            FAILING
-        };
-        if self.logged.fetch_max(state, Ordering::Relaxed) >= state {
-            return;
-        }
-        if is_misconfigured {
-            tracing::error!(target: "tollgate::outage", limiter, "{} is misconfigured, {consequence}: {}", self.subject, WithSource(error));
-        } else {
+        let now = self.millis();
+        if error.kind() == ErrorKind::Misconfigured {
+            if self.misconfiguration.begins(now) {
+                tracing::error!(target: "tollgate::outage", limiter, "{} is misconfigured, {consequence}: {}", self.subject, WithSource(error));
+            }
+        } else if self.outage.begins(now) {
             tracing::warn!(target: "tollgate::outage", limiter, "{} failed, {consequence}: {}", self.subject, WithSource(error));
         }
     }
@@ -85,34 +122,41 @@ impl OutageLog {
         }
     }
 
-    /// Records a success. Logs the end of an outage.
+    /// Records a success. Logs the end of an outage, and that of a wrong set-up.
     #[inline]
     pub(crate) fn record_success(&self, limiter: &str) {
-        // Read only: a write would move the cache line between cores on each request.
-        let logged = self.logged.load(Ordering::Relaxed);
-        if logged != WORKING {
-            self.end_outage(limiter, logged);
+        if self.outage.is_on() || self.misconfiguration.is_on() {
+            self.end(limiter);
         }
     }
 
     #[cold]
-    fn end_outage(&self, limiter: &str, logged: u8) {
-        let last_failure = Duration::from_millis(self.last_failure.load(Ordering::Relaxed));
-        // A wrong set-up may affect one key, while the store decides others.
-        let quiet = if logged == MISCONFIGURED {
-            self.quiet * QUIETER
-        } else {
-            self.quiet
-        };
-        let is_over = self.start.elapsed().saturating_sub(last_failure) >= quiet;
-        if is_over && self.logged.swap(WORKING, Ordering::Relaxed) != WORKING {
+    fn end(&self, limiter: &str) {
+        let (now, quiet) = (self.millis(), millis(self.quiet));
+        if self.outage.ends(now, quiet) {
             tracing::info!(target: "tollgate::outage", limiter, "{} works again", self.subject);
+        }
+        if !self.misconfiguration.is_on() {
+            return;
+        }
+        // A wrong set-up may affect one key, while the store decides others.
+        let longer = if self.misconfiguration.was_total(quiet) {
+            quiet
+        } else {
+            quiet.saturating_mul(QUIETER.into())
+        };
+        if self.misconfiguration.ends(now, longer) {
+            tracing::info!(target: "tollgate::outage", limiter, "{} is no longer misconfigured", self.subject);
         }
     }
 
     fn millis(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+        millis(self.start.elapsed())
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Formats an error. Adds the source if the lookup of quotas failed, because the source is an error of the
@@ -204,6 +248,74 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(2));
                 outage.record_decision("search", Source::Redis);
             }
+        });
+        assert_eq!(log.len(), 1, "{log:?}");
+    }
+
+    #[test]
+    fn an_outage_beside_a_key_with_a_wrong_setup_has_a_beginning_and_an_end() {
+        let wrong = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
+        let failed = Error::new(ErrorKind::Unavailable, "connection refused");
+        let log = log_of(|| {
+            let outage = OutageLog::with_quiet("the store", Duration::from_millis(20));
+            for _ in 0..2 {
+                for error in [&wrong, &failed, &wrong] {
+                    outage.record_failure("search", "checks are not admitted", error);
+                }
+                std::thread::sleep(Duration::from_millis(25));
+                outage.record_decision("search", Source::Redis);
+                outage.record_failure("search", "checks are not admitted", &wrong);
+            }
+        });
+        let said: Vec<_> = log
+            .iter()
+            .map(|line| line.contains("misconfigured"))
+            .collect();
+        assert_eq!(said, [true, false, false, false, false], "{log:?}");
+        for (line, text) in log
+            .iter()
+            .skip(1)
+            .zip(["refused", "works again"].iter().cycle())
+        {
+            assert!(line.contains(text), "{log:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_setup_of_all_keys_ends_with_the_first_success() {
+        let error = Error::new(ErrorKind::Misconfigured, "NOAUTH");
+        let log = log_of(|| {
+            let outage = OutageLog::with_quiet("the store", Duration::from_millis(20));
+            for _ in 0..2 {
+                for _ in 0..4 {
+                    outage.record_failure("search", "checks are not admitted", &error);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                outage.record_decision("search", Source::Redis);
+            }
+        });
+        assert_eq!(log.len(), 4, "{log:?}");
+        for (line, text) in log
+            .iter()
+            .zip(["NOAUTH", "no longer misconfigured"].iter().cycle())
+        {
+            assert!(line.contains(text), "{log:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_setup_of_some_keys_does_not_end_while_others_succeed() {
+        let error = Error::new(ErrorKind::Misconfigured, "WRONGTYPE");
+        let log = log_of(|| {
+            let outage = OutageLog::with_quiet("the store", Duration::from_millis(20));
+            for _ in 0..6 {
+                outage.record_failure("search", "checks are not admitted", &error);
+                outage.record_decision("search", Source::Redis);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            outage.record_decision("search", Source::Redis);
         });
         assert_eq!(log.len(), 1, "{log:?}");
     }
