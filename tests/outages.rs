@@ -212,7 +212,7 @@ async fn refusals_and_outages_share_max_wait() {
     store.fail_next(1, ErrorKind::Unavailable);
     store.refuse_next(1, SECOND);
     store.fail_next(1, ErrorKind::Unavailable);
-    store.refuse_all(SECOND);
+    store.refuse_next(1, SECOND);
     let begin = Instant::now();
     let refused = waiting(&store).until_ready("ada", 1, 5 * SECOND / 2).await;
     let refused = refused.unwrap();
