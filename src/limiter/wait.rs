@@ -158,7 +158,7 @@ fn outage_backoff(failures: u32, random: u32) -> Duration {
         .saturating_mul(2_u32.saturating_pow(failures))
         .min(MAX_OUTAGE_BACKOFF);
     let half = longest / 2;
-    half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
+    half + half.saturating_mul(random) / u32::MAX
 }
 
 /// Returns a random number, so that workers that failed together do not check again together.
