@@ -2,6 +2,8 @@
 //!
 //! The API grants 9 500 units per day. A search costs 100 units, a page of results 1 unit. With a Redis, the
 //! jobs of all machines share the quota: `TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example jobs`
+//!
+//! The jobs survive an outage: start them before Redis, or restart Redis meanwhile.
 
 #[path = "support/store.rs"]
 mod store;
@@ -15,13 +17,16 @@ const SEARCH: u32 = 100;
 const PAGE: u32 = 1;
 const PAGES: u32 = 7;
 
-/// The longest time that a job waits for units. After that it stops, to run again another day.
-const MAX_WAIT: Duration = Duration::from_secs(5);
+/// The longest time that a job waits for units, or for Redis. If the next units are further away, the jobs stop at
+/// once, to run again another day.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = store::open(|redis| redis.prefix("jobs"))?;
-    let api = RateLimiter::new(store, Quota::per_day(9_500)).name("video-api");
+    let api = RateLimiter::new(store, Quota::per_day(9_500))
+        .name("video-api")
+        .wait_through_outages(true);
 
     let mut searches = 0;
     while job(&api).await? {
@@ -51,17 +56,11 @@ async fn job(api: &RateLimiter) -> Result<bool, tollgate::Error> {
 
 /// Takes units from the quota, and waits for them if the wait is short.
 async fn take(api: &RateLimiter, cost: u32) -> Result<bool, tollgate::Error> {
-    loop {
-        let decision = api.check_n("key1", cost).await?;
-        if decision.is_allowed() {
-            return Ok(true);
-        }
+    let decision = api.until_ready("key1", cost, MAX_WAIT).await?;
+    if !decision.is_allowed() {
         let wait = decision.retry_after().unwrap_or(Duration::MAX);
-        if wait > MAX_WAIT {
-            let (left, seconds) = (decision.remaining(), wait.as_secs());
-            println!("{cost} units are not available: {left} left, retry in {seconds} s");
-            return Ok(false);
-        }
-        tokio::time::sleep(wait).await;
+        let (left, seconds) = (decision.remaining(), wait.as_secs());
+        println!("{cost} units are not available: {left} left, retry in {seconds} s");
     }
+    Ok(decision.is_allowed())
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use support::example::{Example, built};
+use support::node::Node;
 use support::redis_server::{DeadPort, RedisServer, run};
 use tollgate::RedisStore;
 
@@ -494,6 +495,29 @@ fn the_jobs_stop_cleanly_when_the_quota_is_spent() {
         example.line(),
         "88 searches done, 9416 units used, 84 left\n"
     );
+    assert!(example.process.wait().expect("an end").success());
+}
+
+#[test]
+fn the_jobs_wait_for_a_redis_that_is_started_after_them() {
+    let mut server = Node::start(&[]);
+    server.kill();
+    let mut example = Example::start("jobs", &server.url());
+    // Long enough for the circuit breaker to open.
+    std::thread::sleep(Duration::from_secs(2));
+    let ended = example.process.try_wait().expect("a process");
+    assert_eq!(ended, None, "it waits");
+    server.restart();
+    let refused = example.line();
+    assert!(refused.contains(" units are not available: "), "{refused}");
+    // A check whose reply comes too late is charged twice, so there may be fewer searches.
+    let done = example.line();
+    let (searches, usage) = done.split_once(" searches done, ").expect(&done);
+    let searches: u32 = searches.parse().expect(&done);
+    let (used, _) = usage.split_once(" units used, ").expect(&done);
+    let used: u32 = used.parse().expect(&done);
+    assert!((1..=88).contains(&searches), "{done}");
+    assert!((107 * searches..=9_500).contains(&used), "{done}");
     assert!(example.process.wait().expect("an end").success());
 }
 

@@ -5,11 +5,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
-
 use super::lease::{HeldUnits, Take};
 use super::limiter::RateLimiter;
-use crate::decision::{Answer, Decision, DecisionBuilder, DecisionView, QuotaAnswer, Source};
+use super::wait::Wait;
+use crate::decision::{Answer, Decision, DecisionBuilder, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::quota::{Quota, Quotas};
@@ -33,10 +32,6 @@ pub(crate) struct PendingCheck {
     /// The units that this process held. The store was asked for the others.
     held: Option<Box<HeldUnits>>,
 }
-
-/// The maximum wait before a refused check is repeated. Meanwhile, other callers may refund units, or a failed
-/// store may recover.
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 impl RateLimiter {
     /// Charges one unit to `key` if every quota has room for it.
@@ -99,7 +94,11 @@ impl RateLimiter {
     /// refunded meanwhile. Waiting calls form no queue, so another call may take the units first.
     ///
     /// `max_wait` is counted from the call. If the next wait would end later, the refusal is returned at
-    /// once; its `retry_after` is the wait that is still needed. An error is returned at once, too.
+    /// once; its `retry_after` is the wait that is still needed. An error is returned at once, too, unless
+    /// [`wait_through_outages`](Self::wait_through_outages) is set.
+    ///
+    /// If the future is dropped while it waits for time to pass, nothing is charged. While it waits for Redis,
+    /// the same applies as for `check_n`.
     ///
     /// # Errors
     ///
@@ -131,18 +130,19 @@ impl RateLimiter {
         max_wait: Duration,
     ) -> Result<Decision, Error> {
         let key = key.into();
-        let started_at = Instant::now();
+        let mut wait = Wait::new(max_wait);
         loop {
             let started = self.start_check_within_limits(&key, cost);
             let checked = self.complete(started).await;
-            let time_left = max_wait.saturating_sub(started_at.elapsed());
-            let decision = checked.as_ref().ok();
-            match decision.and_then(|decision| backoff_after(decision.view(), time_left)) {
-                Some(backoff) => sleep(backoff).await,
-                None => {
-                    self.telemetry.record_check(&checked);
-                    return checked;
-                }
+            let checks_again = match &checked {
+                Ok(decision) => wait.after_decision(decision.view()).await,
+                Err(error) if self.waits_through_outages => wait.after_failure(error).await,
+                Err(_) => false,
+            };
+            if !checks_again {
+                let checked = checked.map_err(|error| wait.explain(error));
+                self.telemetry.record_check(&checked);
+                return checked;
             }
         }
     }
@@ -317,13 +317,6 @@ impl RateLimiter {
         }
         Ok(decision)
     }
-}
-
-/// Returns the wait before a refused check is repeated. `None` if it was admitted, or if it needs a longer
-/// wait than `time_left`.
-pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Option<Duration> {
-    let retry_after = decision.retry_after()?;
-    (retry_after <= time_left).then_some(retry_after.min(MAX_BACKOFF))
 }
 
 /// Answers a check that needs no store: one without quotas, or one with a cost that a log cannot charge.

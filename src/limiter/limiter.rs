@@ -63,6 +63,8 @@ pub struct RateLimiter {
     pub(super) on_failure: Option<Arc<FailureHandler>>,
     /// `None` if no units are taken in advance.
     pub(super) lease: Option<Arc<Lease>>,
+    /// Whether a wait for units goes on while the store fails.
+    pub(super) waits_through_outages: bool,
     pub(crate) telemetry: Arc<Telemetry>,
     /// Whether this limiter or a clone has checked.
     pub(super) first_check: Arc<AtomicBool>,
@@ -93,6 +95,7 @@ impl RateLimiter {
             scope,
             on_failure: None,
             lease: None,
+            waits_through_outages: false,
             first_check: Arc::default(),
         }
     }
@@ -376,6 +379,7 @@ impl fmt::Debug for RateLimiter {
             id: _,
             on_failure,
             lease,
+            waits_through_outages,
             telemetry: _,
             first_check: _,
         } = self;
@@ -386,6 +390,7 @@ impl fmt::Debug for RateLimiter {
             .field("quotas", &quotas)
             .field("on_failure", &policy)
             .field("lease", lease)
+            .field("waits_through_outages", waits_through_outages)
             .finish_non_exhaustive()
     }
 }

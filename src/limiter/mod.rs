@@ -11,10 +11,12 @@ mod lease;
 mod levels;
 mod limiter;
 mod settle;
+mod wait;
 
 pub use admin::{Admin, KeyStatus};
-pub(crate) use check::{CheckProgress, PendingCheck, backoff_after};
+pub(crate) use check::{CheckProgress, PendingCheck};
 pub use failure_policy::FailurePolicy;
 pub use levels::LevelCheck;
 pub(crate) use levels::{LevelsError, LevelsProgress, PendingLevels, record_levels, start_levels};
 pub use limiter::RateLimiter;
+pub(crate) use wait::backoff_after;

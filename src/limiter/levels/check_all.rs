@@ -4,7 +4,6 @@ use std::future::Future;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::time::{Instant, sleep};
 
 use super::level_check::{LevelCheck, LevelChecks};
 use super::start::start_within_limits;
@@ -12,8 +11,8 @@ use super::tree::LevelsError;
 use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::limiter::check::backoff_after;
 use crate::limiter::limiter::RateLimiter;
+use crate::limiter::wait::Wait;
 use crate::telemetry::OutcomeLabel;
 
 impl RateLimiter {
@@ -100,6 +99,8 @@ impl RateLimiter {
     /// Waits until every level admits its cost, then charges all of them.
     ///
     /// It waits as [`until_ready`](Self::until_ready) does, and checks as [`check_all`](Self::check_all) does.
+    /// If the store fails, it keeps waiting if the limiter of each level that failed
+    /// [waits through outages](Self::wait_through_outages).
     ///
     /// # Errors
     ///
@@ -135,21 +136,30 @@ impl RateLimiter {
         let levels: LevelChecks<'a> = levels.into_iter().collect();
         async move {
             let limiters = limiters_of(&levels);
-            let started_at = Instant::now();
+            let mut wait = Wait::new(max_wait);
             loop {
                 let checked = start_within_limits(levels.clone()).outcome().await;
-                let time_left = max_wait.saturating_sub(started_at.elapsed());
-                let decision = checked.as_ref().ok();
-                match decision.and_then(|decision| backoff_after(decision.view(), time_left)) {
-                    Some(backoff) => sleep(backoff).await,
-                    None => {
-                        record(&limiters, &checked);
-                        return checked.map_err(|failure| failure.error);
+                let checks_again = match &checked {
+                    Ok(decision) => wait.after_decision(decision.view()).await,
+                    Err(failure) if wait_through_outages(&limiters, failure) => {
+                        wait.after_failure(&failure.error).await
                     }
+                    Err(_) => false,
+                };
+                if !checks_again {
+                    record(&limiters, &checked);
+                    return checked.map_err(|failure| wait.explain(failure.error));
                 }
             }
         }
     }
+}
+
+/// Returns whether the limiter of each level that failed waits for the store.
+fn wait_through_outages(limiters: &[&RateLimiter], failure: &LevelsError) -> bool {
+    let failed = failure.failed.iter();
+    let mut failed = failed.filter_map(|index| limiters.get(*index));
+    failed.all(|limiter| limiter.waits_through_outages)
 }
 
 /// Records the result of a check without HTTP: see [`record_levels`].

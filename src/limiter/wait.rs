@@ -1,0 +1,228 @@
+//! Waits for units: after each check, whether to check again, and when.
+
+use std::error::Error as StdError;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::limiter::RateLimiter;
+use crate::decision::DecisionView;
+use crate::error::{Error, ErrorKind};
+
+/// The maximum wait before a refused check is repeated. Meanwhile, other callers may refund units, or a failed
+/// store may recover.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The maximum waits before a failed check is repeated: the first one, and the last one.
+const FIRST_OUTAGE_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_OUTAGE_BACKOFF: Duration = Duration::from_secs(1);
+
+impl RateLimiter {
+    /// Lets [`until_ready`](Self::until_ready) and [`until_all_ready`](Self::until_all_ready) keep waiting while
+    /// the store fails. By default, they return its error at once.
+    ///
+    /// Use it for jobs that should survive a restart of Redis. Other checks still return the error, and layers do
+    /// not use the setting. Earlier clones keep their own.
+    ///
+    /// | kind of error | example | the wait |
+    /// |---|---|---|
+    /// | [`Timeout`](ErrorKind::Timeout) | Redis hangs | goes on |
+    /// | [`Unavailable`](ErrorKind::Unavailable) | connection refused or lost, failover, open circuit breaker | goes on |
+    /// | [`Full`](ErrorKind::Full) | Redis is out of memory | goes on |
+    /// | [`Misconfigured`](ErrorKind::Misconfigured), [`InvalidReply`](ErrorKind::InvalidReply), [`Unsupported`](ErrorKind::Unsupported) | wrong password, another program on the port | ends with the error |
+    /// | [`CostExceedsLimit`](ErrorKind::CostExceedsLimit), [`CostTooLarge`](ErrorKind::CostTooLarge) | a cost of 6 with a limit of 5 | ends with the error |
+    /// | [`QuotasUnknown`](ErrorKind::QuotasUnknown) | only in layers | ends with the error |
+    ///
+    /// An open circuit breaker counts as the failure that opened it.
+    ///
+    /// After a failure, the limiter waits up to 50 ms and checks again, then up to 100 ms, and so on up to one
+    /// second. Each wait is a random time between half of that and the whole, so that many workers do not return
+    /// at once. A check while the [circuit breaker](crate::store::CircuitBreaker) is open does not reach the store.
+    /// It only starts the probe when that is due. So workers go on within about two seconds after the store has
+    /// recovered.
+    ///
+    /// `max_wait` is still counted from the call. When it is over, the limiter checks one last time, and returns
+    /// the last error with the time that it waited. Its [source](std::error::Error::source) is the error of the
+    /// store.
+    ///
+    /// With a [failure policy](Self::on_failure) that decides, there is no error to wait for: the wait goes by
+    /// the fallback counts, or ends at once with [`open`](crate::FailurePolicy::open). With
+    /// [`closed`](crate::FailurePolicy::closed), the wait goes on as without a policy.
+    ///
+    /// # Units that are charged twice
+    ///
+    /// If a reply was lost, because the check timed out or its connection broke, the store may have charged it. The
+    /// wait cannot know, and its next check charges again. So a wait may charge its cost once more for each check
+    /// that reached the store and failed. The circuit breaker bounds these: it opens after five such failures in a
+    /// row, and then only sends probes, which charge nothing. The limit is never exceeded. These units are available
+    /// again after their window.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "redis")]
+    /// # {
+    /// use std::time::Duration;
+    /// use tollgate::{Error, Quota, RateLimiter, RedisStore};
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("jobs");
+    /// let limiter = RateLimiter::new(store, Quota::per_day(9_500))
+    ///     .name("video-api")
+    ///     .wait_through_outages(true);
+    ///
+    /// async fn search(limiter: &RateLimiter) -> Result<bool, Error> {
+    ///     let ten_minutes = Duration::from_secs(600);
+    ///     let decision = limiter.until_ready("key1", 100, ten_minutes).await?;
+    ///     Ok(decision.is_allowed())
+    /// }
+    /// # }
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn wait_through_outages(mut self, waits: bool) -> Self {
+        self.waits_through_outages = waits;
+        self
+    }
+}
+
+/// A wait for units, from the call on.
+pub(in crate::limiter) struct Wait {
+    started_at: Instant,
+    max_wait: Duration,
+    /// The failed checks since the last answer of the store.
+    failures: u32,
+}
+
+impl Wait {
+    pub(in crate::limiter) fn new(max_wait: Duration) -> Self {
+        Self {
+            started_at: Instant::now(),
+            max_wait,
+            failures: 0,
+        }
+    }
+
+    /// Sleeps after a refusal that a longer wait may change. Returns whether to check again.
+    pub(in crate::limiter) async fn after_decision(&mut self, decision: &DecisionView) -> bool {
+        self.failures = 0;
+        self.sleep(backoff_after(decision, self.time_left())).await
+    }
+
+    /// Sleeps after a failure that may pass. Returns whether to check again.
+    pub(in crate::limiter) async fn after_failure(&mut self, error: &Error) -> bool {
+        let time_left = self.time_left();
+        if time_left.is_zero() || !may_pass(error) {
+            return false;
+        }
+        let backoff = outage_backoff(self.failures, random());
+        self.failures = self.failures.saturating_add(1);
+        self.sleep(Some(backoff.min(time_left))).await
+    }
+
+    /// Adds the time of the wait to the error that ended it, if the wait went on after an earlier failure.
+    pub(in crate::limiter) fn explain(&self, error: Error) -> Error {
+        if self.failures == 0 || !may_pass(&error) {
+            return error;
+        }
+        let waited = self.started_at.elapsed();
+        let text = format!("the store still fails after a wait of {waited:.1?}: {error}");
+        Error::new(error.kind(), text).with_source(error)
+    }
+
+    async fn sleep(&self, backoff: Option<Duration>) -> bool {
+        match backoff {
+            Some(backoff) => {
+                sleep(backoff).await;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn time_left(&self) -> Duration {
+        self.max_wait.saturating_sub(self.started_at.elapsed())
+    }
+}
+
+/// Returns the wait before a refused check is repeated. `None` if it was admitted, or if it needs a longer
+/// wait than `time_left`.
+pub(crate) fn backoff_after(decision: &DecisionView, time_left: Duration) -> Option<Duration> {
+    let retry_after = decision.retry_after()?;
+    (retry_after <= time_left).then_some(retry_after.min(MAX_BACKOFF))
+}
+
+/// Returns the wait before a failed check is repeated, after this many earlier failures in a row.
+fn outage_backoff(failures: u32, random: u32) -> Duration {
+    let longest = FIRST_OUTAGE_BACKOFF
+        .saturating_mul(2_u32.saturating_pow(failures))
+        .min(MAX_OUTAGE_BACKOFF);
+    let half = longest / 2;
+    half + half.saturating_mul(random) / u32::MAX
+}
+
+/// Returns a random number, so that workers that failed together do not check again together.
+fn random() -> u32 {
+    // The upper bits: a shift by 32 leaves 32 of them.
+    let hash = RandomState::new().hash_one(0);
+    u32::try_from(hash >> 32).unwrap_or(u32::MAX)
+}
+
+/// Returns whether a check may pass later without a change of the set-up or of the check.
+fn may_pass(error: &Error) -> bool {
+    // The error of an open circuit breaker has the failure that opened it as its source.
+    let cause = error
+        .source()
+        .and_then(|source| source.downcast_ref::<Error>());
+    match cause.unwrap_or(error).kind() {
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Full => true,
+        ErrorKind::CostExceedsLimit
+        | ErrorKind::CostTooLarge
+        | ErrorKind::Misconfigured
+        | ErrorKind::InvalidReply
+        | ErrorKind::Unsupported
+        | ErrorKind::QuotasUnknown => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn waits_double_up_to_a_second_and_are_at_least_half_of_that() {
+        let longest = [50, 100, 200, 400, 800, 1_000, 1_000];
+        for (failures, longest) in (0..).zip(longest.map(|millis| millis * MILLI)) {
+            assert_eq!(outage_backoff(failures, 0), longest / 2);
+            assert_eq!(outage_backoff(failures, u32::MAX), longest);
+        }
+        assert_eq!(outage_backoff(u32::MAX, u32::MAX), MAX_OUTAGE_BACKOFF);
+    }
+
+    #[test]
+    fn workers_that_failed_together_wait_for_different_times() {
+        let waits: std::collections::HashSet<_> =
+            (0..100).map(|_| outage_backoff(5, random())).collect();
+        assert!(waits.len() > 90, "{}", waits.len());
+        let (first, last) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+        assert!(*last - *first > 250 * MILLI, "{first:?} to {last:?}");
+    }
+
+    #[test]
+    fn an_open_breaker_counts_as_the_failure_that_opened_it() {
+        let open = |cause| {
+            Error::new(ErrorKind::Unavailable, "the circuit breaker is open")
+                .with_source(Error::new(cause, "the last error"))
+        };
+        for kind in ErrorKind::ALL {
+            let passes = matches!(
+                kind,
+                ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Full
+            );
+            assert_eq!(may_pass(&Error::new(kind, "an error")), passes, "{kind:?}");
+            assert_eq!(may_pass(&open(kind)), passes, "{kind:?}");
+        }
+    }
+}
