@@ -51,6 +51,10 @@ impl AnyStore {
     /// # Errors
     ///
     /// Returns an error if Redis does not answer within the deadline, or replies with an error.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(clippy::unused_async, reason = "only Redis is asked")
+    )]
     pub async fn ping(&self) -> Result<(), Error> {
         match self {
             Self::Memory(_) => Ok(()),
