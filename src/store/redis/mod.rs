@@ -9,6 +9,7 @@ mod client;
 mod connection;
 pub mod doctor;
 mod limiter_descriptions;
+mod open;
 mod protocol;
 mod redis_store;
 mod script;
@@ -21,6 +22,5 @@ mod test_server;
 mod tests;
 mod topology;
 mod url;
-mod url_settings;
 
 pub use redis_store::RedisStore;

@@ -18,10 +18,9 @@ use super::limiter_descriptions;
 use super::protocol::KeyNames;
 use super::script::Scripts;
 use super::topology::{BREAKERS, Topology};
-use super::{url, url_settings};
 use crate::clock::Clock;
 use crate::decision::{Answer, StoreId};
-use crate::error::{ConfigError, Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
@@ -35,7 +34,7 @@ use crate::telemetry::StoreMeter;
 
 /// The default deadline of a call: about a hundred times a call to a healthy server in the same network, and
 /// too short for people to notice.
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
 /// A store in Redis or Valkey, which all processes of a service share.
 ///
@@ -219,33 +218,6 @@ pub(super) struct Settings {
 }
 
 impl RedisStore {
-    /// Opens the store at a URL, without connecting.
-    ///
-    /// The URL is `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
-    /// [those that need a feature](Self#sentinel-cluster-tls). Its query may have [settings](Self#settings):
-    /// `?prefix=shop&deadline=50ms`. The first check connects. To test at startup
-    /// whether the server answers, call [`ping`](Self::ping); to examine its configuration,
-    /// [`doctor`](Self::doctor).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the URL is malformed, has an unknown parameter, or needs a feature that this build does
-    /// not have.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::RedisStore;
-    ///
-    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    pub fn open(url: &str) -> Result<Self, ConfigError> {
-        let connector = url::connector(url)?;
-        let store = Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE));
-        url_settings::apply(store, url)
-    }
-
     /// Creates a store on a connection that the application already has.
     ///
     /// It takes any asynchronous connection of redis 1.x, such as a `redis::aio::ConnectionManager`. The
@@ -279,7 +251,7 @@ impl RedisStore {
         Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE))
     }
 
-    fn on(connections: ConnectionPool) -> Self {
+    pub(super) fn on(connections: ConnectionPool) -> Self {
         let client = Client {
             meter: StoreMeter::new(&format!("{connections:?}")),
             connections: Arc::new(connections),

@@ -1,13 +1,44 @@
-//! The settings of a store in the query of its URL: `?prefix=shop&deadline=50ms`.
+//! Opens a store by its URL, with the settings in the query: `?prefix=shop&deadline=50ms`.
 
 use std::collections::HashSet;
 use std::num::{NonZeroU16, NonZeroUsize};
 
-use url::form_urlencoded;
+use ::url::form_urlencoded;
 
-use super::redis_store::RedisStore;
+use super::connection::ConnectionPool;
+use super::redis_store::{DEFAULT_DEADLINE, RedisStore};
+use super::url;
 use crate::error::ConfigError;
 use crate::quota::parse_duration;
+
+impl RedisStore {
+    /// Opens the store at a URL, without connecting.
+    ///
+    /// The URL is `redis://[user][:password@]host[:port][/database]`, `unix:///path/to/redis.sock`, or one of
+    /// [those that need a feature](Self#sentinel-cluster-tls). Its query may have [settings](Self#settings):
+    /// `?prefix=shop&deadline=50ms`. The first check connects. To test at startup
+    /// whether the server answers, call [`ping`](Self::ping); to examine its configuration,
+    /// [`doctor`](Self::doctor).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL is malformed, has an unknown parameter, or needs a feature that this build does
+    /// not have.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::RedisStore;
+    ///
+    /// let store = RedisStore::open("redis://127.0.0.1:6379")?.prefix("shop");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn open(url: &str) -> Result<Self, ConfigError> {
+        let connector = url::connector(url)?;
+        let store = Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE));
+        apply_settings(store, url)
+    }
+}
 
 /// A setting that a URL may have.
 struct Setting {
@@ -117,7 +148,7 @@ fn tags(value: &str) -> Option<NonZeroU16> {
 /// Applies the settings of a URL to its store. Fails if the URL has another parameter, or one twice.
 ///
 /// The URL is otherwise well formed, so its query begins at the first question mark.
-pub(super) fn apply(mut store: RedisStore, url: &str) -> Result<RedisStore, ConfigError> {
+fn apply_settings(mut store: RedisStore, url: &str) -> Result<RedisStore, ConfigError> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     let malformed = |rule: &str| Err(ConfigError::url(&format!("{scheme}:…"), rule));
     let without_fragment = rest.split('#').next().unwrap_or_default();
