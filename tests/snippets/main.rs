@@ -1,6 +1,6 @@
 //! Short programs as somebody would write them who has read only the docs, by builder: all of them compile and run.
 //!
-//! What cannot compile is in `ui/`, with the error that says what to write instead.
+//! Snippets that cannot compile are in `ui/`, with the error that says what to write instead.
 
 mod checks;
 mod keys;
@@ -20,7 +20,7 @@ use http::{Request, StatusCode};
 use tollgate::key::PeerAddr;
 use tower::ServiceExt;
 
-/// What a snippet returns, as `main` does in the docs.
+/// The result of a snippet, as of `main` in the docs.
 type Done = Result<(), Box<dyn Error>>;
 
 /// A request from 192.0.2.1.

@@ -19,7 +19,7 @@ fn layer() -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(0)).key(key::global())
 }
 
-/// What a rejected request is answered.
+/// Returns the answer to a rejected request.
 async fn rejected(layer: RateLimitLayer) -> (StatusCode, HeaderMap, Bytes) {
     let app = Router::new()
         .route("/", route(|| async { "ok" }))

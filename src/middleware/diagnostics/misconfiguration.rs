@@ -148,10 +148,10 @@ impl MisconfigurationChecks {
     ) {
         let ReadExtension { name, is_in, .. } = extension;
         if is_in(&parts.extensions) {
+            // The layer that inserts it runs in time, so nothing is left to report.
             self.extension_warned.first_time();
             return;
         }
-        // In this order, so that a later request counts an earlier one that has no extension, too.
         let without = self.without_extension.fetch_add(1, Ordering::Relaxed) + 1;
         let has_no_key = extracted.is_err();
         let is_due = (has_no_key && without == nth && nth >= FEW) || without >= REQUESTS;

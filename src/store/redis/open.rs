@@ -309,7 +309,7 @@ mod tests {
                 "has no parameter `sentinel_password`",
             ),
             ("redis://a?db=1", "has no parameter `db`"),
-            // What looks like a parameter may be the rest of a password.
+            // A name before an `@` may be the rest of a password.
             ("redis://user:1?secret=1@a", "unknown parameter `…`"),
         ] {
             let text = RedisStore::open(url).unwrap_err().to_string();

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -22,6 +23,16 @@ fn table() -> (TestClock, LeaseTable) {
 
 fn quotas() -> Quotas {
     Quota::per_minute(1_000_000).into()
+}
+
+/// One key with these quotas.
+fn ada() -> Place<'static> {
+    static KEY: LazyLock<Key> = LazyLock::new(|| Key::from("ada"));
+    static QUOTAS: LazyLock<Quotas> = LazyLock::new(quotas);
+    Place {
+        key: &KEY,
+        quotas: &QUOTAS,
+    }
 }
 
 /// A grant that ends after some microseconds.
@@ -58,11 +69,7 @@ fn ask(table: &LeaseTable, place: Place<'_>, clock: &TestClock) -> Ask {
 #[test]
 fn a_busy_key_asks_once_and_for_what_it_used() {
     let (clock, table) = table();
-    let (key, quotas) = (Key::from("ada"), quotas());
-    let place = Place {
-        key: &key,
-        quotas: &quotas,
-    };
+    let place = ada();
     let first = ask(&table, place, &clock);
     assert_eq!(u64::from(first.units), certain_part(MIN_CHECKS));
     for _ in 0..100 {
@@ -78,11 +85,7 @@ fn a_busy_key_asks_once_and_for_what_it_used() {
 #[test]
 fn a_request_that_found_few_units_is_not_repeated_at_once() {
     let (clock, table) = table();
-    let (key, quotas) = (Key::from("ada"), quotas());
-    let place = Place {
-        key: &key,
-        quotas: &quotas,
-    };
+    let place = ada();
     ask(&table, place, &clock);
     table.end_request(place, 500);
     for _ in 0..499 {
@@ -96,11 +99,7 @@ fn a_request_that_found_few_units_is_not_repeated_at_once() {
 #[test]
 fn units_are_used_until_their_grant_ends_and_not_later() {
     let (clock, table) = table();
-    let (key, quotas) = (Key::from("ada"), quotas());
-    let place = Place {
-        key: &key,
-        quotas: &quotas,
-    };
+    let place = ada();
     let request = ask(&table, place, &clock);
     assert!(
         table
@@ -122,11 +121,7 @@ fn units_are_used_until_their_grant_ends_and_not_later() {
 #[test]
 fn units_that_a_later_grant_holds_do_not_lower_the_use_that_is_told() {
     let (clock, table) = table();
-    let (key, quotas) = (Key::from("ada"), quotas());
-    let place = Place {
-        key: &key,
-        quotas: &quotas,
-    };
+    let place = ada();
     let request = ask(&table, place, &clock);
     // The store has charged 100 units, and then 50 more.
     for (number, units, used) in [(1, 100, 100), (2, 50, 150)] {
@@ -149,11 +144,7 @@ fn units_that_a_later_grant_holds_do_not_lower_the_use_that_is_told() {
 #[test]
 fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
     let (clock, table) = table();
-    let (key, quotas) = (Key::from("ada"), quotas());
-    let place = Place {
-        key: &key,
-        quotas: &quotas,
-    };
+    let place = ada();
     let request = ask(&table, place, &clock);
     for number in 1..=3 {
         let grant = grant(&table, number, 10, 800);
@@ -180,18 +171,14 @@ fn a_check_may_take_units_of_several_grants_and_the_rest_elsewhere() {
 #[test]
 fn a_grant_that_arrives_after_its_key_became_void_is_not_added() {
     let (clock, table) = table();
-    let (key, quotas) = (Key::from("ada"), quotas());
-    let place = Place {
-        key: &key,
-        quotas: &quotas,
-    };
+    let place = ada();
     let request = ask(&table, place, &clock);
     assert!(
         table
             .add(place, request, grant(&table, 1, 10, 800))
             .is_none()
     );
-    let void = table.void(&key);
+    let void = table.void(place.key);
     assert_eq!(void.iter().map(|(_, grant)| grant.left).sum::<u32>(), 10);
     assert!(
         table
@@ -227,11 +214,7 @@ fn a_flood_of_keys_takes_bounded_memory_and_ends() {
 #[test]
 fn threads_take_and_put_back_every_unit_once() {
     let (clock, table) = table();
-    let (key, quotas) = (Key::from("ada"), quotas());
-    let place = Place {
-        key: &key,
-        quotas: &quotas,
-    };
+    let place = ada();
     let request = ask(&table, place, &clock);
     for number in 1..=4 {
         let grant = grant(&table, number, 50_000, 1_000_000);
