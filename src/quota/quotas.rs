@@ -65,6 +65,7 @@ impl Quotas {
         let mut list: SmallVec<[ListedQuota; 1]> = SmallVec::new();
         let mut strictest: SmallVec<[usize; 1]> = SmallVec::new();
         for (index, quota) in quotas.into_iter().enumerate() {
+            let quota = with_own_calendar_count(quota, &list);
             let shared = list.iter().find(|other| other.quota.counts_as(&quota));
             let counter = shared.map_or(strictest.len(), |other| other.counter);
             match strictest.get_mut(counter) {
@@ -205,6 +206,25 @@ impl Quotas {
         let indices = strictest.iter();
         indices.filter_map(|index| Some((*index, &quotas.get(*index)?.quota)))
     }
+}
+
+/// Gives a quota a count of its own if its calendar is another one than those of the same unit before it. They would
+/// share the number that stands for their windows.
+fn with_own_calendar_count(quota: Quota, before: &[ListedQuota]) -> Quota {
+    let Some(calendar) = quota.calendar() else {
+        return quota;
+    };
+    let before = before.iter().filter_map(|listed| listed.quota.calendar());
+    let mut before = before.filter(|other| other.unit() == calendar.unit());
+    let ordinal = before.try_fold(0_u8, |ordinal, other| {
+        if other == calendar {
+            Err(other.ordinal())
+        } else {
+            Ok(ordinal.max(other.ordinal().saturating_add(1)))
+        }
+    });
+    let (Ok(ordinal) | Err(ordinal)) = ordinal;
+    quota.counted_after(ordinal)
 }
 
 impl PartialEq for Quotas {
