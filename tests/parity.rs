@@ -259,6 +259,11 @@ impl Pair {
 
     /// Refunds units in both stores, and verifies that the decisions hold fewer units.
     fn refund(&mut self, decision: usize, units: u32) {
+        // The clock of the server jumps here. A refund that is sent with windows of another time fails, a check is sent
+        // again.
+        for plan in 0..PLANS {
+            let _ = self.check(plan, KEYS[0], 0);
+        }
         let [memory, redis] = self.limiters(0);
         let count = self.admitted.len().max(1);
         if let Some([in_memory, in_redis]) = self.admitted.get_mut(decision % count) {

@@ -347,6 +347,7 @@ fn kind_of(code: &str, detail: &str) -> ErrorKind {
         ErrorKind::Full
     } else if TRANSIENT.contains(&code)
         || matches(READONLY)
+        || matches(NO_WINDOW)
         || matches("NOREPLICAS")
         || matches(TOO_MANY_CLIENTS)
     {
