@@ -485,6 +485,41 @@ mod tests {
         let _ = Quota::per_hour(5).algorithm(Algorithm::SlidingBuckets(1_001));
     }
 
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn a_first_day_needs_a_calendar_week_or_month() {
+        for (quota, day, rule) in [
+            (Quota::per_calendar_month(1, "UTC"), 32, "from 1 to 31"),
+            (
+                Quota::per_calendar_week(1, "UTC"),
+                8,
+                "from 1 (Monday) to 7 (Sunday)",
+            ),
+            (
+                Quota::per_calendar_day(1, "UTC"),
+                1,
+                "a calendar day has none",
+            ),
+            (Ok(Quota::per_day(1)), 1, "only a calendar week or month"),
+        ] {
+            let error = quota.unwrap().starting_on(day).unwrap_err().to_string();
+            assert!(error.contains(rule), "{error}");
+        }
+        let error = Quota::per_calendar_day(1, "Mars").unwrap_err().to_string();
+        assert!(
+            error.contains("\"Mars\": it is a name of the IANA database"),
+            "{error}"
+        );
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    #[should_panic(expected = "counted as a fixed window")]
+    fn another_algorithm_for_a_calendar_window_panics() {
+        let quota = Quota::per_calendar_day(1, "UTC").unwrap();
+        let _ = quota.algorithm(Algorithm::Gcra);
+    }
+
     #[test]
     fn a_fraction_of_a_microsecond_is_rounded_up() {
         let quota = Quota::new(1, Duration::from_nanos(1_000_001));

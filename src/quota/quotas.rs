@@ -337,4 +337,28 @@ mod tests {
         let limits: Vec<_> = quotas.strictest().map(Quota::limit).collect();
         assert_eq!(limits, [5]);
     }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn each_calendar_of_a_list_has_a_count_of_its_own() {
+        let texts = "5/day@UTC, 6/day@Europe/Berlin, 7/day@UTC, 8/day@Asia/Tokyo, 9/month@UTC, 4/day@Europe/Berlin";
+        let quotas: Quotas = texts.parse().unwrap();
+        let counters: Vec<_> = quotas.with_counters().map(|(_, counter)| counter).collect();
+        assert_eq!(counters, [0, 1, 0, 2, 3, 1]);
+        let mut counted: Vec<_> = quotas.strictest().map(Quota::counted_micros).collect();
+        counted.sort_unstable();
+        counted.dedup();
+        assert_eq!(counted.len(), 4);
+        // The count of a calendar does not depend on its zone or billing day, so that a change keeps it.
+        let count = |text: &str| {
+            Quotas::from(text.parse::<Quota>().unwrap())
+                .strictest()
+                .next()
+                .unwrap()
+                .counted_micros()
+        };
+        assert_eq!(count("9/month@UTC"), count("5/month:17@Asia/Tokyo"));
+        assert_ne!(count("9/month@UTC"), count("9/week@UTC"));
+        assert_ne!(count("9/day@UTC"), count("9/day fixed-window"));
+    }
 }

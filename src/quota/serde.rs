@@ -263,6 +263,20 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn the_window_of_a_map_may_be_one_of_a_calendar() {
+        let quota = Quota::per_calendar_month(5, "Europe/Berlin")
+            .unwrap()
+            .named("plan");
+        let written = json!({"limit": 5, "window": "month@Europe/Berlin", "name": "plan"});
+        assert_eq!(to_value(&quota).unwrap(), written);
+        assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), quota);
+        let error = from_str::<Quota>(r#"{"limit": 5, "window": "day@UTC", "algorithm": "gcra"}"#);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("counted as a fixed-window"), "{error}");
+    }
+
     #[test]
     fn quotas_are_text_a_map_or_a_list() {
         let list = from_str::<Quotas>(r#"["5/second", {"limit": 2000, "window": "day"}]"#);

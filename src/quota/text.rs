@@ -342,6 +342,52 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn the_window_may_be_one_of_a_calendar() {
+        let quota: Quota = "100/month@Europe/Berlin".parse().unwrap();
+        assert_eq!(
+            Ok(&quota),
+            Quota::per_calendar_month(100, "Europe/Berlin").as_ref()
+        );
+        assert_eq!(quota.counted_by(), Algorithm::FixedWindow);
+        assert_eq!(quota.time_zone(), Some("Europe/Berlin"));
+        assert_eq!(quota.window(), Duration::from_secs(31 * 86_400));
+        assert_eq!(quota.short_window(), "month");
+        for text in [
+            "100/month@Europe/Berlin",
+            "0/day@UTC",
+            "7/week:7@America/Argentina/Buenos_Aires",
+        ] {
+            assert_eq!(text.parse::<Quota>().unwrap().to_string(), text);
+        }
+        assert_eq!(
+            "100/month@Europe/Berlin fixed-window".parse(),
+            Ok(quota.clone())
+        );
+        for (text, rule) in [
+            ("1/month@Europe/Berlin gcra", "counted as a fixed-window"),
+            ("1/month@Europe/Berlin unknown", "the algorithm is"),
+            ("1/month", "month@Europe/Berlin"),
+            ("1/month@Nowhere", "IANA database"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(rule), "{text:?}: {error}");
+        }
+        assert_ne!(quota, Quota::per_calendar_month(100, "UTC").unwrap());
+        assert_ne!(quota.clone(), quota.starting_on(17).unwrap());
+    }
+
+    #[cfg(not(feature = "calendar"))]
+    #[test]
+    fn the_error_of_a_calendar_window_names_the_feature() {
+        let error = "100/month@Europe/Berlin"
+            .parse::<Quota>()
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("feature `calendar`"), "{error}");
+    }
+
     #[test]
     fn the_error_quotes_only_the_beginning_of_a_long_text() {
         let error = "x".repeat(1 << 20).parse::<Quota>().unwrap_err();
