@@ -1,5 +1,5 @@
 --[[
-fixed_window: one count for each window aligned to the epoch. Twin of src/algorithm/fixed_window.rs.
+fixed_window: one count for each aligned window. Twin of src/algorithm/fixed_window.rs.
 
 KEYS    none
 ARGV    none; the caller passes the quota
@@ -45,7 +45,7 @@ local rule = {
   end,
 
   until_at_most = function(numbers, quota)
-    return quota.left + (numbers[1] - quota.current) * quota.window
+    return numbers[1] > quota.current and quota.needs or quota.left
   end,
 
   add = function(numbers, _, cost)

@@ -12,6 +12,9 @@ last section, and `needs` how long a charge may count, in microseconds. A charge
 second `renew_below`.
 ]]
 
+-- An algorithm whose window is a text: the number that stands for it, and the times at which windows begin.
+local CALENDAR = 'calendar_window'
+
 -- The code of a sliding_log, which has no receipts.
 local LOG = string.byte('l')
 
@@ -21,6 +24,11 @@ return function(algorithm, buckets, limit, window, ttl)
   if name ~= algorithm then
     name = algorithm
     make_ops, attempt, prepare, code, format, length, step = require(algorithm)
+  end
+  local starts = false
+  if algorithm == CALENDAR then
+    local high, low = struct.unpack('>I2I4', window)
+    window, starts = high * 4294967296 + low, window
   end
   buckets, window = buckets + 0, window + 0
   -- With most of its fields, since a table that grows is copied.
@@ -42,6 +50,7 @@ return function(algorithm, buckets, limit, window, ttl)
     expires = false,
     decide = false,
     is_wide = false,
+    starts = starts,
   }
   if code then
     local high = math.floor(window / 4294967296)

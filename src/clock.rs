@@ -4,31 +4,53 @@
 use std::sync::Arc;
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The source of time in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The time since this clock was created.
+    /// The time since this clock was created, beyond its first time.
     ///
     /// Reads the time stamp counter of the processor if it has a constant rate, else the monotonic clock of
     /// the system. The counter may run a few millionths faster or slower than the system's clock.
-    Monotonic { clock: quanta::Clock, start: u64 },
+    Monotonic {
+        clock: quanta::Clock,
+        start: u64,
+        first: u64,
+    },
     #[cfg(feature = "test-util")]
     Test(TestClock),
 }
 
 impl Clock {
     pub(crate) fn monotonic() -> Self {
+        Self::starting_at(0)
+    }
+
+    /// Creates a clock that shows the time since 1970: the system's time when it is created, and from then on the time
+    /// that passes. It does not follow later corrections of the system's clock, so that it never steps.
+    pub(crate) fn since_1970() -> Self {
+        Self::starting_at(system_time())
+    }
+
+    fn starting_at(first: u64) -> Self {
         let clock = quanta::Clock::new();
         let start = clock.raw();
-        Self::Monotonic { clock, start }
+        Self::Monotonic {
+            clock,
+            start,
+            first,
+        }
     }
 
     /// Returns the current time in microseconds.
     pub(crate) fn now(&self) -> u64 {
         match self {
-            Self::Monotonic { clock, start } => clock.delta_as_nanos(*start, clock.raw()) / 1_000,
+            Self::Monotonic {
+                clock,
+                start,
+                first,
+            } => first + clock.delta_as_nanos(*start, clock.raw()) / 1_000,
             #[cfg(feature = "test-util")]
             Self::Test(clock) => clock.now_micros(),
         }
@@ -43,6 +65,12 @@ impl Clock {
             Self::Test(_) => true,
         }
     }
+}
+
+/// Returns the system's time in microseconds since 1970.
+pub(crate) fn system_time() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    micros(since_1970.unwrap_or_default())
 }
 
 /// Returns a duration in whole microseconds, rounded down.

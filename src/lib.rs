@@ -80,6 +80,7 @@
 //! | feature | adds | default |
 //! |---|---|---|
 //! | `axum-08` | [`key::peer_ip`] reads the `ConnectInfo` of axum 0.8; [`key::path`]; a [responder](RateLimitLayer::responder) returns any `IntoResponse` | yes |
+//! | `calendar` | [`Quota::per_calendar_month`] and others: windows that begin with a day, week or month of a time zone | |
 //! | `cluster` | Redis Cluster, by [its URL](RedisStore#sentinel-cluster-tls) | |
 //! | `grpc` | [`RateLimitLayer::grpc`], which rejects gRPC calls in gRPC's form | |
 //! | `metrics` | counts of checks and the state of the store, [through the facade `metrics`](guide::operations) | |

@@ -80,11 +80,36 @@ fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
     ]
 }
 
+/// Windows of calendars, of which the longest is a month. The zones of one unit share counts. The clock stands in the
+/// afternoon of a Sunday in June.
+fn calendar_plans() -> Vec<Vec<Quota>> {
+    let per = |text: &str| text.parse::<Quota>().expect("a quota");
+    vec![
+        vec![per("5/day@Europe/Berlin")],
+        vec![per("9/day@America/New_York")],
+        vec![per("2/day@Europe/Berlin")],
+        vec![per("0/month@UTC")],
+        vec![per("12/week:7@UTC"), per("4/day@Europe/Berlin")],
+        vec![
+            per("7/day@Europe/Berlin"),
+            per("3/day@Asia/Kolkata"),
+            per("6/day@Europe/Berlin"),
+        ],
+        vec![per("40/month:17@Europe/Berlin")],
+        vec![Quota::new(4, WINDOW), per("11/day@UTC")],
+        vec![
+            per("3/day@America/New_York"),
+            Quota::new(30, 9 * WINDOW),
+            Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
+        ],
+    ]
+}
+
 const PLANS: usize = 9;
 
 const KEYS: [&str; 3] = ["ada", "bob {}\n", ""];
 
-fn step() -> impl Strategy<Value = Step> {
+fn step(long: impl Strategy<Value = Duration> + Clone + 'static) -> impl Strategy<Value = Step> {
     let plan = 0..PLANS;
     let key = 0..KEYS.len();
     let duration = prop_oneof![
@@ -94,7 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(WINDOW - Duration::from_micros(1)),
         Just(WINDOW),
         Just(2 * WINDOW),
-        Just(Duration::from_secs(3_600)),
+        long,
         (0..200_000_u64).prop_map(Duration::from_micros),
         (0..5_000_u64).prop_map(Duration::from_millis),
     ];
@@ -158,7 +183,7 @@ fn is_laxer_of_meter(quota: &Quota, quotas: &[Quota]) -> bool {
 }
 
 struct Pair {
-    algorithm: Algorithm,
+    plans: Vec<Vec<Quota>>,
     time: TestTime,
     /// What was admitted by both stores.
     admitted: Vec<[Decision; 2]>,
@@ -170,12 +195,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(server: &RedisServer, algorithm: Algorithm) -> Self {
+    fn new(server: &RedisServer, plans: Vec<Vec<Quota>>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         Self {
-            algorithm,
+            plans,
             time: TestTime::new(server),
             admitted: Vec::new(),
             last: (0, KEYS[0], 1),
@@ -185,7 +210,7 @@ impl Pair {
     }
 
     fn limiters(&self, plan: usize) -> [RateLimiter; 2] {
-        self.limiters_of(plans(self.algorithm).swap_remove(plan))
+        self.limiters_of(self.plans[plan].clone())
     }
 
     /// The limiters of both stores.
@@ -218,7 +243,7 @@ impl Pair {
                 // Redis would have said so, too; and the memory has trimmed what has expired, which a
                 // clock that is set back would show.
                 let asking = self.time.redis.fork().refusal_cache(Duration::ZERO);
-                let asking = RateLimiter::new(asking, plans(self.algorithm).swap_remove(plan));
+                let asking = RateLimiter::new(asking, self.plans[plan].clone());
                 let asked = self.runtime.block_on(asking.check_n(key, cost));
                 assert_eq!(said, fields(&asked), "{context}, asked");
             }
@@ -234,6 +259,11 @@ impl Pair {
 
     /// Refunds units in both stores, and verifies that the decisions hold fewer units.
     fn refund(&mut self, decision: usize, units: u32) {
+        // The clock of the server jumps here. A refund that is sent with windows of another time fails, a check is sent
+        // again.
+        for plan in 0..PLANS {
+            let _ = self.check(plan, KEYS[0], 0);
+        }
         let [memory, redis] = self.limiters(0);
         let count = self.admitted.len().max(1);
         if let Some([in_memory, in_redis]) = self.admitted.get_mut(decision % count) {
@@ -258,7 +288,7 @@ impl Pair {
             redis.admin().credit(key, units).await.expect("a gift");
         });
         let after = self.check(plan, key, 0).expect("a look");
-        let quotas = plans(self.algorithm).swap_remove(plan);
+        let quotas = self.plans[plan].clone();
         // The last ones are those of the whole decision.
         for ((at, before), after) in before.numbers.iter().enumerate().zip(&after.numbers) {
             let Some(quota) = quotas.get(at) else {
@@ -338,12 +368,13 @@ impl Pair {
 
 /// No key lives much longer than its units can matter; that each has a time to live is looked at
 /// whenever the time moves.
-fn assert_times_to_live(time: &mut TestTime, stepped_back: i128) {
+fn assert_times_to_live(time: &mut TestTime, longest: Duration, stepped_back: i128) {
     time.advance(Duration::ZERO);
     for (key, millis) in time.times_to_live() {
-        // The name of a value tells no window: the longest of all plans is a second.
+        // The name of a value tells no window.
         let window = key.rsplit(':').next().and_then(|end| end.parse().ok());
-        let window: i128 = window.unwrap_or(1_000_000);
+        let longest = i128::try_from(longest.as_micros()).expect("a number");
+        let window: i128 = window.unwrap_or(longest);
         let most = 2 * window / 1_000 + 1_000;
         // A step back has it live for that much longer.
         assert!(
@@ -355,6 +386,18 @@ fn assert_times_to_live(time: &mut TestTime, stepped_back: i128) {
 
 /// The law, for one algorithm beside others.
 fn same_decisions(algorithm: Algorithm) {
+    let hour = Just(Duration::from_secs(3_600));
+    same_decisions_of_plans(&format!("{algorithm:?}"), plans(algorithm), SECOND, hour);
+}
+
+/// The law, for these plans. The longest of their windows tells how long a key may live. Steps of the clock are up to a
+/// `long` one.
+fn same_decisions_of_plans(
+    name: &str,
+    plans: Vec<Vec<Quota>>,
+    longest: Duration,
+    long: impl Strategy<Value = Duration> + Clone + 'static,
+) {
     let server = RedisServer::start();
     let config = Config {
         cases: 290,
@@ -363,8 +406,8 @@ fn same_decisions(algorithm: Algorithm) {
     };
     let (taken, denied_locally) = (Cell::new(0), Cell::new(0));
     TestRunner::new(config)
-        .run(&prop::collection::vec(step(), 1..160), |steps| {
-            let mut pair = Pair::new(&server, algorithm);
+        .run(&prop::collection::vec(step(long), 1..160), |steps| {
+            let mut pair = Pair::new(&server, plans.clone());
             for step in &steps {
                 pair.take(step);
             }
@@ -372,14 +415,14 @@ fn same_decisions(algorithm: Algorithm) {
                 Step::SetBack(duration) => i128::try_from(duration.as_millis()).unwrap() + 1,
                 _ => 0,
             });
-            assert_times_to_live(&mut pair.time, stepped_back.sum());
+            assert_times_to_live(&mut pair.time, longest, stepped_back.sum());
             taken.set(taken.get() + steps.len());
             denied_locally.set(denied_locally.get() + pair.denied_locally);
             Ok(())
         })
         .unwrap();
     println!(
-        "{algorithm:?}: {} steps, {} checks denied locally",
+        "{name}: {} steps, {} checks denied locally",
         taken.get(),
         denied_locally.get()
     );
@@ -389,7 +432,24 @@ fn same_decisions(algorithm: Algorithm) {
 
 /// Memory and Redis give the same decisions, and waiting is exact.
 mod same_decisions_and_exact_waits {
-    use super::{Algorithm, same_decisions};
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::{Algorithm, calendar_plans, same_decisions, same_decisions_of_plans};
+
+    #[test]
+    fn windows_of_calendars() {
+        let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+        let long = prop_oneof![
+            (0..40_000_u64).prop_map(Duration::from_secs),
+            Just(hours(24)),
+            Just(hours(24) - Duration::from_micros(1)),
+            (0..40 * 24_u64).prop_map(hours),
+        ];
+        let longest = hours(31 * 24 + 2);
+        same_decisions_of_plans("calendars", calendar_plans(), longest, long);
+    }
 
     #[test]
     fn sliding_log() {
@@ -430,7 +490,7 @@ mod same_decisions_and_exact_waits {
 #[test]
 fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+    let mut pair = Pair::new(&server, Vec::new());
     let quota = Quota::new(50, 10 * SECOND);
     let [memory, redis] = pair.limiters_of(quota);
     // The clock stands on a multiple of ten seconds.
@@ -453,7 +513,7 @@ fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
 #[test]
 fn a_large_log_is_trimmed_searched_and_rewound_alike() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+    let mut pair = Pair::new(&server, Vec::new());
     let quota = Quota::new(200_000, 10 * SECOND);
     let [memory, redis] = pair.limiters_of(quota);
     let both = |pair: &Pair, cost| {
@@ -503,7 +563,7 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
     for window in [10 * SECOND, 172_800 * SECOND] {
         for many_every in [0, 40] {
             let server = RedisServer::start();
-            let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+            let mut pair = Pair::new(&server, Vec::new());
             let limiters = pair.limiters_of(Quota::new(310, window));
             for number in 1..=1_500 {
                 let cost = 1 + u32::from(many_every > 0 && number % many_every == 0);
@@ -523,7 +583,7 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
 #[test]
 fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+    let mut pair = Pair::new(&server, Vec::new());
     let quota = Quota::new(1_000, 100 * SECOND);
     let limiters = pair.limiters_of(quota);
     for check in 0..20 {
@@ -539,7 +599,7 @@ fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
 #[test]
 fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+    let mut pair = Pair::new(&server, Vec::new());
     let quota = Quota::new(1_000, 100 * SECOND);
     let limiters = pair.limiters_of(quota);
     // The log begins, and is trimmed by none of these.
@@ -563,7 +623,7 @@ fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
 fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
     let server = RedisServer::start();
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        let mut pair = Pair::new(&server, algorithm);
+        let mut pair = Pair::new(&server, Vec::new());
         for cost in [1, 2] {
             let _ = pair.check(1, "ada", cost);
             pair.time.advance(Duration::from_micros(5));
@@ -579,7 +639,7 @@ fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
 fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
     let server = RedisServer::start();
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        let mut pair = Pair::new(&server, algorithm);
+        let mut pair = Pair::new(&server, Vec::new());
         for cost in [3, 4] {
             let _ = pair.check(1, "ada", cost);
             pair.time.advance(WINDOW * 6 / 10);
@@ -593,7 +653,7 @@ fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
 #[test]
 fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Algorithm::Gcra);
+    let mut pair = Pair::new(&server, Vec::new());
     for cost in [3, 2] {
         let _ = pair.check(1, "ada", cost);
         pair.time.advance(Duration::from_micros(1));
@@ -672,7 +732,7 @@ fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> 
         .run(
             &prop::collection::vec(large_step(costs), 500..900),
             |steps| {
-                let mut pair = Pair::new(&server, Algorithm::SlidingLog);
+                let mut pair = Pair::new(&server, Vec::new());
                 // A refusal that Redis does not see removes nothing there.
                 let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
                 let limits = plans.clone().map(|quotas| {

@@ -1,6 +1,7 @@
 //! The fixed window: one count for each aligned window.
 //!
-//! Windows begin at multiples of their length since the epoch of the store's clock. Admits at most the limit
+//! Windows begin at multiples of their length since the epoch of the store's clock, or with the days, weeks or months
+//! of a calendar. Admits at most the limit
 //! within one window, and up to twice the limit in a span across the edge of two. The same rule in Redis:
 //! `lua/fixed_window.lua`.
 //!
@@ -9,7 +10,6 @@
 
 use std::borrow::Cow;
 
-use super::arithmetic::aligned;
 use super::counter_state::CountingRule;
 #[cfg(feature = "redis")]
 use super::counter_state::FixedNumbers;
@@ -25,11 +25,11 @@ pub(crate) struct FixedWindow {
 
 impl CountingRule for FixedWindow {
     fn is_in_future(&self, check: &QuotaCheck) -> bool {
-        self.window > aligned(check.now, check.window).0 + 1
+        self.window > check.fixed_window().index + 1
     }
 
     fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
-        let (window, _) = aligned(check.now, check.window);
+        let window = check.fixed_window().index;
         Cow::Owned(if self.window < window {
             Self { window, count: 0 }
         } else {
@@ -45,8 +45,11 @@ impl CountingRule for FixedWindow {
     }
 
     fn time_until(&self, check: &QuotaCheck, _: u64) -> u64 {
-        let (window, left) = aligned(check.now, check.window);
-        left + self.window.saturating_sub(window) * check.window
+        let now_in = check.fixed_window();
+        match self.window > now_in.index {
+            true => now_in.left + now_in.next_length,
+            false => now_in.left,
+        }
     }
 
     fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {

@@ -2,8 +2,9 @@
 
 use std::ops::BitOr;
 
+use super::arithmetic::aligned;
 use crate::decision::{Answer, QuotaAnswer, Receipt, Wait};
-use crate::quota::Quota;
+use crate::quota::{AlignedWindow, Quota};
 
 /// The part of a check that concerns one quota. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct QuotaCheck {
     pub(crate) parts: u64,
     pub(crate) cost: u32,
     pub(crate) now: u64,
+    /// The window that `now` is in, if windows are those of a calendar.
+    pub(crate) calendar: Option<AlignedWindow>,
 }
 
 impl QuotaCheck {
@@ -25,7 +28,33 @@ impl QuotaCheck {
             parts: quota.counted_by().parts(),
             cost,
             now,
+            calendar: quota.calendar().map(|calendar| calendar.window_at(now)),
         }
+    }
+}
+
+impl QuotaCheck {
+    /// Returns how long a unit that is charged now may count in a fixed window: until the end of the next one, if the
+    /// clock steps back.
+    #[inline]
+    pub(crate) fn fixed_window_needs(&self) -> u64 {
+        let AlignedWindow {
+            left, next_length, ..
+        } = self.fixed_window();
+        left + next_length
+    }
+
+    /// Returns the fixed window that the check is in.
+    #[inline]
+    pub(super) fn fixed_window(&self) -> AlignedWindow {
+        self.calendar.unwrap_or_else(|| {
+            let (index, left) = aligned(self.now, self.window);
+            AlignedWindow {
+                index,
+                left,
+                next_length: self.window,
+            }
+        })
     }
 }
 

@@ -146,7 +146,7 @@ mod tests {
             steps in prop::collection::vec(0..300_u64, 1..400),
         ) {
             let mut buckets = SlidingBuckets::default();
-            let mut check = QuotaCheck { limit: 1, window, parts, cost: 1, now: 1_000_000 };
+            let mut check = QuotaCheck { limit: 1, window, parts, cost: 1, now: 1_000_000, calendar: None };
             for step in steps {
                 check.now += step;
                 buckets.advance(&check);

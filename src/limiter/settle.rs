@@ -307,7 +307,9 @@ fn still_counts(charged: LevelDecision<'_>, current: &DecisionView) -> bool {
         .next()
         .map_or(0, |level| level.answer().time());
     let elapsed = now.saturating_sub(charged.answer().time());
-    let windows = charged.quotas().map(|quota| quota.quota().counted_micros());
+    let windows = charged
+        .quotas()
+        .map(|quota| quota.quota().longest_counted_micros());
     // The time of a lease is that of its store.
     let has_same_clock = current.source() == charged.source() || charged.source() == Source::Lease;
     has_same_clock && windows.max().is_some_and(|longest| elapsed < longest)

@@ -3,6 +3,9 @@
 //! Depends only on `error`.
 
 mod algorithm;
+#[cfg_attr(not(feature = "calendar"), path = "without_calendar.rs")]
+mod calendar;
+mod calendar_windows;
 mod plan;
 mod quota;
 mod quotas;
@@ -11,6 +14,9 @@ mod serde;
 mod text;
 
 pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
+#[cfg(feature = "redis")]
+pub(crate) use calendar::Calendar;
+pub(crate) use calendar_windows::{AlignedWindow, longest_window};
 pub use plan::{IntoPlan, Plan};
 pub use quota::Quota;
 pub use quotas::{IntoQuotas, Quotas};

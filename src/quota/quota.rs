@@ -4,6 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::algorithm::{Algorithm, algorithm_rule};
+use super::calendar::Calendar;
+#[cfg(feature = "calendar")]
+use super::calendar_windows::CalendarUnit;
+use super::calendar_windows::longest_window;
 use crate::error::ConfigError;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -41,11 +45,14 @@ const MAX_WINDOW_MICROS: u64 = 366 * 86_400 * MICROS_PER_SECOND;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u32,
+    /// The length of the window; of a calendar, the nominal length.
     window_micros: u64,
     /// How much longer than the window a unit counts, because a process may use it that much later: see
     /// [`leased`](Self::leased).
     lease_micros: u64,
     algorithm: Algorithm,
+    /// The windows, if they are days, weeks or months of a time zone.
+    calendar: Option<Calendar>,
     name: Option<Arc<str>>,
 }
 
@@ -70,7 +77,16 @@ impl Quota {
 
     /// Creates a quota of `limit` units in any 86 400 seconds.
     ///
-    /// This is not a calendar day: around midnight, a client could use two daily limits in a few seconds.
+    /// This is not a calendar day: around midnight, a client could use two daily limits in a few seconds. For
+    /// plans that are billed by the day or month, see
+    #[cfg_attr(
+        feature = "calendar",
+        doc = "[`per_calendar_month`](Self::per_calendar_month)."
+    )]
+    #[cfg_attr(
+        not(feature = "calendar"),
+        doc = "`per_calendar_month`, with the feature `calendar`."
+    )]
     #[must_use]
     pub const fn per_day(limit: u32) -> Self {
         Self::from_micros(limit, 86_400 * MICROS_PER_SECOND)
@@ -110,12 +126,124 @@ impl Quota {
         }
     }
 
+    /// Creates a quota of `limit` units in each day of a time zone, from midnight to midnight.
+    ///
+    /// See [`per_calendar_month`](Self::per_calendar_month), which says what all calendar windows have in common.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database has no zone of this name.
+    #[cfg(feature = "calendar")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+    pub fn per_calendar_day(limit: u32, zone: &str) -> Result<Self, ConfigError> {
+        Self::try_calendar(limit, Calendar::new(CalendarUnit::Day, zone))
+    }
+
+    /// Creates a quota of `limit` units in each week of a time zone. Weeks begin on Mondays, as in ISO 8601, or
+    /// on another day: see [`starting_on`](Self::starting_on).
+    ///
+    /// See [`per_calendar_month`](Self::per_calendar_month), which says what all calendar windows have in common.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database has no zone of this name.
+    #[cfg(feature = "calendar")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+    pub fn per_calendar_week(limit: u32, zone: &str) -> Result<Self, ConfigError> {
+        Self::try_calendar(limit, Calendar::new(CalendarUnit::Week, zone))
+    }
+
+    /// Creates a quota of `limit` units in each month of a time zone, for plans that are billed by the month.
+    ///
+    /// `zone` is a name of the [IANA database](https://www.iana.org/time-zones), such as `Europe/Berlin` or `UTC`.
+    /// The database of the system is used, or a copy in the program if the system has none. A month begins on its
+    /// first day, or on a billing day: see [`starting_on`](Self::starting_on).
+    ///
+    /// Calendar windows are counted as [`Algorithm::FixedWindow`] counts aligned windows: never more than the
+    /// limit in one window, by the clock of the store. `retry_after` and `reset_after` end where the next window
+    /// begins. Days with a change to or from summer time have 23 or 25 hours. A day whose midnight is skipped
+    /// begins when the skipped time ends.
+    ///
+    /// [`window`](Self::window) is the nominal length: 1, 7 or 31 days.
+    ///
+    /// # What a change keeps
+    ///
+    /// A change of the limit, the zone or the first day keeps the count. Months are numbered, so a count of May in
+    /// Berlin is one of May in New York. For the hours in which it is June in one zone and May in the other, the
+    /// new zone keeps the later count, which then counts until the end of its June. If a change moves a key into a
+    /// later window, the units that were charged in the earlier one are forgotten: for example if a billing day is
+    /// replaced by the first day of the month. While processes with both zones run, up to twice the limit is
+    /// admitted.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the database has no zone of this name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// let plan = Quota::per_calendar_month(1_000_000, "Europe/Berlin")?;
+    /// assert_eq!(plan, "1000000/month@Europe/Berlin".parse()?);
+    ///
+    /// let billed_on_the_17th = plan.starting_on(17)?;
+    /// assert_eq!(billed_on_the_17th.to_string(), "1000000/month:17@Europe/Berlin");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[cfg(feature = "calendar")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+    pub fn per_calendar_month(limit: u32, zone: &str) -> Result<Self, ConfigError> {
+        Self::try_calendar(limit, Calendar::new(CalendarUnit::Month, zone))
+    }
+
+    /// Sets the day on which each calendar window begins: of a month the billing day from 1 to 31, of a week
+    /// the day from 1 (Monday) to 7 (Sunday). The default is 1.
+    ///
+    /// In a month without that day, the window begins on the last day of the month: with 31, on 28 or 29
+    /// February, and on 31 March again.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the day is out of range, or if the window is not a calendar week or month.
+    #[cfg(feature = "calendar")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+    pub fn starting_on(self, day: u8) -> Result<Self, ConfigError> {
+        let calendar = match &self.calendar {
+            Some(calendar) => Some(calendar.starting_on(day)?),
+            None => {
+                let rule = "only a calendar week or month has one";
+                return Err(ConfigError::quota_part("first day", &day.to_string(), rule));
+            }
+        };
+        Ok(Self { calendar, ..self })
+    }
+
+    #[cfg(feature = "calendar")]
+    fn try_calendar(
+        limit: u32,
+        calendar: Result<Calendar, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        calendar.map(|calendar| Self::from_calendar(limit, calendar))
+    }
+
+    /// Creates a quota with windows of a calendar.
+    pub(super) fn from_calendar(limit: u32, calendar: Calendar) -> Self {
+        Self {
+            algorithm: Algorithm::FixedWindow,
+            window_micros: calendar.unit().nominal_micros(),
+            calendar: Some(calendar),
+            ..Self::per_second(limit)
+        }
+    }
+
     const fn from_micros(limit: u32, window_micros: u64) -> Self {
         Self {
             limit,
             window_micros,
             lease_micros: 0,
             algorithm: Algorithm::SlidingLog,
+            calendar: None,
             name: None,
         }
     }
@@ -124,8 +252,9 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// Panics if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000. In a `const`,
-    /// that is a compile error. For a number from outside the program, use [`Quota::try_algorithm`].
+    /// Panics if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000, or if the window is
+    /// one of a calendar and the algorithm is not [`Algorithm::FixedWindow`]. In a `const`, that is a compile
+    /// error. For an algorithm from outside the program, use [`Quota::try_algorithm`].
     ///
     /// # Examples
     ///
@@ -138,19 +267,32 @@ impl Quota {
     #[must_use]
     pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
         algorithm.assert_in_range();
+        assert!(
+            self.may_be_counted_by(algorithm),
+            "a calendar window is counted as a fixed window"
+        );
         self.algorithm = algorithm;
         self
     }
 
+    const fn may_be_counted_by(&self, algorithm: Algorithm) -> bool {
+        self.calendar.is_none() || matches!(algorithm, Algorithm::FixedWindow)
+    }
+
     /// Sets the algorithm as [`Quota::algorithm`] does, but returns an error in place of a panic.
     ///
-    /// For a number of buckets from outside the program.
+    /// For an algorithm from outside the program.
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000.
+    /// Returns an error if the number of buckets of [`Algorithm::SlidingBuckets`] is not from 1 to 1000, or if the
+    /// window is one of a calendar and the algorithm is not [`Algorithm::FixedWindow`].
     pub fn try_algorithm(self, algorithm: Algorithm) -> Result<Self, ConfigError> {
-        if algorithm.is_in_range() {
+        if !self.may_be_counted_by(algorithm) {
+            let text = algorithm.to_string();
+            let rule = "a calendar window is counted as a fixed-window";
+            Err(ConfigError::quota_part("algorithm", &text, rule))
+        } else if algorithm.is_in_range() {
             Ok(self.algorithm(algorithm))
         } else {
             let text = algorithm.to_string();
@@ -190,7 +332,7 @@ impl Quota {
         self.limit
     }
 
-    /// Returns the length of the window.
+    /// Returns the length of the window. A calendar window has its nominal length: 1, 7 or 31 days.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_micros)
@@ -208,6 +350,26 @@ impl Quota {
         self.name.as_deref()
     }
 
+    /// Returns the name of the time zone whose days, weeks or months are the windows. `None` for all other windows.
+    #[must_use]
+    pub fn time_zone(&self) -> Option<&str> {
+        self.calendar.as_ref().map(Calendar::zone)
+    }
+
+    /// Returns the calendar whose days, weeks or months are the windows.
+    #[inline]
+    pub(crate) fn calendar(&self) -> Option<&Calendar> {
+        self.calendar.as_ref()
+    }
+
+    /// Gives a quota with a calendar a count of its own behind so many other calendars of its unit in a list.
+    pub(super) fn counted_after(self, ordinal: u8) -> Self {
+        let calendar = self
+            .calendar
+            .map(|calendar| calendar.counted_after(ordinal));
+        Self { calendar, ..self }
+    }
+
     pub(crate) const fn window_micros(&self) -> u64 {
         self.window_micros
     }
@@ -218,21 +380,30 @@ impl Quota {
     }
 
     /// Returns how long a charged unit counts: the window, and the time for which a process may hold the unit
-    /// before it uses it.
+    /// before it uses it. For a calendar, a number that stands for its windows: see
+    /// [`longest_counted_micros`](Self::longest_counted_micros).
     ///
     /// Uses within one window were charged within this time, so a count that bounds the charges bounds the
     /// uses. The windows of `FixedWindow` are aligned; its units are used in the window in which they are
     /// charged.
-    pub(crate) const fn counted_micros(&self) -> u64 {
-        match self.algorithm {
-            Algorithm::FixedWindow => self.window_micros,
-            _ => self.window_micros + self.lease_micros,
+    #[inline]
+    pub(crate) fn counted_micros(&self) -> u64 {
+        match (self.algorithm, &self.calendar) {
+            (Algorithm::FixedWindow, None) => self.window_micros,
+            (_, None) => self.window_micros + self.lease_micros,
+            (_, Some(calendar)) => calendar.counted_micros(),
         }
+    }
+
+    /// Returns the longest time that a charged unit may count.
+    pub(crate) fn longest_counted_micros(&self) -> u64 {
+        longest_window(self.counted_micros())
     }
 
     /// Returns whether both quotas share one stored count, for the same limiter and key.
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
         (self.algorithm, self.counted_micros()) == (other.algorithm, other.counted_micros())
+            && self.calendar == other.calendar
     }
 }
 
@@ -312,6 +483,41 @@ mod tests {
     #[should_panic(expected = "from 1 to 1000")]
     fn too_many_buckets_panic() {
         let _ = Quota::per_hour(5).algorithm(Algorithm::SlidingBuckets(1_001));
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn a_first_day_needs_a_calendar_week_or_month() {
+        for (quota, day, rule) in [
+            (Quota::per_calendar_month(1, "UTC"), 32, "from 1 to 31"),
+            (
+                Quota::per_calendar_week(1, "UTC"),
+                8,
+                "from 1 (Monday) to 7 (Sunday)",
+            ),
+            (
+                Quota::per_calendar_day(1, "UTC"),
+                1,
+                "a calendar day has none",
+            ),
+            (Ok(Quota::per_day(1)), 1, "only a calendar week or month"),
+        ] {
+            let error = quota.unwrap().starting_on(day).unwrap_err().to_string();
+            assert!(error.contains(rule), "{error}");
+        }
+        let error = Quota::per_calendar_day(1, "Mars").unwrap_err().to_string();
+        assert!(
+            error.contains("\"Mars\": it is a name of the IANA database"),
+            "{error}"
+        );
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    #[should_panic(expected = "counted as a fixed window")]
+    fn another_algorithm_for_a_calendar_window_panics() {
+        let quota = Quota::per_calendar_day(1, "UTC").unwrap();
+        let _ = quota.algorithm(Algorithm::Gcra);
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl Quotas {
         let mut list: SmallVec<[ListedQuota; 1]> = SmallVec::new();
         let mut strictest: SmallVec<[usize; 1]> = SmallVec::new();
         for (index, quota) in quotas.into_iter().enumerate() {
+            let quota = with_own_calendar_count(quota, &list);
             let shared = list.iter().find(|other| other.quota.counts_as(&quota));
             let counter = shared.map_or(strictest.len(), |other| other.counter);
             match strictest.get_mut(counter) {
@@ -207,6 +208,25 @@ impl Quotas {
     }
 }
 
+/// Gives a quota a count of its own if its calendar is another one than those of the same unit before it. They would
+/// share the number that stands for their windows.
+fn with_own_calendar_count(quota: Quota, before: &[ListedQuota]) -> Quota {
+    let Some(calendar) = quota.calendar() else {
+        return quota;
+    };
+    let before = before.iter().filter_map(|listed| listed.quota.calendar());
+    let mut before = before.filter(|other| other.unit() == calendar.unit());
+    let ordinal = before.try_fold(0_u8, |ordinal, other| {
+        if other == calendar {
+            Err(other.ordinal())
+        } else {
+            Ok(ordinal.max(other.ordinal().saturating_add(1)))
+        }
+    });
+    let (Ok(ordinal) | Err(ordinal)) = ordinal;
+    quota.counted_after(ordinal)
+}
+
 impl PartialEq for Quotas {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -316,5 +336,29 @@ mod tests {
         let quotas = Quotas::from([9, 5, 7].map(Quota::per_minute));
         let limits: Vec<_> = quotas.strictest().map(Quota::limit).collect();
         assert_eq!(limits, [5]);
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn each_calendar_of_a_list_has_a_count_of_its_own() {
+        let texts = "5/day@UTC, 6/day@Europe/Berlin, 7/day@UTC, 8/day@Asia/Tokyo, 9/month@UTC, 4/day@Europe/Berlin";
+        let quotas: Quotas = texts.parse().unwrap();
+        let counters: Vec<_> = quotas.with_counters().map(|(_, counter)| counter).collect();
+        assert_eq!(counters, [0, 1, 0, 2, 3, 1]);
+        let mut counted: Vec<_> = quotas.strictest().map(Quota::counted_micros).collect();
+        counted.sort_unstable();
+        counted.dedup();
+        assert_eq!(counted.len(), 4);
+        // The count of a calendar does not depend on its zone or billing day, so that a change keeps it.
+        let count = |text: &str| {
+            Quotas::from(text.parse::<Quota>().unwrap())
+                .strictest()
+                .next()
+                .unwrap()
+                .counted_micros()
+        };
+        assert_eq!(count("9/month@UTC"), count("5/month:17@Asia/Tokyo"));
+        assert_ne!(count("9/month@UTC"), count("9/week@UTC"));
+        assert_ne!(count("9/day@UTC"), count("9/day fixed-window"));
     }
 }

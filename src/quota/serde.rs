@@ -1,7 +1,6 @@
 //! Serializes quotas as the text that [`FromStr`](std::str::FromStr) parses, or as a map.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -29,9 +28,11 @@ struct QuotaMap {
 
 impl QuotaMap {
     fn into_quota<E: serde::de::Error>(self) -> Result<Quota, E> {
-        let micros = parse_window(&self.window).map_err(E::custom)?;
-        let quota = Quota::try_new(self.limit, Duration::from_micros(micros)).map_err(E::custom)?;
-        let quota = quota.algorithm(self.algorithm.unwrap_or_default());
+        let window = parse_window(&self.window).map_err(E::custom)?;
+        let mut quota = window.into_quota(self.limit).map_err(E::custom)?;
+        if let Some(algorithm) = self.algorithm {
+            quota = quota.try_algorithm(algorithm).map_err(E::custom)?;
+        }
         Ok(match self.name {
             Some(name) => quota.named(name),
             None => quota,
@@ -59,7 +60,8 @@ fn window_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::
 }
 
 /// Deserializes text like `"100/minute"` or `"5/10s gcra"`, or a map: `{"limit": 5, "window": "10s",
-/// "algorithm": "sliding-buckets:60", "name": "burst"}`.
+/// "algorithm": "sliding-buckets:60", "name": "burst"}`. The window may be that of a calendar:
+/// `"month@Europe/Berlin"`.
 ///
 /// In a map, `limit` and `window` are required, `algorithm` and `name` are optional, and any other field is
 /// an error. The format must be self-describing, as JSON, TOML and YAML are.
@@ -95,9 +97,10 @@ impl Serialize for Quota {
             None => serializer.collect_str(self),
             Some(name) => QuotaMap {
                 limit: self.limit(),
-                window: format_window(self.window_micros()),
+                window: format_window(self),
                 algorithm: Some(self.counted_by())
-                    .filter(|algorithm| *algorithm != Algorithm::default()),
+                    .filter(|algorithm| *algorithm != Algorithm::default())
+                    .filter(|_| self.calendar().is_none()),
                 name: Some(name.into()),
             }
             .serialize(serializer),
@@ -226,6 +229,8 @@ impl Visitor<'_> for AlgorithmVisitor {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
     use serde_json::{from_str, json, to_value};
 
@@ -256,6 +261,20 @@ mod tests {
                 "{json}"
             );
         }
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn the_window_of_a_map_may_be_one_of_a_calendar() {
+        let quota = Quota::per_calendar_month(5, "Europe/Berlin")
+            .unwrap()
+            .named("plan");
+        let written = json!({"limit": 5, "window": "month@Europe/Berlin", "name": "plan"});
+        assert_eq!(to_value(&quota).unwrap(), written);
+        assert_eq!(serde_json::from_value::<Quota>(written).unwrap(), quota);
+        let error = from_str::<Quota>(r#"{"limit": 5, "window": "day@UTC", "algorithm": "gcra"}"#);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("counted as a fixed-window"), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::algorithm::{Algorithm, MAX_BUCKETS, algorithm_rule};
+use super::calendar::Calendar;
 use super::quota::Quota;
 use super::quotas::Quotas;
 use crate::error::ConfigError;
@@ -38,6 +39,9 @@ const SEPARATORS: [char; 2] = [',', ';'];
 /// - The window is a unit, such as `minute`, or a whole number with a unit: `10s`, `10 seconds`. The units are
 ///   `day`, `hour`, `minute`, `second`, `millisecond` and `microsecond`, also as `d`, `h`, `m`, `s`, `ms`, `us`,
 ///   `hr`, `min`, `sec`, and in the plural.
+/// - With the feature `calendar`, the window may be a `day`, `week` or `month` of a time zone:
+///   `1000000/month@Europe/Berlin`, `5000/day@UTC`. A month may begin on a billing day, and a week on a day from 1
+///   (Monday) to 7: `1000000/month:17@Europe/Berlin`.
 /// - The algorithm is `sliding-log` (the default), `sorted-set-log`, `sliding-counter`,
 ///   `sliding-buckets:60`, `fixed-window` or `gcra`.
 impl FromStr for Quota {
@@ -58,13 +62,14 @@ impl FromStr for Quota {
             .and_then(|limit| u32::try_from(limit).ok())
             .ok_or_else(|| malformed("the limit is a whole number from 0 to 4294967295"))?;
         let (window, algorithm) = split_window(rest.trim());
-        let micros = parse_micros(window).ok_or_else(|| malformed(WINDOW_RULE))?;
-        let algorithm = match algorithm {
-            "" => Algorithm::default(),
-            name => parse_algorithm(name).ok_or_else(|| malformed(&algorithm_rule()))?,
-        };
-        let quota = Self::try_new(limit, Duration::from_micros(micros))?;
-        Ok(quota.algorithm(algorithm))
+        let quota = Window::parse(window)
+            .ok_or_else(|| malformed(WINDOW_RULE))??
+            .into_quota(limit)?;
+        match algorithm {
+            "" => Ok(quota),
+            name => quota
+                .try_algorithm(parse_algorithm(name).ok_or_else(|| malformed(&algorithm_rule()))?),
+        }
     }
 }
 
@@ -79,7 +84,30 @@ impl FromStr for Quotas {
     }
 }
 
-const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes";
+const WINDOW_RULE: &str = "the window is day, hour, minute, second, or a number with a unit, like 10s, 250ms or 5 minutes; or that of a calendar, like month@Europe/Berlin";
+
+/// The window of a quota as text has it.
+pub(super) enum Window {
+    Micros(u64),
+    Calendar(Calendar),
+}
+
+impl Window {
+    /// Returns `None` if the text is not a window, and an error if it is an invalid window of a calendar.
+    fn parse(text: &str) -> Option<Result<Self, ConfigError>> {
+        if text.contains('@') {
+            return Some(Calendar::parse(text).map(Self::Calendar));
+        }
+        parse_micros(text).map(|micros| Ok(Self::Micros(micros)))
+    }
+
+    pub(super) fn into_quota(self, limit: u32) -> Result<Quota, ConfigError> {
+        match self {
+            Self::Micros(micros) => Quota::try_new(limit, Duration::from_micros(micros)),
+            Self::Calendar(calendar) => Ok(Quota::from_calendar(limit, calendar)),
+        }
+    }
+}
 
 /// Splits off the algorithm, which is empty if there is none. A space may follow the number of a window.
 fn split_window(text: &str) -> (&str, &str) {
@@ -91,22 +119,22 @@ fn split_window(text: &str) -> (&str, &str) {
     (window, algorithm.trim())
 }
 
-/// Parses a window. Returns its length in microseconds.
 #[cfg(feature = "serde")]
-pub(super) fn parse_window(text: &str) -> Result<u64, ConfigError> {
-    parse_micros(text.trim()).ok_or_else(|| ConfigError::quota_part("window", text, WINDOW_RULE))
+pub(super) fn parse_window(text: &str) -> Result<Window, ConfigError> {
+    let malformed = || ConfigError::quota_part("window", text, WINDOW_RULE);
+    Window::parse(text.trim()).ok_or_else(malformed)?
 }
 
 /// Formats a window as [`parse_window`] reads it.
 #[cfg(feature = "serde")]
-pub(super) fn format_window(micros: u64) -> String {
-    struct Window(u64);
-    impl fmt::Display for Window {
+pub(super) fn format_window(quota: &Quota) -> String {
+    struct OfQuota<'a>(&'a Quota);
+    impl fmt::Display for OfQuota<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write_window(f, self.0)
         }
     }
-    Window(micros).to_string()
+    OfQuota(quota).to_string()
 }
 
 /// Parses the name of an algorithm, as in the text of a [`Quota`]: `gcra`, `sliding-buckets:60`.
@@ -185,9 +213,10 @@ fn parse_number(text: &str) -> Option<u64> {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.limit())?;
-        write_window(f, self.window_micros())?;
+        write_window(f, self)?;
         match self.counted_by() {
             Algorithm::SlidingLog => Ok(()),
+            Algorithm::FixedWindow if self.calendar().is_some() => Ok(()),
             algorithm => write!(f, " {algorithm}"),
         }
     }
@@ -205,8 +234,11 @@ impl fmt::Display for Quotas {
 }
 
 impl Quota {
-    /// Formats the window as a number and a unit: `1s`, `90m`, `1d`.
+    /// Formats the window as a number and a unit: `1s`, `90m`, `1d`; that of a calendar as its unit: `month`.
     pub(crate) fn short_window(&self) -> String {
+        if let Some(calendar) = self.calendar() {
+            return calendar.unit().word().to_owned();
+        }
         let window = self.window_micros();
         let mut units = TIME_UNITS.iter();
         let unit = units.find(|(micros, ..)| window.is_multiple_of(*micros));
@@ -215,7 +247,11 @@ impl Quota {
     }
 }
 
-fn write_window(f: &mut fmt::Formatter<'_>, window: u64) -> fmt::Result {
+fn write_window(f: &mut fmt::Formatter<'_>, quota: &Quota) -> fmt::Result {
+    if let Some(calendar) = quota.calendar() {
+        return write!(f, "{calendar}");
+    }
+    let window = quota.window_micros();
     for (micros, word, suffix) in TIME_UNITS {
         if window == micros {
             return f.write_str(word);
@@ -304,6 +340,52 @@ mod tests {
             let error = text.parse::<Quota>().unwrap_err().to_string();
             assert!(error.contains(rule), "{text:?}: {error}");
         }
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn the_window_may_be_one_of_a_calendar() {
+        let quota: Quota = "100/month@Europe/Berlin".parse().unwrap();
+        assert_eq!(
+            Ok(&quota),
+            Quota::per_calendar_month(100, "Europe/Berlin").as_ref()
+        );
+        assert_eq!(quota.counted_by(), Algorithm::FixedWindow);
+        assert_eq!(quota.time_zone(), Some("Europe/Berlin"));
+        assert_eq!(quota.window(), Duration::from_secs(31 * 86_400));
+        assert_eq!(quota.short_window(), "month");
+        for text in [
+            "100/month@Europe/Berlin",
+            "0/day@UTC",
+            "7/week:7@America/Argentina/Buenos_Aires",
+        ] {
+            assert_eq!(text.parse::<Quota>().unwrap().to_string(), text);
+        }
+        assert_eq!(
+            "100/month@Europe/Berlin fixed-window".parse(),
+            Ok(quota.clone())
+        );
+        for (text, rule) in [
+            ("1/month@Europe/Berlin gcra", "counted as a fixed-window"),
+            ("1/month@Europe/Berlin unknown", "the algorithm is"),
+            ("1/month", "month@Europe/Berlin"),
+            ("1/month@Nowhere", "IANA database"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.contains(rule), "{text:?}: {error}");
+        }
+        assert_ne!(quota, Quota::per_calendar_month(100, "UTC").unwrap());
+        assert_ne!(quota.clone(), quota.starting_on(17).unwrap());
+    }
+
+    #[cfg(not(feature = "calendar"))]
+    #[test]
+    fn the_error_of_a_calendar_window_names_the_feature() {
+        let error = "100/month@Europe/Berlin"
+            .parse::<Quota>()
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("feature `calendar`"), "{error}");
     }
 
     #[test]

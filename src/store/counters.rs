@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Changes, Charge, QuotaCheck, State, Verdict, time_to_live_millis};
 use crate::decision::{Answer, QuotaAnswer, Source, Wait};
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, Quota, Quotas, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
 /// The counts of one limiter and key, with the rules of every [`Algorithm`]. For stores outside this crate.
@@ -19,7 +19,8 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 ///
 /// `now` is the time of the store's clock, in microseconds. Read the clock inside the lock or the transaction:
 /// an earlier reading looks like a clock that stepped back. Units that were charged later than `now` count as
-/// charged now. So if the clock steps back, no units are freed, and none counts for longer than one window.
+/// charged now. So if the clock steps back, no units are freed, and none counts for longer than one window. For
+/// quotas of calendar windows, count the time from 1970, in UTC.
 ///
 /// # Examples
 ///
@@ -130,7 +131,7 @@ impl Counters {
         let verdicts = check.quotas().iter().map(|quota| {
             let check = QuotaCheck::new(quota, check.cost(), now);
             let verdict = self.evaluate(check, quota.counted_by());
-            self.note(quota, verdict.changes, now, &mut expiry);
+            self.note(quota.counted_by(), &check, verdict.changes, &mut expiry);
             verdict
         });
         let answer = Answer::at(now, source, verdicts.map(QuotaAnswer::from));
@@ -197,13 +198,15 @@ impl Counters {
         let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
         let is_charged = Changes::CHARGED.only_if(admitted && cost > 0);
         for (quota, verdict) in quotas.iter().zip(&verdicts) {
-            self.note(quota, verdict.changes | is_charged, now, &mut expiry);
+            let check = QuotaCheck::new(quota, cost, now);
+            let changes = verdict.changes | is_charged;
+            self.note(quota.counted_by(), &check, changes, &mut expiry);
         }
         if admitted && cost > 0 {
             for quota in quotas.strictest() {
                 let check = QuotaCheck::new(quota, cost, now);
                 let changes = self.charge(check, quota.counted_by());
-                self.note(quota, changes, now, &mut expiry);
+                self.note(quota.counted_by(), &check, changes, &mut expiry);
             }
             self.share(expiry, now);
             for quota in quotas.iter() {
@@ -247,11 +250,17 @@ impl Counters {
         }
     }
 
-    fn note(&mut self, quota: &Quota, changes: Changes, now: u64, expiry: &mut Expiry) {
+    fn note(
+        &mut self,
+        algorithm: Algorithm,
+        check: &QuotaCheck,
+        changes: Changes,
+        expiry: &mut Expiry,
+    ) {
         if changes != Changes::NONE
-            && let Some(counter) = self.find(quota.counted_by(), quota.counted_micros())
+            && let Some(counter) = self.find(algorithm, check.window)
         {
-            counter.note(changes, now, expiry);
+            counter.note(changes, check, expiry);
         }
     }
 
@@ -377,7 +386,7 @@ impl Counter {
     fn check(&mut self, check: QuotaCheck, answer: &mut Answer, expiry: &mut Expiry) -> bool {
         self.clear_if_dead(check.now);
         let summary = self.state.check(check, answer);
-        self.note(summary.changes, check.now, expiry);
+        self.note(summary.changes, &check, expiry);
         if check.cost > 0 {
             self.used_part = parts_of_1024(summary.used, check.limit);
         }
@@ -392,13 +401,13 @@ impl Counter {
     fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32, expiry: &mut Expiry) {
         self.clear_if_dead(check.now);
         let renews = self.state.refund(check, charge, units);
-        self.note(Changes::REWOUND.only_if(renews), check.now, expiry);
+        self.note(Changes::REWOUND.only_if(renews), &check, expiry);
     }
 
     fn credit(&mut self, check: QuotaCheck, units: u32, expiry: &mut Expiry) {
         self.clear_if_dead(check.now);
         let renews = self.state.credit(check, units);
-        self.note(Changes::REWOUND.only_if(renews), check.now, expiry);
+        self.note(Changes::REWOUND.only_if(renews), &check, expiry);
     }
 
     /// Returns whether the counter shares a key in Redis with others.
@@ -415,28 +424,31 @@ impl Counter {
     /// Notes what a change does to the time to live. A charge renews that of a shared key only if it is too
     /// short; units that were moved or given back always do.
     #[inline(always)]
-    fn note(&mut self, changes: Changes, now: u64, expiry: &mut Expiry) {
+    fn note(&mut self, changes: Changes, check: &QuotaCheck, expiry: &mut Expiry) {
+        let now = check.now;
+        let time_to_live = || time_to_live_millis(longest_window(self.window));
         if !self.is_packed() {
             if changes.any(Changes::TRIMMED | Changes::REWOUND | Changes::BEGUN) {
-                self.dies_at = now / 1_000 + time_to_live_millis(self.window);
+                self.dies_at = now / 1_000 + time_to_live();
             }
             return;
         }
         let is_charged = changes.any(Changes::CHARGED);
         let is_tidied = changes.any(Changes::REWOUND);
-        if is_tidied || is_charged && expiry.micros() < now + self.needs(now) {
-            expiry.longest = expiry.longest.max(time_to_live_millis(self.window));
+        if is_tidied || is_charged && expiry.micros() < now + self.needs(check) {
+            expiry.longest = expiry.longest.max(time_to_live());
         }
         expiry.is_touched |= is_tidied || is_charged;
     }
 
     /// Returns how long a unit that is charged now may count.
     #[inline(always)]
-    fn needs(&self, now: u64) -> u64 {
+    fn needs(&self, check: &QuotaCheck) -> u64 {
         let window = self.window;
         match self.algorithm {
             // Until the end of the next aligned window.
-            Algorithm::SlidingCounter => 2 * window - now % window,
+            Algorithm::SlidingCounter => 2 * window - check.now % window,
+            Algorithm::FixedWindow => check.fixed_window_needs(),
             Algorithm::SlidingBuckets(_) => window + window.div_ceil(self.algorithm.parts()),
             // A level drains in whole ticks, each below a hundred-thousandth of the window.
             Algorithm::Gcra => window + window / 100_000,
@@ -464,6 +476,8 @@ impl Counter {
             parts: self.algorithm.parts(),
             cost: 0,
             now,
+            // Not known here. Then the count is used, until its time to live is over.
+            calendar: None,
         })
     }
 }

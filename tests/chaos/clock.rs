@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -54,14 +54,8 @@ impl Skew {
 
 /// A server with a clock that the test can step.
 pub(crate) fn skewed_server(directory: &Path) -> (RedisServer, Skew) {
-    let [source, library, offset] =
-        ["skew.c", "skew.so", "offset"].map(|name| directory.join(name));
-    fs::write(&source, SKEW).expect("a file");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
-        .args([&library, &source])
-        .status();
-    assert!(compiled.expect("a C compiler is installed").success());
+    let library = compile_skew(directory);
+    let offset = directory.join("offset");
     fs::write(&offset, 0_i64.to_ne_bytes()).expect("a file");
     let skew = Skew(
         File::options()
@@ -69,12 +63,27 @@ pub(crate) fn skewed_server(directory: &Path) -> (RedisServer, Skew) {
             .open(&offset)
             .expect("the file is there"),
     );
-    let server = RedisServer::start_as(|command| {
-        command
-            .env("LD_PRELOAD", &library)
-            .env("TOLLGATE_CHAOS_SKEW", &offset);
-    });
+    let server = RedisServer::start_as(|command| preload_skew(command, &library, &offset));
     (server, skew)
+}
+
+/// Compiles the library that shifts the clock of a process.
+fn compile_skew(directory: &Path) -> PathBuf {
+    let [source, library] = ["skew.c", "skew.so"].map(|name| directory.join(name));
+    fs::write(&source, SKEW).expect("a file");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(compiled.expect("a C compiler is installed").success());
+    library
+}
+
+/// Has a process start with a clock that is shifted as a file says.
+pub(crate) fn preload_skew(command: &mut Command, library: &Path, offset: &Path) {
+    command
+        .env("LD_PRELOAD", library)
+        .env("TOLLGATE_CHAOS_SKEW", offset);
 }
 
 /// A load on one algorithm, and when the clock was stepped meanwhile.

@@ -18,6 +18,8 @@ mod cancelled;
 mod cluster;
 // A preloaded library and /proc are of Linux.
 #[cfg(target_os = "linux")]
+mod calendar;
+#[cfg(target_os = "linux")]
 mod clock;
 mod down;
 mod failover;

@@ -202,6 +202,7 @@ mod tests {
             parts: 1,
             cost,
             now,
+            calendar: None,
         }
     }
 

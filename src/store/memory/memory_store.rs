@@ -92,7 +92,7 @@ impl MemoryStore {
     /// Creates a store for at most `max_keys` keys. 0 is taken as 1.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
-        Self::build(max_keys, Clock::monotonic())
+        Self::build(max_keys, Clock::since_1970())
     }
 
     /// Creates a store for at most 100 000 keys, with a clock that a test moves.

@@ -10,8 +10,8 @@ use tokio::runtime::Handle;
 
 use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, ListKeys, ServerName, decode_replies, encode_checks,
-    encode_credit, encode_refund, encode_reset, errors as error,
+    BatchEntry, EntryReply, KeyNames, ListKeys, ServerClock, ServerName, decode_replies,
+    encode_checks, encode_credit, encode_refund, encode_reset, errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
@@ -25,6 +25,7 @@ pub(super) struct Client {
     pub(super) connections: Arc<ConnectionPool>,
     pub(super) scripts: Arc<Scripts>,
     pub(super) names: KeyNames,
+    pub(super) clock: ServerClock,
     pub(super) deadline: Duration,
     pub(super) meter: StoreMeter,
 }
@@ -77,8 +78,8 @@ impl Client {
         let mut replies = self
             .call_decide(connection, entries, ListKeys::OfLargeLimits)
             .await?;
-        if replies.iter().any(lacks_list_key) {
-            self.decide_with_list_keys(connection, entries, &mut replies)
+        if replies.iter().any(lacks_arguments) {
+            self.decide_with_all_arguments(connection, entries, &mut replies)
                 .await;
         }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
@@ -88,20 +89,26 @@ impl Client {
         Ok(replies)
     }
 
-    /// Decides the entries anew whose logs are lists of which the call did not have the keys.
+    /// Decides the entries anew for which the call lacked arguments: the keys of logs that are lists, or the window of a
+    /// calendar at the time of the server.
     ///
-    /// The script wrote nothing for them, so this is safe. It is rare: their limits were higher before.
-    async fn decide_with_list_keys(
+    /// The script wrote nothing for them, so this is safe. It is rare: their limits were higher before, or the clock of
+    /// this process differs from that of the server by more than a window.
+    async fn decide_with_all_arguments(
         &self,
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
         replies: &mut [Result<EntryReply, Error>],
     ) {
+        let failed = replies.iter().filter_map(|reply| reply.as_ref().err());
+        if let Some(time) = failed.filter_map(error::time_without_window).last() {
+            self.clock.learn(time);
+        }
         let (repeated, replies): (Vec<BatchEntry<'_>>, Vec<&mut Result<EntryReply, Error>>) =
             entries
                 .iter()
                 .zip(replies)
-                .filter(|(_, reply)| lacks_list_key(reply))
+                .filter(|(_, reply)| lacks_arguments(reply))
                 .unzip();
         let outcome = self.call_decide(connection, &repeated, ListKeys::All).await;
         match outcome {
@@ -126,7 +133,7 @@ impl Client {
         lists: ListKeys,
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
-        let encode = |lists| encode_checks(script, &self.names, entries, lists);
+        let encode = |lists| encode_checks(script, &self.names, &self.clock, entries, lists);
         let (call, mut runs) = encode(lists);
         let reply = match run(connection, script, call).await {
             // The server has only some of the keys, and has not run the call.
@@ -167,7 +174,15 @@ impl Client {
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = |lists| encode_reset(&self.scripts.credit, &self.names, &reset, lists);
+        let call = |lists| {
+            encode_reset(
+                &self.scripts.credit,
+                &self.names,
+                &self.clock,
+                &reset,
+                lists,
+            )
+        };
         let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(reset.subject));
         async move { client.change(index, &client.scripts.credit, calls).await }
@@ -178,7 +193,15 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = |lists| encode_refund(&self.scripts.refund, &self.names, refund, lists);
+        let call = |lists| {
+            encode_refund(
+                &self.scripts.refund,
+                &self.names,
+                &self.clock,
+                refund,
+                lists,
+            )
+        };
         let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(refund.subject));
         async move { client.change(index, &client.scripts.refund, calls).await }
@@ -189,7 +212,15 @@ impl Client {
         &self,
         credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = |lists| encode_credit(&self.scripts.credit, &self.names, credit, lists);
+        let call = |lists| {
+            encode_credit(
+                &self.scripts.credit,
+                &self.names,
+                &self.clock,
+                credit,
+                lists,
+            )
+        };
         let calls = [call(ListKeys::All), call(ListKeys::None)];
         let (client, index) = (self.clone(), self.connection_index(credit.subject));
         async move { client.change(index, &client.scripts.credit, calls).await }
@@ -207,6 +238,9 @@ impl Client {
             Err(error) if error::is_moving(&error) => self.run(index, script, without).await,
             reply => reply,
         };
+        if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
+            self.clock.learn(time);
+        }
         reply.map(drop)
     }
 
@@ -244,9 +278,11 @@ impl Client {
     }
 }
 
-/// Whether the script did not decide an entry because the call lacks the key of a list.
-fn lacks_list_key(reply: &Result<EntryReply, Error>) -> bool {
-    reply.as_ref().is_err_and(error::lacks_list_key)
+/// Whether the script did not decide an entry because the call lacks the key of a list, or a window.
+fn lacks_arguments(reply: &Result<EntryReply, Error>) -> bool {
+    let lacks =
+        |error: &Error| error::lacks_list_key(error) || error::time_without_window(error).is_some();
+    reply.as_ref().is_err_and(lacks)
 }
 
 /// Runs a script by its hash. A server that does not know the script, which may happen at any time,
@@ -277,6 +313,7 @@ impl fmt::Debug for Client {
             connections,
             scripts: _,
             names,
+            clock: _,
             deadline,
             meter: _,
         } = self;

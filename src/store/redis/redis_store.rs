@@ -15,7 +15,7 @@ use super::client::{Client, current_runtime};
 use super::connection::Connector;
 use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
 use super::limiter_descriptions;
-use super::protocol::KeyNames;
+use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
 use super::topology::{BREAKERS, Topology};
 use crate::clock::Clock;
@@ -257,6 +257,7 @@ impl RedisStore {
             connections: Arc::new(connections),
             scripts: Scripts::shared(),
             names: KeyNames::default(),
+            clock: ServerClock::default(),
             deadline: DEFAULT_DEADLINE,
         };
         let settings = Settings {

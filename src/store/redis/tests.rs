@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::{BatchEntry, EntryReply, KeyNames, ListKeys};
+use super::protocol::{BatchEntry, EntryReply, KeyNames, ListKeys, ServerClock};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
@@ -60,6 +60,7 @@ fn call(
     let (call, runs) = super::protocol::encode_checks(
         &scripts.decide,
         &KeyNames::default(),
+        &ServerClock::default(),
         batch,
         ListKeys::OfLargeLimits,
     );

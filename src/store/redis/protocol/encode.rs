@@ -13,9 +13,10 @@ use super::fields::{
     QUOTA_LIST_FIELDS, REFUND_FIELDS, RUN_FIELDS,
 };
 use super::key_names::KeyNames;
+use super::server_clock::ServerClock;
 use crate::algorithm::time_to_live_millis;
 use crate::key::Fingerprint;
-use crate::quota::{Algorithm, Quota, Quotas};
+use crate::quota::{Algorithm, Calendar, Quota, Quotas};
 use crate::store::redis::script::Script;
 use crate::store::requests::{Check, Credit, OwnedCheck, Refund, Reset, Subject};
 
@@ -135,6 +136,7 @@ pub(crate) struct RunOfLevels {
 pub(crate) fn encode_checks(
     script: &Script,
     names: &KeyNames,
+    clock: &ServerClock,
     entries: &[BatchEntry<'_>],
     lists: ListKeys,
 ) -> (Cmd, Vec<RunOfLevels>) {
@@ -161,7 +163,7 @@ pub(crate) fn encode_checks(
     }
     let runs = quota_lists.runs(entries, &places.places);
     // Writing to a command does not fail.
-    let _ = quota_lists.pack(&places, &runs, &mut call.writer_for_next_arg());
+    let _ = quota_lists.pack(clock, &places, &runs, &mut call.writer_for_next_arg());
     (call, runs_of_levels(&runs, &places.places))
 }
 
@@ -435,7 +437,13 @@ impl<'a> QuotaLists<'a> {
     }
 
     /// Packs the lists and the runs of entries in the format of `cmsgpack`.
-    fn pack(&self, places: &Places, runs: &[EntryRun<'_>], out: &mut impl Write) -> io::Result<()> {
+    fn pack(
+        &self,
+        clock: &ServerClock,
+        places: &Places,
+        runs: &[EntryRun<'_>],
+        out: &mut impl Write,
+    ) -> io::Result<()> {
         let of_lists = self
             .lists
             .iter()
@@ -447,25 +455,32 @@ impl<'a> QuotaLists<'a> {
         }
         encode::write_uint(out, self.lists.len() as u64)?;
         encode::write_uint(out, places.values)?;
-        self.pack_lists(out)?;
+        self.pack_lists(clock, out)?;
         for run in runs {
             run.pack(&places.places, out)?;
         }
         Ok(())
     }
 
-    fn pack_lists(&self, out: &mut impl Write) -> io::Result<()> {
+    fn pack_lists(&self, clock: &ServerClock, out: &mut impl Write) -> io::Result<()> {
         for QuotaList { quotas, .. } in &self.lists {
             let extras = extra_numbers(quotas, self.keys, 1);
             encode::write_uint(out, quotas.len() as u64)?;
             for (quota, counter) in quotas.with_counters() {
                 let algorithm = quota.counted_by();
-                encode::write_str(out, algorithm.facts().script)?;
+                encode::write_str(out, script_of(quota))?;
                 encode::write_uint(out, algorithm.parts())?;
                 encode::write_uint(out, counter as u64 + 1)?;
                 encode::write_uint(out, extras.get(counter).copied().unwrap_or_default())?;
                 encode::write_uint(out, quota.limit().into())?;
-                encode::write_uint(out, quota.counted_micros())?;
+                match quota.calendar() {
+                    None => drop(encode::write_uint(out, quota.counted_micros())?),
+                    Some(calendar) => {
+                        let window = calendar_text(quota, calendar, clock);
+                        encode::write_str_len(out, CALENDAR_TEXT_LENGTH)?;
+                        out.write_all(&window)?;
+                    }
+                }
                 encode::write_str(out, &ttl_millis(quota).to_string())?;
             }
         }
@@ -502,6 +517,7 @@ fn first_extra(quotas: &Quotas) -> u64 {
 pub(crate) fn encode_refund(
     script: &Script,
     names: &KeyNames,
+    clock: &ServerClock,
     refund: &Refund<'_>,
     lists: ListKeys,
 ) -> Cmd {
@@ -511,7 +527,7 @@ pub(crate) fn encode_refund(
     let extras = extra_numbers(quotas, lists, first_extra(quotas));
     for ((quota, answer), extra) in refund.charged().zip(extras) {
         let receipt = answer.receipt();
-        write_quota(quota, extra, &mut call);
+        write_quota(quota, extra, clock, &mut call);
         call.arg(refund.units()).arg(refund.answer().time());
         call.arg(receipt.generation).arg(receipt.position);
         call.arg(refund.cost).arg(refund.held);
@@ -523,20 +539,22 @@ pub(crate) fn encode_refund(
 pub(crate) fn encode_credit(
     script: &Script,
     names: &KeyNames,
+    clock: &ServerClock,
     credit: &Credit<'_>,
     lists: ListKeys,
 ) -> Cmd {
-    encode_counts(script, names, credit.subject, lists, credit.units())
+    encode_counts(script, names, clock, credit.subject, lists, credit.units())
 }
 
 /// Encodes a call that forgets the counts of a subject.
 pub(crate) fn encode_reset(
     script: &Script,
     names: &KeyNames,
+    clock: &ServerClock,
     reset: &Reset<'_>,
     lists: ListKeys,
 ) -> Cmd {
-    encode_counts(script, names, reset.subject, lists, ALL_UNITS)
+    encode_counts(script, names, clock, reset.subject, lists, ALL_UNITS)
 }
 
 /// The units of a credit that forgets the counts.
@@ -545,6 +563,7 @@ const ALL_UNITS: i64 = -1;
 fn encode_counts(
     script: &Script,
     names: &KeyNames,
+    clock: &ServerClock,
     subject: Subject<'_>,
     lists: ListKeys,
     units: impl Into<i64>,
@@ -555,22 +574,51 @@ fn encode_counts(
     call.arg(units.into());
     let extras = extra_numbers(quotas, lists, first_extra(quotas));
     for (quota, extra) in quotas.strictest().zip(extras) {
-        write_quota(quota, extra, &mut call);
+        write_quota(quota, extra, clock, &mut call);
     }
     call
 }
 
 /// Writes the arguments with which refunds and credits describe a count.
-fn write_quota(quota: &Quota, extra: u64, call: &mut Cmd) {
-    let algorithm = quota.counted_by();
-    call.write_arg(algorithm.facts().script.as_bytes());
-    call.arg(algorithm.parts()).arg(extra);
-    call.arg(quota.limit()).arg(quota.counted_micros());
+fn write_quota(quota: &Quota, extra: u64, clock: &ServerClock, call: &mut Cmd) {
+    call.write_arg(script_of(quota).as_bytes());
+    call.arg(quota.counted_by().parts()).arg(extra);
+    call.arg(quota.limit());
+    match quota.calendar() {
+        None => call.arg(quota.counted_micros()),
+        Some(calendar) => call.arg(calendar_text(quota, calendar, clock).as_slice()),
+    };
     call.arg(ttl_millis(quota));
 }
 
+/// Returns the name of the file in `lua/` that decides the quota.
+fn script_of(quota: &Quota) -> &'static str {
+    match quota.calendar() {
+        None => quota.counted_by().facts().script,
+        Some(_) => "calendar_window",
+    }
+}
+
+const CALENDAR_TEXT_LENGTH: u32 = 30;
+
+/// Returns the window of a calendar as `calendar_window.lua` reads it: the number that stands for it, the number of the
+/// first window, and the seconds at which windows begin.
+fn calendar_text(quota: &Quota, calendar: &Calendar, clock: &ServerClock) -> SmallVec<[u8; 32]> {
+    let windows = calendar.windows_around(clock.expected_time());
+    let (first, starts) = windows.parts();
+    let [_, _, counted_micros @ ..] = quota.counted_micros().to_be_bytes();
+    let mut text = SmallVec::from_slice(&counted_micros);
+    let starts = starts.iter().map(|start| start / 1_000_000);
+    for number in [first].into_iter().chain(starts) {
+        // A value stores the second at which it expires in four bytes, too, which end in 2106.
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        text.extend_from_slice(&number.to_be_bytes());
+    }
+    text
+}
+
 fn ttl_millis(quota: &Quota) -> u64 {
-    time_to_live_millis(quota.counted_micros())
+    time_to_live_millis(quota.longest_counted_micros())
 }
 
 #[cfg(test)]
@@ -608,6 +656,7 @@ mod tests {
         let (call, _) = encode_checks(
             &Scripts::shared().decide,
             &KeyNames::default().with_prefix("p"),
+            &ServerClock::default(),
             entries,
             lists,
         );

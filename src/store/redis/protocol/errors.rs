@@ -17,8 +17,12 @@ const READONLY: &str = "READONLY";
 /// The code with which the script refuses an entry that lacks the key of a list.
 const NO_LIST_KEY: &str = "NOLISTKEY";
 
+/// The code with which the script refuses an entry of a calendar of which the call has no window at the time of the server.
+/// The time follows.
+const NO_WINDOW: &str = "NOWINDOW";
+
 /// The codes of transient errors: the server cannot serve now, or another one has to be asked.
-const TRANSIENT: [&str; 12] = [
+const TRANSIENT: [&str; 13] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
@@ -27,6 +31,7 @@ const TRANSIENT: [&str; 12] = [
     "MISCONF",
     "MOVED",
     NO_LIST_KEY,
+    NO_WINDOW,
     "NOREPLICAS",
     READONLY,
     "TRYAGAIN",
@@ -103,6 +108,35 @@ impl fmt::Display for ListKeyMissing {
 }
 
 impl StdError for ListKeyMissing {}
+
+/// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
+pub(crate) fn time_without_window(error: &Error) -> Option<u64> {
+    let source = StdError::source(error)?;
+    match source.downcast_ref::<RedisError>() {
+        Some(error) => time_behind_no_window(&error.to_string()),
+        None => Some(source.downcast_ref::<WindowMissing>()?.time),
+    }
+}
+
+fn time_behind_no_window(text: &str) -> Option<u64> {
+    let (_, behind) = text.split_once(NO_WINDOW)?;
+    let mut numbers = behind.split(|c: char| !c.is_ascii_digit());
+    numbers.find(|number| !number.is_empty())?.parse().ok()
+}
+
+/// The source of the error of an entry of a calendar of which the call has no window at this time of the server.
+#[derive(Debug)]
+struct WindowMissing {
+    time: u64,
+}
+
+impl fmt::Display for WindowMissing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the window of the calendar is not among those of the call")
+    }
+}
+
+impl StdError for WindowMissing {}
 
 /// Whether a cluster has not run a call because it is moving the slot and has only some of the keys.
 pub(crate) fn is_moving(error: &Error) -> bool {
@@ -280,6 +314,11 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     if code == NO_LIST_KEY {
         return error.with_source(ListKeyMissing);
     }
+    if code == NO_WINDOW {
+        if let Some(time) = time_behind_no_window(text) {
+            return error.with_source(WindowMissing { time });
+        }
+    }
     if matches_code(code, text, READONLY) {
         return error.with_source(Replica);
     }
@@ -308,6 +347,7 @@ fn kind_of(code: &str, detail: &str) -> ErrorKind {
         ErrorKind::Full
     } else if TRANSIENT.contains(&code)
         || matches(READONLY)
+        || matches(NO_WINDOW)
         || matches("NOREPLICAS")
         || matches(TOO_MANY_CLIENTS)
     {

@@ -11,6 +11,7 @@ mod key_names;
 mod last_reply;
 mod packed_counter;
 pub(super) mod problems;
+mod server_clock;
 mod server_name;
 
 pub(super) use decode::{EntryReply, decode_replies};
@@ -19,6 +20,7 @@ pub(super) use encode::{
     encode_reset,
 };
 pub(super) use key_names::{HashTags, KeyNames, SLOTS};
+pub(super) use server_clock::ServerClock;
 #[cfg(feature = "cluster")]
 pub(super) use server_name::CLUSTER;
 pub(super) use server_name::ServerName;

@@ -21,7 +21,7 @@ const fn problem(code: &'static str, text: &'static str, remedy: &'static str) -
 }
 
 /// The meaning and the remedy of each code.
-const PROBLEMS: [Problem; 15] = [
+const PROBLEMS: [Problem; 16] = [
     problem(
         "NOAUTH",
         "requires a password",
@@ -63,6 +63,11 @@ const PROBLEMS: [Problem; 15] = [
         "NOLISTKEY",
         "is moving a slot, and has only a part of a large log",
         "wait until the slot has moved",
+    ),
+    problem(
+        "NOWINDOW",
+        "has a time for which this process sent no window of the calendar",
+        "try again, and set the clocks: they differ by more than a window",
     ),
     problem(
         "NOREPLICAS",

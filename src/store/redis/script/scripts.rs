@@ -56,7 +56,7 @@ macro_rules! files {
 
 files!(
     modules:
-        "quota" "fast_path" "grant" "sliding_log" "runs" "fast_path_counter" "gcra" "fixed_window" "sliding_counter" "sliding_buckets"
+        "quota" "fast_path" "grant" "sliding_log" "runs" "fast_path_counter" "gcra" "fixed_window" "calendar_window" "sliding_counter" "sliding_buckets"
         "fast_path_counters" "fast_path_several" "aligned" "arithmetic" "levels" "refused_levels" "sorted_set_log" "multi_quota" "failure"
         "subject" "value" "journal" "holes" "counter" "judge_log" "packed_log" "piece" "rotation" "segments" "set_ttl" "format_integer"
         "give_back";

@@ -1,0 +1,519 @@
+//! Calendars: the days, weeks or months of a time zone.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, RwLock};
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
+
+use super::calendar_windows::{AlignedWindow, CalendarUnit, CalendarWindows};
+use crate::error::ConfigError;
+
+/// Day 0 of all numbers of days, which are then above 0 for every time that a store may have. A Saturday.
+const FIRST_DATE: Date = Date::constant(0, 1, 1);
+
+/// The number of the first Monday.
+const FIRST_MONDAY: i64 = 2;
+
+/// A time in the year 9999, in microseconds since 1970. Later times, which no server has, are as this one.
+const LAST_TIME: u64 = 253_000_000_000_000_000;
+
+/// The rule for text that has the form of a calendar window but is none.
+const RULE: &str = "it is a unit and a time zone of the IANA database, like month@Europe/Berlin, day@UTC, or \
+                    month:17@UTC for months that begin on the 17th";
+
+/// The days, weeks or months of a time zone. Cloning is cheap.
+#[derive(Clone)]
+pub(crate) struct Calendar {
+    shared: Arc<Shared>,
+    /// How many other calendars of this unit precede it in a list of quotas. Each has its own count.
+    ordinal: u8,
+}
+
+struct Shared {
+    unit: CalendarUnit,
+    /// The day on which windows begin: of a month from 1 to 31, of a week from 1 (Monday) to 7 (Sunday).
+    first_day: i8,
+    zone: TimeZone,
+    /// The windows around the last check. Computing them takes a microsecond.
+    latest: RwLock<CalendarWindows>,
+}
+
+impl Calendar {
+    /// # Errors
+    ///
+    /// Returns an error if the database has no zone of this name.
+    pub(super) fn new(unit: CalendarUnit, zone: &str) -> Result<Self, ConfigError> {
+        let known = TimeZone::get(zone)
+            .ok()
+            .filter(|zone| zone.iana_name().is_some());
+        let zone = known.ok_or_else(|| {
+            let rule = "it is a name of the IANA database, like Europe/Berlin or UTC";
+            ConfigError::quota_part("time zone", zone, rule)
+        })?;
+        Ok(Self::build(unit, 1, zone))
+    }
+
+    fn build(unit: CalendarUnit, first_day: i8, zone: TimeZone) -> Self {
+        let shared = Shared {
+            unit,
+            first_day,
+            zone,
+            latest: RwLock::new(CalendarWindows::NONE),
+        };
+        Self {
+            shared: Arc::new(shared),
+            ordinal: 0,
+        }
+    }
+
+    /// Returns this calendar with windows that begin on another day.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a window of this unit has no such day.
+    pub(super) fn starting_on(&self, day: u8) -> Result<Self, ConfigError> {
+        let Shared { unit, zone, .. } = &*self.shared;
+        let (last, rule) = match unit {
+            CalendarUnit::Day => (0, "a calendar day has none"),
+            CalendarUnit::Week => (7, "of a week, it is from 1 (Monday) to 7 (Sunday)"),
+            CalendarUnit::Month => (31, "of a month, it is from 1 to 31"),
+        };
+        let valid = i8::try_from(day)
+            .ok()
+            .filter(|day| (1..=last).contains(day));
+        match valid {
+            Some(day) => Ok(Self::build(*unit, day, zone.clone())),
+            None => Err(ConfigError::quota_part("first day", &day.to_string(), rule)),
+        }
+    }
+
+    /// Parses the form that is displayed: `month@Europe/Berlin`, `month:17@Europe/Berlin`.
+    pub(super) fn parse(text: &str) -> Result<Self, ConfigError> {
+        let malformed = || ConfigError::quota_part("calendar window", text, RULE);
+        let (window, zone) = text.split_once('@').ok_or_else(malformed)?;
+        let (word, day) = match window.split_once(':') {
+            None => (window, None),
+            Some((word, day)) => (word, Some(day)),
+        };
+        let mut units = CalendarUnit::ALL.into_iter();
+        let unit = units.find(|unit| unit.word() == word.trim());
+        let calendar = Self::new(unit.ok_or_else(malformed)?, zone.trim())?;
+        match day {
+            None => Ok(calendar),
+            Some(day) => calendar.starting_on(day.trim().parse().map_err(|_| malformed())?),
+        }
+    }
+
+    pub(super) fn unit(&self) -> CalendarUnit {
+        self.shared.unit
+    }
+
+    /// Returns the name of the time zone.
+    pub(super) fn zone(&self) -> &str {
+        self.shared.zone.iana_name().unwrap_or_default()
+    }
+
+    /// Returns the number that stands for the window of a count.
+    pub(super) fn counted_micros(&self) -> u64 {
+        self.shared.unit.counted_micros(self.ordinal)
+    }
+
+    pub(super) fn ordinal(&self) -> u8 {
+        self.ordinal
+    }
+
+    /// Returns this calendar with a count of its own behind so many other calendars of its unit.
+    pub(super) fn counted_after(self, ordinal: u8) -> Self {
+        Self { ordinal, ..self }
+    }
+
+    /// Returns the windows around a time.
+    pub(crate) fn windows_around(&self, now: u64) -> CalendarWindows {
+        if let Ok(latest) = self.shared.latest.try_read()
+            && latest.are_around(now)
+        {
+            return *latest;
+        }
+        let windows = self.shared.compute(now);
+        // Another thread may be reading or writing it. Then a later check stores it.
+        if let Ok(mut latest) = self.shared.latest.try_write() {
+            *latest = windows;
+        }
+        windows
+    }
+
+    /// Returns the window at a time.
+    pub(crate) fn window_at(&self, now: u64) -> AlignedWindow {
+        if let Ok(latest) = self.shared.latest.try_read()
+            && let Some(window) = latest.window_at(now)
+        {
+            return window;
+        }
+        let windows = self.windows_around(now);
+        windows.window_at(now).unwrap_or(AlignedWindow::LAST)
+    }
+}
+
+impl Shared {
+    fn compute(&self, now: u64) -> CalendarWindows {
+        let now = now.min(LAST_TIME);
+        let mut index = self.estimate(now);
+        // Near a change of the zone's offset, the local date may belong to the window before or after.
+        while self.start(index) > now {
+            index -= 1;
+        }
+        while self.start(index + 1) <= now {
+            index += 1;
+        }
+        let mut starts = [0; CalendarWindows::STARTS];
+        for (start, index) in starts.iter_mut().zip(index - 1..) {
+            *start = self.start(index);
+        }
+        CalendarWindows {
+            first: u64::try_from(index - 1).unwrap_or_default(),
+            starts,
+        }
+    }
+
+    /// Returns the number of the window that the local date belongs to.
+    fn estimate(&self, now: u64) -> i64 {
+        let time = i64::try_from(now).ok();
+        let time = time.and_then(|micros| Timestamp::from_microsecond(micros).ok());
+        let date = self.zone.to_datetime(time.unwrap_or(Timestamp::MAX)).date();
+        let first_day = i64::from(self.first_day);
+        match self.unit {
+            CalendarUnit::Day => day_number(date),
+            CalendarUnit::Week => (day_number(date) - first_day_of_week_0(first_day)).div_euclid(7),
+            CalendarUnit::Month => {
+                let month = i64::from(date.year()) * 12 + i64::from(date.month()) - 1;
+                month - i64::from(date.day() < self.first_day.min(date.days_in_month()))
+            }
+        }
+    }
+
+    /// Returns the time at which a window begins, in microseconds since 1970.
+    ///
+    /// Where summer time skips midnight, the day begins after the gap. Where midnight occurs twice, the day
+    /// begins at the first one.
+    fn start(&self, index: i64) -> u64 {
+        let Some(date) = self.first_date(index) else {
+            return u64::MAX;
+        };
+        let midnight = self.zone.to_timestamp(date.at(0, 0, 0, 0));
+        midnight.map_or(u64::MAX, |start| {
+            u64::try_from(start.as_microsecond()).unwrap_or(0)
+        })
+    }
+
+    /// Returns the first date of a window, or `None` beyond the year 9999. In a month without the first day, it is
+    /// the last day of the month.
+    fn first_date(&self, index: i64) -> Option<Date> {
+        match self.unit {
+            CalendarUnit::Day => date_of(index),
+            CalendarUnit::Week => {
+                date_of(7 * index + first_day_of_week_0(i64::from(self.first_day)))
+            }
+            CalendarUnit::Month => {
+                let (year, month) = (index.div_euclid(12), index.rem_euclid(12) + 1);
+                let (year, month) = (i16::try_from(year).ok()?, i8::try_from(month).ok()?);
+                let first = Date::new(year, month, 1).ok()?;
+                Date::new(year, month, self.first_day.min(first.days_in_month())).ok()
+            }
+        }
+    }
+}
+
+/// Returns the number of a date: the days since [`FIRST_DATE`].
+fn day_number(date: Date) -> i64 {
+    date.duration_since(FIRST_DATE).as_hours() / 24
+}
+
+/// Returns the date of a number.
+fn date_of(day_number: i64) -> Option<Date> {
+    let days = Span::new().try_days(day_number).ok()?;
+    FIRST_DATE.checked_add(days).ok()
+}
+
+/// Returns the number of the day on which week 0 begins, a few days before day 0.
+fn first_day_of_week_0(first_day: i64) -> i64 {
+    FIRST_MONDAY - 7 + first_day - 1
+}
+
+impl PartialEq for Calendar {
+    fn eq(&self, other: &Self) -> bool {
+        let identity = |calendar: &Self| (calendar.shared.unit, calendar.shared.first_day);
+        Arc::ptr_eq(&self.shared, &other.shared)
+            || identity(self) == identity(other) && self.zone() == other.zone()
+    }
+}
+
+impl Eq for Calendar {}
+
+impl Hash for Calendar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.shared.unit, self.shared.first_day, self.zone()).hash(state);
+    }
+}
+
+impl fmt::Debug for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Calendar({self})")
+    }
+}
+
+/// Formats the calendar as it is parsed.
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.shared.unit.word())?;
+        if self.shared.first_day > 1 {
+            write!(f, ":{}", self.shared.first_day)?;
+        }
+        write!(f, "@{}", self.zone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::longest_window;
+
+    /// Zones with and without summer time, with changes at midnight, of half an hour, of two hours, and of a whole day.
+    const ZONES: [&str; 12] = [
+        "UTC",
+        "Europe/Berlin",
+        "America/New_York",
+        "America/Sao_Paulo",
+        "America/Havana",
+        "America/St_Johns",
+        "Africa/Cairo",
+        "Antarctica/Troll",
+        "Asia/Kolkata",
+        "Asia/Gaza",
+        "Australia/Lord_Howe",
+        "Pacific/Apia",
+    ];
+    const SECOND: u64 = 1_000_000;
+    /// The beginnings of 2010 and of 2021, in seconds since 1970.
+    const YEARS: std::ops::Range<u64> = 1_262_304_000..1_609_459_200;
+
+    /// The date of each day since 1970 as year, month, day and days of the month.
+    fn dates() -> Vec<[i64; 4]> {
+        let is_leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let months = (1970..2022).flat_map(|year| {
+            let february = 28 + i64::from(is_leap(year));
+            let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+            (1..)
+                .zip(lengths)
+                .map(move |(month, length)| (year, month, length))
+        });
+        let days = months.flat_map(|(year, month, length)| {
+            (1..=length).map(move |day| [year, month, day, length])
+        });
+        days.collect()
+    }
+
+    /// The number of the window that a day since 1970 belongs to, from any first window.
+    fn label(calendar: &Calendar, dates: &[[i64; 4]], day: i64) -> i64 {
+        let first_day = i64::from(calendar.shared.first_day);
+        match calendar.unit() {
+            CalendarUnit::Day => day,
+            // 1970-01-01 was a Thursday.
+            CalendarUnit::Week => (day + 4 - first_day).div_euclid(7),
+            CalendarUnit::Month => {
+                let [year, month, day, length] = dates[usize::try_from(day).unwrap()];
+                year * 12 + month - i64::from(day < first_day.min(length))
+            }
+        }
+    }
+
+    fn calendars(zone: &str) -> Vec<Calendar> {
+        let texts = ["day", "week", "week:7", "month", "month:17", "month:31"];
+        let texts = texts.map(|window| format!("{window}@{zone}"));
+        texts
+            .iter()
+            .map(|text| Calendar::parse(text).unwrap())
+            .collect()
+    }
+
+    /// A model that asks the zone only for its offset, each half an hour: a window begins when the local date reaches
+    /// its first day for the first time.
+    #[test]
+    fn windows_begin_with_the_local_date_for_eleven_years_in_twelve_zones() {
+        let dates = dates();
+        for name in ZONES {
+            let zone = TimeZone::get(name).unwrap();
+            let calendars = calendars(name);
+            // The first number of the calendar and that of the model, and the latest number of the model.
+            let mut known: Vec<Option<(i64, i64)>> = vec![None; calendars.len()];
+            for second in YEARS.step_by(1_800) {
+                let time = i64::try_from(second).unwrap();
+                let offset = zone.to_offset(Timestamp::from_second(time).unwrap());
+                let day = (time + i64::from(offset.seconds())).div_euclid(86_400);
+                for (calendar, known) in calendars.iter().zip(&mut known) {
+                    let window = calendar.window_at(second * SECOND);
+                    let index = i64::try_from(window.index).unwrap();
+                    let label = label(calendar, &dates, day);
+                    let (shift, latest) = known.unwrap_or((index - label, label));
+                    // Where midnight occurs twice, the local date steps back for a while.
+                    let latest = latest.max(label);
+                    assert_eq!(index, latest + shift, "{calendar} at {time}");
+                    *known = Some((shift, latest));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn windows_follow_each_other_without_a_gap() {
+        for calendar in ZONES.iter().flat_map(|name| calendars(name)) {
+            let mut now = YEARS.start * SECOND;
+            while now < YEARS.end * SECOND {
+                let window = calendar.window_at(now);
+                let last = calendar.window_at(now + window.left - 1);
+                assert_eq!((last.index, last.left), (window.index, 1), "{calendar}");
+                let next = calendar.window_at(now + window.left);
+                assert!(next.index > window.index, "{calendar} at {now}");
+                if next.index == window.index + 1 {
+                    assert_eq!(next.left, window.next_length, "{calendar}");
+                }
+                assert!(next.left <= longest_window(calendar.counted_micros()));
+                now += window.left;
+            }
+        }
+    }
+
+    #[test]
+    fn days_with_a_change_of_summer_time_have_23_or_25_hours() {
+        let hours = |text: &str, seconds: u64| {
+            let calendar = Calendar::parse(text).unwrap();
+            let window = calendar.window_at(seconds * SECOND);
+            let windows = calendar.windows_around(seconds * SECOND);
+            let [_, start, end, ..] = windows.starts;
+            assert_eq!(window.left, end - seconds * SECOND);
+            (end - start) / SECOND / 3_600
+        };
+        // Noon of 29 March, 25 October and 26 October 2026, UTC.
+        assert_eq!(hours("day@Europe/Berlin", 1_774_785_600), 23);
+        assert_eq!(hours("day@Europe/Berlin", 1_792_929_600), 25);
+        assert_eq!(hours("day@Europe/Berlin", 1_793_016_000), 24);
+        assert_eq!(hours("day@UTC", 1_774_785_600), 24);
+        // February 2027, February 2028, and the week of 29 March 2026.
+        assert_eq!(hours("month@UTC", 1_802_000_000), 28 * 24);
+        assert_eq!(hours("month@UTC", 1_834_000_000), 29 * 24);
+        assert_eq!(hours("week@Europe/Berlin", 1_774_785_600), 7 * 24 - 1);
+    }
+
+    #[test]
+    fn a_month_without_the_billing_day_begins_on_its_last_day() {
+        let calendar = Calendar::parse("month:31@UTC").unwrap();
+        // 2027-01-31, 2027-02-28, 2027-03-31, 2027-04-30 and 2028-02-29.
+        for start in [
+            1_801_353_600,
+            1_803_772_800,
+            1_806_451_200,
+            1_809_043_200,
+            1_835_395_200,
+        ] {
+            let before = calendar.window_at(start * SECOND - 1);
+            assert_eq!(before.left, 1, "{start}");
+            assert_eq!(calendar.window_at(start * SECOND).index, before.index + 1);
+        }
+    }
+
+    #[test]
+    fn a_day_that_a_zone_skipped_has_no_window() {
+        // Samoa had no 30 December 2011.
+        let calendar = Calendar::parse("day@Pacific/Apia").unwrap();
+        let end_of_29 = 1_325_239_200 * SECOND;
+        let (before, after) = (
+            calendar.window_at(end_of_29 - 1),
+            calendar.window_at(end_of_29),
+        );
+        assert_eq!((before.left, after.index), (1, before.index + 2));
+        assert_eq!(after.left, 24 * 3_600 * SECOND);
+    }
+
+    #[test]
+    fn zones_number_their_windows_alike() {
+        for unit in ["day", "week", "week:7", "month", "month:17"] {
+            let index = |zone: &str| {
+                let calendar = Calendar::parse(&format!("{unit}@{zone}")).unwrap();
+                // Noon of 18 June 2026, UTC, when it is the same date in all of them.
+                calendar.window_at(1_781_784_000 * SECOND).index
+            };
+            let zones = ["UTC", "Europe/Berlin", "America/New_York"];
+            assert!(
+                zones.iter().all(|zone| index(zone) == index("UTC")),
+                "{unit}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_time_is_in_a_window() {
+        for calendar in calendars("America/New_York") {
+            for now in [0, 1, SECOND, LAST_TIME, LAST_TIME * 2, u64::MAX] {
+                let window = calendar.window_at(now);
+                assert!(window.left > 0, "{calendar} at {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn threads_that_ask_for_distant_times_each_get_theirs() {
+        let calendar = Calendar::parse("month@Europe/Berlin").unwrap();
+        let times = [1_262_304_000, 1_400_000_000, 1_609_459_200].map(|time: u64| time * SECOND);
+        let expected = times.map(|time| {
+            Calendar::parse("month@Europe/Berlin")
+                .unwrap()
+                .window_at(time)
+        });
+        std::thread::scope(|scope| {
+            for (time, expected) in times.into_iter().zip(expected) {
+                let calendar = &calendar;
+                scope.spawn(move || {
+                    for _ in 0..10_000 {
+                        assert_eq!(calendar.window_at(time), expected);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn the_error_of_malformed_text_names_the_broken_rule() {
+        for (text, rule) in [
+            ("month@", "IANA database"),
+            (
+                "month@Europe/Atlantis",
+                "\"Europe/Atlantis\": it is a name of the IANA database",
+            ),
+            ("month@EST5EDT,M3.2.0,M11.1.0", "IANA database"),
+            ("year@UTC", "it is a unit and a time zone"),
+            ("@UTC", "it is a unit and a time zone"),
+            ("month:0@UTC", "from 1 to 31"),
+            ("month:32@UTC", "from 1 to 31"),
+            ("month:-1@UTC", "it is a unit and a time zone"),
+            ("month:x@UTC", "it is a unit and a time zone"),
+            ("month:@UTC", "it is a unit and a time zone"),
+            ("week:8@UTC", "from 1 (Monday) to 7 (Sunday)"),
+            ("day:1@UTC", "a calendar day has none"),
+        ] {
+            let error = Calendar::parse(text).unwrap_err().to_string();
+            assert!(error.contains(rule), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn displayed_text_parses_to_an_equal_calendar() {
+        for calendar in ZONES.iter().flat_map(|name| calendars(name)) {
+            let parsed = Calendar::parse(&calendar.to_string()).unwrap();
+            assert_eq!(parsed, calendar);
+        }
+        let calendar = Calendar::parse(" month : 17 @ europe/berlin ").unwrap();
+        assert_eq!(calendar.to_string(), "month:17@Europe/Berlin");
+    }
+}
