@@ -286,7 +286,7 @@ async fn calls_to_redis_tell_how_many_checks_they_carried_and_how_long_those_wai
     // The last two were refused from memory.
     assert_eq!(carried, 101.0);
     assert!(batches.len() < 60, "{batches:?}");
-    let waited = told.remove(&waits(&store, "ok"));
+    let waited = told.remove(&waits(store, "ok"));
     let Some(DebugValue::Histogram(waited)) = waited else {
         panic!("{told:?}");
     };
