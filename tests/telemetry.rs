@@ -18,7 +18,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use support::calls::ok;
-use support::redis_server::RedisServer;
+use support::redis_server::{RedisServer, signal};
 use support::{log, store_on};
 
 /// A key that must not appear in metrics or events.
@@ -85,6 +85,10 @@ fn checks(limiter: &str, outcome: &str, source: &str) -> String {
     format!("tollgate_checks_total{{limiter={limiter},outcome={outcome},source={source}}}")
 }
 
+fn waits(store: &str, outcome: &str) -> String {
+    format!("tollgate_store_duration_seconds{{store={store},outcome={outcome}}}")
+}
+
 fn layer(store: impl tollgate::Store, quota: Quota) -> RateLimitLayer {
     RateLimitLayer::new(store, quota)
         .name("search")
@@ -148,7 +152,7 @@ async fn who_decided_is_told_while_the_store_fails() {
         (200, 503)
     );
     let mut told = counted(recorder);
-    let errors = told.remove("tollgate_store_errors_total{store=test,kind=unavailable}");
+    let errors = told.remove("tollgate_store_errors_total{store=test,error_type=unavailable}");
     assert_eq!(errors, Some(5));
     let expected = [
         (checks("search", "admitted", "fallback"), 2),
@@ -282,7 +286,7 @@ async fn calls_to_redis_tell_how_many_checks_they_carried_and_how_long_those_wai
     // The last two were refused from memory.
     assert_eq!(carried, 101.0);
     assert!(batches.len() < 60, "{batches:?}");
-    let waited = told.remove(&format!("tollgate_store_duration_seconds{{store={store}}}"));
+    let waited = told.remove(&waits(store, "ok"));
     let Some(DebugValue::Histogram(waited)) = waited else {
         panic!("{told:?}");
     };
@@ -310,6 +314,73 @@ async fn calls_to_redis_tell_how_many_checks_they_carried_and_how_long_those_wai
         );
     }
     assert!(!format!("{told:?}").contains(WHO));
+}
+
+/// The number of waits for the store, by how they ended.
+fn ends_of_waits(recorder: &DebuggingRecorder) -> BTreeMap<String, usize> {
+    let waits = told(recorder).into_iter().filter_map(|(name, value)| {
+        let labels = name.strip_prefix("tollgate_store_duration_seconds{store=redis,")?;
+        let outcome = labels.strip_prefix("outcome=")?.strip_suffix('}')?;
+        match value {
+            DebugValue::Histogram(waits) if waits.is_empty() => None,
+            DebugValue::Histogram(waits) => Some((outcome.to_owned(), waits.len())),
+            _ => None,
+        }
+    });
+    waits.collect()
+}
+
+#[tokio::test]
+async fn a_wait_is_told_apart_by_how_it_ended_so_that_a_dead_redis_does_not_look_fast() {
+    let mut server = RedisServer::start();
+    let (recorder, _guard) = record();
+    let limiter = RateLimiter::new(store_on(&server).named("redis"), Quota::per_hour(9));
+    for _ in 0..3 {
+        let _ = limiter.check(WHO).await.unwrap();
+    }
+    let expected = |outcome: &str, count| BTreeMap::from([(outcome.to_owned(), count)]);
+    assert_eq!(ends_of_waits(recorder), expected("ok", 3));
+
+    signal(&server, "STOP");
+    let given_up = tokio::time::timeout(Duration::from_millis(1), limiter.check(WHO)).await;
+    assert!(given_up.is_err());
+    assert_eq!(ends_of_waits(recorder), expected("abandoned", 1));
+    let hasty = store_on(&server).named("redis");
+    let hasty = hasty.deadline(Duration::from_millis(40));
+    let hasty = RateLimiter::new(hasty, Quota::per_hour(9));
+    let late = hasty.check(WHO).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Timeout);
+    assert_eq!(ends_of_waits(recorder), expected("timeout", 1));
+
+    server.kill();
+    let gone = store_on(&server).named("redis");
+    let gone = RateLimiter::new(gone, Quota::per_hour(9)).check(WHO).await;
+    assert_eq!(gone.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(ends_of_waits(recorder), expected("unavailable", 1));
+}
+
+#[tokio::test]
+async fn a_check_without_quotas_is_exempt_and_not_admitted_unchecked() {
+    let (recorder, _guard) = record();
+    const NONE: [Quota; 0] = [];
+    let limiter = RateLimiter::new(MemoryStore::new(), NONE).name("unlimited");
+    assert!(limiter.check(WHO).await.unwrap().is_allowed());
+    let unlimited = RateLimitLayer::new(MemoryStore::new(), NONE)
+        .name("unlimited layer")
+        .key(key::header("x-api-key"));
+    assert_eq!(ask(&unlimited, Some(WHO)).await, 200);
+    let store = MemoryStore::new();
+    let user = RateLimiter::new(store.clone(), Quota::per_hour(9)).name("user");
+    let tenant = RateLimiter::new(store, NONE).name("unlimited tenant");
+    let decision = RateLimiter::check_all([user.on(WHO), tenant.on(WHO)]).await;
+    assert!(decision.unwrap().is_allowed());
+    let expected = [
+        (checks("unlimited", "exempt", "none"), 1),
+        (checks("unlimited layer", "exempt", "none"), 1),
+        (checks("unlimited tenant", "exempt", "none"), 1),
+        (checks("user", "admitted", "memory"), 1),
+    ];
+    assert_eq!(counted(recorder), BTreeMap::from(expected));
 }
 
 /// The units of leases as Prometheus would scrape them: those held, then each event of the limiter `leased`.
@@ -789,7 +860,11 @@ async fn what_may_be_rare_begins_at_zero() {
     for name in [
         checks("default", "refused", "redis"),
         checks("default", "failed", "none"),
-        "tollgate_store_errors_total{store=counts,kind=timeout}".to_owned(),
+        "tollgate_store_errors_total{store=counts,error_type=timeout}".to_owned(),
+        // Each outcome of an outage: a series that begins in it would hide its first seconds.
+        checks("default", "admitted", "fallback"),
+        checks("default", "refused", "fallback"),
+        checks("default", "admitted", "none"),
     ] {
         assert_eq!(told.get(&name), Some(&DebugValue::Counter(0)), "{told:?}");
     }

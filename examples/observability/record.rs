@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Buckets for the time that a check waits for its store. A nearby Redis answers in about 0.1 ms; a check waits
-/// little longer than the deadline, which is 100 ms by default.
-const SECONDS: [f64; 12] = [
-    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
+/// Buckets for the time that a check waits for its store. A nearby Redis answers in about 0.1 ms. A check waits
+/// little longer than the deadline, which is 100 ms by default: the bucket above it is narrow, so that a quantile
+/// of checks that ran into the deadline is close to it.
+const SECONDS: [f64; 13] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 1.0,
 ];
 
-/// Buckets for the number of checks in a call.
+/// Buckets for the number of checks in a call: powers of two up to the first that holds every call.
 const CHECKS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 
 /// How often recorded values move into the buckets. Until then each value takes memory, and without a scrape

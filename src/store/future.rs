@@ -11,7 +11,7 @@ use super::circuit_breaker::{CircuitBreaker, Operation};
 use super::refusal_cache::Invalidation;
 use crate::decision::Answer;
 use crate::error::{Error, ErrorKind, polled_after_completion};
-use crate::telemetry::StoreMeter;
+use crate::telemetry::{StoreMeter, WaitOutcome};
 
 /// The future of a store's answer, or of the result of another request to a store.
 ///
@@ -146,7 +146,7 @@ pub(super) struct OutcomeRecorder {
     started_at: u64,
     /// For a request that returns units: on drop, removes the remembered refusals of the key.
     _invalidation: Option<Invalidation>,
-    is_recorded: bool,
+    wait_outcome: WaitOutcome,
 }
 
 impl OutcomeRecorder {
@@ -164,12 +164,15 @@ impl OutcomeRecorder {
             operation,
             started_at: circuit_breaker.now(),
             _invalidation: invalidation,
-            is_recorded: false,
+            wait_outcome: WaitOutcome::Abandoned,
         }
     }
 
     fn record(mut self, outcome: Result<(), &Error>) {
-        self.is_recorded = true;
+        self.wait_outcome = match &outcome {
+            Ok(()) => WaitOutcome::Answered,
+            Err(error) => WaitOutcome::Failed(error.kind()),
+        };
         self.circuit_breaker
             .record(self.partition, self.operation, outcome);
     }
@@ -179,9 +182,10 @@ impl Drop for OutcomeRecorder {
     fn drop(&mut self) {
         // Record waits of callers that gave up, too. Otherwise a store that hangs would look fast.
         if StoreMeter::IS_ENABLED && self.operation != Operation::Adjust {
-            self.circuit_breaker.record_wait(self.started_at);
+            let outcome = self.wait_outcome;
+            self.circuit_breaker.record_wait(self.started_at, outcome);
         }
-        if !self.is_recorded {
+        if self.wait_outcome == WaitOutcome::Abandoned {
             self.circuit_breaker
                 .record_abandoned(self.partition, self.operation, self.started_at);
         }

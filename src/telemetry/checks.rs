@@ -56,6 +56,11 @@ impl Telemetry {
     /// Records an admission at one level of a check.
     #[inline]
     pub(crate) fn record_admission(&self, level: LevelDecision<'_>) {
+        // Without quotas there is nothing to decide. What no source decided otherwise, an open policy admitted.
+        if level.source() == Source::None && level.quotas().len() == 0 {
+            self.record_exempt();
+            return;
+        }
         self.counts.count(OutcomeLabel::Admitted, level.source());
         self.events.log_admitted(&self.limiter, level);
     }
@@ -69,6 +74,8 @@ impl Telemetry {
     }
 
     /// Records a request that is exempt from limits.
+    // Apart from the code of an admission.
+    #[inline(never)]
     pub(crate) fn record_exempt(&self) {
         self.counts.count(OutcomeLabel::Exempt, Source::None);
         self.events.log_exempt(&self.limiter);

@@ -17,4 +17,4 @@ pub(crate) use checks::Telemetry;
 pub(crate) use log_capture::log_of;
 pub(crate) use metrics::{LeaseMeter, StoreMeter};
 pub(crate) use outage_log::OutageLog;
-pub(crate) use outcome_label::OutcomeLabel;
+pub(crate) use outcome_label::{OutcomeLabel, WaitOutcome};

@@ -1,4 +1,6 @@
-//! The outcome of a check as a label of metrics and events.
+//! The outcome of a check, and of its wait for the store, as labels of metrics and events.
+
+use crate::error::ErrorKind;
 
 /// The outcome of a check, as metrics and events label it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,27 @@ impl OutcomeLabel {
             Self::Exempt => "exempt",
             Self::NoKey => "no_key",
             Self::Failed => "failed",
+        }
+    }
+}
+
+/// The end of a check's wait for the store, as metrics label it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitOutcome {
+    /// The store admitted or refused the check.
+    Answered,
+    Failed(ErrorKind),
+    /// The caller gave up.
+    Abandoned,
+}
+
+impl WaitOutcome {
+    #[cfg(feature = "metrics")]
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Answered => "ok",
+            Self::Failed(kind) => kind.text(),
+            Self::Abandoned => "abandoned",
         }
     }
 }

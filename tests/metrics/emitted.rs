@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use axum::http::Request;
+use metrics::Unit;
 use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, StoreId};
@@ -27,6 +28,7 @@ use crate::support::store_on;
 pub(crate) struct Family {
     /// As Prometheus calls it.
     pub(crate) kind: &'static str,
+    pub(crate) unit: Option<Unit>,
     pub(crate) labels: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -57,7 +59,7 @@ pub(crate) static EMITTED: LazyLock<Emitted> = LazyLock::new(|| {
     metrics::with_local_recorder(&recorder, || runtime.block_on(everything()));
 
     let mut families = BTreeMap::new();
-    for (key, ..) in metrics.snapshot().into_vec() {
+    for (key, unit, ..) in metrics.snapshot().into_vec() {
         let kind = match key.kind() {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
@@ -67,7 +69,7 @@ pub(crate) static EMITTED: LazyLock<Emitted> = LazyLock::new(|| {
         let (_, key) = key.into_parts();
         let family = families
             .entry(key.name().to_owned())
-            .or_insert(Family { kind, labels });
+            .or_insert(Family { kind, unit, labels });
         for label in key.labels() {
             let values = family.labels.entry(label.key().to_owned()).or_default();
             values.insert(label.value().to_owned());
@@ -94,6 +96,7 @@ async fn everything() {
     crowd().await;
     levels().await;
 
+    abandoned().await;
     fails(Moody::new(Mood::Hangs)).await;
     fails(Moody::new(Mood::Fails(ErrorKind::InvalidReply))).await;
     // A wrong password.
@@ -132,6 +135,12 @@ async fn lease(store: impl Store) {
 
 async fn fails(store: impl Store) {
     assert!(limiter(store).check(WHO).await.is_err());
+}
+
+async fn abandoned() {
+    let limiter = limiter(Moody::new(Mood::Hangs));
+    let check = tokio::time::timeout(Duration::from_millis(1), limiter.check(WHO));
+    assert!(check.await.is_err());
 }
 
 async fn blocked() {

@@ -8,6 +8,8 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use metrics::Unit;
+
 use emitted::{CROWD, EMITTED, Family, WHO};
 use promql::{Asked, Series, asked};
 use support::watched::{self, Query, list, text_of};
@@ -46,7 +48,27 @@ fn complaints(expr: &str) -> Vec<String> {
     complaints
 }
 
+/// The rule that records a series.
+fn recorded(series: &str) -> Option<Query> {
+    let mut recorded = watched::recorded().into_iter();
+    recorded.find(|recorded| recorded.of == series)
+}
+
+/// The labels that a rule gives to what it records: those that it groups by, or all of what it asks for.
+fn labels_of_recorded(rule: &Query) -> BTreeSet<String> {
+    let Asked { series, grouped_by } = asked(&rule.expr);
+    let of_series = series.iter().flat_map(|each| labels_of(&each.name));
+    if grouped_by.is_empty() {
+        of_series.collect()
+    } else {
+        grouped_by
+    }
+}
+
 fn labels_of(series: &str) -> BTreeSet<String> {
+    if let Some(rule) = recorded(series) {
+        return labels_of_recorded(&rule);
+    }
     let family = family_of(series).into_iter();
     let mut labels: BTreeSet<String> = family
         .flat_map(|(_, family)| family.labels.keys().cloned())
@@ -59,15 +81,17 @@ fn labels_of(series: &str) -> BTreeSet<String> {
 }
 
 fn complaint(Series { name, labels }: &Series) -> Option<String> {
-    let Some((_, family)) = family_of(name) else {
+    let family = family_of(name).map(|(_, family)| family);
+    if family.is_none() && recorded(name).is_none() {
         return Some(format!("there is no metric {name}"));
-    };
+    }
     for wanted in labels {
         let label = &wanted.label;
         if !labels_of(name).contains(label) {
             return Some(format!("{name} has no label {label}"));
         }
-        let Some(values) = family.labels.get(label).filter(|_| !is_name(label)) else {
+        let values = family.and_then(|family| family.labels.get(label));
+        let Some(values) = values.filter(|_| !is_name(label)) else {
             continue;
         };
         for value in &wanted.values {
@@ -92,6 +116,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_is_told() {
     let mut queries = watched::of_panels();
     queries.extend(watched::of_choices());
     queries.extend(alerts);
+    queries.extend(watched::recorded());
     assert!(queries.len() > 20, "{queries:?}");
     for Query { of, expr } in queries {
         assert_eq!(complaints(&expr), [""; 0], "{of}: {expr}");
@@ -119,6 +144,14 @@ fn an_expression_that_asks_for_what_is_not_told_is_found() {
             "holds of tollgate_keys is never sums",
         ),
         ("sum by (le) (tollgate_keys)", "nothing has a label le"),
+        (
+            "job_limiter:tollgate_checks:increase7m",
+            "no metric job_limiter:tollgate_checks:increase7m",
+        ),
+        (
+            r#"job_limiter:tollgate_checks:increase5m{outcome="failed"}"#,
+            "increase5m has no label outcome",
+        ),
     ] {
         let found = complaints(expr);
         assert!(
@@ -217,14 +250,17 @@ fn the_guide_tells_each_value_of_each_label() {
         if !cells[0].is_empty() {
             label.clone_from(&cells[0]);
         }
-        told.entry(label.clone())
-            .or_default()
-            .insert(cells[1].clone());
+        let label = label.split(' ').next().expect("a label").to_owned();
+        let values = cells[1].split(", ").map(str::to_owned);
+        told.entry(label).or_default().extend(values);
     }
     let labels = EMITTED.metrics.values().flat_map(|family| &family.labels);
-    let there = labels.filter(|(label, _)| !is_name(label));
-    let there = there.map(|(label, values)| (label.clone(), values.clone()));
-    assert_eq!(told, there.collect());
+    let mut there: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (label, values) in labels.filter(|(label, _)| !is_name(label)) {
+        let values = values.iter().cloned();
+        there.entry(label.clone()).or_default().extend(values);
+    }
+    assert_eq!(told, there);
 }
 
 #[test]
@@ -247,19 +283,58 @@ fn the_guide_tells_each_alert() {
         cells
     });
     let there = watched::alerts().into_iter();
-    let there = there.map(|alert| vec![alert.name, alert.wait, alert.expr]);
+    let there = there.map(|alert| vec![alert.name, alert.wait, alert.severity]);
     assert_eq!(told.collect::<Vec<_>>(), there.collect::<Vec<_>>());
 }
 
+/// The lists of numbers of a text.
+fn buckets(text: &str) -> BTreeSet<Vec<String>> {
+    let lists = text.split('[').filter_map(|rest| rest.split(']').next());
+    let numbers = |list: &str| -> Option<Vec<String>> {
+        let numbers = list.split(',').map(|number| number.trim().replace('_', ""));
+        let numbers: Vec<_> = numbers.filter(|number| !number.is_empty()).collect();
+        let are_numbers = numbers.iter().all(|number| number.parse::<f64>().is_ok());
+        (are_numbers && numbers.len() > 2).then_some(numbers)
+    };
+    lists.filter_map(numbers).collect()
+}
+
 #[test]
-fn the_example_has_buckets_for_each_histogram() {
+fn the_example_and_the_guide_have_the_same_buckets_for_each_histogram() {
     let example = watched::text("record.rs");
-    for (name, _) in EMITTED
-        .metrics
-        .iter()
-        .filter(|(_, family)| family.kind == "histogram")
-    {
+    let guide = include_str!("../../src/guide/operations.md");
+    let histograms = EMITTED.metrics.iter();
+    let histograms = histograms.filter(|(_, family)| family.kind == "histogram");
+    let names: Vec<_> = histograms.map(|(name, _)| name).collect();
+    for name in &names {
         assert!(example.contains(&format!("of(\"{name}\")")), "{name}");
+        let set = format!("Matcher::Full(\"{name}\".into())");
+        assert!(guide.contains(&set), "{name}");
+    }
+    let (_, guide) = guide.split_once("PrometheusBuilder::new()").expect("code");
+    let (guide, _) = guide.split_once("install_recorder").expect("its end");
+    assert_eq!(buckets(&example), buckets(guide));
+    assert_eq!(buckets(&example).len(), names.len());
+}
+
+#[test]
+fn names_follow_the_conventions_of_prometheus() {
+    for (name, family) in &EMITTED.metrics {
+        assert!(name.starts_with("tollgate_"), "{name}");
+        let labels = family.labels.keys();
+        for word in labels.chain([name]) {
+            let is_snake = |each: char| each.is_ascii_lowercase() || each == '_';
+            assert!(word.chars().all(is_snake) && !word.contains("__"), "{word}");
+        }
+        let is_counter = family.kind == "counter";
+        assert_eq!(name.ends_with("_total"), is_counter, "{name}");
+        let is_time = family.unit == Some(Unit::Seconds);
+        assert_eq!(name.ends_with("_seconds"), is_time, "{name}");
+        let is_base = [Some(Unit::Seconds), Some(Unit::Count)].contains(&family.unit);
+        assert!(is_base, "{name}: {:?}", family.unit);
+        for suffix in ["_count", "_sum", "_bucket", "_info", "_created"] {
+            assert!(!name.ends_with(suffix), "{name}: Prometheus adds it");
+        }
     }
 }
 

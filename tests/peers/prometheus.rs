@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,7 +97,15 @@ fn configure(directory: &Path, target: &str) {
     let settings = settings.replace("127.0.0.1:3000", target);
     let settings = settings.replace("interval: 5s", "interval: 200ms");
     fs::write(directory.join("prometheus.yml"), settings).expect("a file");
-    fs::write(directory.join("alerts.yml"), watched::text("alerts.yml")).expect("a file");
+    let rules = hurried(&watched::text("alerts.yml"));
+    fs::write(directory.join("alerts.yml"), rules).expect("a file");
+}
+
+/// Rules that sum over windows of two seconds where those of the example sum over windows of five minutes.
+fn hurried(rules: &str) -> String {
+    let rules = rules.replace("interval: 2m", "interval: 200ms");
+    let rules = rules.replace("[30d:5m]", "[1h:2s]");
+    rules.replace("[3d:5m]", "[1h:2s]")
 }
 
 fn spawn(directory: &Path, address: &str) -> Process {
@@ -201,6 +210,9 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
     };
     prometheus.comes_to(decided, &["source"], all).await;
 
+    // Once more: Prometheus sees an increase only of what it knows already.
+    service.send_to_all().await;
+
     // Then Redis is gone, and this process counts.
     redis.kill();
     service.send_to_all().await;
@@ -241,11 +253,39 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
         .collect();
     let alerts = watched::alerts().into_iter();
     let alerts = alerts.map(|alert| (alert.name, unspaced(&alert.expr)));
-    assert_eq!(read, alerts.collect());
+    let recorded = watched::recorded().into_iter();
+    let recorded = recorded.map(|recorded| (recorded.of, unspaced(&hurried(&recorded.expr))));
+    assert_eq!(read, alerts.chain(recorded).collect());
 }
 
 fn unspaced(expr: &str) -> String {
     expr.split_whitespace().collect()
+}
+
+#[tokio::test]
+async fn the_linter_of_prometheus_finds_no_fault_in_what_is_scraped() {
+    let redis = RedisServer::start();
+    let mut service = Service::start(&redis.url());
+    service.send_to_all().await;
+    let scraped = reqwest::get(format!("http://{}/metrics", service.address)).await;
+    let scraped = scraped.expect("an answer").text().await.expect("text");
+    assert!(
+        scraped.contains("tollgate_batch_checks_bucket"),
+        "{scraped}"
+    );
+    let mut linter = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool comes with prometheus");
+    let mut input = linter.stdin.take().expect("a pipe");
+    input.write_all(scraped.as_bytes()).expect("it reads");
+    drop(input);
+    let ran = linter.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.is_empty(), "{said}");
 }
 
 #[test]

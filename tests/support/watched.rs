@@ -1,11 +1,12 @@
 //! The queries of the dashboard and the alerts of the example `observability`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// A query, and the panel or alert that has it.
+/// A query, and the panel, alert or recorded series that has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) of: String,
@@ -18,6 +19,7 @@ pub(crate) struct Alert {
     pub(crate) expr: String,
     /// How long it must hold.
     pub(crate) wait: String,
+    pub(crate) severity: String,
 }
 
 /// A file of the example.
@@ -91,31 +93,60 @@ pub(crate) fn text_of<'a>(value: &'a Value, name: &str) -> &'a str {
     text.unwrap_or_else(|| panic!("no text {name}: {value}"))
 }
 
-/// The alerts. Of YAML this reads what their file is written in; Prometheus reads it too, and sees the same.
-pub(crate) fn alerts() -> Vec<Alert> {
+/// The fields of one rule.
+type Rule = BTreeMap<String, String>;
+
+/// The rules. Of YAML this reads what their file is written in; Prometheus reads it too, and sees the same.
+fn rules() -> Vec<Rule> {
     let text = text("alerts.yml");
-    let mut alerts: Vec<Alert> = Vec::new();
+    let mut rules: Vec<Rule> = Vec::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        let deeper = |next: &&str| indent(next) > indent(line);
-        match (line.trim().split_once(": "), alerts.last_mut()) {
-            (Some(("- alert", name)), _) => alerts.push(Alert {
-                name: name.to_owned(),
-                ..Alert::default()
-            }),
-            (Some(("expr", ">-")), Some(alert)) => {
-                let mut parts = Vec::new();
-                while let Some(next) = lines.next_if(deeper) {
-                    parts.push(next.trim());
-                }
-                alert.expr = parts.join(" ");
-            }
-            (Some(("expr", expr)), Some(alert)) => expr.clone_into(&mut alert.expr),
-            (Some(("for", wait)), Some(alert)) => wait.clone_into(&mut alert.wait),
-            _ => {}
+        let field = line.trim().trim_start_matches("- ");
+        if field != line.trim() {
+            rules.push(Rule::new());
         }
+        let (Some((name, value)), Some(rule)) = (field.split_once(": "), rules.last_mut()) else {
+            continue;
+        };
+        let deeper = |next: &&str| indent(next) > indent(line);
+        let value = if value == ">-" {
+            let mut parts = Vec::new();
+            while let Some(next) = lines.next_if(deeper) {
+                parts.push(next.trim());
+            }
+            parts.join(" ")
+        } else {
+            value.to_owned()
+        };
+        rule.insert(name.to_owned(), value);
     }
-    alerts
+    rules
+}
+
+pub(crate) fn alerts() -> Vec<Alert> {
+    let alert = |mut rule: Rule| {
+        let mut field = |name: &str| rule.remove(name);
+        Some(Alert {
+            name: field("alert")?,
+            expr: field("expr")?,
+            wait: field("for")?,
+            severity: field("severity")?,
+        })
+    };
+    rules().into_iter().filter_map(alert).collect()
+}
+
+/// The series that recording rules add.
+pub(crate) fn recorded() -> Vec<Query> {
+    let recorded = |mut rule: Rule| {
+        let mut field = |name: &str| rule.remove(name);
+        Some(Query {
+            of: field("record")?,
+            expr: field("expr")?,
+        })
+    };
+    rules().into_iter().filter_map(recorded).collect()
 }
 
 fn indent(line: &str) -> usize {

@@ -13,7 +13,7 @@ use crate::clock::TestClock;
 use crate::error::{Error, ErrorKind};
 use crate::store::memory::MemoryCounts;
 use crate::store::requests::Subject;
-use crate::telemetry::StoreMeter;
+use crate::telemetry::{StoreMeter, WaitOutcome};
 
 /// Protects a service from a store that fails or hangs: a deadline, a circuit breaker, and fallback counts.
 ///
@@ -350,13 +350,13 @@ impl CircuitBreaker {
         self.count_transition(transition);
     }
 
-    /// Records how long a caller has waited since `started_at`.
-    pub(in crate::store) fn record_wait(&self, started_at: u64) {
+    /// Records how long a caller has waited since `started_at`, and how the wait ended.
+    pub(in crate::store) fn record_wait(&self, started_at: u64, outcome: WaitOutcome) {
         let waited = self.now().saturating_sub(started_at);
         self.inner
             .settings
             .meter
-            .record_duration(Duration::from_micros(waited));
+            .record_duration(Duration::from_micros(waited), outcome);
     }
 
     fn count_transition(&self, transition: Option<Transition>) {

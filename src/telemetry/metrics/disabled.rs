@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::decision::Source;
 use crate::error::ErrorKind;
-use crate::telemetry::outcome_label::OutcomeLabel;
+use crate::telemetry::outcome_label::{OutcomeLabel, WaitOutcome};
 
 #[derive(Debug)]
 pub(crate) struct CheckCounts;
@@ -37,7 +37,7 @@ impl StoreMeter {
         Self
     }
 
-    pub(crate) fn record_duration(&self, _duration: Duration) {}
+    pub(crate) fn record_duration(&self, _duration: Duration, _outcome: WaitOutcome) {}
     pub(crate) fn record_error(&self, _kind: ErrorKind) {}
     pub(crate) fn record_breaker_opened(&self) {}
     pub(crate) fn record_breaker_closed(&self) {}

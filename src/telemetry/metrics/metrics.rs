@@ -11,7 +11,7 @@ use metrics::{Counter, Histogram, Key, Label, Unit};
 use super::handles::{CachedHandle, Family, GaugeShare};
 use crate::decision::Source;
 use crate::error::ErrorKind;
-use crate::telemetry::outcome_label::OutcomeLabel;
+use crate::telemetry::outcome_label::{OutcomeLabel, WaitOutcome};
 
 const CHECKS: Family = Family {
     name: "tollgate_checks_total",
@@ -21,7 +21,7 @@ const CHECKS: Family = Family {
 const STORE_DURATION: Family = Family {
     name: "tollgate_store_duration_seconds",
     unit: Unit::Seconds,
-    description: "Time that checks waited for the store.",
+    description: "Time that checks waited for the store, by how the wait ended.",
 };
 const STORE_ERRORS: Family = Family {
     name: "tollgate_store_errors_total",
@@ -67,14 +67,18 @@ impl CheckCounts {
         }
     }
 
-    /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter, and would
-    /// miss the first of these.
+    /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter. It would miss
+    /// all of an outage that is shorter than the time between two scrapes.
     #[cold]
     fn initialize(&self, source: Source) {
         if source != Source::None {
             self.add(OutcomeLabel::Admitted, source, 0);
             self.add(OutcomeLabel::Refused, source, 0);
         }
+        // The outcomes of a check that its store did not decide, for every failure policy.
+        self.add(OutcomeLabel::Admitted, Source::Fallback, 0);
+        self.add(OutcomeLabel::Refused, Source::Fallback, 0);
+        self.add(OutcomeLabel::Admitted, Source::None, 0);
         self.add(OutcomeLabel::Failed, Source::None, 0);
     }
 
@@ -106,12 +110,30 @@ pub(crate) struct StoreMeter(Arc<StoreHandles>);
 #[derive(Debug)]
 struct StoreHandles {
     store: String,
-    duration: CachedHandle<Histogram>,
+    durations: Durations,
     errors: [CachedHandle<Counter>; ErrorKind::ALL.len()],
     breakers_open: GaugeShare,
     keys_with_counts: GaugeShare,
     keys_with_refusals: GaugeShare,
     batch: CachedHandle<Histogram>,
+}
+
+/// The durations of waits, by how they ended.
+#[derive(Debug, Default)]
+struct Durations {
+    answered: CachedHandle<Histogram>,
+    failed: [CachedHandle<Histogram>; ErrorKind::ALL.len()],
+    abandoned: CachedHandle<Histogram>,
+}
+
+impl Durations {
+    fn of(&self, outcome: WaitOutcome) -> Option<&CachedHandle<Histogram>> {
+        match outcome {
+            WaitOutcome::Answered => Some(&self.answered),
+            WaitOutcome::Failed(kind) => self.failed.get(kind as usize),
+            WaitOutcome::Abandoned => Some(&self.abandoned),
+        }
+    }
 }
 
 impl StoreMeter {
@@ -121,7 +143,7 @@ impl StoreMeter {
     pub(crate) fn new(store: &str) -> Self {
         Self(Arc::new(StoreHandles {
             store: store.to_owned(),
-            duration: CachedHandle::default(),
+            durations: Durations::default(),
             errors: Default::default(),
             breakers_open: GaugeShare::default(),
             keys_with_counts: GaugeShare::default(),
@@ -146,12 +168,16 @@ impl StoreMeter {
         Key::from_parts(family.name, labels)
     }
 
-    /// Records how long a check waited for the store, whether or not the store answered.
-    pub(crate) fn record_duration(&self, waited: Duration) {
-        let key = || self.key(&STORE_DURATION, None);
+    /// Records how long a check waited for the store, and how the wait ended. A failure may be much faster than
+    /// an answer, so their durations are apart.
+    pub(crate) fn record_duration(&self, waited: Duration, outcome: WaitOutcome) {
+        let label = Label::from_static_parts("outcome", outcome.text());
+        let key = || self.key(&STORE_DURATION, Some(label));
         let seconds = waited.as_secs_f64();
-        let duration = &self.0.duration;
-        if duration.record(&STORE_DURATION, key, |duration| duration.record(seconds)) {
+        let is_first = self.0.durations.of(outcome).is_some_and(|duration| {
+            duration.record(&STORE_DURATION, key, |duration| duration.record(seconds))
+        });
+        if is_first {
             self.initialize();
         }
     }
@@ -181,7 +207,7 @@ impl StoreMeter {
 
     /// Counts errors. Returns whether the recorder got its first value.
     fn add_errors(&self, kind: ErrorKind, count: u64) -> bool {
-        let label = Label::from_static_parts("kind", kind.text());
+        let label = Label::from_static_parts("error_type", kind.text());
         let key = || self.key(&STORE_ERRORS, Some(label));
         let errors = self.0.errors.get(kind as usize);
         errors.is_some_and(|errors| {

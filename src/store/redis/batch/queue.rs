@@ -445,6 +445,23 @@ mod tests {
         assert!(calls.contains(&vec![entry("b", 100_000, 1)]));
     }
 
+    /// The guide names the buckets of `tollgate_batch_checks`. A larger call would be beyond the last one.
+    #[test]
+    fn no_call_has_more_than_400_checks_and_the_cheapest_have_more_than_256() {
+        let most = Algorithm::ALL.iter().flat_map(|facts| {
+            [0, 1].map(|cost| {
+                let quota = Quota::per_minute(9).algorithm(facts.algorithm);
+                let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
+                let push = |_| push(&mut queue, "a", &quotas, cost);
+                let _waiting: Vec<_> = (0..1_000).map(push).collect();
+                let taken = take(&mut queue);
+                taken.iter().map(|(.., count)| count).sum::<usize>()
+            })
+        });
+        let most = most.max().unwrap();
+        assert!((257..=400).contains(&most), "{most}");
+    }
+
     #[test]
     fn checks_of_one_entry_ask_for_no_more_units_than_the_script_takes() {
         let quota = Quota::per_minute(u32::MAX).algorithm(Algorithm::Gcra);
