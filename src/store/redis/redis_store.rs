@@ -151,7 +151,9 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///   [`hash_tags`](Self::hash_tags). If a master hangs, the store uses its replica once that is promoted.
 /// - **TLS:** rustls with the crypto provider that the application has installed, or with ring. The
 ///   certificate of the server is always verified, against the roots of Mozilla or, if `ca` is set, against
-///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key.
+///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key. Each new
+///   connection reads the files again, so renewed certificates need no restart. If a file is missing or
+///   broken then, the last good files are used, and one log line names the file.
 ///
 /// # Permissions
 ///

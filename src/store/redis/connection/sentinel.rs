@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, Value};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{self, Instant};
 
-use super::single::{OnDisconnect, Server, timed_out, with_address};
+use super::server_settings::ServerSettings;
+use super::single::{OnDisconnect, Server, timed_out};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
 
@@ -31,20 +32,14 @@ pub(crate) struct Sentinel {
     service: Arc<str>,
     name: ServerName,
     /// The settings for the master. The address in it is that of a sentinel.
-    master: ConnectionInfo,
-    protocol: Option<ProtocolVersion>,
+    master: ServerSettings,
 }
 
 /// The host and port of a master.
 type Address = (String, u16);
 
 impl Sentinel {
-    pub(crate) fn new(
-        sentinels: Vec<Server>,
-        service: String,
-        master: ConnectionInfo,
-        protocol: Option<ProtocolVersion>,
-    ) -> Self {
+    pub(crate) fn new(sentinels: Vec<Server>, service: String, master: ServerSettings) -> Self {
         let addresses: Vec<_> = sentinels
             .iter()
             .map(|sentinel| format!("{sentinel:?}"))
@@ -54,7 +49,6 @@ impl Sentinel {
             service: service.into(),
             name: ServerName::new("the Redis master of the sentinels", &addresses.join(", ")),
             master,
-            protocol,
         }
     }
 
@@ -162,8 +156,7 @@ impl Sentinel {
         on_disconnect: OnDisconnect,
     ) -> Result<(MultiplexedConnection, ServerName), ConnectError> {
         let (host, port) = address.clone();
-        let server = Server::new(&with_address(&self.master, host, port), self.protocol)
-            .map_err(|error| self.failed(error))?;
+        let server = Server::new(self.master.with_address(host, port));
         let connection = server.connect(on_disconnect).await?;
         let name = server.name().clone();
         let failed = |error| ConnectError {
