@@ -30,6 +30,9 @@ const QUEUED_COMMANDS: usize = 1_024;
 /// Called when a connection is lost.
 pub(super) type OnDisconnect = Box<dyn Fn() + Send + Sync>;
 
+/// Called with each message that a server pushes. With RESP2, it pushes none.
+pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
+
 /// A single server.
 pub(crate) struct Server {
     name: ServerName,
@@ -49,7 +52,19 @@ impl Server {
         &self,
         on_disconnect: OnDisconnect,
     ) -> Result<MultiplexedConnection, ConnectError> {
-        let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_disconnect));
+        self.connect_with_pushes(Box::new(move |push| {
+            if push.kind == PushKind::Disconnection {
+                on_disconnect();
+            }
+        }))
+        .await
+    }
+
+    pub(super) async fn connect_with_pushes(
+        &self,
+        on_push: OnPush,
+    ) -> Result<MultiplexedConnection, ConnectError> {
+        let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_push));
         let connected = connected.await.unwrap_or_else(|_| Err(timed_out()));
         connected.map_err(|error| ConnectError {
             server: self.name.clone(),
@@ -65,14 +80,14 @@ impl Server {
         &self.name
     }
 
-    async fn try_connect(&self, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {
+    async fn try_connect(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {
         let info = self.settings.for_connection().await;
         let configured = self.settings.protocol();
         // RESP3 reports a lost connection at once, RESP2 with the next command.
         let protocol = configured.unwrap_or(ProtocolVersion::RESP3);
-        match open(&info, protocol, on_disconnect).await {
+        match open(&info, protocol, on_push).await {
             Err(failure) if configured.is_none() && error::may_lack_resp3(&failure) => {
-                open(&info, ProtocolVersion::RESP2, Box::new(|| ())).await
+                open(&info, ProtocolVersion::RESP2, Box::new(|_| ())).await
             }
             connected => connected,
         }
@@ -82,7 +97,7 @@ impl Server {
 async fn open(
     info: &ConnectionInfo,
     protocol: ProtocolVersion,
-    on_disconnect: OnDisconnect,
+    on_push: OnPush,
 ) -> RedisResult<MultiplexedConnection> {
     let settings = info.redis_settings().clone().set_protocol(protocol);
     let info = info.clone().set_redis_settings(settings);
@@ -95,9 +110,7 @@ async fn open(
         .set_concurrency_limit(CONCURRENT_COMMANDS);
     if protocol != ProtocolVersion::RESP2 {
         config = config.set_push_sender(move |push: PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                on_disconnect();
-            }
+            on_push(&push);
             Ok::<_, ()>(())
         });
     }
