@@ -26,7 +26,7 @@ const SWITCHED: &str = "+switch-master";
 /// A sentinel has seen that the replica is the master, and names it.
 const PROMOTED: &str = "+promoted-slave";
 
-/// A sentinel has told the replica to be the master.
+/// A sentinel has sent the replica the command to be the master.
 const PROMOTING: &str = "+failover-state-wait-promotion";
 
 /// The limit on events that wait. Further ones are dropped: the poll covers them.
@@ -37,7 +37,7 @@ const QUEUED_EVENTS: usize = 16;
 pub(super) enum Event {
     /// The sentinel may name another master now.
     Switched,
-    /// A replica was told to take over from a master.
+    /// A replica has the command to take over from a master.
     Promoting { replica: Address, master: Address },
 }
 

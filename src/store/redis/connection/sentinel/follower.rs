@@ -22,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The backoff before a replica that is being promoted is asked again for its role.
 const PROMOTION_BACKOFF: Duration = Duration::from_millis(10);
 
-/// The time that a replica has to become the master after the sentinel has told it.
+/// The time that a replica has to become the master after the command of the sentinel.
 const PROMOTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time that a promoted replica is taken for the master although the sentinels name another
@@ -54,7 +54,7 @@ struct Promotion {
 enum Report {
     /// The answer of one sentinel, if it gave one.
     Vote(usize, Option<Address>),
-    /// A sentinel has told a replica to take over from a master.
+    /// A sentinel has sent a replica the command to take over from a master.
     Promoting { replica: Address, master: Address },
     /// The replica says that it is the master.
     Promoted(Address),
