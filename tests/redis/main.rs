@@ -21,6 +21,7 @@ mod failures;
 mod leases;
 mod levels;
 mod numbers;
+mod outage_log;
 mod packed;
 mod processes;
 mod recovery;

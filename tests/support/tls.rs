@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
-use super::node::Node;
+use super::node::{Node, wait_until};
 
 /// A server, and where the certificates lie that its clients need.
 pub(crate) struct TlsServer {
@@ -17,13 +17,32 @@ pub(crate) struct TlsServer {
 impl TlsServer {
     /// A server that requires client certificates, or does not.
     pub(crate) fn start(asks_clients: bool) -> Self {
+        Self::start_with(asks_clients, &[])
+    }
+
+    /// A cluster of one server, which requires client certificates and has all slots.
+    pub(crate) fn start_cluster() -> Self {
+        let of_cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
+        let server = Self::start_with(true, &of_cluster);
+        let slots: Vec<String> = (0..16_384).map(|slot: u16| slot.to_string()).collect();
+        let slots = slots.iter().map(String::as_str);
+        let command: Vec<&str> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect();
+        let () = server.node.ask(&command);
+        wait_until("the cluster is up", || {
+            let info: String = server.node.ask(&["CLUSTER", "INFO"]);
+            info.contains("cluster_state:ok")
+        });
+        server
+    }
+
+    fn start_with(asks_clients: bool, further: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         write_certificates(directory.path());
         let path = |name: &str| directory.path().join(name).display().to_string();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         drop(listener);
-        let node = Node::start(&[
+        let of_tls = [
             "--tls-port",
             &port.to_string(),
             "--tls-cert-file",
@@ -34,16 +53,37 @@ impl TlsServer {
             &path("ca.pem"),
             "--tls-auth-clients",
             if asks_clients { "yes" } else { "no" },
-        ]);
+        ];
         Self {
-            node,
+            node: Node::start(&[&of_tls[..], further].concat()),
             port,
             directory,
         }
     }
 
+    /// Replaces the authority and all that it vouches for, and hangs up on all clients.
+    pub(crate) fn renew(&self) {
+        write_certificates(self.directory.path());
+        // Reads the other files, too.
+        let path = self.path("server.pem").display().to_string();
+        let () = self.node.ask(&["CONFIG", "SET", "tls-cert-file", &path]);
+        self.hang_up();
+    }
+
+    /// Cuts the connections of all clients.
+    pub(crate) fn hang_up(&self) {
+        let _: u64 = self.node.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// The query that names the authority, and the certificate and key of the client.
+    pub(crate) fn files(&self) -> String {
+        let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"]
+            .map(|name| self.path(name).display().to_string());
+        format!("ca={ca}&cert={cert}&key={key}")
     }
 
     /// `rediss://127.0.0.1:…`

@@ -142,16 +142,18 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// `?protocol=resp3` sets the protocol. `rediss+sentinel` and `rediss+cluster` use TLS. `valkey` may replace
 /// `redis`, and `valkeys` `rediss`.
 ///
-/// - **Sentinel:** each new connection asks the sentinels for the master, and while it lasts, they are asked
-///   again every second. The store connects to the server that most sentinels name, if it has the role of a
-///   master. So it finds a new master whether the old one died, hangs, or was replaced on purpose. The user
-///   and the password are those of the servers. For the sentinels, set
+/// - **Sentinel:** each new connection asks the sentinels for the master. The store connects to the server that
+///   most sentinels name, if it has the role of a master. It also subscribes to their events, and asks them
+///   again every second. So it finds a new master whether the old one died, hangs, or was replaced on purpose.
+///   The user and the password are those of the servers. For the sentinels, set
 ///   `?sentinel_username=…&sentinel_password=…`.
 /// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share calls; see
 ///   [`hash_tags`](Self::hash_tags). If a master hangs, the store uses its replica once that is promoted.
 /// - **TLS:** rustls with the crypto provider that the application has installed, or with ring. The
 ///   certificate of the server is always verified, against the roots of Mozilla or, if `ca` is set, against
-///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key.
+///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key. Each new
+///   connection reads the files again, so renewed certificates need no restart. If a file is missing or
+///   broken then, the last good files are used, and one log line names the file.
 ///
 /// # Permissions
 ///
@@ -168,7 +170,9 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// - a database other than 0 needs `+select`,
 /// - a cluster needs `+cluster|slots`, and `+asking` for slots that move,
-/// - Sentinel needs `+role`, and `+sentinel|get-master-addr-by-name` for the user of the sentinels.
+/// - Sentinel needs `+role`, and for the user of the sentinels `+sentinel|get-master-addr-by-name`. For their
+///   events, this user also needs `+subscribe` and the channels `&+switch-master`, `&+promoted-slave` and
+///   `&+failover-state-wait-promotion`. Without them, the store finds a new master up to two seconds later.
 ///
 /// A missing permission is an error of kind [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
 /// From Redis 7.2 on, the error names the permission. [`doctor`](Self::doctor) names it on every version.

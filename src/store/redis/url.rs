@@ -1,6 +1,8 @@
 //! Parsing the URL of a store into a connector.
 
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+#[cfg(feature = "sentinel")]
+use redis::ConnectionInfo;
+use redis::{IntoConnectionInfo, RedisError};
 use url::Url;
 
 #[cfg(feature = "cluster")]
@@ -9,7 +11,7 @@ use super::connection::Cluster;
 use super::connection::Sentinel;
 #[cfg(feature = "tls")]
 use super::connection::tls;
-use super::connection::{Connector, Server};
+use super::connection::{Connector, Server, ServerSettings};
 use crate::error::ConfigError;
 
 const SCHEMES: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];
@@ -33,11 +35,8 @@ pub(super) fn connector(url: &str) -> Result<Connector, ConfigError> {
         Some((base, "cluster")) if SCHEMES.contains(&base) => cluster(base, url),
         Some((base, "sentinel")) if SCHEMES.contains(&base) => sentinel(base, url),
         _ => {
-            let Endpoint { info, protocol, .. } = Endpoint::parse(url)?;
-            let server = Server::new(&info, protocol);
-            server
-                .map(|server| Connector::Server(Box::new(server)))
-                .map_err(|error| malformed("…", &reason(&error)))
+            let Endpoint { settings, .. } = Endpoint::parse(url)?;
+            Ok(Connector::Server(Box::new(Server::new(settings))))
         }
     }
 }
@@ -89,15 +88,8 @@ fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
         .split(',')
         .map(|host| Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}")));
     let nodes: Vec<Endpoint> = nodes.collect::<Result<_, _>>()?;
-    let protocol = nodes.first().and_then(|node| node.protocol);
-    #[cfg(feature = "tls")]
-    let certificates = nodes.first().and_then(|node| node.certificates.clone());
-    let cluster = Cluster::new(
-        &nodes.into_iter().map(|node| node.info).collect::<Vec<_>>(),
-        protocol,
-        #[cfg(feature = "tls")]
-        certificates.as_ref(),
-    );
+    let nodes: Vec<_> = nodes.into_iter().map(|node| node.settings).collect();
+    let cluster = Cluster::new(&nodes);
     cluster
         .map(|cluster| Connector::Cluster(Box::new(cluster)))
         .map_err(|error| malformed(&redacted, &reason(&error)))
@@ -133,14 +125,14 @@ fn sentinel(base: &str, url: &str) -> Result<Connector, ConfigError> {
     for host in hosts.split(',') {
         let host = with_port(host, SENTINEL_PORT);
         let endpoint = Endpoint::parse(&format!("{base}://{userinfo}{host}{database}{query}"))?;
-        let Endpoint { info, protocol, .. } = endpoint;
-        let sentinel_info = with_sentinel_user(&info, &endpoint.url);
-        let sentinel = Server::new(&sentinel_info, protocol);
-        sentinels.push(sentinel.map_err(|_| malformed())?);
-        master.get_or_insert((info, protocol));
+        let Endpoint { settings, url } = endpoint;
+        let info = with_sentinel_user(settings.info(), &url);
+        let master: &ServerSettings = master.get_or_insert(settings);
+        // All share the TLS files of the first.
+        sentinels.push(Server::new(master.with_info(info)));
     }
-    let (info, protocol) = master.ok_or_else(malformed)?;
-    let sentinel = Sentinel::new(sentinels, name.into_owned(), info, protocol);
+    let master = master.ok_or_else(malformed)?;
+    let sentinel = Sentinel::new(sentinels, name.into_owned(), master);
     Ok(Connector::Sentinel(Box::new(sentinel)))
 }
 
@@ -216,15 +208,7 @@ impl<'a> MultiHostUrl<'a> {
 
 /// One server that a URL names.
 struct Endpoint {
-    info: ConnectionInfo,
-    /// The protocol, if the URL sets one.
-    protocol: Option<ProtocolVersion>,
-    #[cfg(feature = "tls")]
-    #[cfg_attr(
-        not(feature = "cluster"),
-        expect(dead_code, reason = "read for a cluster only")
-    )]
-    certificates: Option<redis::TlsCertificates>,
+    settings: ServerSettings,
     #[cfg_attr(
         not(feature = "sentinel"),
         expect(dead_code, reason = "read for Sentinel only")
@@ -255,19 +239,13 @@ impl Endpoint {
         }
         let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
         let protocol = sets_protocol.then(|| info.redis_settings().protocol());
+        let settings = ServerSettings::new(info, protocol);
         #[cfg(feature = "tls")]
-        let (info, certificates) = if is_tls {
-            tls::with_tls(info, &url, &redacted)?
-        } else {
-            (info, None)
+        let settings = match is_tls {
+            true => settings.with_tls_files(tls::files_of(&url, &redacted)?),
+            false => settings,
         };
-        Ok(Self {
-            info,
-            protocol,
-            #[cfg(feature = "tls")]
-            certificates,
-            url,
-        })
+        Ok(Self { settings, url })
     }
 }
 
@@ -293,6 +271,8 @@ fn without_secrets(url: &Url) -> String {
 
 #[cfg(test)]
 mod tests {
+    use redis::ProtocolVersion;
+
     use super::*;
 
     #[test]
@@ -306,7 +286,11 @@ mod tests {
             ),
             ("redis://127.0.0.1?protocol=3", Some(ProtocolVersion::RESP3)),
         ] {
-            assert_eq!(Endpoint::parse(url).unwrap().protocol, protocol, "{url}");
+            assert_eq!(
+                Endpoint::parse(url).unwrap().settings.protocol(),
+                protocol,
+                "{url}"
+            );
         }
     }
 
@@ -314,7 +298,7 @@ mod tests {
     fn users_and_passwords_are_percent_decoded() {
         let url = "redis://l%3Aimiter:p%40ss%2Fw%3Frd@127.0.0.1";
         let endpoint = Endpoint::parse(url).unwrap();
-        let settings = endpoint.info.redis_settings();
+        let settings = endpoint.settings.info().redis_settings();
         let expected = (Some("l:imiter"), Some("p@ss/w?rd"));
         assert_eq!((settings.username(), settings.password()), expected);
     }
@@ -333,13 +317,13 @@ mod tests {
         let parts = MultiHostUrl::split(url).unwrap();
         let endpoint = format!("redis://{}a{}", parts.userinfo, parts.query);
         let endpoint = Endpoint::parse(&endpoint).unwrap();
-        let sentinel_info = with_sentinel_user(&endpoint.info, &endpoint.url);
+        let sentinel_info = with_sentinel_user(endpoint.settings.info(), &endpoint.url);
         let users = |info: &ConnectionInfo| {
             let settings = info.redis_settings();
             [settings.username(), settings.password()].map(|text| text.map(ToOwned::to_owned))
         };
         let named = |texts: [&str; 2]| texts.map(|text| Some(text.to_owned()));
-        assert_eq!(users(&endpoint.info), named(["ann", "one"]));
+        assert_eq!(users(endpoint.settings.info()), named(["ann", "one"]));
         assert_eq!(users(&sentinel_info), named(["bob", "t&wo"]));
     }
 

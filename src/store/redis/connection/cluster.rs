@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::cluster::{ClusterClient, ClusterConfig};
+use redis::cluster::{ClusterClient, ClusterClientBuilder, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::{
     Arg, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, ServerErrorKind,
@@ -17,7 +17,8 @@ use redis::{
 };
 use tokio::time;
 
-use super::single::{Server, tcp_settings, timed_out, with_address};
+use super::server_settings::ServerSettings;
+use super::single::{Server, tcp_settings, timed_out};
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
 use crate::store::redis::protocol::{CLUSTER, ServerName};
 
@@ -46,27 +47,19 @@ const MAX_IN_FLIGHT_PER_NODE: usize = 8;
 
 /// A cluster: its seed nodes, and the settings for all nodes.
 pub(crate) struct Cluster {
-    client: ClusterClient,
-    /// For nodes that do not know RESP3, unless the protocol was configured.
-    resp2_client: Option<ClusterClient>,
+    nodes: Vec<ConnectionInfo>,
     /// The first seed node, whose errors explain better why connecting failed.
     first: Server,
-    settings: Arc<NodeSettings>,
+    /// The settings of the first seed node, which hold for all nodes.
+    settings: Arc<ServerSettings>,
     name: ServerName,
     addresses: String,
-}
-
-/// The settings for every node.
-struct NodeSettings {
-    /// The settings of the first seed node.
-    info: ConnectionInfo,
-    protocol: Option<ProtocolVersion>,
 }
 
 /// Connections to all nodes of a cluster.
 pub(super) struct ClusterNodes {
     connection: ClusterConnection,
-    settings: Arc<NodeSettings>,
+    settings: Arc<ServerSettings>,
 }
 
 /// The reply of a node that has not run a command.
@@ -85,38 +78,16 @@ enum Redirect {
 
 impl Cluster {
     /// A cluster with these seed nodes.
-    pub(crate) fn new(
-        nodes: &[ConnectionInfo],
-        protocol: Option<ProtocolVersion>,
-        #[cfg(feature = "tls")] certificates: Option<&redis::TlsCertificates>,
-    ) -> RedisResult<Self> {
-        let client = |protocol| {
-            let client = ClusterClient::builder(nodes.to_vec())
-                .retries(0)
-                .connection_timeout(NODE_CONNECT_TIMEOUT)
-                .connection_concurrency_limit(MAX_IN_FLIGHT_PER_NODE)
-                .tcp_settings(tcp_settings())
-                .use_protocol(protocol);
-            #[cfg(feature = "tls")]
-            let client = match certificates {
-                Some(certificates) => client.certs(certificates.clone()),
-                None => client,
-            };
-            client.build()
-        };
-        let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+    pub(crate) fn new(nodes: &[ServerSettings]) -> RedisResult<Self> {
         let first = nodes.first().ok_or_else(timed_out)?;
+        let nodes: Vec<_> = nodes.iter().map(|node| node.info().clone()).collect();
+        let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
+        // Reports now what is wrong with the nodes.
+        builder(&nodes).build()?;
         Ok(Self {
-            client: client(protocol.unwrap_or(ProtocolVersion::RESP3))?,
-            resp2_client: match protocol {
-                None => Some(client(ProtocolVersion::RESP2)?),
-                Some(_) => None,
-            },
-            first: Server::new(first, protocol)?,
-            settings: Arc::new(NodeSettings {
-                info: first.clone(),
-                protocol,
-            }),
+            nodes,
+            first: Server::new(first.clone()),
+            settings: Arc::new(first.clone()),
             name: ServerName::new(CLUSTER, &addresses.join(", ")),
             addresses: addresses.join(","),
         })
@@ -142,20 +113,42 @@ impl Cluster {
             error,
             handshake: Handshake::Unknown,
         };
-        let failure = match open(&self.client, deadline).await {
+        #[cfg(feature = "tls")]
+        let certificates = self.settings.certificates().await;
+        let open = |protocol| {
+            let client = builder(&self.nodes).use_protocol(protocol);
+            #[cfg(feature = "tls")]
+            let client = match &certificates {
+                Some(certificates) => client.certs(certificates.clone()),
+                None => client,
+            };
+            open(client, deadline)
+        };
+        let configured = self.settings.protocol();
+        let failure = match open(configured.unwrap_or(ProtocolVersion::RESP3)).await {
             Ok(connection) => return Ok(connection),
             Err(failure) => failure,
         };
         // The cluster client hides what the node replied; a plain connection shows it.
         drop(self.first.connect(Box::new(|| ())).await?);
-        match &self.resp2_client {
-            Some(resp2_client) => open(resp2_client, deadline).await.map_err(failed),
-            None => Err(failed(failure)),
+        match configured {
+            // The nodes may not know RESP3.
+            None => open(ProtocolVersion::RESP2).await.map_err(failed),
+            Some(_) => Err(failed(failure)),
         }
     }
 }
 
-async fn open(client: &ClusterClient, deadline: Duration) -> RedisResult<ClusterConnection> {
+fn builder(nodes: &[ConnectionInfo]) -> ClusterClientBuilder {
+    ClusterClient::builder(nodes.to_vec())
+        .retries(0)
+        .connection_timeout(NODE_CONNECT_TIMEOUT)
+        .connection_concurrency_limit(MAX_IN_FLIGHT_PER_NODE)
+        .tcp_settings(tcp_settings())
+}
+
+async fn open(client: ClusterClientBuilder, deadline: Duration) -> RedisResult<ClusterConnection> {
+    let client = client.build()?;
     let config = ClusterConfig::new()
         .set_connection_timeout(NODE_CONNECT_TIMEOUT)
         // Longer than the deadline, which callers apply. Not much longer, because all calls wait
@@ -202,8 +195,7 @@ impl ClusterNodes {
     /// Connects to the node of a redirect, for one command. The client has no connection to a node
     /// that owns no slot yet.
     async fn connect_to(&self, host: String, port: u16) -> RedisResult<MultiplexedConnection> {
-        let NodeSettings { info, protocol } = &*self.settings;
-        let server = Server::new(&with_address(info, host, port), *protocol)?;
+        let server = Server::new(self.settings.with_address(host, port));
         let connected = server.connect(Box::new(|| ())).await;
         connected.map_err(|failure| failure.error)
     }

@@ -172,8 +172,10 @@ impl Link {
 impl Connector {
     /// A connector to the single server at a URL.
     pub(super) fn to_server(url: &str) -> Self {
+        use super::server_settings::ServerSettings;
+
         let info = redis::IntoConnectionInfo::into_connection_info(url).unwrap();
-        Self::Server(Box::new(Server::new(&info, None).unwrap()))
+        Self::Server(Box::new(Server::new(ServerSettings::new(info, None))))
     }
 }
 

@@ -11,10 +11,13 @@ mod pool;
 mod reconnecting;
 #[cfg(feature = "sentinel")]
 mod sentinel;
+mod server_settings;
 mod single;
 mod state;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+#[cfg(feature = "tls")]
+mod tls_files;
 
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Cluster;
@@ -24,4 +27,5 @@ pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
 pub(crate) use reconnecting::{Acquired, ReconnectingConnection};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;
+pub(crate) use server_settings::ServerSettings;
 pub(crate) use single::Server;

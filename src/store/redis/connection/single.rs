@@ -7,11 +7,12 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
-    PushKind, RedisError, RedisResult,
+    AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
+    RedisResult,
 };
 use tokio::time;
 
+use super::server_settings::ServerSettings;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
@@ -29,48 +30,48 @@ const QUEUED_COMMANDS: usize = 1_024;
 /// Called when a connection is lost.
 pub(super) type OnDisconnect = Box<dyn Fn() + Send + Sync>;
 
-/// A single server: its address, credentials and protocol.
+/// Called with each message that a server pushes. With RESP2, it pushes none.
+pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
+
+/// A single server.
 pub(crate) struct Server {
     name: ServerName,
-    client: Client,
-    /// For a server that does not know RESP3, unless the protocol was configured.
-    resp2_client: Option<Client>,
+    settings: ServerSettings,
 }
 
 impl Server {
-    /// A server that speaks `protocol`, or else RESP3 with RESP2 as the alternative.
-    pub(crate) fn new(
-        info: &ConnectionInfo,
-        protocol: Option<ProtocolVersion>,
-    ) -> RedisResult<Self> {
-        let client = |protocol| {
-            let settings = info.redis_settings().clone().set_protocol(protocol);
-            let info = info.clone().set_redis_settings(settings);
-            Client::open(info.set_tcp_settings(tcp_settings()))
-        };
-        // RESP3 reports a lost connection at once, RESP2 with the next command.
-        Ok(Self {
-            name: ServerName::new("Redis", &info.addr().to_string()),
-            client: client(protocol.unwrap_or(ProtocolVersion::RESP3))?,
-            resp2_client: match protocol {
-                None => Some(client(ProtocolVersion::RESP2)?),
-                Some(_) => None,
-            },
-        })
+    /// A server that speaks the configured protocol, or else RESP3 with RESP2 as the alternative.
+    pub(crate) fn new(settings: ServerSettings) -> Self {
+        Self {
+            name: ServerName::new("Redis", &settings.info().addr().to_string()),
+            settings,
+        }
     }
 
     pub(super) async fn connect(
         &self,
         on_disconnect: OnDisconnect,
     ) -> Result<MultiplexedConnection, ConnectError> {
-        let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_disconnect));
+        self.connect_with_pushes(Box::new(move |push| {
+            if push.kind == PushKind::Disconnection {
+                on_disconnect();
+            }
+        }))
+        .await
+    }
+
+    pub(super) async fn connect_with_pushes(
+        &self,
+        on_push: OnPush,
+    ) -> Result<MultiplexedConnection, ConnectError> {
+        let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_push));
         let connected = connected.await.unwrap_or_else(|_| Err(timed_out()));
         connected.map_err(|error| ConnectError {
             server: self.name.clone(),
             error,
-            handshake: match self.client.get_connection_info().addr() {
-                ConnectionAddr::TcpTls { .. } => Handshake::Tls,
-                _ => Handshake::Plain,
+            handshake: match self.settings.is_tls() {
+                true => Handshake::Tls,
+                false => Handshake::Plain,
             },
         })
     }
@@ -79,55 +80,43 @@ impl Server {
         &self.name
     }
 
-    async fn try_connect(&self, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {
-        let connected = open(&self.client, on_disconnect).await;
-        match (connected, &self.resp2_client) {
-            (Err(failure), Some(resp2_client)) if error::may_lack_resp3(&failure) => {
-                open(resp2_client, Box::new(|| ())).await
+    async fn try_connect(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {
+        let info = self.settings.for_connection().await;
+        let configured = self.settings.protocol();
+        // RESP3 reports a lost connection at once, RESP2 with the next command.
+        let protocol = configured.unwrap_or(ProtocolVersion::RESP3);
+        match open(&info, protocol, on_push).await {
+            Err(failure) if configured.is_none() && error::may_lack_resp3(&failure) => {
+                open(&info, ProtocolVersion::RESP2, Box::new(|_| ())).await
             }
-            (connected, _) => connected,
+            connected => connected,
         }
     }
 }
 
-async fn open(client: &Client, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {
+async fn open(
+    info: &ConnectionInfo,
+    protocol: ProtocolVersion,
+    on_push: OnPush,
+) -> RedisResult<MultiplexedConnection> {
+    let settings = info.redis_settings().clone().set_protocol(protocol);
+    let info = info.clone().set_redis_settings(settings);
+    let client = Client::open(info.set_tcp_settings(tcp_settings()))?;
     let mut config = AsyncConnectionConfig::new()
         // The caller of each function applies the timeouts.
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(QUEUED_COMMANDS)
         .set_concurrency_limit(CONCURRENT_COMMANDS);
-    let settings = client.get_connection_info().redis_settings();
-    if settings.protocol() != ProtocolVersion::RESP2 {
+    if protocol != ProtocolVersion::RESP2 {
         config = config.set_push_sender(move |push: PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                on_disconnect();
-            }
+            on_push(&push);
             Ok::<_, ()>(())
         });
     }
     client
         .get_multiplexed_async_connection_with_config(&config)
         .await
-}
-
-/// Returns the same settings for another host and port.
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-pub(super) fn with_address(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
-    let addr = match info.addr().clone() {
-        ConnectionAddr::TcpTls {
-            insecure,
-            tls_params,
-            ..
-        } => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure,
-            tls_params,
-        },
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    info.clone().set_addr(addr)
 }
 
 pub(super) fn timed_out() -> RedisError {
@@ -152,8 +141,8 @@ pub(super) fn tcp_settings() -> TcpSettings {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address only: the client holds the password.
-        write!(f, "{}", self.client.get_connection_info().addr())
+        // The address only: the settings hold the password.
+        write!(f, "{}", self.settings.info().addr())
     }
 }
 

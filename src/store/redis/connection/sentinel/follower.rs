@@ -1,0 +1,223 @@
+//! Follows the master: by the events of all sentinels, and by asking them every second.
+//!
+//! An event alone changes nothing. After it, its sentinel is asked, and a majority decides; a
+//! replica that is being promoted is asked for its role.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{self, Instant};
+
+use super::super::server_settings::ServerSettings;
+use super::client::{Address, Event, QUERY_TIMEOUT, SentinelClient};
+use super::master;
+
+/// How often the sentinels are asked for the master, beside their events. A master that was
+/// replaced on purpose, or while it hung, believes for ten more seconds that it is the master.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The backoff before a replica that is being promoted is asked again for its role.
+const PROMOTION_BACKOFF: Duration = Duration::from_millis(10);
+
+/// The time that a replica has to become the master after the command of the sentinel.
+const PROMOTION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time that a promoted replica is taken for the master although the sentinels name another
+/// one: they see the promotion up to a second later. If they do not, the failover has failed.
+const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Follows the master of one runtime. Stops on drop.
+pub(super) struct MasterFollower {
+    named: watch::Receiver<NamedMaster>,
+    task: AbortHandle,
+}
+
+/// The master that the sentinels name, or will name.
+#[derive(Debug, Default)]
+pub(super) struct NamedMaster {
+    /// The last one that a majority named.
+    elected: Option<Address>,
+    /// A replica that a sentinel has promoted, until a majority names it.
+    promoted: Option<Promotion>,
+}
+
+#[derive(Debug)]
+struct Promotion {
+    address: Address,
+    until: Instant,
+}
+
+/// A report of a task to the follower.
+enum Report {
+    /// The answer of one sentinel, if it gave one.
+    Vote(usize, Option<Address>),
+    /// A sentinel has sent a replica the command to take over from a master.
+    Promoting { replica: Address, master: Address },
+    /// The replica says that it is the master.
+    Promoted(Address),
+}
+
+impl MasterFollower {
+    /// Starts to follow on the current runtime.
+    pub(super) fn start(clients: Vec<SentinelClient>, settings: ServerSettings) -> Self {
+        let (sender, named) = watch::channel(NamedMaster::default());
+        let task = tokio::spawn(follow(clients, settings, sender)).abort_handle();
+        Self { named, task }
+    }
+
+    /// Returns a view of the master that is named. Its present state counts as seen.
+    pub(super) fn named(&self) -> watch::Receiver<NamedMaster> {
+        let mut named = self.named.clone();
+        named.mark_unchanged();
+        named
+    }
+}
+
+impl Drop for MasterFollower {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn follow(
+    clients: Vec<SentinelClient>,
+    settings: ServerSettings,
+    named: watch::Sender<NamedMaster>,
+) {
+    let (reports, mut received) = mpsc::channel(clients.len().max(1));
+    let majority = clients.len() / 2;
+    // Aborted when this task is.
+    let mut tasks = JoinSet::new();
+    for (index, client) in clients.into_iter().enumerate() {
+        tasks.spawn(report(client, index, reports.clone()));
+    }
+    let mut votes = BTreeMap::new();
+    while let Some(report) = received.recv().await {
+        match report {
+            Report::Vote(index, vote) => {
+                votes.insert(index, vote);
+                let cast = || votes.values().flatten();
+                let elected = cast().find(|address| {
+                    let count = cast().filter(|other| other == address).count();
+                    count > majority
+                });
+                named.send_if_modified(|named| named.elect(elected));
+            }
+            Report::Promoting { replica, master } => {
+                let elected = named.borrow().elected.clone();
+                // Otherwise it is an event of a failover that is over.
+                if elected.is_none_or(|elected| elected == master) {
+                    let (settings, reports) = (settings.clone(), reports.clone());
+                    tasks.spawn(confirm(replica, settings, reports));
+                }
+            }
+            Report::Promoted(address) => named.send_modify(|named| named.promote(address)),
+        }
+        // Keeps no results of confirmations.
+        while tasks.try_join_next().is_some() {}
+    }
+}
+
+/// Reports the master that one sentinel names: now, after each event, and every second.
+async fn report(mut client: SentinelClient, index: usize, reports: mpsc::Sender<Report>) {
+    loop {
+        let asked = async {
+            client.subscribe().await?;
+            client.master_address().await
+        };
+        let answer = time::timeout(QUERY_TIMEOUT, asked).await;
+        let vote = answer.ok().and_then(Result::ok);
+        let sent = reports.send(Report::Vote(index, vote)).await;
+        let event = time::timeout(POLL_INTERVAL, client.next_event()).await;
+        if let Ok(Event::Promoting { replica, master }) = event {
+            let promoting = Report::Promoting { replica, master };
+            // Fails with the follower, as the next vote does.
+            let _ = reports.send(promoting).await;
+        }
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+/// Asks a replica for its role until it is the master.
+async fn confirm(replica: Address, settings: ServerSettings, reports: mpsc::Sender<Report>) {
+    let promoted = async {
+        while master::connect(&settings, &replica, Box::new(|| ()))
+            .await
+            .is_err()
+        {
+            time::sleep(PROMOTION_BACKOFF).await;
+        }
+    };
+    if time::timeout(PROMOTION_TIMEOUT, promoted).await.is_ok() {
+        // Fails if the follower has ended.
+        let _ = reports.send(Report::Promoted(replica)).await;
+    }
+}
+
+impl NamedMaster {
+    /// Records the vote of a majority. Returns whether another master is named now.
+    fn elect(&mut self, elected: Option<&Address>) -> bool {
+        let is_new = elected.is_some() && self.elected.as_ref() != elected;
+        if is_new {
+            self.elected = elected.cloned();
+        }
+        let is_over = |promoted: &mut Promotion| {
+            elected == Some(&promoted.address) || promoted.until <= Instant::now()
+        };
+        let has_ended = self.promoted.take_if(is_over).is_some();
+        is_new || has_ended
+    }
+
+    fn promote(&mut self, address: Address) {
+        self.promoted = Some(Promotion {
+            address,
+            until: Instant::now() + AGREEMENT_TIMEOUT,
+        });
+    }
+
+    /// The replica that was promoted, if the sentinels do not name it yet.
+    pub(super) fn promoted(&self) -> Option<&Address> {
+        let promoted = self.promoted.as_ref()?;
+        (Instant::now() < promoted.until).then_some(&promoted.address)
+    }
+
+    fn master(&self) -> Option<&Address> {
+        self.promoted().or(self.elected.as_ref())
+    }
+}
+
+/// Watches whether a master stays the master. Stops on drop.
+#[derive(Debug)]
+pub(in super::super) struct MasterWatcher(AbortHandle);
+
+impl MasterWatcher {
+    /// Calls `on_change` once another master than this one is named. What was named before does not
+    /// count: the connection to the master is newer.
+    pub(super) fn start(
+        mut named: watch::Receiver<NamedMaster>,
+        master: Address,
+        on_change: Arc<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let task = tokio::spawn(async move {
+            // Ends with the follower, at the end of the store.
+            while named.changed().await.is_ok() {
+                let named = named.borrow_and_update();
+                if named.master().is_some_and(|named| *named != master) {
+                    return on_change();
+                }
+            }
+        });
+        Self(task.abort_handle())
+    }
+}
+
+impl Drop for MasterWatcher {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,9 @@
+//! Connections to the master that Redis Sentinel names.
+
+mod client;
+mod follower;
+mod master;
+mod sentinel;
+
+pub(super) use follower::MasterWatcher;
+pub(crate) use sentinel::Sentinel;

@@ -1,0 +1,151 @@
+//! Connections to the master that Redis Sentinel names. Each connection asks the sentinels first.
+
+use std::fmt;
+use std::sync::Arc;
+
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{self, Instant};
+
+use super::super::per_runtime::PerRuntime;
+use super::super::server_settings::ServerSettings;
+use super::super::single::{OnDisconnect, Server, timed_out};
+use super::client::{Address, QUERY_TIMEOUT, SENTINEL, SentinelClient};
+use super::follower::{MasterFollower, MasterWatcher};
+use super::master;
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::{ConnectError, Handshake};
+
+/// The sentinels, and the settings for the master that they name.
+pub(crate) struct Sentinel {
+    sentinels: Vec<Arc<Server>>,
+    /// The sentinels' name for the master.
+    service: Arc<str>,
+    name: ServerName,
+    /// The settings for the master. The address in it is that of a sentinel.
+    master: ServerSettings,
+    /// One for all connections of a runtime.
+    followers: PerRuntime<Arc<MasterFollower>>,
+}
+
+impl Sentinel {
+    pub(crate) fn new(sentinels: Vec<Server>, service: String, master: ServerSettings) -> Self {
+        let addresses: Vec<_> = sentinels
+            .iter()
+            .map(|sentinel| format!("{sentinel:?}"))
+            .collect();
+        Self {
+            sentinels: sentinels.into_iter().map(Arc::new).collect(),
+            service: service.into(),
+            name: ServerName::new("the Redis master of the sentinels", &addresses.join(", ")),
+            master,
+            followers: PerRuntime::default(),
+        }
+    }
+
+    /// Connects to the master, and watches whether it stays the master.
+    pub(in super::super) async fn connect(
+        &self,
+        on_disconnect: OnDisconnect,
+    ) -> Result<(MultiplexedConnection, ServerName, MasterWatcher), ConnectError> {
+        let on_disconnect: Arc<dyn Fn() + Send + Sync> = on_disconnect.into();
+        // Before the sentinels are asked, so that no later change is missed.
+        let named = self.follower().named();
+        let connect_to = async |address: Address| {
+            let when_lost = Arc::clone(&on_disconnect);
+            let connected = master::connect(&self.master, &address, Box::new(move || when_lost()));
+            let (connection, name) = connected.await?;
+            let on_change = Arc::clone(&on_disconnect);
+            let watcher = MasterWatcher::start(named.clone(), address, on_change);
+            Ok((connection, name, watcher))
+        };
+        // The sentinels do not name it yet.
+        let promoted = named.borrow().promoted().cloned();
+        if let Some(promoted) = promoted
+            && let Ok(connected) = connect_to(promoted).await
+        {
+            return Ok(connected);
+        }
+        let mut failure = self.failed(timed_out());
+        // During a failover, some sentinels name the old master, which may be gone or a replica by
+        // now.
+        for address in self.find_masters().await? {
+            match connect_to(address).await {
+                Ok(connected) => return Ok(connected),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    pub(in super::super) fn name(&self) -> &ServerName {
+        &self.name
+    }
+
+    fn failed(&self, error: RedisError) -> ConnectError {
+        ConnectError {
+            server: self.name.clone().of_kind(SENTINEL),
+            error,
+            handshake: Handshake::Unknown,
+        }
+    }
+
+    /// Returns what follows the master on the current runtime.
+    fn follower(&self) -> Arc<MasterFollower> {
+        self.followers.get_or_make(&Handle::current(), || {
+            let clients = self.clients().collect();
+            Arc::new(MasterFollower::start(clients, self.master.clone()))
+        })
+    }
+
+    /// Returns the addresses that the sentinels name, those with the most votes first.
+    async fn find_masters(&self) -> Result<Vec<Address>, ConnectError> {
+        let mut queries = JoinSet::new();
+        for mut sentinel in self.clients() {
+            queries.spawn(async move { sentinel.master_address().await });
+        }
+        let until = Instant::now() + QUERY_TIMEOUT;
+        let mut votes = Vec::<(Address, usize)>::new();
+        let mut failure = self.failed(timed_out());
+        // Returning drops the queries that are still running.
+        while let Ok(Some(answer)) = time::timeout_at(until, queries.join_next()).await {
+            match answer.unwrap_or_else(|_| Err(self.failed(timed_out()))) {
+                Ok(address) => {
+                    if count_vote(&mut votes, address) > self.sentinels.len() / 2 {
+                        break;
+                    }
+                }
+                Err(error) => failure = error,
+            }
+        }
+        if votes.is_empty() {
+            return Err(failure);
+        }
+        votes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Ok(votes.into_iter().map(|(address, _)| address).collect())
+    }
+
+    fn clients(&self) -> impl Iterator<Item = SentinelClient> {
+        let sentinels = self.sentinels.iter();
+        sentinels.map(|sentinel| SentinelClient::new(sentinel, &self.service))
+    }
+}
+
+/// Adds a vote for an address, and returns the number of its votes.
+fn count_vote(votes: &mut Vec<(Address, usize)>, address: Address) -> usize {
+    if let Some((_, count)) = votes.iter_mut().find(|(named, _)| *named == address) {
+        *count += 1;
+        return *count;
+    }
+    votes.push((address, 1));
+    1
+}
+
+impl fmt::Debug for Sentinel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without `master`, which holds the password.
+        write!(f, "{} by {:?}", self.service, self.sentinels)
+    }
+}

@@ -1,0 +1,225 @@
+//! The files of TLS settings, read again for each new connection: certificates expire and are renewed.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::{task, time};
+
+/// The limit on reading the files. After it, a new connection uses the last good ones.
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The paths of the TLS files of a URL.
+pub(crate) struct TlsPaths {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) client: Option<ClientPaths>,
+}
+
+/// The paths of the client's certificate and its key.
+pub(crate) struct ClientPaths {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+/// The TLS files of a deployment, and what was last read from them.
+pub(crate) struct TlsFiles {
+    paths: TlsPaths,
+    state: Mutex<State>,
+    /// Held by the thread that reads the files: if the file system hangs, it blocks only one.
+    reader: Arc<tokio::sync::Mutex<()>>,
+}
+
+struct State {
+    last_good: Arc<TlsParameters>,
+    /// The failure that was logged, until the files are good again.
+    failure: Option<String>,
+}
+
+/// TLS parameters from files that are complete and belong together.
+pub(super) struct TlsParameters {
+    #[cfg(feature = "cluster")]
+    certificates: TlsCertificates,
+    /// The address of no server. It holds the parameters, whose type `redis` does not export.
+    template: ConnectionAddr,
+}
+
+impl TlsFiles {
+    /// Reads the files for the first time. The error names the file and the cause.
+    pub(super) fn open(paths: TlsPaths) -> Result<Self, String> {
+        let last_good = Arc::new(paths.read()?);
+        Ok(Self {
+            paths,
+            state: Mutex::new(State {
+                last_good,
+                failure: None,
+            }),
+            reader: Arc::default(),
+        })
+    }
+
+    /// Reads the files. If that fails, logs the failure once and returns the last good parameters:
+    /// a renewal may be half written.
+    pub(super) async fn read(self: &Arc<Self>) -> Arc<TlsParameters> {
+        let files = Arc::clone(self);
+        let reading = async move {
+            let reader = Arc::clone(&files.reader).lock_owned().await;
+            let read = task::spawn_blocking(move || {
+                let parameters = files.paths.read();
+                drop(reader);
+                parameters
+            });
+            read.await
+        };
+        // The files may be on a network, and all threads for blocking calls may be busy.
+        match time::timeout(READ_TIMEOUT, reading).await {
+            Ok(Ok(read)) => self.record(read),
+            // The runtime shuts down.
+            Ok(Err(_)) => {}
+            Err(_) => self.record(Err(format!(
+                "failed to read {} within {READ_TIMEOUT:?}",
+                self.paths
+            ))),
+        }
+        Arc::clone(&self.state().last_good)
+    }
+
+    fn record(&self, read: Result<TlsParameters, String>) {
+        let mut state = self.state();
+        match read {
+            Ok(parameters) => {
+                state.last_good = Arc::new(parameters);
+                if state.failure.take().is_some() {
+                    tracing::info!(
+                        target: "tollgate::diagnostics",
+                        "the TLS files are good again, and new connections use them"
+                    );
+                }
+            }
+            Err(failure) if state.failure.as_ref() != Some(&failure) => {
+                tracing::warn!(
+                    target: "tollgate::diagnostics",
+                    "new connections use the TLS files as last read: {failure}"
+                );
+                state.failure = Some(failure);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TlsParameters {
+    /// Returns the settings with these TLS parameters.
+    pub(super) fn apply_to(&self, info: ConnectionInfo) -> ConnectionInfo {
+        let addr = match (info.addr().clone(), &self.template) {
+            (
+                ConnectionAddr::TcpTls {
+                    host,
+                    port,
+                    insecure,
+                    ..
+                },
+                ConnectionAddr::TcpTls { tls_params, .. },
+            ) => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params: tls_params.clone(),
+            },
+            (addr, _) => addr,
+        };
+        info.set_addr(addr)
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(super) fn certificates(&self) -> &TlsCertificates {
+        &self.certificates
+    }
+}
+
+impl TlsPaths {
+    fn read(&self) -> Result<TlsParameters, String> {
+        let root_cert = self.ca.as_deref().map(|path| read_certificates("ca", path));
+        let client_tls = self.client.as_ref().map(ClientPaths::read);
+        let certificates = TlsCertificates {
+            client_tls: client_tls.transpose()?,
+            root_cert: root_cert.transpose()?,
+        };
+        #[cfg(feature = "cluster")]
+        let of_cluster = certificates.clone();
+        let client = Client::build_with_tls("rediss://localhost", certificates);
+        let client = client.map_err(|error| format!("failed to use {self}: {error}"))?;
+        Ok(TlsParameters {
+            #[cfg(feature = "cluster")]
+            certificates: of_cluster,
+            template: client.get_connection_info().addr().clone(),
+        })
+    }
+}
+
+impl fmt::Display for TlsPaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let client = self.client.as_ref();
+        let client = client.map_or([None; 2], |client| [Some(&client.cert), Some(&client.key)]);
+        let paths = [self.ca.as_ref()].into_iter().chain(client).flatten();
+        for (index, path) in paths.enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl ClientPaths {
+    fn read(&self) -> Result<ClientTlsConfig, String> {
+        let Self { cert, key } = self;
+        let client_cert = read_certificates("cert", cert)?;
+        let client_key = read_file("key", key)?;
+        let private_key = PrivateKeyDer::from_pem_slice(&client_key);
+        let private_key = private_key.map_err(|error| unusable("key", key, &error))?;
+        let chain = CertificateDer::pem_slice_iter(&client_cert).filter_map(Result::ok);
+        // One of them may have been renewed, and the other not yet.
+        ClientConfig::builder()
+            .with_root_certificates(RootCertStore::empty())
+            .with_client_auth_cert(chain.collect(), private_key)
+            .map_err(|error| {
+                let (cert, key) = (cert.display(), key.display());
+                format!("`cert` from {cert} and `key` from {key} do not match: {error}")
+            })?;
+        Ok(ClientTlsConfig {
+            client_cert,
+            client_key,
+        })
+    }
+}
+
+/// Reads a file that must have certificates, of which each is complete.
+fn read_certificates(name: &str, path: &Path) -> Result<Vec<u8>, String> {
+    let file = read_file(name, path)?;
+    let certificates = CertificateDer::pem_slice_iter(&file).collect::<Result<Vec<_>, _>>();
+    match certificates {
+        Ok(certificates) if certificates.is_empty() => Err(format!(
+            "`{name}` from {} has no certificate in PEM form",
+            path.display()
+        )),
+        Ok(_) => Ok(file),
+        Err(error) => Err(unusable(name, path, &error)),
+    }
+}
+
+fn read_file(name: &str, path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path)
+        .map_err(|error| format!("failed to read `{name}` from {}: {error}", path.display()))
+}
+
+fn unusable(name: &str, path: &Path, error: &impl fmt::Display) -> String {
+    format!("`{name}` from {} is not PEM: {error}", path.display())
+}
