@@ -14,15 +14,23 @@ use crate::traffic::Seen;
 pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: u64) -> Value {
     let requests = seen.iter().map(|seen| {
         let took = seen.ended - seen.began;
-        json!([seen.began, took, seen.admitted, seen.from_memory])
+        json!([
+            seen.began,
+            took,
+            seen.admitted,
+            seen.from_memory,
+            seen.alone
+        ])
     });
     let lanes = answers.iter().map(lane);
+    // A check of cost 0 is no request.
+    let shown = if seen.is_empty() { &[] } else { answers };
     json!({
         "now": now,
         "cost": settings.cost,
         "requests": requests.collect::<Vec<_>>(),
         "lanes": lanes.collect::<Vec<_>>(),
-        "answer": answers.get(settings.chosen).map(answer),
+        "answers": shown.iter().map(answer).collect::<Vec<_>>(),
     })
 }
 
