@@ -56,8 +56,10 @@ export class Chart {
     if (width === 0 || history.last === null) return;
     const marks = view.isLarge ? 60 : 30;
     const head = view.isLarge ? STRIP : 6;
+    // The process alone counts in other windows.
+    const edges = view.edges.filter((edge) => !lane.alone[history.slot(Math.floor(edge / history.bin))]);
     const plot = {
-      context: this.context, history, lane, view, colors, width, height,
+      context: this.context, history, lane, view, edges, colors, width, height,
       floor: height - marks,
       x: (time) => (width - PAD) * (1 - (view.now - time) / history.span),
       y: (ratio) => height - marks - ((height - marks - head) * ratio) / view.top,
@@ -73,7 +75,7 @@ export class Chart {
   }
 }
 
-function drawGround({ context, history, view, colors, x, width, height }) {
+function drawGround({ context, history, view, edges, colors, x, width, height }) {
   const left = Math.max(0, x(view.now - longestWindow(history)));
   context.fillStyle = colors.band;
   context.fillRect(left, 0, x(view.now) - left, height);
@@ -85,7 +87,7 @@ function drawGround({ context, history, view, colors, x, width, height }) {
   context.strokeStyle = colors.soft;
   context.setLineDash([2, 3]);
   context.beginPath();
-  for (const edge of view.edges) vertical(context, x(edge), height);
+  for (const edge of edges) vertical(context, x(edge), height);
   context.stroke();
   context.setLineDash([]);
 }
@@ -184,7 +186,7 @@ function drawCurves(plot) {
   }
   area(colors.within, floor, 1);
   // The area alone has too little contrast.
-  line(colors.admitted, 1.5, [], (slot) => Math.min(exact(slot), 1));
+  line(colors.admitted, 1.5, [], (slot) => (lane.mixed[slot] ? null : Math.min(lane.trailing[slot], 1)));
   line(colors.alone, 1.5, [2, 3], (slot) => (lane.mixed[slot] ? lane.trailing[slot] : null));
   line(colors.used, 1.5, [4, 2], (slot) => (lane.alone[slot] ? null : lane.used[slot]));
 }
@@ -231,30 +233,7 @@ function drawLimit({ context, history, view, colors, x, y, floor }) {
 
 /** Names the limit, the window, the edges and what else happened, over all that is drawn. */
 function drawLabels(plot) {
-  const { context, history, lane, view, colors, x, y, floor } = plot;
-  const { quotas } = history;
-  const named = quotas.length > 1 ? "limits" : `limit ${number(quotas[0].limit)}`;
-  label(context, colors, named, 4, y(1) - 3);
-  if (view.top > 2) label(context, colors, "2 × limit", 4, y(2) - 3);
-  for (const edge of view.edges) label(context, colors, "edge", x(edge) + 3, floor - 4);
-
-  const window = longestWindow(history);
-  const [left, right] = [Math.max(0, x(view.now - window)), x(view.now)];
-  const text = `${quotas.length > 1 ? "longest window" : "window"}: ${span(window)}`;
-  const middle = STRIP / 2;
-  context.strokeStyle = colors.soft;
-  context.lineWidth = 1.5;
-  context.beginPath();
-  context.moveTo(left, middle);
-  context.lineTo(right, middle);
-  for (const [end, way] of [[left, 1], [right, -1]]) {
-    context.moveTo(end + 5 * way, middle - 4);
-    context.lineTo(end, middle);
-    context.lineTo(end + 5 * way, middle + 4);
-  }
-  context.stroke();
-  label(context, colors, text, (left + right - widthOf(context, text)) / 2, middle + 4);
-
+  const { context, history, lane, view, edges, colors, x, y, floor } = plot;
   const { change } = view;
   if (change && x(change.time) > 0) {
     const at = x(change.time);
@@ -263,9 +242,40 @@ function drawLabels(plot) {
     context.beginPath();
     vertical(context, at, plot.height);
     context.stroke();
-    const place = Math.max(4, Math.min(at - widthOf(context, change.text) - 5, right));
+    const place = Math.max(4, at - widthOf(context, change.text) - 5);
     label(context, colors, change.text, place, floor + 14);
   }
+  const { quotas } = history;
+  const named = quotas.length > 1 ? "limits" : `limit ${number(quotas[0].limit)}`;
+  label(context, colors, named, 4, y(1) - 3);
+  if (view.top > 2) label(context, colors, "2 × limit", 4, y(2) - 3);
+  const wide = widthOf(context, "edge") + 3;
+  for (const edge of edges) {
+    const isCut = x(edge) + wide > x(view.now);
+    label(context, colors, "edge", isCut ? x(edge) - wide : x(edge) + 3, floor - 4);
+  }
+
+  const window = longestWindow(history);
+  const [left, right] = [Math.max(0, x(view.now - window)), x(view.now)];
+  const text = `${quotas.length > 1 ? "longest window" : "window"}: ${span(window)}`;
+  const middle = STRIP / 2;
+  context.strokeStyle = colors.soft;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  const length = widthOf(context, text);
+  const gap = (right - left - length) / 2 - 5;
+  for (const [from, to] of [[left, left + gap], [right - gap, right]]) {
+    context.moveTo(from, middle);
+    context.lineTo(to, middle);
+  }
+  for (const [end, way] of [[left, 1], [right, -1]]) {
+    context.moveTo(end + 5 * way, middle - 4);
+    context.lineTo(end, middle);
+    context.lineTo(end + 5 * way, middle + 4);
+  }
+  context.stroke();
+  label(context, colors, text, (left + right - length) / 2, middle + 4);
+
   let first = null;
   eachBin(plot, (begin, _, slot) => {
     if (lane.alone[slot]) first ??= begin;

@@ -4,7 +4,8 @@ import { limits, multiple, number, seconds, span, write } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 
-const QUESTION = "A fixed window counts from zero at each edge. How many requests pass in a burst across an edge?";
+const QUESTION = "How many requests pass in a burst across the edge of a fixed window?";
+const ANSWER = "At the edge, in the middle of the burst, the fixed window counted from zero again.";
 
 const element = (tag, className, text = "") =>
   Object.assign(document.createElement(tag), { className, textContent: text });
@@ -39,12 +40,13 @@ export class Verdict {
 /**
  * Shows whether the burst is offered, and how far it is. `wait`: milliseconds until the edge; `Infinity` if it is
  * not known yet, null if no burst is on its way.
+ * `isDone`: whether the charts show one.
  */
-export function showEdge(off, wait) {
+export function showEdge(off, wait, isDone) {
   const button = byId("edge");
   button.disabled = off !== null && wait === null;
-  write(button, wait === null ? "Fire a burst across an edge" : "Cancel");
+  write(button, wait === null ? "Fire a burst across a window edge" : "Cancel");
   const coming = wait === Infinity ? "soon" : `in ${seconds(wait)}`;
   const progress = wait > 0 ? `The next edge comes ${coming}. Half of the burst goes before it, half after it.` : "Firing …";
-  write(byId("edge-note"), wait === null ? off ?? QUESTION : progress);
+  write(byId("edge-note"), wait === null ? off ?? (isDone ? ANSWER : QUESTION) : progress);
 }

@@ -31,7 +31,7 @@ class Lane {
     this.mixed = new Uint8Array(RING);
     this.aloneNow = false;
     /** When the last unit that was counted alone leaves the trailing window. */
-    this.mixedUntil = 0;
+    this.mixedUntil = -Infinity;
     this.totals = { admitted: 0, refused: 0, alone: 0 };
     /** The most units in a trailing window since the start, without windows that have units counted alone. */
     const [{ limit, window }] = this.trailings;

@@ -49,7 +49,7 @@ export class LaneView {
   showCounts({ totals, most }) {
     write(this.admitted, number(totals.admitted));
     write(this.refused, number(totals.refused));
-    const text = `most in ${span(most.window)}: ${number(most.units)}, ${multiple(most.ratio)} the limit`;
+    const text = `most in ${span(most.window)}: ${number(most.units)} = ${multiple(most.ratio)} limit`;
     write(this.most, most.units > 0 ? text : "");
     this.most.dataset.beyond = most.ratio > 1;
     write(this.alone, totals.alone > 0 ? `${number(totals.alone)} counted alone` : "");

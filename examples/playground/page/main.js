@@ -202,6 +202,7 @@ class Running {
       this.stream = this.begin(to.settings, (report) => {
         if (report.edge_in !== undefined) {
           this.edge = performance.now() + report.edge_in / 1000;
+          to.edge = serverNow() + report.edge_in / 1000;
           return;
         }
         seen += report.requests.length;
@@ -259,8 +260,10 @@ class AcrossEdge extends Running {
     if (changes.length > 0 || current.cost !== this.stream.settings.cost) this.stop();
   }
 
-  say({ asked, admitted }, { chosen, compared, history }) {
+  say({ asked, admitted }, to) {
     if (asked === 0) return say("No burst was sent.");
+    to.isCrossed = true;
+    const { chosen, compared, history } = to;
     const told = [chosen, compared].map((i) =>
       `${ALGORITHMS[i].name} admitted ${number(admitted[i])}, ${multiple(history.lanes[i].most.ratio)} the limit`);
     say(`${number(asked)} requests across an edge: ${told.join("; ")}.`);
@@ -360,7 +363,7 @@ function showText() {
   views.forEach((view, i) => view.showCounts(history.lanes[i]));
   verdict.show(quotas, [chosen, compared].map((i) => ({ name: ALGORITHMS[i].name, most: history.lanes[i].most })));
   const isAcross = running instanceof AcrossEdge;
-  showEdge(edgeOff, isAcross ? (running.edge ?? Infinity) - performance.now() : null);
+  showEdge(edgeOff, isAcross ? (running.edge ?? Infinity) - performance.now() : null, session.isCrossed);
   byId("legend-alone").hidden = !history.hasAlone;
 }
 

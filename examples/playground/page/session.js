@@ -41,6 +41,8 @@ export class Session {
     /** When it began, and the last response of each algorithm. */
     this.since = null;
     this.answers = null;
+    /** Whether a burst across an edge was sent. */
+    this.isCrossed = false;
     this.quotas = quotas;
     this.history = new History(quotas, spanOf(quotas), ALGORITHMS.length);
     /** When to retry the last refused request, by algorithm. */
