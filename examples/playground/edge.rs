@@ -61,7 +61,7 @@ pub(crate) async fn run(
     let found = traffic.until_edge(settings).await;
     if let Some((quota, until)) = only(&settings.quotas).zip(found) {
         let burst = burst(quota, settings.cost);
-        let lead = Duration::from_millis(300 + u64::from(burst)).min(quota.window() / 4);
+        let lead = Duration::from_millis(500 + u64::from(burst)).min(quota.window() / 4);
         let mut edge = Instant::now() + until;
         if until < lead {
             edge += quota.window();

@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::report;
 use crate::settings::{ALGORITHMS, Invalid, Query, Settings};
-use crate::traffic::{Fired, Seen, Traffic};
+use crate::traffic::{Fired, Now, Seen, Traffic};
 
 /// How often requests are sent: at 2 000 per second, ten at once.
 const TICK: Duration = Duration::from_millis(5);
@@ -135,7 +135,7 @@ impl Batch {
         self.answers = fired.answers;
     }
 
-    pub(crate) fn report(&self, settings: &Settings, now: u64) -> Value {
+    pub(crate) fn report(&self, settings: &Settings, now: Now) -> Value {
         report::of(&self.seen, &self.answers, settings, now)
     }
 }

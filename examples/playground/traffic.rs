@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::response::Response;
 use futures_util::future::join_all;
@@ -21,8 +21,17 @@ pub(crate) struct Traffic {
     limited: [Limited; LEASES.len()],
     store: Arc<dyn Store>,
     start: Instant,
+    started_at: u64,
     asked: AtomicU64,
     admitted: [AtomicU64; ALGORITHMS.len()],
+}
+
+/// The time of a report.
+#[derive(Clone, Copy)]
+pub(crate) struct Now {
+    pub(crate) time: u64,
+    /// When the program started, since the Unix epoch: the page starts again with another program.
+    pub(crate) started_at: u64,
 }
 
 /// The outcome of one request for each algorithm.
@@ -58,20 +67,28 @@ impl Traffic {
             limited: LEASES.map(|lease| Limited::new(Arc::clone(&store), lease)),
             store,
             start: Instant::now(),
+            started_at: micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()),
             asked: AtomicU64::default(),
             admitted: Default::default(),
         }
     }
 
-    pub(crate) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            time: self.time(),
+            started_at: self.started_at,
+        }
+    }
+
+    fn time(&self) -> u64 {
         micros(self.start.elapsed())
     }
 
     /// Sends a request and counts it.
     pub(crate) async fn fire(&self, settings: &Settings) -> Fired {
-        let began = self.now();
+        let began = self.time();
         let answers = self.ask(settings, settings.cost).await;
-        let ended = self.now();
+        let ended = self.time();
         self.asked.fetch_add(1, Ordering::Relaxed);
         let (mut admitted, mut from_memory, mut alone) = (0, 0, 0);
         for (algorithm, answer) in answers.iter().enumerate() {

@@ -8,6 +8,8 @@ const FIXED = ALGORITHMS.findIndex(({ id }) => id === "fixed-window");
 
 /** The difference between the clocks of the page and the server, in milliseconds. */
 let offset = Infinity;
+/** When the program started that `offset` is of. */
+let program = null;
 
 export const serverNow = () => performance.now() - offset;
 
@@ -15,11 +17,13 @@ export const serverNow = () => performance.now() - offset;
  * Updates the difference from the time in a report. The smallest difference is the most accurate, because it has the
  * least delay. Returns whether the server was restarted.
  */
-function setClock(micros) {
-  const seen = performance.now() - micros / 1000;
-  const isAnother = seen > offset + 5_000;
+function setClock({ now, started_at: startedAt }) {
+  const seen = performance.now() - now / 1000;
+  const isAnother = program !== startedAt;
+  const wasKnown = program !== null;
+  program = startedAt;
   offset = isAnother ? seen : Math.min(offset, seen);
-  return isAnother;
+  return isAnother && wasKnown;
 }
 
 /** The visible time span: twice the longest window of at most a minute. */
@@ -58,7 +62,7 @@ export class Session {
 
   /** Adds a report. Returns false if the server was restarted. */
   record(report) {
-    if (setClock(report.now)) return false;
+    if (setClock(report)) return false;
     this.since ??= report.now / 1000;
     if (report.answers.length > 0) this.answers = report.answers;
     this.history.record(report);
