@@ -118,7 +118,7 @@ async fn an_outage_is_announced_and_its_counts_are_not_drawn_as_exact() {
         .await;
     page.browser
         .until("[data-algorithm='sliding-log'] b.admitted", |text| {
-            text == "10"
+            text == "9"
         })
         .await;
     let figure = page.browser.text(".figure").await;
