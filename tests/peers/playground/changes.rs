@@ -124,5 +124,16 @@ async fn a_change_in_mid_stream_shows_everywhere_and_the_stream_goes_on() {
         .until("#status", |text| text.ends_with(" admitted."))
         .await;
     assert_eq!(page.browser.text("#stream").await, "Start stream");
+
+    // Without new requests, each algorithm's response to the last one.
+    page.browser
+        .click("[data-algorithm='fixed-window'] h3 button")
+        .await;
+    page.browser
+        .until("#answer-title", |text| {
+            text == "Last response: Fixed window"
+        })
+        .await;
+    assert!(page.browser.text("#answer").await.starts_with("HTTP 200"));
     page.end().await;
 }
