@@ -248,6 +248,58 @@ async fn the_playground_reports_each_request_of_a_stream_until_it_is_stopped() {
 }
 
 #[tokio::test]
+async fn the_playground_sends_a_burst_on_both_sides_of_an_edge() {
+    let server = RedisServer::start();
+    for store in ["memory:".to_owned(), server.url()] {
+        let mut example = Example::start("playground", &store);
+        let url = format!("http://{}", example.address());
+        let client = Client::new();
+        let settings = "quotas=10/4s&algorithm=gcra&key=ada&cost=2&id=a";
+        let burst = client.post(format!("{url}/edge?{settings}"));
+        let (mut reports, done) = streamed(burst).await;
+        let wait = reports.remove(0)["edge_in"].as_u64().expect("a time");
+        assert!(wait <= 8_000_000, "{wait}");
+        let seen: Vec<_> = reports
+            .iter()
+            .map(|report| report["requests"].as_array().expect("a list").len())
+            .collect();
+        // Of ten units, at a cost of two.
+        assert_eq!(seen, [5, 5]);
+        assert_eq!(reports[1]["answers"].as_array().expect("a list").len(), 6);
+        assert_eq!(done["asked"], 10);
+        let admitted = &done["admitted"];
+        // The log admits the limit, the fixed window twice the limit.
+        assert_eq!((&admitted[0], &admitted[5]), (&json!(5), &json!(10)));
+        for (wrong, why) in [
+            ("10/hour", "a window of 1 s to 1 min"),
+            ("10/4s, 5/2s", "one quota"),
+            ("1/4s", "a limit of 1 to 1,000 requests"),
+        ] {
+            let settings = format!("quotas={wrong}&algorithm=gcra&key=ada&cost=2&id=a");
+            let burst = client.post(format!("{url}/edge?{settings}"));
+            assert_eq!(statuses_of(burst, 1).await, [400]);
+            let looked = told(client.get(format!("{url}/peek?{settings}"))).await;
+            let off = looked["edge_off"].as_str().expect("a reason");
+            assert!(off.contains(why), "{off}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_playground_tells_requests_that_redis_did_not_decide() {
+    let mut server = RedisServer::start();
+    let mut example = Example::start("playground", &server.url());
+    let url = format!("http://{}", example.address());
+    let send = Client::new().post(format!("{url}/send?{LIMIT}"));
+    let sent = told(send.try_clone().expect("no body")).await;
+    assert_eq!(sent["requests"][0][4], 0, "{sent}");
+    server.kill();
+    let sent = told(send).await;
+    assert_eq!(sent["requests"][0][4], 0b11_1111, "{sent}");
+    assert_eq!(sent["lanes"][0]["source"], "Fallback");
+}
+
+#[tokio::test]
 async fn the_playground_counts_in_redis_although_a_busy_machine_delays_the_reply() {
     let server = RedisServer::start();
     let mut example = Example::start("playground", &server.url());

@@ -8,6 +8,7 @@
 //! `limited.rs`. The page shows the response of the selected algorithm, and a chart of each.
 
 mod counted;
+mod edge;
 mod lease;
 mod limited;
 mod local;
@@ -26,15 +27,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use http_body_util::channel::{Channel, Sender};
 use serde_json::{Value, json};
 use tokio::signal::ctrl_c;
+use tokio::sync::oneshot::Receiver;
 use tollgate::ErrorKind;
 
 use settings::{Invalid, Query, Settings};
@@ -71,6 +74,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/send", post(send))
         .route("/peek", get(peek))
         .route("/stream", post(start_stream))
+        .route("/edge", post(start_edge))
         .route("/stream/stop", post(stop_stream))
         .route("/reset", post(reset))
         .route("/counts", get(counts))
@@ -130,6 +134,7 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
     let mut report = report::of(&[], &answers, &settings, shared.traffic.now());
     report["quotas"] = report::quotas(&settings.quotas);
     report["lease"] = shared.traffic.lease(&settings);
+    report["edge_off"] = edge::why_off(&settings.quotas, settings.cost).into();
     Json(report)
 }
 
@@ -137,20 +142,52 @@ async fn peek(State(shared): Shared, uri: Uri) -> Json<Value> {
 async fn start_stream(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
     let query = Query::of(&uri);
     let (settings, pace) = (Settings::of(&query)?, Pace::of(&query)?);
-    let id = query.text("id").to_owned();
-    let Some(stop) = shared.streams.begin(&id) else {
-        return Ok((
-            StatusCode::CONFLICT,
-            "too many streams, or the id is in use\n",
-        )
-            .into_response());
+    Ok(start(
+        &shared,
+        query.text("id"),
+        async move |shared, stop, page| {
+            stream::run(&shared.traffic, &settings, pace, stop, page).await;
+        },
+    ))
+}
+
+/// Sends a burst across the next edge of aligned windows, and reports it like a stream.
+async fn start_edge(State(shared): Shared, uri: Uri) -> Result<Response, Invalid> {
+    let query = Query::of(&uri);
+    let settings = Settings::of(&query)?;
+    if let Some(why) = edge::why_off(&settings.quotas, settings.cost) {
+        return Err(Invalid::new("quotas", why));
+    }
+    Ok(start(
+        &shared,
+        query.text("id"),
+        async move |shared, stop, page| {
+            edge::run(&shared.traffic, &settings, stop, page).await;
+        },
+    ))
+}
+
+/// Runs in the background what the page can stop by this id, and responds with the lines that it reports.
+fn start<R>(
+    shared: &Arc<Playground>,
+    id: &str,
+    run: impl FnOnce(Arc<Playground>, Receiver<()>, Sender<Bytes>) -> R,
+) -> Response
+where
+    R: Future<Output = ()> + Send + 'static,
+{
+    let Some(stop) = shared.streams.begin(id) else {
+        let why = "too many streams, or the id is in use\n";
+        return (StatusCode::CONFLICT, why).into_response();
     };
-    let (page, body) = http_body_util::channel::Channel::new(4);
+    let (page, body) = Channel::new(4);
+    let running = run(Arc::clone(shared), stop, page);
+    let (shared, id) = (Arc::clone(shared), id.to_owned());
     tokio::spawn(async move {
-        stream::run(&shared.traffic, &settings, pace, stop, page).await;
+        running.await;
         shared.streams.end(&id);
     });
-    Ok(Body::new(body).into_response())
+    Body::new(body).into_response()
 }
 
 async fn stop_stream(State(shared): Shared, uri: Uri) {

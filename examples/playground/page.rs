@@ -13,7 +13,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-const FILES: [(&str, &str, &str); 13] = [
+const FILES: [(&str, &str, &str); 15] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/style.css", CSS, include_str!("page/style.css")),
     ("/favicon.svg", SVG, include_str!("page/favicon.svg")),
@@ -24,9 +24,11 @@ const FILES: [(&str, &str, &str); 13] = [
     ("/session.js", SCRIPT, include_str!("page/session.js")),
     ("/history.js", SCRIPT, include_str!("page/history.js")),
     ("/trailing.js", SCRIPT, include_str!("page/trailing.js")),
+    ("/text.js", SCRIPT, include_str!("page/text.js")),
     ("/lane.js", SCRIPT, include_str!("page/lane.js")),
     ("/chart.js", SCRIPT, include_str!("page/chart.js")),
     ("/readout.js", SCRIPT, include_str!("page/readout.js")),
+    ("/edge.js", SCRIPT, include_str!("page/edge.js")),
 ];
 
 /// Allows only these files: no inline scripts or styles, and no embedding in other pages.

@@ -8,21 +8,30 @@ use tollgate::{DecisionView, Quotas, Rejection, RejectionReason, Source};
 
 use crate::counted::Count;
 use crate::settings::Settings;
-use crate::traffic::Seen;
+use crate::traffic::{Now, Seen};
 
 /// Reports requests, and each algorithm's counts and its decision on the last of them.
-pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: u64) -> Value {
+pub(crate) fn of(seen: &[Seen], answers: &[Response], settings: &Settings, now: Now) -> Value {
     let requests = seen.iter().map(|seen| {
         let took = seen.ended - seen.began;
-        json!([seen.began, took, seen.admitted, seen.from_memory])
+        json!([
+            seen.began,
+            took,
+            seen.admitted,
+            seen.from_memory,
+            seen.alone
+        ])
     });
     let lanes = answers.iter().map(lane);
+    // A check of cost 0 is no request.
+    let shown = if seen.is_empty() { &[] } else { answers };
     json!({
-        "now": now,
+        "now": now.time,
+        "started_at": now.started_at,
         "cost": settings.cost,
         "requests": requests.collect::<Vec<_>>(),
         "lanes": lanes.collect::<Vec<_>>(),
-        "answer": answers.get(settings.chosen).map(answer),
+        "answers": shown.iter().map(answer).collect::<Vec<_>>(),
     })
 }
 

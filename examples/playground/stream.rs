@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::report;
 use crate::settings::{ALGORITHMS, Invalid, Query, Settings};
-use crate::traffic::{Seen, Traffic};
+use crate::traffic::{Fired, Now, Seen, Traffic};
 
 /// How often requests are sent: at 2 000 per second, ten at once.
 const TICK: Duration = Duration::from_millis(5);
@@ -103,8 +103,7 @@ pub(crate) async fn run(
         let fired = join_all((0..due).map(|_| traffic.fire(settings))).await;
         for fired in fired {
             counts.add(fired.seen);
-            batch.seen.push(fired.seen);
-            batch.answers = fired.answers;
+            batch.add(fired);
         }
         if reported_at.elapsed() >= REPORT && !batch.seen.is_empty() {
             reported_at = Instant::now();
@@ -124,38 +123,46 @@ pub(crate) async fn run(
 
 /// Requests that are not reported yet.
 #[derive(Default)]
-struct Batch {
+pub(crate) struct Batch {
     seen: Vec<Seen>,
     /// The responses to the last request, one per algorithm.
     answers: Vec<Response>,
 }
 
 impl Batch {
-    fn report(&self, settings: &Settings, now: u64) -> Value {
+    pub(crate) fn add(&mut self, fired: Fired) {
+        self.seen.push(fired.seen);
+        self.answers = fired.answers;
+    }
+
+    pub(crate) fn report(&self, settings: &Settings, now: Now) -> Value {
         report::of(&self.seen, &self.answers, settings, now)
     }
 }
 
 /// The counts of this stream.
 #[derive(Default)]
-struct Counts {
+pub(crate) struct Counts {
     asked: u32,
     admitted: [u32; ALGORITHMS.len()],
 }
 
 impl Counts {
-    fn add(&mut self, seen: Seen) {
+    pub(crate) fn add(&mut self, seen: Seen) {
         self.asked += 1;
         for (algorithm, admitted) in self.admitted.iter_mut().enumerate() {
             *admitted += u32::from(seen.admitted >> algorithm & 1);
         }
     }
 
-    fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         json!({ "asked": self.asked, "admitted": self.admitted })
     }
 }
 
-async fn send_line(page: &mut Sender<Bytes>, report: &Value) -> Result<(), impl std::error::Error> {
+pub(crate) async fn send_line(
+    page: &mut Sender<Bytes>,
+    report: &Value,
+) -> Result<(), impl std::error::Error> {
     page.send_data(Bytes::from(format!("{report}\n"))).await
 }

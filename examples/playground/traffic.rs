@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::response::Response;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tollgate::{Error, Source, Store};
+use tollgate::{Algorithm, Error, Key, Source, Store};
 use tower::ServiceExt;
 
 use crate::lease::{self, LEASES};
@@ -21,8 +21,17 @@ pub(crate) struct Traffic {
     limited: [Limited; LEASES.len()],
     store: Arc<dyn Store>,
     start: Instant,
+    started_at: u64,
     asked: AtomicU64,
     admitted: [AtomicU64; ALGORITHMS.len()],
+}
+
+/// The time of a report.
+#[derive(Clone, Copy)]
+pub(crate) struct Now {
+    pub(crate) time: u64,
+    /// When the program started, since the Unix epoch: the page starts again with another program.
+    pub(crate) started_at: u64,
 }
 
 /// The outcome of one request for each algorithm.
@@ -41,6 +50,8 @@ pub(crate) struct Seen {
     pub(crate) admitted: u8,
     /// The algorithms that did not ask the store, because this process holds units or has cached a refusal.
     pub(crate) from_memory: u8,
+    /// The algorithms that the store did not answer for. They counted in this process alone, or not at all.
+    pub(crate) alone: u8,
 }
 
 impl Fired {
@@ -56,22 +67,30 @@ impl Traffic {
             limited: LEASES.map(|lease| Limited::new(Arc::clone(&store), lease)),
             store,
             start: Instant::now(),
+            started_at: micros(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()),
             asked: AtomicU64::default(),
             admitted: Default::default(),
         }
     }
 
-    pub(crate) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> Now {
+        Now {
+            time: self.time(),
+            started_at: self.started_at,
+        }
+    }
+
+    fn time(&self) -> u64 {
         micros(self.start.elapsed())
     }
 
     /// Sends a request and counts it.
     pub(crate) async fn fire(&self, settings: &Settings) -> Fired {
-        let began = self.now();
+        let began = self.time();
         let answers = self.ask(settings, settings.cost).await;
-        let ended = self.now();
+        let ended = self.time();
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let (mut admitted, mut from_memory) = (0, 0);
+        let (mut admitted, mut from_memory, mut alone) = (0, 0, 0);
         for (algorithm, answer) in answers.iter().enumerate() {
             if answer.status().is_success() {
                 self.admitted[algorithm].fetch_add(1, Ordering::Relaxed);
@@ -81,12 +100,16 @@ impl Traffic {
             if matches!(source, Some(Source::Lease | Source::RefusalCache)) {
                 from_memory |= 1 << algorithm;
             }
+            if matches!(source, Some(Source::Fallback) | None) {
+                alone |= 1 << algorithm;
+            }
         }
         let seen = Seen {
             began,
             ended,
             admitted,
             from_memory,
+            alone,
         };
         Fired { seen, answers }
     }
@@ -94,6 +117,21 @@ impl Traffic {
     /// Sends a request of cost 0, which reads the counts and charges nothing.
     pub(crate) async fn peek(&self, settings: &Settings) -> Vec<Response> {
         self.ask(settings, 0).await
+    }
+
+    /// Returns the time until the next edge of aligned windows, or `None` if the store does not answer. A fixed window
+    /// reports it for a key that has used a unit, so this uses one of another key.
+    pub(crate) async fn until_edge(&self, settings: &Settings) -> Option<Duration> {
+        let request = RequestSettings {
+            key: Key::from("edge").and(&settings.key),
+            quotas: settings.counted_by(Algorithm::FixedWindow),
+            cost: 1,
+        };
+        let router = self.limited[0].router.clone();
+        let Ok(answer) = router.oneshot(request.into_request()).await;
+        let decision = decision_of(&answer)?;
+        let is_known = decision.source() != Source::Fallback;
+        is_known.then(|| decision.reset_after())
     }
 
     async fn ask(&self, settings: &Settings, cost: u32) -> Vec<Response> {

@@ -119,7 +119,7 @@ fn app(log: &Log) -> Router {
 }
 
 /// The directory with the packages.
-fn packages() -> PathBuf {
+pub(crate) fn packages() -> PathBuf {
     let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../peers-npm");
     let hint = "is not there: `tests/run peers` makes it";
     assert!(packages.exists(), "{} {hint}", packages.display());

@@ -1,7 +1,9 @@
 //! The page of the example `playground` in Chromium: its controls work, and its counts are those of the server.
 
+mod changes;
 mod failing;
 mod frames;
+mod insight;
 mod reading;
 mod screenshot;
 
@@ -98,6 +100,15 @@ impl Playground {
             }
             assert_eq!(shown, [admitted, refused], "{algorithm}");
         }
+    }
+
+    /// The texts that are drawn on the charts in the next half second.
+    async fn drawn_texts(&self) -> String {
+        let drawn = self
+            .browser
+            .client
+            .execute_async(include_str!("playground/texts.js"), Vec::new());
+        drawn.await.expect("a list").to_string()
     }
 
     /// Closes the browser. Its console must be empty.

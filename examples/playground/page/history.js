@@ -25,9 +25,17 @@ class Lane {
     this.used = new Float32Array(RING);
     /** The units that the process holds beyond those, as a fraction of the limit. */
     this.held = new Float32Array(RING);
-    this.totals = { admitted: 0, refused: 0 };
-    /** The most units in a trailing window since the start. */
-    this.most = { units: 0, limit: this.trailings[0].limit, ratio: 0 };
+    /** Whether the store did not answer in a bin, so that this process counted alone. */
+    this.alone = new Uint8Array(RING);
+    /** Whether the trailing window of a bin has units that this process counted alone. */
+    this.mixed = new Uint8Array(RING);
+    this.aloneNow = false;
+    /** When the last unit that was counted alone leaves the trailing window. */
+    this.mixedUntil = -Infinity;
+    this.totals = { admitted: 0, refused: 0, alone: 0 };
+    /** The most units in a trailing window since the start, without windows that have units counted alone. */
+    const [{ limit, window }] = this.trailings;
+    this.most = { units: 0, limit, window, ratio: 0 };
     /** The latest decision of the store. */
     this.decision = null;
     /** The latest decision of the store itself. */
@@ -50,8 +58,11 @@ class Lane {
     for (const trailing of this.trailings) trailing.advance(now);
   }
 
-  open(bin) {
+  /** Opens the bin that begins at `time`. */
+  open(bin, time) {
     const at = slot(bin);
+    this.alone[at] = this.aloneNow;
+    this.mixed[at] = time < this.mixedUntil;
     this.admitted[at] = 0;
     this.refused[at] = 0;
     this.trailing[at] = 0;
@@ -61,6 +72,16 @@ class Lane {
       this.starts[i][at] = units;
       this.#raise(bin, i, units);
     });
+  }
+
+  /** Notes that a request in `bin` was decided without the store. */
+  standAlone(bin, began, isAdmitted, { last, bin: width }) {
+    this.alone[slot(bin)] = true;
+    this.totals.alone += 1;
+    if (!isAdmitted) return;
+    const window = Math.max(...this.trailings.map((trailing) => trailing.window));
+    this.mixedUntil = Math.max(this.mixedUntil, began + window);
+    for (let next = bin; next <= last && next * width < began + window; next++) this.mixed[slot(next)] = true;
   }
 
   /**
@@ -84,11 +105,11 @@ class Lane {
 
   /** Raises the maximum of a bin to this number of units in the trailing window of a quota. */
   #raise(bin, quota, units) {
-    const { limit } = this.trailings[quota];
+    const { limit, window } = this.trailings[quota];
     const ratio = limit > 0 ? units / limit : 0;
     const at = slot(bin);
     this.trailing[at] = Math.max(this.trailing[at], ratio);
-    if (ratio > this.most.ratio) this.most = { units, limit, ratio };
+    if (ratio > this.most.ratio && !this.mixed[at]) this.most = { units, limit, window, ratio };
   }
 
   /** The used units. A decision from memory has older numbers, so it adds what this process has used since. */
@@ -101,8 +122,13 @@ class Lane {
     return this.counted.used.map((used) => used + since);
   }
 
-  /** Applies a decision of the store to the bins from `bin` to `last`. */
+  /** Applies a decision to the bins from `bin` to `last`; null if there is none because the store failed. */
   update(bin, last, decision, limits) {
+    this.aloneNow = decision === null || decision.source === "Fallback";
+    // Requests in the first bin may have been decided before.
+    if (this.aloneNow) this.alone[slot(bin)] = true;
+    for (let since = bin + 1; since <= last; since++) this.alone[slot(since)] = this.aloneNow;
+    if (decision === null) return;
     const used = this.#used(decision);
     this.decision = { ...decision, used };
     const parts = used.map((used, i) => (limits[i] > 0 ? used / limits[i] : 0));
@@ -149,7 +175,7 @@ export class History {
     for (let next = from + 1; next <= bin; next++) {
       for (const lane of this.lanes) {
         lane.advance(next * this.bin);
-        lane.open(next);
+        lane.open(next, next * this.bin);
       }
     }
     for (const lane of this.lanes) lane.advance(now);
@@ -159,8 +185,8 @@ export class History {
 
   /** Adds a report of the server. */
   record({ now, cost, requests, lanes }) {
-    for (const [began, took, admitted, fromMemory] of requests) {
-      this.#request(began / 1000, (began + took) / 1000, admitted, fromMemory, cost);
+    for (const [began, took, ...bits] of requests) {
+      this.#request(began / 1000, (began + took) / 1000, bits, cost);
     }
     this.advance(now / 1000);
     // Reports may arrive out of order.
@@ -168,11 +194,11 @@ export class History {
     this.updatedAt = now;
     const limits = this.quotas.map(({ limit }) => limit);
     lanes.forEach((decision, i) => {
-      if (decision) this.lanes[i].update(this.#binOf(now / 1000), this.last, decision, limits);
+      this.lanes[i].update(this.#binOf(now / 1000), this.last, decision, limits);
     });
   }
 
-  #request(began, ended, admitted, fromMemory, cost) {
+  #request(began, ended, [admitted, fromMemory, alone], cost) {
     this.advance(ended);
     const bin = this.#binOf(ended);
     this.asked += 1;
@@ -181,6 +207,7 @@ export class History {
       lane[passed ? "admitted" : "refused"][slot(bin)] += 1;
       lane.totals[passed ? "admitted" : "refused"] += 1;
       lane.fromMemory += (fromMemory >> i) & 1;
+      if ((alone >> i) & 1) lane.standAlone(bin, began, passed === 1, this);
       if (passed) lane.charge(bin, began, cost, this);
     });
   }
@@ -195,6 +222,11 @@ export class History {
       }
     }
     return peak;
+  }
+
+  /** Whether a chart shows times at which this process counted alone. */
+  get hasAlone() {
+    return this.lanes.some(({ alone, mixed }) => alone.some(Boolean) || mixed.some(Boolean));
   }
 
   /** Whether the charts are empty. */

@@ -1,6 +1,7 @@
 // The view of one algorithm: its name, its counts and its chart.
 
 import { Chart } from "./chart.js";
+import { limits, multiple, number, span, write } from "./text.js";
 
 const element = (tag, className, text = "") =>
   Object.assign(document.createElement(tag), { className, textContent: text });
@@ -8,6 +9,7 @@ const element = (tag, className, text = "") =>
 export class LaneView {
   constructor({ id, name, promise }, choose) {
     this.id = id;
+    this.name = name;
     this.root = element("article", "lane");
     this.root.dataset.algorithm = id;
     const head = element("div", "lane-head");
@@ -24,30 +26,32 @@ export class LaneView {
     this.refused.title = "refused";
     counts.append(this.admitted, this.refused);
     this.most = element("p", "most");
-    head.append(title, element("p", "promise", `Admits in any span as long as the window: ${promise}.`), counts, this.most);
-    const canvas = document.createElement("canvas");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `${name}: requests, and units in the trailing window, over time`);
-    this.root.append(head, canvas);
-    this.chart = new Chart(canvas);
+    this.alone = element("p", "alone");
+    const told = element("p", "promise", `Admits in any span as long as the window: ${promise}.`);
+    head.append(title, told, counts, this.most, this.alone);
+    this.canvas = document.createElement("canvas");
+    this.canvas.setAttribute("role", "img");
+    this.root.append(head, this.canvas);
+    this.chart = new Chart(this.canvas);
   }
 
-  set chosen(chosen) {
-    this.root.dataset.chosen = chosen;
-    this.button.setAttribute("aria-pressed", chosen);
+  /** `isCompared`: whether it is one of the two large charts. */
+  arrange(isChosen, isCompared, quotas) {
+    this.isLarge = isCompared;
+    this.root.dataset.chosen = isChosen;
+    this.root.dataset.large = isCompared;
+    this.button.setAttribute("aria-pressed", isChosen);
+    const label = `${this.name}: requests over time, and the units admitted in the window before. Limit: ${limits(quotas)}.`;
+    this.canvas.setAttribute("aria-label", label);
   }
 
   /** Updates the counts. */
-  showCounts({ totals, most }, isSingle) {
-    write(this.admitted, totals.admitted.toLocaleString("en"));
-    write(this.refused, totals.refused.toLocaleString("en"));
-    const units = isSingle ? most.units.toLocaleString("en") : `${Math.round(100 * most.ratio)} %`;
-    write(this.most, most.units > 0 ? `most in a window: ${units}${isSingle ? "" : " of a limit"}` : "");
+  showCounts({ totals, most }) {
+    write(this.admitted, number(totals.admitted));
+    write(this.refused, number(totals.refused));
+    const text = `most in ${span(most.window)}: ${number(most.units)} = ${multiple(most.ratio)} limit`;
+    write(this.most, most.units > 0 ? text : "");
     this.most.dataset.beyond = most.ratio > 1;
+    write(this.alone, totals.alone > 0 ? `${number(totals.alone)} counted alone` : "");
   }
-}
-
-/** Sets a text if it has changed. */
-export function write(element, text) {
-  if (element.textContent !== text) element.textContent = text;
 }

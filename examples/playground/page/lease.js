@@ -1,7 +1,7 @@
 // The setting of the lease: which durations the limit and the store allow.
 
 import { LEASES } from "./leases.js";
-import { write } from "./lane.js";
+import { write } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 

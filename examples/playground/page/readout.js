@@ -1,21 +1,16 @@
 // The numbers next to the charts, and the last response.
 
-import { write } from "./lane.js";
+import { number, seconds, write } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 
 const REASONS = { 200: "OK", 429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable" };
 
+/** How long the end of an outage is shown, in milliseconds. */
+const BACK_FOR = 8_000;
+
 /** Headers of the limit, which are highlighted. */
 const OF_LIMIT = /^(retry-after|x-ratelimit-.*|ratelimit.*)$/;
-
-const number = (value) => value.toLocaleString("en");
-
-export function seconds(ms) {
-  if (ms >= 3_600_000) return `${(ms / 3_600_000).toFixed(1)} h`;
-  if (ms >= 100_000) return `${Math.ceil(ms / 1_000)} s`;
-  return `${(Math.ceil(ms / 100) / 10).toFixed(1)} s`;
-}
 
 /** Shows a message. Screen readers announce it. */
 export function say(text) {
@@ -33,26 +28,45 @@ export function showErrors(invalid) {
   }
 }
 
-/** Shows which store counts. */
+const SHARED = ["well", "Counts in Redis: all tabs and processes share them"];
+
+/** Shows which store counts. A decision is null if the store failed. */
 export function showStore(decision) {
   const [state, text] = {
     Memory: ["well", "Counts in memory: all tabs share them"],
-    Redis: ["well", "Counts in Redis: all tabs and processes share them"],
-    Lease: ["well", "Counts in Redis: all tabs and processes share them"],
-    RefusalCache: ["well", "Counts in Redis: all tabs and processes share them"],
-    Fallback: ["failing", "Redis is unreachable: this process counts alone until it is back"],
+    Redis: SHARED,
+    Lease: SHARED,
+    RefusalCache: SHARED,
+    Fallback: ["failing", "Redis is unreachable: this process counts alone until it is back. Counts are not exact"],
     Other: ["well", "Counts in a store of another crate"],
-  }[decision?.source] ?? ["failing", "The store is unreachable"];
+  }[decision?.source] ?? ["failing", "The store failed: see the output of the playground"];
   showState(state, text);
 }
 
+/** Failures are announced, and so is their end. */
 export function showState(state, text) {
-  byId("store").dataset.state = state;
-  write(byId("store"), text);
+  const { dataset } = byId("store");
+  const wasFailing = dataset.state === "failing";
+  dataset.state = state;
+  write(byId("store"), state === "failing" ? text.split(":")[0] : text);
+  const outage = byId("outage");
+  if (state === "failing") {
+    outage.dataset.state = state;
+    write(outage, text);
+  } else if (wasFailing) {
+    outage.dataset.state = state;
+    write(outage, `Back again. ${text}`);
+    setTimeout(() => {
+      if (outage.dataset.state !== "failing") write(outage, "");
+    }, BACK_FOR);
+  }
 }
 
-/** Shows the status line and the headers. */
-export function showAnswer({ status, headers }) {
+/** Shows the status line and the headers of one algorithm's response; null if there is none yet. */
+export function showAnswer(algorithm, answer) {
+  write(byId("answer-title"), `Last response: ${algorithm}`);
+  if (answer === null) return byId("answer").replaceChildren("none yet");
+  const { status, headers } = answer;
   const line = document.createElement("strong");
   line.textContent = `HTTP ${status} ${REASONS[status] ?? ""}`;
   line.className = status === 200 ? "" : "refused";
@@ -68,7 +82,7 @@ export function showAnswer({ status, headers }) {
 export class Gauges {
   constructor(quotas) {
     this.bars = quotas.map(({ text, limit }) => {
-      const name = Object.assign(document.createElement("span"), { textContent: text });
+      const name = document.createElement("span");
       const count = document.createElement("b");
       const label = document.createElement("div");
       label.className = "gauge-label";
@@ -80,7 +94,7 @@ export class Gauges {
       rest.className = "held";
       bar.append(fill, rest);
       byId("gauges").append(label, bar);
-      return { limit, count, fill, rest };
+      return { text, name, limit, count, fill, rest };
     });
   }
 
@@ -89,9 +103,12 @@ export class Gauges {
     return new Gauges(quotas);
   }
 
-  show({ used, held }) {
-    this.bars.forEach(({ limit, count, fill, rest }, i) => {
-      const granted = held > 0 ? `, ${number(held)} held` : "";
+  /** Shows the counts of one algorithm. */
+  show(algorithm, { used, held, source }) {
+    this.bars.forEach(({ text, name, limit, count, fill, rest }, i) => {
+      write(name, `${text}, ${algorithm}`);
+      const alone = source === "Fallback" ? " in this process" : "";
+      const granted = held > 0 ? `, ${number(held)} held` : alone;
       write(count, `${number(used[i])} of ${number(limit)} used${granted}`);
       const part = (units) => (limit > 0 ? Math.min(1, units / limit) : 1);
       fill.style.transform = `scaleX(${part(used[i])})`;

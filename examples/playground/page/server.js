@@ -47,14 +47,20 @@ export const send = async (settings) => json(await ask("POST", "/send", settings
 export const command = (settings) =>
   `curl -i -X POST '${location.origin}/request?${query(settings)}'`;
 
-/** Requests that the server sends at a steady rate, starting now. */
+/** Requests that the server sends on its own, starting now. */
 export class Stream {
   #id = crypto.randomUUID();
   #begun;
 
-  /** Calls `seen` with each report. */
-  constructor(settings, pace, seen) {
-    this.#begun = ask("POST", "/stream", { ...settings, ...pace, id: this.#id });
+  /** Requests at a steady rate. Calls `seen` with each report. */
+  static steady = (settings, pace, seen) => new Stream("/stream", { ...settings, ...pace }, seen);
+
+  /** A burst across the next edge of fixed windows. The first report is when the edge comes. */
+  static acrossEdge = (settings, seen) => new Stream("/edge", settings, seen);
+
+  constructor(path, fields, seen) {
+    this.settings = fields;
+    this.#begun = ask("POST", path, { ...fields, id: this.#id });
     /** Resolves at the end of the stream to the server's counts. */
     this.counted = this.#begun.then((response) => follow(response.body, seen));
   }

@@ -8,6 +8,8 @@ const FIXED = ALGORITHMS.findIndex(({ id }) => id === "fixed-window");
 
 /** The difference between the clocks of the page and the server, in milliseconds. */
 let offset = Infinity;
+/** When the program started that `offset` is of. */
+let program = null;
 
 export const serverNow = () => performance.now() - offset;
 
@@ -15,11 +17,13 @@ export const serverNow = () => performance.now() - offset;
  * Updates the difference from the time in a report. The smallest difference is the most accurate, because it has the
  * least delay. Returns whether the server was restarted.
  */
-function setClock(micros) {
-  const seen = performance.now() - micros / 1000;
-  const isAnother = seen > offset + 5_000;
+function setClock({ now, started_at: startedAt }) {
+  const seen = performance.now() - now / 1000;
+  const isAnother = program !== startedAt;
+  const wasKnown = program !== null;
+  program = startedAt;
   offset = isAnother ? seen : Math.min(offset, seen);
-  return isAnother;
+  return isAnother && wasKnown;
 }
 
 /** The visible time span: twice the longest window of at most a minute. */
@@ -34,8 +38,15 @@ function spanOf(quotas) {
 const after = (now, wait) => (wait === null ? Infinity : (now + wait) / 1000);
 
 export class Session {
-  constructor(settings, quotas) {
+  /** `change`: how the settings differ from those before, or null. */
+  constructor(settings, quotas, change) {
     this.settings = settings;
+    this.change = change;
+    /** When it began, and the last response of each algorithm. */
+    this.since = null;
+    this.answers = null;
+    /** Whether a burst across an edge was sent. */
+    this.isCrossed = false;
     this.quotas = quotas;
     this.history = new History(quotas, spanOf(quotas), ALGORITHMS.length);
     /** When to retry the last refused request, by algorithm. */
@@ -51,7 +62,9 @@ export class Session {
 
   /** Adds a report. Returns false if the server was restarted. */
   record(report) {
-    if (setClock(report.now)) return false;
+    if (setClock(report)) return false;
+    this.since ??= report.now / 1000;
+    if (report.answers.length > 0) this.answers = report.answers;
     this.history.record(report);
     const last = report.requests.at(-1);
     report.lanes.forEach((decision, i) => {
@@ -61,8 +74,15 @@ export class Session {
       else if (decision.remaining >= Number(this.settings.cost)) this.retryAt[i] = null;
     });
     const fixed = report.lanes[FIXED];
-    if (this.quotas.length === 1 && fixed?.used[0] > 0) this.edge = after(report.now, fixed.reset_after);
+    // The windows of the process itself have other edges.
+    const isKnown = fixed?.used[0] > 0 && fixed.source !== "Fallback";
+    if (this.quotas.length === 1 && isKnown) this.edge = after(report.now, fixed.reset_after);
     return true;
+  }
+
+  /** The index of the algorithm to compare with: the fixed window, or the default if that is selected. */
+  get compared() {
+    return this.chosen === FIXED ? 0 : FIXED;
   }
 
   /** How long to wait before retrying the last refused request; null if none was refused. */

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::Playground;
 use crate::support::example::built;
-use crate::support::redis_server::DeadPort;
+use crate::support::redis_server::{DeadPort, RedisServer};
 
 /// Several times as long as a busy machine needs.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -84,6 +84,78 @@ async fn without_redis_it_counts_on_and_says_that_nothing_can_be_reset() {
             .await;
     }
     page.assert_counts(11).await;
+    page.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_is_announced_and_its_counts_are_not_drawn_as_exact() {
+    let mut redis = RedisServer::start();
+    let page = Playground::start_on(&redis.url(), "quotas=5/10s").await;
+    let told = page.browser.find("#outage").await.attr("role").await;
+    assert_eq!(told.expect("an element").as_deref(), Some("alert"));
+    assert_eq!(page.browser.text("#outage").await, "");
+    // Fewer than the limit: refusals would be remembered.
+    page.browser.put("#burst", "4").await;
+    page.browser.click("#send-burst").await;
+    page.browser
+        .until("#status", |text| text.contains("4 admitted, 0 refused"))
+        .await;
+    assert!(!page.drawn_texts().await.contains("Redis away"));
+
+    redis.kill();
+    page.browser
+        .until("#outage", |text| {
+            text.starts_with("Redis is unreachable: this process counts alone")
+        })
+        .await;
+    page.browser.put("#burst", "9").await;
+    page.browser.click("#send-burst").await;
+    // The process admits the limit once more, in the same window.
+    page.browser
+        .until("[data-algorithm='sliding-log'] .alone", |text| {
+            text.ends_with("9 counted alone")
+        })
+        .await;
+    page.browser
+        .until("[data-algorithm='sliding-log'] b.admitted", |text| {
+            text == "9"
+        })
+        .await;
+    let figure = page.browser.text(".figure").await;
+    assert!(figure.contains("0.8 × the limit"), "{figure}");
+    page.browser
+        .until(".gauge-label b", |text| text.ends_with("in this process"))
+        .await;
+    page.browser
+        .until("#legend-alone", |text| text.contains("not exact"))
+        .await;
+    assert!(page.drawn_texts().await.contains("Redis away"));
+
+    let _again = RedisServer::spawn(redis.port());
+    page.browser
+        .until("#outage", |text| {
+            text.starts_with("Back again. Counts in Redis")
+        })
+        .await;
+    page.browser
+        .until(".gauge-label b", |text| text == "0 of 5 used")
+        .await;
+    let drawn = page
+        .browser
+        .client
+        .execute_async(include_str!("alone.js"), Vec::new());
+    let drawn = drawn.await.expect("two lists");
+    // Pixels of exact units, of units above the limit, and of marks and lines of this process alone.
+    let [exact, alone] = ["Redis", "Fallback"].map(|source| &drawn[source]);
+    assert!(exact["within"].as_u64() > Some(1_000), "{drawn}");
+    assert!(exact["beyond"].as_u64() > Some(1_000), "{drawn}");
+    assert_eq!(exact["alone"], 0, "{drawn}");
+    assert_eq!(
+        (&alone["within"], &alone["beyond"]),
+        (&json!(0), &json!(0)),
+        "{drawn}"
+    );
+    assert!(alone["alone"].as_u64() > Some(200), "{drawn}");
     page.end().await;
 }
 

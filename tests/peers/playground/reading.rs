@@ -3,14 +3,16 @@
 use fantoccini::key::Key;
 
 use super::Playground;
+use crate::npm_clients::packages;
+use crate::support::redis_server::RedisServer;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_of_it_can_be_done_by_keyboard() {
-    let page = Playground::start("quotas=5/hour").await;
+    let page = Playground::start("quotas=5/minute").await;
     let tab = String::from(char::from(Key::Tab));
     let mut order = Vec::new();
     page.browser.run("document.activeElement.blur()").await;
-    for _ in 0..12 {
+    for _ in 0..15 {
         let focused = page
             .browser
             .client
@@ -26,10 +28,11 @@ async fn all_of_it_can_be_done_by_keyboard() {
             .expect("an element");
         order.push(
             focused
-                .attr("id")
+                .prop("id")
                 .await
                 .expect("an element")
-                .unwrap_or_default(),
+                .filter(|id| !id.is_empty())
+                .unwrap_or(focused.text().await.expect("text")),
         );
         let outline = page
             .browser
@@ -38,6 +41,10 @@ async fn all_of_it_can_be_done_by_keyboard() {
     }
     let expected = [
         "another",
+        "edge",
+        "Sliding log",
+        "Fixed window",
+        "reset",
         "algorithm",
         "quotas",
         "key",
@@ -48,7 +55,6 @@ async fn all_of_it_can_be_done_by_keyboard() {
         "rate",
         "seconds",
         "stream",
-        "reset",
     ];
     assert_eq!(order, expected);
 
@@ -90,6 +96,76 @@ async fn all_of_it_can_be_done_by_keyboard() {
     page.end().await;
 }
 
+/// The first rule of axe that the page violates, and the elements that do.
+async fn violations(page: &Playground) -> serde_json::Value {
+    let axe = packages().join("node_modules/axe-core/axe.min.js");
+    let axe = std::fs::read_to_string(axe).expect("the package is installed");
+    page.browser.run(&format!("{axe}; window.axe_ = axe")).await;
+    let found = page
+        .browser
+        .client
+        .execute_async(include_str!("axe.js"), Vec::new());
+    found.await.expect("a list")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn axe_finds_nothing_in_any_colors_and_at_any_width() {
+    let redis = RedisServer::start();
+    let page = Playground::start_on(&redis.url(), "quotas=5/minute").await;
+    page.browser.click("#send-burst").await;
+    page.browser
+        .until("#status", |text| text.contains("30 requests"))
+        .await;
+    for (feature, value) in [
+        ("prefers-color-scheme", "light"),
+        ("prefers-color-scheme", "dark"),
+        ("forced-colors", "active"),
+    ] {
+        page.browser.prefer(feature, value).await;
+        for width in [1_280, 390] {
+            page.browser.resize(width, 800).await;
+            let found = violations(&page).await;
+            assert_eq!(found, serde_json::json!([]), "{value} {width}");
+        }
+    }
+    // During an outage too.
+    drop(redis);
+    page.browser
+        .until("#outage", |text| text.contains("counts alone"))
+        .await;
+    assert_eq!(violations(&page).await, serde_json::json!([]));
+    // And it would find something.
+    page.browser
+        .run("document.getElementById('key').removeAttribute('id')")
+        .await;
+    assert_ne!(violations(&page).await, serde_json::json!([]));
+    page.browser.end().await;
+}
+
+/// 640 pixels are a window of 1 280 at 200 %.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chart_comes_before_the_settings_in_a_narrow_window_and_at_200_percent() {
+    let page = Playground::start("quotas=5/minute").await;
+    for (width, height) in [(390, 844), (640, 400)] {
+        page.browser.resize(width, height).await;
+        let top = async |css: &str| {
+            let script =
+                format!("return document.querySelector({css:?}).getBoundingClientRect().top");
+            page.browser.run(&script).await.as_f64().expect("a place")
+        };
+        let chart = top("#lanes canvas").await;
+        assert!(chart < f64::from(height), "{width}: {chart}");
+        assert!(chart < top("#algorithm").await, "{width}");
+        assert!(top("#edge").await < chart, "{width}");
+        let needed = page
+            .browser
+            .run("return document.documentElement.scrollWidth")
+            .await;
+        assert_eq!(needed, width);
+    }
+    page.end().await;
+}
+
 /// A screen reader announces a field without the text around it.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_control_has_a_name_that_tells_what_it_is_for() {
@@ -101,6 +177,7 @@ async fn each_control_has_a_name_that_tells_what_it_is_for() {
         ("textbox", "Quotas"),
         ("textbox", "Key"),
         ("spinbutton", "Cost per request"),
+        ("button", "Fire a burst across a window edge"),
         ("button", "Send one request"),
         ("spinbutton", "Requests at once"),
         ("button", "Send burst"),
