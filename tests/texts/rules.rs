@@ -3,7 +3,7 @@
 use crate::sources::Text;
 
 /// Names, commands and errors of Redis that a text may begin with.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "Redis",
     "Valkey",
     "Sentinel",
@@ -11,6 +11,7 @@ const NAMES: [&str; 10] = [
     "CONFIG",
     "WRONGTYPE",
     "NOLISTKEY",
+    "NOWINDOW",
     "ERR",
     "FAILED",
     "X-Forwarded-For",
