@@ -392,6 +392,20 @@ mod tests {
         }
 
         #[test]
+        fn after_a_decay_the_key_with_the_lowest_count_is_replaced() {
+            let (refused, clock) = on_test_clock(2);
+            record_often(&refused, "ada", 40);
+            record_often(&refused, "bob", 50);
+            // It replaces ada: the lowest count was 40.
+            record_often(&refused, "cay", 1);
+            clock.advance(HALF_LIFE);
+            record_often(&refused, "cay", 10);
+            // Now bob has 25, and cay 30.
+            record_often(&refused, "dan", 1);
+            assert_eq!(counts(&refused), [("cay".into(), 30), ("dan".into(), 26)]);
+        }
+
+        #[test]
         fn a_steady_rate_has_a_steady_count() {
             let (refused, clock) = on_test_clock(5);
             for _ in 0..7_200 {
@@ -430,6 +444,7 @@ mod tests {
                     // Each of both numbers is rounded to a whole one.
                     let expected = exact[&counted.key];
                     prop_assert!(number(counted.refused) >= expected - 0.6);
+                    prop_assert!(number(counted.error) <= all / number(capacity as u64) + 0.6);
                     prop_assert!(number(counted.refused) - number(counted.error) <= expected + 1.1);
                 }
                 for (key, expected) in exact {
