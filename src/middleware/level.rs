@@ -170,6 +170,12 @@ impl Level {
         &self.limiter
     }
 
+    /// Returns the [name](RateLimiter::name) of the limiter.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.limiter.name
+    }
+
     /// Returns what an operator enters to name a key of this level, as its [extractor](KeyExtractor::forms) says.
     /// The list is empty if a closure extracts the key.
     #[must_use]
