@@ -67,8 +67,13 @@ async fn view(
     let limiter = find(&limiters, &name)?;
     let admin = &limiter.admin;
     let status = match &request.key {
-        Some(key) => Some(key_status(admin, &limiter.key(key).await?).await?),
         None => None,
+        Some(key) => match limiter.key(key).await {
+            Ok(key) => Some(key_status(admin, &key).await?),
+            // A key of another extractor that was listed, and is not any more.
+            Err(Failure(StatusCode::BAD_REQUEST, _)) => None,
+            Err(failure) => return Err(failure),
+        },
     };
     let blocked = request.blocked.of(&admin.blocked().await?);
     let busiest = admin.busiest_refused(BUSIEST);
