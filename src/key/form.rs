@@ -375,12 +375,14 @@ mod tests {
         };
         let choice = header("a").or(peer_ip()).or(closure());
         assert_eq!(labels(&choice), ["value of the header a", "IP address"]);
-        let joined = (choice, cookie("c"));
+        let joined = (choice, cookie("c").or(global()));
         assert_eq!(
             labels(&joined),
             [
                 "value of the header a and value of the cookie c",
-                "IP address and value of the cookie c"
+                "value of the header a",
+                "IP address and value of the cookie c",
+                "IP address",
             ]
         );
     }
@@ -398,6 +400,8 @@ mod tests {
         assert!(!may_be(&global(), &address));
         assert!(!may_be(&peer_ip(), &address.and(&hashed)));
         assert!(!may_be(&(peer_ip(), header("a")), &hashed.and(&address)));
+        let fixed = KeyForm::fixed(Key::from("jobs"));
+        assert!(fixed.may_be(&Key::from("jobs")) && !fixed.may_be(&Key::from("ada")));
         let text = KeyForm::new("user", "ada", |value| Ok(Key::from(value)));
         assert!(text.may_be(&Key::from("bob")) && !text.may_be(&Key::global()));
         assert!(text.may_be(&Key::from("b".repeat(100))));

@@ -118,7 +118,7 @@ function show(limiter, input, keyStatus) {
   const texts = [blocked === null ? "Not blocked." : `Blocked for ${duration(blocked)}.`];
   if (keyStatus.source === "Fallback") texts.push("The store is unreachable: these are the counts of this process.");
   put(line, texts.join(" "));
-  byId("unused").hidden = !isUnused(keyStatus);
+  byId("unused").hidden = blocked !== null || !isUnused(keyStatus);
   showRows("quota-rows", keyStatus.quotas.map((quota) => ({
     key: quota.quota,
     texts: [quota.quota, quota.used, quota.remaining, duration(quota.returns_in_seconds)],
