@@ -23,6 +23,9 @@ const OTHERS: [&str; 5] = [
     "src/telemetry/metrics/lease_meter.rs: const ",
     // Problem details of HTTP for clients: the titles are those of the RFC draft.
     "src/middleware/rejection/problem_json.rs: ",
+    // Labels and examples of the values that operators enter.
+    "src/key/form.rs: Self::new: ",
+    "src/key/authorization.rs: KeyForm::in_header: ",
     // Parts of what a parser reads.
     "src/middleware/headers/",
     "src/store/redis/script/",
