@@ -48,7 +48,7 @@ async fn list(State(limiters): Limiters) -> Json<Value> {
     Json(limiters.iter().map(Limiter::describe).collect())
 }
 
-/// What the page shows of a limiter.
+/// A request for all that the page shows of a limiter.
 #[derive(Deserialize)]
 struct ViewRequest {
     #[serde(default)]
