@@ -57,7 +57,7 @@ type MakeFn = dyn Fn(&str) -> Result<Key, KeyError> + Send + Sync;
 enum Maker {
     Fixed(Key),
     Value { label: Arc<str>, make: Box<MakeFn> },
-    Joined(Arc<Maker>, Arc<Maker>),
+    Joined(Arc<Self>, Arc<Self>),
 }
 
 impl KeyForm {
@@ -213,7 +213,7 @@ fn tags(key: &Key) -> impl Iterator<Item = &str> {
 }
 
 impl Maker {
-    fn key<'v>(&self, values: &mut dyn Iterator<Item = &'v str>) -> Result<Key, KeyError> {
+    fn key(&self, values: &mut dyn Iterator<Item = &str>) -> Result<Key, KeyError> {
         match self {
             Self::Fixed(key) => Ok(key.clone()),
             Self::Value { label, make } => {

@@ -221,7 +221,7 @@ async fn an_answer_for_a_limiter_that_was_left_meanwhile_is_not_shown_under_the_
                 .await;
         }
         while browser.run("return window.arrived === true").await != true {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let limiter = browser.find("#limiter").await;
         limiter.select_by_value("search").await.expect("an option");
@@ -442,7 +442,9 @@ async fn a_limiter_asks_for_what_it_counts_and_says_what_is_wrong() {
     let choose = async |name: &str| {
         let limiter = browser.find("#limiter").await;
         limiter.select_by_value(name).await.expect("an option");
-        browser.until("#values label", |text| text != "").await
+        browser
+            .until("#values label", |text| !text.is_empty())
+            .await
     };
     assert_eq!(choose("site").await, "IP address");
     assert_eq!(choose("reports").await, "Value of the header x-tenant-id");
