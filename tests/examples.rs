@@ -3,8 +3,9 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use reqwest::{Client, RequestBuilder};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use support::example::{Example, built};
 use support::node::Node;
 use support::redis_server::{DeadPort, RedisServer, run};
-use tollgate::RedisStore;
+use tollgate::{Quota, RateLimiter, RedisStore};
 
 /// A client at this address of this machine.
 fn client_at(address: [u8; 4]) -> Client {
@@ -957,6 +958,11 @@ fn the_script_is_printed_as_redis_gets_it() {
     assert_eq!(printed(&["missing"]), None);
 }
 
+/// A key as an operator enters it in the first form of its limiter.
+fn entered(values: &[&str]) -> Value {
+    json!({ "kind": "entered", "form": 0, "values": values })
+}
+
 /// The page of the example `admin`, and its service.
 struct Desk {
     service: String,
@@ -1002,7 +1008,7 @@ impl Desk {
 
     /// Changes the key of a client at 127.0.0.1, and returns its status.
     async fn change(&self, what: &Value) -> Value {
-        let mut order = json!({ "key": { "kind": "address", "value": "127.0.0.1" } });
+        let mut order = json!({ "key": entered(&["127.0.0.1"]) });
         let all = order.as_object_mut().expect("a map");
         all.extend(what.as_object().expect("a map").clone());
         self.tells(self.post("/site/change", &order)).await
@@ -1085,7 +1091,7 @@ async fn an_operator_looks_at_a_key_and_resets_credits_and_blocks() {
         desk.statuses(12).await,
         [[200; 10].as_slice(), &[429; 2]].concat()
     );
-    let key = json!({ "key": { "kind": "address", "value": "127.0.0.1" } });
+    let key = json!({ "key": entered(&["127.0.0.1"]) });
     let look = || desk.tells(desk.post("/site/peek", &key));
     let standing = look().await;
     assert_eq!(standing["key"], "ip=127.0.0.1");
@@ -1114,8 +1120,8 @@ async fn an_operator_looks_at_a_key_and_resets_credits_and_blocks() {
     let wait: u64 = wait.parse().expect(wait);
     assert!(wait > 80 && wait <= 90, "{wait}");
 
-    let told = desk.tells(desk.get(&Client::new(), "/site")).await;
-    assert_eq!(told["blocked"][0]["key"], "ip=127.0.0.1");
+    let told = desk.tells(desk.post("/site/view", &json!({}))).await;
+    assert_eq!(told["blocked"]["rows"][0]["key"], "ip=127.0.0.1");
     let busiest = json!([{ "key": "ip=127.0.0.1", "refused": 4, "error": 0 }]);
     assert_eq!(told["busiest"], busiest);
     // As the list shows it.
@@ -1124,7 +1130,7 @@ async fn an_operator_looks_at_a_key_and_resets_credits_and_blocks() {
     assert_eq!(unblocked["blocked_seconds"], Value::Null);
     assert_eq!(desk.statuses(1).await, [200]);
 
-    let api_key = json!({ "key": { "kind": "header", "name": "x-api-key", "value": "ada" } });
+    let api_key = json!({ "key": entered(&["ada"]) });
     let search = Client::new().get(format!("{}/search", desk.service));
     assert_eq!(
         statuses_of(search.header("x-api-key", "ada"), 2).await,
@@ -1138,13 +1144,18 @@ async fn an_operator_looks_at_a_key_and_resets_credits_and_blocks() {
 #[tokio::test]
 async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
     let desk = Desk::start("memory:");
-    let key = |kind: &str, value: &str| json!({ "kind": kind, "name": "a b", "value": value });
-    let ada = key("text", "ada");
+    let ada = entered(&["127.0.0.1"]);
+    let stored = |value: &str| json!({ "key": { "kind": "stored", "value": value } });
     for (path, body, status) in [
-        ("/site/peek", json!({ "key": key("address", "1.2.3") }), 400),
-        ("/site/peek", json!({ "key": key("header", "x") }), 400),
-        ("/site/peek", json!({ "key": key("stored", "a b") }), 400),
-        ("/site/peek", json!({ "key": key("name", "ada") }), 422),
+        ("/site/peek", json!({ "key": entered(&["1.2.3"]) }), 400),
+        ("/site/peek", json!({ "key": entered(&[]) }), 400),
+        ("/reports/peek", json!({ "key": entered(&["acme"]) }), 400),
+        ("/site/peek", stored("a b"), 400),
+        (
+            "/site/peek",
+            json!({ "key": { "kind": "text", "value": "ada" } }),
+            422,
+        ),
         ("/site/peek", json!({}), 422),
         ("/nowhere/peek", json!({ "key": ada }), 404),
         ("/site/change", json!({ "key": ada, "do": "explode" }), 422),
@@ -1161,7 +1172,7 @@ async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
         ),
         (
             "/site/peek",
-            json!({ "key": key("text", &"a".repeat(5_000)) }),
+            json!({ "key": entered(&[&"a".repeat(5_000)]) }),
             413,
         ),
     ] {
@@ -1173,6 +1184,254 @@ async fn what_makes_no_sense_is_answered_so_and_changes_nothing() {
     let url = format!("{}/api/limiters/site/change", desk.page);
     let simple = Client::new().post(url).bearer_auth(&desk.token).body(order);
     assert_eq!(statuses_of(simple, 1).await, [415]);
+}
+
+#[tokio::test]
+async fn a_key_is_asked_for_and_made_as_the_limiter_counts_it() {
+    let desk = Desk::start("memory:");
+    let limiters = desk.tells(desk.get(&Client::new(), "")).await;
+    let labels = |limiter: &Value| {
+        let fields = limiter["forms"][0].as_array().expect("a list");
+        fields.iter().map(|field| field["label"].clone()).collect()
+    };
+    let labels: Vec<Vec<Value>> = limiters
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(labels)
+        .collect();
+    let headers = [
+        "value of the header x-tenant-id",
+        "value of the header x-user-id",
+    ];
+    assert_eq!(
+        json!(labels),
+        json!([["IP address"], ["value of the header x-api-key"], headers])
+    );
+
+    let report = Client::new().get(format!("{}/reports", desk.service));
+    let report = report
+        .header("x-tenant-id", "acme")
+        .header("x-user-id", "ada");
+    assert_eq!(statuses_of(report, 1).await, [200]);
+    let key = json!({ "key": entered(&["acme", "ada"]) });
+    let status = desk.tells(desk.post("/reports/peek", &key)).await;
+    assert_eq!(
+        status["key"],
+        "header:x-tenant-id=acme,header:x-user-id=ada"
+    );
+    assert_eq!(status["quotas"][0]["used"], 1);
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_has_is_neither_looked_up_nor_blocked() {
+    let desk = Desk::start("memory:");
+    let block = |key: Value| json!({ "key": key, "do": "block", "seconds": 600 });
+    let stored = |value: &str| block(json!({ "kind": "stored", "value": value }));
+    let hashed = "header:x-api-key=~648169584ac95f61920b47c2a9aeaeeb5889044e";
+    for (limiter, order, said) in [
+        (
+            "site",
+            block(entered(&["1f0c"])),
+            "IP address is not valid: enter one like 192.0.2.1 or 2001:db8::1",
+        ),
+        ("site", block(entered(&[""])), "IP address is missing"),
+        (
+            "site",
+            stored(hashed),
+            "not a key of this limiter, which counts by IP address",
+        ),
+        (
+            "search",
+            stored("ip=127.0.0.1"),
+            "not a key of this limiter, which counts by value of the header x-api-key",
+        ),
+        (
+            "search",
+            block(entered(&["a\nb"])),
+            "value of the header x-api-key is not valid: no header can contain control characters",
+        ),
+        (
+            "reports",
+            stored("header:x-tenant-id=acme"),
+            "not a key of this limiter, which counts by value of the header x-tenant-id and value of the header x-user-id",
+        ),
+    ] {
+        for path in ["peek", "change"] {
+            let answer = desk
+                .post(&format!("/{limiter}/{path}"), &order)
+                .send()
+                .await
+                .expect("an answer");
+            assert_eq!(answer.status(), 400, "{order}");
+            assert_eq!(answer.text().await.expect("text"), said);
+        }
+        let view = desk
+            .tells(desk.post(&format!("/{limiter}/view"), &json!({})))
+            .await;
+        assert_eq!(view["blocked"]["total"], 0, "{order}");
+    }
+    // One that an earlier version of the service blocked is listed, so it can be unblocked.
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url())
+        .expect("a URL")
+        .prefix("shop");
+    let site = RateLimiter::new(store, "10/hour".parse::<Quota>().expect("a quota")).name("site");
+    site.admin()
+        .block("ada", Duration::from_secs(600))
+        .await
+        .expect("Redis answers");
+    let desk = Desk::start(&server.url());
+    let order = json!({ "key": { "kind": "stored", "value": "ada" }, "do": "unblock" });
+    let status = desk.tells(desk.post("/site/change", &order)).await;
+    assert_eq!(status["blocked_seconds"], Value::Null);
+    assert_eq!(
+        statuses_of(desk.post("/site/change", &order), 1).await,
+        [400]
+    );
+    let view = json!({ "key": order["key"] });
+    let view = desk.tells(desk.post("/site/view", &view)).await;
+    assert_eq!(
+        (&view["blocked"]["total"], &view["key"]),
+        (&json!(0), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn fifty_requests_with_the_token_at_once_all_pass_and_ten_wrong_tokens_do_not() {
+    let desk = Desk::start("memory:");
+    let at_once = async |request: &RequestBuilder, requests: usize| {
+        let sent = (0..requests).map(|_| request.try_clone().expect("no stream").send());
+        let mut statuses = Vec::new();
+        for answer in futures_util::future::join_all(sent).await {
+            statuses.push(answer.expect("an answer").status().as_u16());
+        }
+        statuses.sort_unstable();
+        statuses
+    };
+    let [owner, guest] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(client_at);
+    assert_eq!(at_once(&desk.get(&owner, ""), 50).await, [200; 50]);
+    let url = format!("{}/api/limiters", desk.page);
+    let wrong = guest.get(url).bearer_auth("x".repeat(32));
+    let expected = [[401; 10].as_slice(), &[429; 40]].concat();
+    assert_eq!(at_once(&wrong, 50).await, expected);
+    // Whoever has guessed too often does not learn whether the next guess is right.
+    let limited = desk.get(&guest, "").send().await.expect("an answer");
+    assert_eq!(limited.status(), 429);
+    let wait = limited.headers()["retry-after"].to_str().expect("text");
+    let wait: u64 = wait.parse().expect(wait);
+    assert!(wait > 30 && wait <= 61, "{wait}");
+    assert_eq!(at_once(&desk.get(&owner, ""), 50).await, [200; 50]);
+}
+
+#[tokio::test]
+async fn blocked_keys_come_in_pages_and_are_searched() {
+    let desk = Desk::start("memory:");
+    for number in 0..120 {
+        let address = format!("192.0.2.{number}");
+        let seconds = 1_000 - number;
+        let order = json!({ "key": entered(&[&address]), "do": "block", "seconds": seconds });
+        let _ = desk.tells(desk.post("/site/change", &order)).await;
+    }
+    let page = async |search: &str, page: usize| {
+        let view = json!({ "blocked": { "search": search, "page": page } });
+        let mut view = desk.tells(desk.post("/site/view", &view)).await;
+        let keys = view["blocked"]["rows"].as_array().expect("a list").iter();
+        let keys: Vec<_> = keys
+            .map(|row| row["key"].as_str().expect("text").to_owned())
+            .collect();
+        view["blocked"]
+            .as_object_mut()
+            .expect("a map")
+            .remove("rows");
+        (view["blocked"].clone(), keys)
+    };
+    let (first, keys) = page("", 0).await;
+    assert_eq!(
+        first,
+        json!({ "total": 120, "found": 120, "page": 0, "pages": 3, "first": 1 })
+    );
+    let expected: Vec<_> = (0..50)
+        .map(|number| format!("ip=192.0.2.{number}"))
+        .collect();
+    assert_eq!(keys, expected);
+    // A page that is gone meanwhile is the last one.
+    for number in [2, 3, 999] {
+        let (last, keys) = page("", number).await;
+        assert_eq!(
+            last,
+            json!({ "total": 120, "found": 120, "page": 2, "pages": 3, "first": 101 })
+        );
+        assert_eq!((keys.len(), keys[0].as_str()), (20, "ip=192.0.2.100"));
+    }
+    let (found, keys) = page(" 2.11", 0).await;
+    assert_eq!(
+        found,
+        json!({ "total": 120, "found": 11, "page": 0, "pages": 1, "first": 1 })
+    );
+    assert_eq!(keys[0], "ip=192.0.2.11");
+    let (none, keys) = page("<script>", 5).await;
+    assert_eq!(
+        none,
+        json!({ "total": 120, "found": 0, "page": 0, "pages": 1, "first": 1 })
+    );
+    assert!(keys.is_empty());
+}
+
+/// Starts the example with these variables, and returns what it says before it ends. Empty if it serves.
+fn refusal(variables: &[(&str, &str)]) -> String {
+    let mut process = Command::new(built("admin"))
+        .envs([
+            ("TOLLGATE_STORE", "memory:"),
+            ("TOLLGATE_ADDR", "127.0.0.1:0"),
+        ])
+        .env("TOLLGATE_ADMIN_ADDR", "127.0.0.1:0")
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the example runs");
+    let mut output = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+    if output.any(|line| line.expect("text").contains("Then open the page")) {
+        process.kill().expect("it runs");
+        let _ = process.wait();
+        return String::new();
+    }
+    let ended = process.wait_with_output().expect("it ended");
+    assert!(!ended.status.success());
+    String::from_utf8(ended.stderr).expect("text")
+}
+
+#[test]
+fn a_short_token_and_plain_http_for_others_are_refused_at_the_start() {
+    let with_token = |token| refusal(&[("TOLLGATE_ADMIN_TOKEN", token)]);
+    let short = with_token("hunter2");
+    assert!(
+        short.contains("TOLLGATE_ADMIN_TOKEN: the token has 7 characters"),
+        "{short}"
+    );
+    assert!(
+        short.contains("at least 16") && !short.contains("hunter2"),
+        "{short}"
+    );
+    assert!(with_token("123456789012345 ").contains("has 15 characters"));
+    assert_eq!(with_token("1234567890123456"), "");
+    let odd = with_token("1234567890 123456");
+    assert!(odd.contains("use letters and digits"), "{odd}");
+
+    let everywhere = ("TOLLGATE_ADMIN_ADDR", "0.0.0.0:0");
+    for flag in ["", "1", "deny"] {
+        let said = refusal(&[everywhere, ("TOLLGATE_ADMIN_PLAIN_HTTP", flag)]);
+        assert!(
+            said.contains("refusing to serve plain HTTP on 0.0.0.0:"),
+            "{said}"
+        );
+        assert!(said.contains("TOLLGATE_ADMIN_PLAIN_HTTP=allow"), "{said}");
+    }
+    assert_eq!(
+        refusal(&[everywhere, ("TOLLGATE_ADMIN_PLAIN_HTTP", "allow")]),
+        ""
+    );
 }
 
 #[tokio::test]
@@ -1195,8 +1454,7 @@ async fn what_is_blocked_on_the_page_of_one_process_all_refuse_within_a_second()
             );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        let told = other.tells(other.get(&Client::new(), "/site")).await;
-        let blocked = told["blocked"].as_array().expect("a list");
-        assert_eq!(blocked.len(), usize::from(status == 429));
+        let told = other.tells(other.post("/site/view", &json!({}))).await;
+        assert_eq!(told["blocked"]["total"], u8::from(status == 429));
     }
 }

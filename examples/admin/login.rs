@@ -5,56 +5,92 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, WWW_AUTHENTICATE};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, StatusCode, response};
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use http_body::SizeHint;
-use tollgate::{DecisionView, Headers, MemoryStore, Quota, RateLimitLayer, Rejection};
+use tollgate::{Decision, Key, KeyExtractor, MemoryStore, Quota, RateLimiter, key};
 
-/// Requires `Authorization: Bearer` with the token. 10 attempts per minute and address may fail; then every
-/// request from that address gets 429. Each attempt is charged before the token is compared. A valid token gets
-/// its charge back; a request that is cancelled in between does not.
+use crate::failure::Failure;
+use crate::token::Token;
+
+/// Requires `Authorization: Bearer` with the token. 10 wrong tokens per minute and address may be sent; then every
+/// request from that address gets 429. Requests with the token are not counted, however many arrive at once.
 ///
 /// While an address is limited, a valid token gets 429 too: otherwise an attacker could keep guessing. All
 /// clients behind one proxy or NAT share the ten attempts, so one of them can lock out the others for a
 /// minute. Reach the page directly or through a tunnel instead.
 ///
 /// The `Host` of a request must be an IP address, `localhost` or `host`.
-pub(crate) fn protect(router: Router, token: &str, host: Option<&str>) -> Router {
-    // In memory, so that it works while Redis is unreachable.
-    let attempts = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(10))
-        .name("admin-login")
-        .headers(Headers::none())
-        .settle(failures);
+pub(crate) fn protect(router: Router, token: &Token, host: Option<&str>) -> Router {
+    let login = Login {
+        token: blake3::hash(token.as_str().as_bytes()),
+        // In memory, so that it works while Redis is unreachable.
+        attempts: RateLimiter::new(MemoryStore::new(), Quota::per_minute(10)).name("admin-login"),
+    };
     router
-        .layer(from_fn_with_state(
-            blake3::hash(token.trim().as_bytes()),
-            authorize,
-        ))
-        .layer(attempts)
+        .layer(from_fn_with_state(Arc::new(login), authorize))
         .layer(from_fn(same_site))
         .layer(from_fn_with_state(host.map(Arc::from), known_host))
 }
 
-fn failures(_: &DecisionView, head: &response::Parts, _: SizeHint) -> u32 {
-    // No inner layer rejects requests today. If you add one, its rejections must not get their charge back.
-    let is_rejected = head.extensions.get::<Rejection>().is_some();
-    u32::from(is_rejected || head.status == StatusCode::UNAUTHORIZED)
+struct Login {
+    token: blake3::Hash,
+    attempts: RateLimiter,
 }
 
-async fn authorize(State(token): State<blake3::Hash>, request: Request, next: Next) -> Response {
-    // BLAKE3 hashes compare in constant time, so the response time reveals nothing about the token.
-    let sent = request.headers().get(AUTHORIZATION).and_then(bearer);
-    if sent.is_none_or(|sent| blake3::hash(sent) != token) {
-        let head = [(WWW_AUTHENTICATE, "Bearer")];
-        return (StatusCode::UNAUTHORIZED, head, "missing or wrong token\n").into_response();
+/// The answer to a token.
+enum Verdict {
+    Valid,
+    Wrong,
+    Limited(Decision),
+}
+
+impl Login {
+    /// Compares the token, and charges the address if it is wrong, in one check. So of any number of tokens that
+    /// arrive at once, a valid one passes only if fewer than ten wrong ones were charged before it.
+    async fn judge(&self, address: Key, sent: Option<&[u8]>) -> Result<Verdict, tollgate::Error> {
+        // BLAKE3 hashes compare in constant time, so the response time reveals nothing about the token.
+        let is_valid = sent.is_some_and(|sent| blake3::hash(sent) == self.token);
+        let cost = u32::from(!is_valid);
+        let decision = self.attempts.check_n(address, cost).await?;
+        Ok(match is_valid {
+            true if decision.remaining() > 0 => Verdict::Valid,
+            false if decision.is_allowed() => Verdict::Wrong,
+            _ => Verdict::Limited(decision),
+        })
     }
-    let mut response = next.run(request).await;
-    let no_store = HeaderValue::from_static("no-store");
-    response.headers_mut().insert(CACHE_CONTROL, no_store);
-    response
+}
+
+async fn authorize(
+    State(login): State<Arc<Login>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let address = key::peer_ip().extract(&parts);
+    let address =
+        address.map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let sent = parts.headers.get(AUTHORIZATION).and_then(bearer);
+    Ok(match login.judge(address, sent).await? {
+        Verdict::Valid => {
+            let mut response = next.run(Request::from_parts(parts, body)).await;
+            let no_store = HeaderValue::from_static("no-store");
+            response.headers_mut().insert(CACHE_CONTROL, no_store);
+            response
+        }
+        Verdict::Wrong => {
+            let head = [(WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, head, "missing or wrong token\n").into_response()
+        }
+        Verdict::Limited(decision) => {
+            let wait = decision.reset_after().as_secs() + 1;
+            let head = [(RETRY_AFTER, wait.to_string())];
+            let text = format!("too many wrong tokens from this address: try again in {wait} s\n");
+            (StatusCode::TOO_MANY_REQUESTS, head, text).into_response()
+        }
+    })
 }
 
 fn bearer(credentials: &HeaderValue) -> Option<&[u8]> {

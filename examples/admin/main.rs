@@ -6,10 +6,14 @@
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `TOLLGATE_ADMIN_TOKEN` | the token for the page | random at each start, and printed |
+//! | `TOLLGATE_ADMIN_TOKEN` | the token for the page, at least 16 characters | random at each start, and printed |
 //! | `TOLLGATE_ADMIN_ADDR` | the address of the page | port 3001 of this machine |
+//! | `TOLLGATE_ADMIN_PLAIN_HTTP` | `allow` serves the page, which has no TLS, to other machines | refuses to start |
 //! | `TOLLGATE_ADMIN_HOST` | a host name that requests for the page may have | an IP address or `localhost` only |
 
+mod blocks;
+mod failure;
+mod limiter;
 mod login;
 mod page;
 mod router;
@@ -17,6 +21,7 @@ mod router;
 mod store;
 #[path = "../support/mod.rs"]
 mod support;
+mod token;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -24,6 +29,8 @@ use std::num::NonZeroUsize;
 use std::{env, io};
 
 use axum::{Router, routing::get};
+use limiter::Limiter;
+use token::Token;
 use tollgate::{Quota, RateLimitLayer, key};
 
 /// How many keys each limiter tracks. With 100, every key that causes more than 1 % of the refusals is listed.
@@ -32,41 +39,52 @@ const TRACKED: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().with_writer(io::stderr).init();
+    let (token, shown) = token()?;
     let store = store::open(|redis| redis.prefix("shop"))?;
 
     let site = RateLimitLayer::new(store.clone(), "10/hour".parse::<Quota>()?)
         .name("site")
         .track_refused(TRACKED);
-    let search = RateLimitLayer::new(store, [Quota::per_second(5), Quota::per_hour(1_000)])
-        .name("search")
-        .key(key::header("x-api-key"))
+    let search = RateLimitLayer::new(
+        store.clone(),
+        [Quota::per_second(5), Quota::per_hour(1_000)],
+    )
+    .name("search")
+    .key(key::header("x-api-key"))
+    .track_refused(TRACKED);
+    let reports = RateLimitLayer::new(store, Quota::per_hour(100))
+        .name("reports")
+        .key((
+            key::header("x-tenant-id").plain(),
+            key::header("x-user-id").plain(),
+        ))
         .track_refused(TRACKED);
-    let limiters = [&site, &search].map(|layer| layer.limiter().admin());
-    let limiters = ["site", "search"]
-        .map(str::to_owned)
-        .into_iter()
-        .zip(limiters);
+    // Each extractor says what an operator enters to name one of its keys.
+    let layers = [&site, &search, &reports];
+    let limiters: Vec<_> = layers
+        .iter()
+        .flat_map(|layer| layer.levels())
+        .map(Limiter::from)
+        .collect();
 
     // Two listeners, so that clients of the service cannot reach the page.
     let listener = support::listen().await?;
     let admin = support::listen_by("TOLLGATE_ADMIN_ADDR", 3_001).await?;
     let (address, page_address) = (listener.local_addr()?, admin.local_addr()?);
+    require_loopback(page_address)?;
     println!("Listening on {address}. Try:");
     println!(
         "  for i in $(seq 12); do curl -so /dev/null -w '%{{http_code}} ' http://{address}/; done"
     );
     println!("  curl -i -H 'x-api-key: ada' http://{address}/search");
-    let token = token()?;
-    println!(
-        "Then open the page at http://{page_address}/ with the token {}",
-        token.shown()
-    );
+    println!("Then open the page at http://{page_address}/ with the token {shown}");
 
     let host = env::var("TOLLGATE_ADMIN_HOST").ok();
-    let page = router::router(limiters, token.text(), host.as_deref());
+    let page = router::router(limiters, &token, host.as_deref());
     let app = Router::new()
         .route("/", get(|| async { "ok\n" }).layer(site))
-        .route("/search", get(|| async { "found\n" }).layer(search));
+        .route("/search", get(|| async { "found\n" }).layer(search))
+        .route("/reports", get(|| async { "a report\n" }).layer(reports));
     // The site and the login use the peer address as the key. This adds it to each request.
     let serve = |listener, app: Router| {
         axum::serve(
@@ -79,41 +97,33 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-struct Token {
-    text: String,
-    is_generated: bool,
-}
-
-fn token() -> Result<Token, getrandom::Error> {
-    if let Ok(text) = env::var("TOLLGATE_ADMIN_TOKEN")
-        && !text.trim().is_empty()
-    {
-        let text = text.trim().to_owned();
-        return Ok(Token {
-            text,
-            is_generated: false,
-        });
-    }
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)?;
-    let text = format!("{:032x}", u128::from_ne_bytes(bytes));
-    Ok(Token {
-        text,
-        is_generated: true,
-    })
-}
-
-impl Token {
-    fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Returns what to print: never a token from the environment, because output may end up in a log.
-    fn shown(&self) -> &str {
-        if self.is_generated {
-            &self.text
-        } else {
-            "in the variable TOLLGATE_ADMIN_TOKEN"
+/// Returns the token, and what to print of it: never a token from the environment, because output may end up in
+/// a log.
+fn token() -> Result<(Token, String), Box<dyn Error>> {
+    match env::var("TOLLGATE_ADMIN_TOKEN") {
+        Ok(text) if !text.trim().is_empty() => {
+            let token = Token::new(&text);
+            let token = token.map_err(|error| format!("TOLLGATE_ADMIN_TOKEN: {error}"))?;
+            Ok((token, "in the variable TOLLGATE_ADMIN_TOKEN".to_owned()))
+        }
+        _ => {
+            let token = Token::random()?;
+            let shown = token.as_str().to_owned();
+            Ok((token, shown))
         }
     }
+}
+
+/// Refuses an address that other machines can reach: the page has no TLS, so that anyone on the way could read
+/// the token and use it.
+fn require_loopback(page_address: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let allowed = env::var("TOLLGATE_ADMIN_PLAIN_HTTP").is_ok_and(|value| value == "allow");
+    if allowed || page_address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "refusing to serve plain HTTP on {page_address}, where others could read the token on its way: listen on \
+         127.0.0.1 and use a tunnel or a proxy with TLS, or set TOLLGATE_ADMIN_PLAIN_HTTP=allow"
+    )
+    .into())
 }

@@ -3,108 +3,88 @@
 //! To use the page in your service, copy this folder without `main.rs`, and serve [`router`] on a listener
 //! that is not public.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
-use axum::http::{HeaderName, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate::{Admin, DecisionView, Error, ErrorKind, Key, key};
+use tollgate::{Admin, DecisionView, Key};
 
+use crate::blocks::PageRequest;
+use crate::failure::Failure;
+use crate::limiter::{BUSIEST, KeyInput, Limiter};
+use crate::token::Token;
 use crate::{login, page};
-
-/// How many of the keys that are refused most the page lists.
-const BUSIEST: usize = 20;
 
 /// The largest request body. Valid ones are shorter.
 const MAX_BYTES: usize = 4_096;
 
-type Limiters = State<Arc<BTreeMap<String, Admin>>>;
+type Limiters = State<Arc<[Limiter]>>;
 
 /// Serves the page without a token, and the API behind the token.
 pub(crate) fn router(
-    limiters: impl IntoIterator<Item = (String, Admin)>,
-    token: &str,
+    limiters: impl IntoIterator<Item = Limiter>,
+    token: &Token,
     host: Option<&str>,
 ) -> Router {
-    let limiters: BTreeMap<_, _> = limiters.into_iter().collect();
+    let limiters: Arc<[Limiter]> = limiters.into_iter().collect();
     let api = Router::new()
         .route("/limiters", get(list))
-        .route("/limiters/{name}", get(overview))
+        .route("/limiters/{name}/view", post(view))
         .route("/limiters/{name}/peek", post(peek))
         .route("/limiters/{name}/change", post(change))
         .layer(DefaultBodyLimit::max(MAX_BYTES))
-        .with_state(Arc::new(limiters));
+        .with_state(limiters);
     page::router().nest("/api", login::protect(api, token, host))
 }
 
 /// Lists the limiters.
 async fn list(State(limiters): Limiters) -> Json<Value> {
-    let limiters = limiters.iter().map(|(name, admin)| {
-        let quotas = admin.limiter().quotas().iter().map(ToString::to_string);
-        json!({ "name": name, "quotas": quotas.collect::<Vec<_>>() })
-    });
-    Json(limiters.collect())
+    Json(limiters.iter().map(Limiter::describe).collect())
 }
 
-/// Lists the keys that are blocked in all processes, and the keys that this process refuses most.
-async fn overview(
+/// A request for all that the page shows of a limiter.
+#[derive(Deserialize)]
+struct ViewRequest {
+    #[serde(default)]
+    blocked: PageRequest,
+    /// The key that the operator looks at.
+    key: Option<KeyInput>,
+}
+
+/// Returns all that changes while an operator looks at the page, in one response: a page of the keys that are
+/// blocked in all processes, the keys that this process refuses most, and the status of a key.
+async fn view(
     State(limiters): Limiters,
     Path(name): Path<String>,
+    Json(request): Json<ViewRequest>,
 ) -> Result<Json<Value>, Failure> {
-    let admin = find(&limiters, &name)?;
-    let blocked = admin.blocked().await?;
-    let blocked = blocked
-        .iter()
-        .map(|(key, left)| json!({ "key": key.as_str(), "seconds": left.as_secs_f64() }));
+    let limiter = find(&limiters, &name)?;
+    let admin = &limiter.admin;
+    let status = match &request.key {
+        None => None,
+        Some(key) => match limiter.key(key).await {
+            Ok(key) => Some(key_status(admin, &key).await?),
+            // A key of another extractor that was listed, and is not any more.
+            Err(Failure(StatusCode::BAD_REQUEST, _)) => None,
+            Err(failure) => return Err(failure),
+        },
+    };
+    let blocked = request.blocked.of(&admin.blocked().await?);
     let busiest = admin.busiest_refused(BUSIEST);
     let busiest = busiest.iter().map(
         |busy| json!({ "key": busy.key.as_str(), "refused": busy.refused, "error": busy.error }),
     );
     Ok(Json(json!({
-        "blocked": blocked.collect::<Vec<_>>(),
+        "blocked": blocked,
         "busiest": busiest.collect::<Vec<_>>(),
+        "key": status,
     })))
-}
-
-/// A key as the operator enters it. It is in the body, because URLs end up in logs.
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-enum KeyInput {
-    /// The key of `key::peer_ip` and `key::client_ip`.
-    Address { value: String },
-    /// The key of `key::header`: the value is hashed.
-    Header { name: String, value: String },
-    /// The key of a job or a closure.
-    Text { value: String },
-    /// The key as logs, Redis and this page show it.
-    Stored { value: String },
-}
-
-impl KeyInput {
-    fn key(&self) -> Result<Key, Failure> {
-        let invalid = |text: &str| Failure(StatusCode::BAD_REQUEST, text.to_owned());
-        match self {
-            Self::Address { value } => {
-                let address: IpAddr = value.parse().map_err(|_| invalid("not an IP address"))?;
-                Ok(key::peer_ip().of(address))
-            }
-            Self::Header { name, value } => {
-                let name: HeaderName = name.parse().map_err(|_| invalid("not a header name"))?;
-                Ok(key::header(name.as_str()).of(value))
-            }
-            Self::Text { value } => Ok(Key::from(value.as_str())),
-            Self::Stored { value } => {
-                Key::from_stored(value).ok_or_else(|| invalid("not a stored key"))
-            }
-        }
-    }
 }
 
 #[derive(Deserialize)]
@@ -117,7 +97,9 @@ async fn peek(
     Path(name): Path<String>,
     Json(request): Json<PeekRequest>,
 ) -> Result<Json<Value>, Failure> {
-    key_status(find(&limiters, &name)?, &request.key.key()?).await
+    let limiter = find(&limiters, &name)?;
+    let key = limiter.key(&request.key).await?;
+    Ok(Json(key_status(&limiter.admin, &key).await?))
 }
 
 #[derive(Deserialize)]
@@ -143,7 +125,8 @@ async fn change(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Json(ChangeRequest { key, change }): Json<ChangeRequest>,
 ) -> Result<Json<Value>, Failure> {
-    let (admin, key) = (find(&limiters, &name)?, key.key()?);
+    let limiter = find(&limiters, &name)?;
+    let (admin, key) = (&limiter.admin, limiter.key(&key).await?);
     let done = match change {
         Change::Reset => admin.reset(&key).await,
         Change::Credit { units } => admin.credit(&key, units).await,
@@ -153,17 +136,17 @@ async fn change(
     // Failures are logged too: the store may have made the change before the error.
     tracing::warn!(limiter = name, key = key.as_str(), ?change, %peer, ok = done.is_ok(), "operator changed a key");
     done?;
-    key_status(admin, &key).await
+    Ok(Json(key_status(admin, &key).await?))
 }
 
-async fn key_status(admin: &Admin, key: &Key) -> Result<Json<Value>, Failure> {
+async fn key_status(admin: &Admin, key: &Key) -> Result<Value, Failure> {
     let status = admin.peek(key).await?;
-    Ok(Json(json!({
+    Ok(json!({
         "key": key.as_str(),
         "blocked_seconds": status.blocked_for().map(|left| left.as_secs_f64()),
         "source": format!("{:?}", status.source()),
         "quotas": quotas(status.view()),
-    })))
+    }))
 }
 
 fn quotas(decision: &DecisionView) -> Value {
@@ -178,32 +161,13 @@ fn quotas(decision: &DecisionView) -> Value {
     quotas.collect()
 }
 
-fn find<'a>(limiters: &'a BTreeMap<String, Admin>, name: &str) -> Result<&'a Admin, Failure> {
+fn find<'a>(limiters: &'a [Limiter], name: &str) -> Result<&'a Limiter, Failure> {
     let unknown = || {
         let text = format!("no limiter is named {name}");
         Failure(StatusCode::NOT_FOUND, text)
     };
-    limiters.get(name).ok_or_else(unknown)
-}
-
-/// The response to a request that failed: status and cause.
-struct Failure(StatusCode, String);
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let status = match error.kind() {
-            ErrorKind::CostTooLarge => StatusCode::BAD_REQUEST,
-            ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
-            ErrorKind::Full => StatusCode::INSUFFICIENT_STORAGE,
-            _ => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        Self(status, error.to_string())
-    }
-}
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        let Self(status, cause) = self;
-        (status, cause).into_response()
-    }
+    let mut limiters = limiters.iter();
+    limiters
+        .find(|limiter| limiter.name == name)
+        .ok_or_else(unknown)
 }

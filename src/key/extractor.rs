@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
+use super::form::KeyForm;
 use super::key::Key;
 use super::reads::Reads;
 
@@ -39,6 +40,15 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Reads::nothing()
     }
 
+    /// Returns what an operator enters to name a key of this extractor, for an admin page; see [`KeyForm`].
+    ///
+    /// There are several forms if there are several kinds of keys, as with [`or`](Self::or). An extractor that
+    /// wraps another one should forward the call. The default is an empty list: an operator cannot enter such a
+    /// key. A closure has no form, and neither has a tuple with a closure.
+    fn forms(&self) -> Vec<KeyForm> {
+        Vec::new()
+    }
+
     /// Uses the key of `second` if a request does not have this key.
     ///
     /// `second` is tried only after [`KeyErrorKind::Missing`]. A request whose key is ambiguous is still
@@ -70,6 +80,10 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
     fn reads(&self) -> Reads {
         (**self).reads()
     }
+
+    fn forms(&self) -> Vec<KeyForm> {
+        (**self).forms()
+    }
 }
 
 impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
@@ -79,6 +93,10 @@ impl<E: KeyExtractor + ?Sized> KeyExtractor for Box<E> {
 
     fn reads(&self) -> Reads {
         (**self).reads()
+    }
+
+    fn forms(&self) -> Vec<KeyForm> {
+        (**self).forms()
     }
 }
 
@@ -106,7 +124,9 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                     KeyErrorKind::Missing => {
                         KeyError::new(KeyErrorKind::Missing, format!("{first}, or {second}"))
                     }
-                    KeyErrorKind::Ambiguous | KeyErrorKind::Misconfigured => second,
+                    KeyErrorKind::Ambiguous
+                    | KeyErrorKind::Invalid
+                    | KeyErrorKind::Misconfigured => second,
                 }),
             found => found,
         }
@@ -114,6 +134,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 
     fn reads(&self) -> Reads {
         self.first.reads().and(self.second.reads())
+    }
+
+    fn forms(&self) -> Vec<KeyForm> {
+        let mut forms = self.first.forms();
+        forms.extend(self.second.forms());
+        forms
     }
 }
 

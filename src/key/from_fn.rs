@@ -6,6 +6,7 @@ use http::request::Parts;
 
 use super::error::{KeyError, KeyErrorKind};
 use super::extractor::{KeyExtractor, inherent_or};
+use super::form::KeyForm;
 use super::key::Key;
 
 /// Returns an extractor that calls a closure for the [`Key`] of each request.
@@ -69,6 +70,10 @@ inherent_or!(Global);
 impl KeyExtractor for Global {
     fn extract(&self, _: &Parts) -> Result<Key, KeyError> {
         Ok(Key::global())
+    }
+
+    fn forms(&self) -> Vec<KeyForm> {
+        vec![KeyForm::fixed(Key::global())]
     }
 }
 

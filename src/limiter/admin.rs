@@ -53,7 +53,8 @@ use crate::telemetry::RefusedKey;
 ///
 /// Pass the key as the limiter counts it. Create it with the [extractor](mod@crate::key) of the layer:
 /// `key::peer_ip().of(address)` or `key::header("x-api-key").of("1f0c")`. To parse the stored text of a
-/// key, for example from an admin page, use [`Key::from_stored`].
+/// key, for example from an admin page, use [`Key::from_stored`]. For keys that an operator enters, use the
+/// [forms](crate::Level::key_forms) of the level.
 ///
 /// # When other processes see a change
 ///
@@ -245,8 +246,8 @@ impl Admin {
         Ok(blocked)
     }
 
-    /// Returns the keys that this process has refused most often, the busiest first, and at most `max` of
-    /// them.
+    /// Returns the keys that this process has refused most often recently, the busiest first, and at most `max`
+    /// of them. A refusal [counts half](RefusedKey) after 10 minutes.
     ///
     /// The list is empty unless the limiter [tracks](RateLimiter::track_refused) refused keys.
     #[must_use]

@@ -55,7 +55,7 @@ impl Outcome {
                     .diagnostics
                     .key_misconfigured(limiter, is_dry_run, &error);
             }
-            (KeyErrorKind::Missing | KeyErrorKind::Ambiguous, _) => {}
+            (KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid, _) => {}
         }
         Some(Self::reject(config, level, RejectionReason::NoKey(error)))
     }

@@ -1,29 +1,40 @@
-//! The keys with the most refusals, in bounded memory: the space-saving algorithm of Metwally, Agrawal and
-//! El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
+//! The keys with the most recent refusals, in bounded memory: the space-saving algorithm of Metwally, Agrawal
+//! and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005), with counts that
+//! decay.
 //!
 //! At most n keys are counted. Once there are n, a new key replaces the key with the lowest count and takes
 //! over that count. So a count is never too low, and it is too high by at most the count that was taken over.
 //! A key with more than 1/n of all refusals is always among the counted keys.
+//!
+//! Once per minute, all counts are lowered by the same factor, so that a refusal counts half after 10 minutes.
+//! Counts are whole numbers of a small fraction of a refusal. So equal counts stay equal and close counts become
+//! equal, and a key with the lowest count is found without a search most of the time.
 
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hashbrown::HashTable;
 
+use crate::clock::{Clock, micros};
 use crate::key::{Fingerprint, Key};
 
-/// A key that was refused often, and the number of its refusals.
+/// A key that was refused often, and the number of its recent refusals.
 ///
-/// [`Admin::busiest_refused`](crate::Admin::busiest_refused) returns a list of these. The real number of
-/// refusals is from `refused - error` to `refused`. The error is 0 while at most as many keys were refused as
-/// [`RateLimiter::track_refused`](crate::RateLimiter::track_refused) tracks.
+/// [`Admin::busiest_refused`](crate::Admin::busiest_refused) returns a list of these. A refusal counts less the
+/// older it is: one half after 10 minutes, a quarter after 20 minutes, 1/64 after an hour. The numbers fall once
+/// per minute. A key that is refused once per second all the time has about 870.
+///
+/// The real number is from `refused - error` to `refused`. The error is 0 while at most as many keys were
+/// refused as [`RateLimiter::track_refused`](crate::RateLimiter::track_refused) tracks. Both numbers are rounded
+/// to whole refusals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusedKey {
     /// The key as it is stored. Values of headers, for example, are stored as a hash.
     pub key: Key,
-    /// The highest possible number of refusals.
+    /// The highest possible number of recent refusals.
     pub refused: u64,
     /// The amount by which `refused` may be too high.
     pub error: u64,
@@ -36,33 +47,65 @@ const TABLE_SIZE_FACTOR: usize = 4;
 /// The most keys for which the hash table is allocated at first.
 const MAX_INITIAL_CAPACITY: usize = 1_000;
 
+/// The time after which a refusal counts half. Operators look for the keys that are refused now, and within an
+/// hour an offender that has stopped falls to 1/64.
+const HALF_LIFE: Duration = Duration::from_secs(600);
+
+/// The time between two decays. The tenth part of a half-life, so that counts fall smoothly.
+const DECAY_INTERVAL: Duration = Duration::from_secs(60);
+
+const INTERVALS_PER_HALF_LIFE: u64 = HALF_LIFE.as_secs() / DECAY_INTERVAL.as_secs();
+
+/// The part of a count that is left after one decay: the tenth root of 1/2, to 16 bits.
+const DECAY: (u64, u64) = (61_147, 65_536);
+
+/// The count of one refusal. A fraction of a refusal is left after a decay.
+const ONE: u64 = 1_024;
+
 /// The refusals of the most refused keys.
 #[derive(Debug)]
 pub(super) struct MostRefused {
     capacity: NonZeroUsize,
+    clock: Clock,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
-    keys: Vec<RefusedKey>,
+    keys: Vec<CountedKey>,
     /// The index of each key.
     indices: HashTable<usize>,
     /// The lowest count when it was last searched for.
     lowest: u64,
     /// The index at which a key with the lowest count was last found.
     hand: usize,
+    /// The time of the last decay, in microseconds.
+    decayed_at: u64,
+}
+
+/// A key, and its refusals in fractions of [`ONE`].
+#[derive(Clone, Debug)]
+struct CountedKey {
+    key: Key,
+    refused: u64,
+    error: u64,
 }
 
 impl MostRefused {
     pub(super) fn new(capacity: NonZeroUsize) -> Self {
+        Self::on_clock(capacity, Clock::monotonic())
+    }
+
+    fn on_clock(capacity: NonZeroUsize, clock: Clock) -> Self {
         let initial = capacity.get().min(MAX_INITIAL_CAPACITY);
         Self {
             capacity,
             counts: Mutex::new(Counts {
                 indices: HashTable::with_capacity(initial * TABLE_SIZE_FACTOR),
+                decayed_at: clock.now(),
                 ..Counts::default()
             }),
+            clock,
         }
     }
 
@@ -72,12 +115,18 @@ impl MostRefused {
 
     /// Counts a refusal of a key.
     pub(super) fn record(&self, key: &Key) {
-        self.lock().record(key, self.capacity.get());
+        let now = self.clock.now();
+        self.lock().record(key, self.capacity.get(), now);
     }
 
-    /// Returns up to `max` keys with the most refusals, in descending order.
+    /// Returns up to `max` keys with the most recent refusals, in descending order.
     pub(super) fn top(&self, max: usize) -> Vec<RefusedKey> {
-        let mut keys = self.lock().keys.clone();
+        let now = self.clock.now();
+        let mut counts = self.lock();
+        counts.decay_until(now);
+        let keys = counts.keys.iter().map(CountedKey::rounded);
+        let mut keys: Vec<_> = keys.filter(|key| key.refused > 0).collect();
+        drop(counts);
         keys.sort_by(|one, two| {
             let order = |key: &RefusedKey| (Reverse(key.refused), key.error);
             order(one)
@@ -94,8 +143,27 @@ impl MostRefused {
     }
 }
 
+impl CountedKey {
+    fn rounded(&self) -> RefusedKey {
+        let round = |count: u64| count.saturating_add(ONE / 2) / ONE;
+        RefusedKey {
+            key: self.key.clone(),
+            refused: round(self.refused),
+            error: round(self.error),
+        }
+    }
+}
+
+/// Returns what is left of a count after one decay.
+fn decayed(count: u64) -> u64 {
+    let (part, whole) = DECAY;
+    // Neither product overflows.
+    count / whole * part + count % whole * part / whole
+}
+
 impl Counts {
-    fn record(&mut self, key: &Key, capacity: usize) {
+    fn record(&mut self, key: &Key, capacity: usize, now: u64) {
+        self.decay_until(now);
         let fingerprint = key.fingerprint();
         let is_same = |index: &usize| self.is_at(*index, fingerprint);
         let index = match self.indices.find(fingerprint.hash(), is_same) {
@@ -104,13 +172,41 @@ impl Counts {
             None => self.replace_lowest(key),
         };
         if let Some(counted) = self.keys.get_mut(index) {
-            counted.refused += 1;
+            counted.refused = counted.refused.saturating_add(ONE);
         }
+    }
+
+    #[inline]
+    fn decay_until(&mut self, now: u64) {
+        let elapsed = now.saturating_sub(self.decayed_at);
+        let interval = micros(DECAY_INTERVAL);
+        if elapsed >= interval {
+            self.decay(elapsed / interval);
+            self.decayed_at = now - elapsed % interval;
+        }
+    }
+
+    /// Lowers all counts. Their order stays the same, and so does the lowest one.
+    #[cold]
+    fn decay(&mut self, intervals: u64) {
+        // Each count is 0 after 64 half-lives.
+        let half_lives = intervals / INTERVALS_PER_HALF_LIFE;
+        let rest = intervals % INTERVALS_PER_HALF_LIFE;
+        let decay = |count: u64| {
+            let halved = u32::try_from(half_lives).ok();
+            let halved = halved.and_then(|half_lives| count.checked_shr(half_lives));
+            (0..rest).fold(halved.unwrap_or(0), |count, _| decayed(count))
+        };
+        for counted in &mut self.keys {
+            counted.refused = decay(counted.refused);
+            counted.error = decay(counted.error);
+        }
+        self.lowest = decay(self.lowest);
     }
 
     fn append(&mut self, key: &Key) -> usize {
         let index = self.keys.len();
-        self.keys.push(RefusedKey {
+        self.keys.push(CountedKey {
             key: key.clone(),
             refused: 0,
             error: 0,
@@ -138,8 +234,8 @@ impl Counts {
 
     /// Returns the index of a key with the lowest count.
     ///
-    /// Counts only grow. So a key whose count is at most the last lowest count has the lowest count now, and
-    /// the search continues from the last key found.
+    /// Counts only grow, except that a decay lowers all of them and keeps their order. So a key whose count is at
+    /// most the last lowest count has the lowest count now, and the search continues from the last key found.
     fn find_lowest(&mut self) -> usize {
         let count_at = |index: usize| self.keys.get(index).map(|counted| counted.refused);
         let len = self.keys.len();
@@ -235,5 +331,127 @@ mod tests {
             .map(|key| (key.key.as_str(), key.refused))
             .collect();
         assert_eq!(top, [("c", 3), ("b", 2)]);
+    }
+
+    #[cfg(feature = "test-util")]
+    mod decay {
+        use super::*;
+        use crate::clock::TestClock;
+
+        fn on_test_clock(capacity: usize) -> (MostRefused, TestClock) {
+            let clock = TestClock::new();
+            let capacity = NonZeroUsize::new(capacity).unwrap();
+            let refused = MostRefused::on_clock(capacity, Clock::Test(clock.clone()));
+            (refused, clock)
+        }
+
+        fn record_often(refused: &MostRefused, key: &str, times: usize) {
+            (0..times).for_each(|_| refused.record(&Key::from(key)));
+        }
+
+        fn counts(refused: &MostRefused) -> Vec<(String, u64)> {
+            let top = refused.top(usize::MAX).into_iter();
+            top.map(|key| (key.key.as_str().to_owned(), key.refused))
+                .collect()
+        }
+
+        #[test]
+        fn a_refusal_counts_half_after_ten_minutes_and_in_the_end_not_at_all() {
+            let (refused, clock) = on_test_clock(5);
+            record_often(&refused, "ada", 1_000);
+            clock.advance(DECAY_INTERVAL - Duration::from_micros(1));
+            assert_eq!(counts(&refused), [("ada".into(), 1_000)]);
+            clock.advance(Duration::from_micros(1));
+            assert_eq!(counts(&refused), [("ada".into(), 933)]);
+            // The time since the last decay is not lost, however often someone looks.
+            for _ in 0..12 {
+                clock.advance(Duration::from_secs(45));
+                let _ = refused.top(1);
+            }
+            assert_eq!(counts(&refused), [("ada".into(), 500)]);
+            clock.advance(5 * HALF_LIFE);
+            assert_eq!(counts(&refused), [("ada".into(), 16)]);
+            clock.advance(Duration::from_secs(86_400));
+            assert_eq!(counts(&refused), []);
+        }
+
+        #[test]
+        fn an_offender_of_yesterday_is_below_one_of_now() {
+            let (refused, clock) = on_test_clock(2);
+            record_often(&refused, "yesterday", 1_000_000);
+            record_often(&refused, "also yesterday", 900_000);
+            clock.advance(Duration::from_secs(86_400));
+            record_often(&refused, "now", 3);
+            // It has taken over nothing from the key in whose place it is counted.
+            let expected = RefusedKey {
+                key: Key::from("now"),
+                refused: 3,
+                error: 0,
+            };
+            assert_eq!(refused.top(usize::MAX), [expected]);
+        }
+
+        #[test]
+        fn after_a_decay_the_key_with_the_lowest_count_is_replaced() {
+            let (refused, clock) = on_test_clock(2);
+            record_often(&refused, "ada", 40);
+            record_often(&refused, "bob", 50);
+            // It replaces ada: the lowest count was 40.
+            record_often(&refused, "cay", 1);
+            clock.advance(HALF_LIFE);
+            record_often(&refused, "cay", 10);
+            // Now bob has 25, and cay 31 when rounded.
+            record_often(&refused, "dan", 1);
+            assert_eq!(counts(&refused), [("cay".into(), 31), ("dan".into(), 26)]);
+        }
+
+        #[test]
+        fn a_steady_rate_has_a_steady_count() {
+            let (refused, clock) = on_test_clock(5);
+            for _ in 0..7_200 {
+                clock.advance(Duration::from_secs(1));
+                refused.record(&Key::from("ada"));
+            }
+            let count = refused.top(1).remove(0).refused;
+            assert!((830..=900).contains(&count), "{count}");
+        }
+
+        proptest! {
+            #[test]
+            fn decayed_counts_keep_their_bounds(
+                capacity in 1..12_usize,
+                stream in prop::collection::vec((0..40_u16, prop_oneof![20 => 0..5_u64, 1 => 0..2_000_u64]), 0..400),
+            ) {
+                let (refused, clock) = on_test_clock(capacity);
+                let start = clock.now_micros();
+                let mut exact: HashMap<Key, f64> = HashMap::new();
+                let minute = |micros: u64| (micros - start) / 60_000_000;
+                let mut last = 0;
+                for (number, seconds) in stream {
+                    clock.advance(Duration::from_secs(seconds));
+                    let passed = minute(clock.now_micros()) - last;
+                    last += passed;
+                    let factor = 0.5_f64.powf(f64::from(u32::try_from(passed).unwrap()) / 10.0);
+                    exact.values_mut().for_each(|count| *count *= factor);
+                    let key = Key::from(number.to_string());
+                    refused.record(&key);
+                    *exact.entry(key).or_default() += 1.0;
+                }
+                let all: f64 = exact.values().sum();
+                let top = refused.top(usize::MAX);
+                let number = |count: u64| f64::from(u32::try_from(count).unwrap());
+                for counted in &top {
+                    // Each of both numbers is rounded to a whole one.
+                    let expected = exact[&counted.key];
+                    prop_assert!(number(counted.refused) >= expected - 0.6);
+                    prop_assert!(number(counted.error) <= all / number(capacity as u64) + 0.6);
+                    prop_assert!(number(counted.refused) - number(counted.error) <= expected + 1.1);
+                }
+                for (key, expected) in exact {
+                    let share = all / f64::from(u32::try_from(capacity).unwrap());
+                    prop_assert!(expected <= share + 0.6 || top.iter().any(|counted| counted.key == key));
+                }
+            }
+        }
     }
 }

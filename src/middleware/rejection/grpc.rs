@@ -121,7 +121,9 @@ fn code(rejection: &Rejection) -> Code {
     match rejection.reason() {
         RejectionReason::Refused(_) => RESOURCE_EXHAUSTED,
         RejectionReason::NoKey(error) => match error.kind() {
-            KeyErrorKind::Missing | KeyErrorKind::Ambiguous => INVALID_ARGUMENT,
+            KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid => {
+                INVALID_ARGUMENT
+            }
             KeyErrorKind::Misconfigured => INTERNAL,
         },
         RejectionReason::Failed(error) => match error.kind() {
@@ -278,6 +280,7 @@ mod tests {
             (refused(None), "8"),
             (no_key(KeyErrorKind::Missing), "3"),
             (no_key(KeyErrorKind::Ambiguous), "3"),
+            (no_key(KeyErrorKind::Invalid), "3"),
             (no_key(KeyErrorKind::Misconfigured), "13"),
             (failed(ErrorKind::CostTooLarge), "13"),
             (failed(ErrorKind::Unavailable), "14"),

@@ -266,6 +266,7 @@ mod tests {
     fn problems_that_the_status_describes_are_about_blank() {
         for (rejection, status, title) in [
             (no_key(KeyErrorKind::Missing, "no `x`"), 400, "Bad Request"),
+            (no_key(KeyErrorKind::Invalid, "no `x`"), 400, "Bad Request"),
             (
                 no_key(KeyErrorKind::Misconfigured, "no `x`"),
                 500,

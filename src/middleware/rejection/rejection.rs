@@ -102,7 +102,9 @@ impl Rejection {
         match &self.reason {
             RejectionReason::Refused(_) => self.refused_status,
             RejectionReason::NoKey(error) => match error.kind() {
-                KeyErrorKind::Missing | KeyErrorKind::Ambiguous => StatusCode::BAD_REQUEST,
+                KeyErrorKind::Missing | KeyErrorKind::Ambiguous | KeyErrorKind::Invalid => {
+                    StatusCode::BAD_REQUEST
+                }
                 KeyErrorKind::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
             },
             RejectionReason::Failed(error) => match error.kind() {
