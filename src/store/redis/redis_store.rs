@@ -248,7 +248,7 @@ impl RedisStore {
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
         let connector = Connector::External(Arc::new(connection));
-        Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE))
+        Self::on(ConnectionPool::new(connector))
     }
 
     pub(super) fn on(connections: ConnectionPool) -> Self {
@@ -367,7 +367,10 @@ impl RedisStore {
             client, topology, ..
         } = &*self.shared;
         let (client, topology) = (client.clone(), topology.clone());
-        self.send(async move {
+        if let Err(error) = self.verify_settings() {
+            return StoreFuture::ready(Err(error));
+        }
+        StoreFuture::boxed(async move {
             let decided = client.decide_alone(&levels, None).await;
             decided.map_err(|error| topology.explain(error, levels.len()))
         })

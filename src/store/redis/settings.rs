@@ -154,12 +154,11 @@ impl RedisStore {
     /// times a call to a healthy server in the same network, and too short for people to notice. The longest
     /// deadline is 366 days.
     ///
-    /// A [fork](Self::fork) with another deadline uses the same connections, but on a cluster its own.
+    /// A [fork](Self::fork) with another deadline uses the same connections.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with("deadline", |client, _| {
             client.deadline = deadline.min(MAX_DEADLINE);
-            client.connections = client.connections.with_deadline(client.deadline);
         })
     }
 

@@ -1,5 +1,8 @@
 //! Parsing the URL of a store into a connector.
 
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
+
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 use url::Url;
 
@@ -90,16 +93,10 @@ fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
         .map(|host| Endpoint::parse(&format!("{base}://{userinfo}{host}{path}{query}")));
     let nodes: Vec<Endpoint> = nodes.collect::<Result<_, _>>()?;
     let protocol = nodes.first().and_then(|node| node.protocol);
-    #[cfg(feature = "tls")]
-    let certificates = nodes.first().and_then(|node| node.certificates.clone());
-    let cluster = Cluster::new(
-        &nodes.into_iter().map(|node| node.info).collect::<Vec<_>>(),
-        protocol,
-        #[cfg(feature = "tls")]
-        certificates.as_ref(),
-    );
+    let infos: Vec<_> = nodes.into_iter().map(|node| node.info).collect();
+    let cluster = Cluster::new(&infos, protocol);
     cluster
-        .map(|cluster| Connector::Cluster(Box::new(cluster)))
+        .map(|cluster| Connector::Cluster(Arc::new(cluster)))
         .map_err(|error| malformed(&redacted, &reason(&error)))
 }
 
@@ -219,12 +216,6 @@ struct Endpoint {
     info: ConnectionInfo,
     /// The protocol, if the URL sets one.
     protocol: Option<ProtocolVersion>,
-    #[cfg(feature = "tls")]
-    #[cfg_attr(
-        not(feature = "cluster"),
-        expect(dead_code, reason = "read for a cluster only")
-    )]
-    certificates: Option<redis::TlsCertificates>,
     #[cfg_attr(
         not(feature = "sentinel"),
         expect(dead_code, reason = "read for Sentinel only")
@@ -256,16 +247,14 @@ impl Endpoint {
         let sets_protocol = url.query_pairs().any(|(name, _)| name == "protocol");
         let protocol = sets_protocol.then(|| info.redis_settings().protocol());
         #[cfg(feature = "tls")]
-        let (info, certificates) = if is_tls {
+        let info = if is_tls {
             tls::with_tls(info, &url, &redacted)?
         } else {
-            (info, None)
+            info
         };
         Ok(Self {
             info,
             protocol,
-            #[cfg(feature = "tls")]
-            certificates,
             url,
         })
     }

@@ -102,11 +102,11 @@ impl Queue {
 
     /// Takes the entries that fit into one call, at least one check. Fails the waiters past their
     /// deadline, and drops entries without waiters.
-    pub(super) fn take(&mut self, timeout_error: &impl Fn() -> Error) -> Vec<QueueEntry> {
+    pub(super) fn take(&mut self, late_error: &impl Fn(Instant) -> Error) -> Vec<QueueEntry> {
         let now = Instant::now();
         let (mut call, mut whole, mut some_gave_up) = (Call::default(), 0, false);
         for entry in &mut self.entries {
-            entry.waiters.retain_waiting(now, timeout_error);
+            entry.waiters.retain_waiting(now, late_error);
             let waiting = entry.waiters.len();
             some_gave_up |= waiting == 0;
             let work = call.work_of(&entry.levels);
@@ -122,7 +122,7 @@ impl Queue {
         }
         // The next entry does not fit as a whole: it is divided.
         while let Some(front) = self.entries.front_mut() {
-            front.waiters.retain_waiting(now, timeout_error);
+            front.waiters.retain_waiting(now, late_error);
             let waiting = front.waiters.len();
             let work = call.work_of(&front.levels);
             let fit = call.room_for(&work);
@@ -161,9 +161,9 @@ impl Queue {
     }
 
     /// Fails the waiters past their deadline. They keep their places.
-    pub(super) fn expire(&mut self, now: Instant, timeout_error: &impl Fn() -> Error) {
+    pub(super) fn expire(&mut self, now: Instant, late_error: &impl Fn(Instant) -> Error) {
         for entry in &mut self.entries {
-            entry.waiters.expire(now, timeout_error);
+            entry.waiters.expire(now, late_error);
         }
     }
 
@@ -361,7 +361,7 @@ mod tests {
 
     type Receiver = oneshot::Receiver<Result<Answer, Error>>;
 
-    fn timeout_error() -> Error {
+    fn timeout_error(_: Instant) -> Error {
         Error::new(ErrorKind::Timeout, "late")
     }
 
@@ -374,8 +374,10 @@ mod tests {
             key: &key,
             quotas,
         };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        queue.push(&[subject.check(cost)], Waiter::new(answer, deadline));
+        queue.push(
+            &[subject.check(cost)],
+            Waiter::new(answer, Duration::from_secs(60)),
+        );
         receiver
     }
 
@@ -471,8 +473,7 @@ mod tests {
             .map(|(key, (_, cost))| Check::new(&limiter, key, quotas, *cost))
             .collect();
         let (answer, receiver) = oneshot::channel();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        queue.push(&checks, Waiter::new(answer, deadline));
+        queue.push(&checks, Waiter::new(answer, Duration::from_secs(60)));
         receiver
     }
 

@@ -79,6 +79,15 @@ impl Server {
         &self.name
     }
 
+    /// The host, or nothing for a Unix socket.
+    #[cfg(feature = "cluster")]
+    pub(super) fn host(&self) -> String {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+            _ => String::new(),
+        }
+    }
+
     async fn try_connect(&self, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {
         let connected = open(&self.client, on_disconnect).await;
         match (connected, &self.resp2_client) {

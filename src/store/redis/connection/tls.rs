@@ -10,7 +10,7 @@ use url::Url;
 
 use crate::error::ConfigError;
 
-/// Adds TLS settings to `info`, and returns the certificates if the URL names files.
+/// Adds TLS settings to `info`.
 ///
 /// The file `ca` replaces the roots of Mozilla; `cert` and `key` are the client's certificate and
 /// its key.
@@ -18,7 +18,7 @@ pub(crate) fn with_tls(
     info: ConnectionInfo,
     url: &Url,
     redacted: &str,
-) -> Result<(ConnectionInfo, Option<TlsCertificates>), ConfigError> {
+) -> Result<ConnectionInfo, ConfigError> {
     if url.fragment().is_some() {
         let rule = "a fragment is not supported: certificates are always checked; to trust another root, set ?ca=/path/to/ca.pem";
         return Err(ConfigError::url(redacted, rule));
@@ -43,7 +43,7 @@ pub(crate) fn with_tls(
         root_cert: read("ca")?,
     };
     if certificates.client_tls.is_none() && certificates.root_cert.is_none() {
-        return Ok((info, None));
+        return Ok(info);
     }
     let is_empty = |pem: &Vec<u8>| CertificateDer::pem_slice_iter(pem).next().is_none();
     if certificates.root_cert.as_ref().is_some_and(is_empty) {
@@ -52,9 +52,9 @@ pub(crate) fn with_tls(
             "the file of `ca` has no certificate in PEM form",
         ));
     }
-    let client = Client::build_with_tls(info, certificates.clone());
+    let client = Client::build_with_tls(info, certificates);
     let client = client.map_err(|error| ConfigError::url(redacted, &error.to_string()))?;
-    Ok((client.get_connection_info().clone(), Some(certificates)))
+    Ok(client.get_connection_info().clone())
 }
 
 /// Reads the file that a query parameter names, if it is set.

@@ -32,7 +32,6 @@ impl Session {
         let deadline = client.deadline;
         let mut client = client.clone();
         client.deadline = deadline.max(MIN_TIMEOUT);
-        client.connections = client.connections.with_deadline(client.deadline);
         Self { client, deadline }
     }
 

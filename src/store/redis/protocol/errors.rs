@@ -292,6 +292,12 @@ pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
     Error::with_remedy(ErrorKind::Timeout, text, remedy)
 }
 
+/// The error of a check that waited in this process until its deadline, while the server answered others.
+pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration) -> Error {
+    let (text, remedy) = problems::describe_queue_timeout(server, deadline);
+    Error::with_remedy(ErrorKind::QueueTimeout, text, remedy)
+}
+
 /// The error for a reply that the script never sends.
 pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
     let (text, remedy) = problems::describe_malformed(server, cause);

@@ -126,6 +126,18 @@ impl Default for KeyNames {
     }
 }
 
+/// The cluster slot of a stored key: the CRC16 of its hash tag, or of the whole key.
+#[cfg(feature = "cluster")]
+pub(crate) fn slot_of_key(key: &[u8]) -> u16 {
+    let find = |text: &[u8], wanted: u8| text.iter().position(|byte| *byte == wanted);
+    let tag = find(key, b'{').and_then(|open| {
+        let rest = key.get(open + 1..)?;
+        let close = find(rest, b'}').filter(|close| *close > 0)?;
+        rest.get(..close)
+    });
+    State::<XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
+}
+
 /// The CRC16 of the limiter and the key.
 fn crc_of(subject: Subject<'_>) -> u16 {
     let mut crc = State::<XMODEM>::new();

@@ -18,6 +18,8 @@ pub(super) use encode::{
     BatchEntry, ListKeys, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund,
     encode_reset,
 };
+#[cfg(feature = "cluster")]
+pub(super) use key_names::slot_of_key;
 pub(super) use key_names::{HashTags, KeyNames, SLOTS};
 #[cfg(feature = "cluster")]
 pub(super) use server_name::CLUSTER;
