@@ -36,8 +36,9 @@ const PROMPT_RETRIES: u32 = 2;
 /// The limit on resending a command whose keys are on two nodes, or whose slot no node serves: that may last.
 const MAX_TRIES_AGAIN: u32 = 3;
 
-/// The backoff before a resend, if the cluster needs time.
-const RETRY_BACKOFF: Duration = Duration::from_millis(15);
+/// The backoff before a resend, if the cluster needs time: the first one, and the longest one.
+const MIN_BACKOFF: Duration = Duration::from_millis(15);
+const MAX_BACKOFF: Duration = Duration::from_millis(120);
 
 /// A connection to all nodes of a cluster, of one runtime.
 #[derive(Debug)]
@@ -141,7 +142,7 @@ impl ClusterConnection {
     ) -> RedisResult<Value> {
         // The rest of the deadline is for the reply. Callers apply it.
         let retry_until = Instant::now() + deadline / 2;
-        let (mut retries, mut tries_again) = (0, 0);
+        let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
         let mut asked: Option<Arc<Node>> = None;
         loop {
             let reply = match asked.take() {
@@ -181,7 +182,8 @@ impl ClusterConnection {
                 return reply;
             }
             if needs_time {
-                time::sleep(RETRY_BACKOFF).await;
+                time::sleep(backoff).await;
+                backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }
     }

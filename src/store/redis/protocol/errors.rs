@@ -184,7 +184,12 @@ pub(crate) fn from_connect(failure: ConnectError) -> Error {
 /// Converts the error of a whole call.
 pub(crate) fn from_redis(error: RedisError, server: &ServerName) -> Error {
     let error = not_quoting(error);
-    let kind = kind_of_call(&error);
+    let kind = if is_redirect(&error) && !server.is_cluster() {
+        // It was opened as a single server, and lacks most slots for good.
+        ErrorKind::Misconfigured
+    } else {
+        kind_of_call(&error)
+    };
     let cause = cause_of(&error);
     let (text, remedy) = if error.code().is_some() {
         problems::describe_reply(server, &cause)
@@ -256,6 +261,14 @@ fn kind_of_call(error: &RedisError) -> ErrorKind {
         RedisKind::Parse | RedisKind::UnexpectedReturnType => ErrorKind::InvalidReply,
         _ => ErrorKind::Unavailable,
     }
+}
+
+/// Whether a node of a cluster says that another one has the keys.
+fn is_redirect(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        RedisKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
+    )
 }
 
 /// Whether TLS failed: the certificate is not trusted, or the server does not speak TLS. No other I/O
