@@ -64,7 +64,7 @@ pub enum ErrorKind {
     /// loading, failing over or read-only, or the circuit breaker is open.
     Unavailable,
     /// The set-up or the call is wrong, and fails until it is changed. Examples are a wrong password, a
-    /// missing permission, a Redis key of another type, checks in two cluster slots, and a setting that was
+    /// missing permission, a node of a cluster that was opened as a single server, a Redis key of another type, checks in two cluster slots, and a setting that was
     /// changed on a store in use.
     Misconfigured,
     /// The store has no room for another key or unit, or the block list is full.

@@ -148,7 +148,8 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///   and the password are those of the servers. For the sentinels, set
 ///   `?sentinel_username=…&sentinel_password=…`.
 /// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share calls; see
-///   [`hash_tags`](Self::hash_tags). If a master hangs, the store uses its replica once that is promoted.
+///   [`hash_tags`](Self::hash_tags). Each node has its own connection, with at most 256 checks in flight, so a
+///   lost node delays no check of the others. If a master hangs, the store uses its replica once that is promoted.
 /// - **TLS:** rustls with the crypto provider that the application has installed, or with ring. The
 ///   certificate of the server is always verified, against the roots of Mozilla or, if `ca` is set, against
 ///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key.

@@ -26,7 +26,7 @@ use crate::store::requests::{Check, OwnedChecks, Subject, to_owned};
 
 /// The limit on calls in flight to one target: Redis works on one while the other is written or
 /// read.
-const MAX_IN_FLIGHT: usize = 2;
+pub(in crate::store::redis) const MAX_IN_FLIGHT: usize = 2;
 
 /// The batchers of one runtime. Each sends to one target: a connection; on a cluster, a slot.
 pub(in crate::store::redis) struct Batchers {

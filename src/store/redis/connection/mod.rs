@@ -32,3 +32,5 @@ pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;
 pub(crate) use single::Server;
+#[cfg(feature = "cluster")]
+pub(crate) use slot_map::MAX_IN_FLIGHT_PER_NODE;

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::reconnecting::ReconnectingConnection;
 
 /// The limit on checks in flight to one node over one connection: as many as to a single server.
-pub(super) const MAX_IN_FLIGHT_PER_NODE: usize = 256;
+pub(crate) const MAX_IN_FLIGHT_PER_NODE: usize = 256;
 
 /// A node of a cluster. Each has a connection of its own, so a node that is lost delays no other.
 #[derive(Debug)]

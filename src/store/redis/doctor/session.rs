@@ -44,6 +44,12 @@ impl Session {
         self.client.server()
     }
 
+    /// The connections of the store to each server.
+    #[cfg(feature = "cluster")]
+    pub(super) fn connections(&self) -> usize {
+        self.client.connections.count().get()
+    }
+
     pub(super) fn key_names(&self) -> &KeyNames {
         &self.client.names
     }

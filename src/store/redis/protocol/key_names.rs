@@ -93,6 +93,15 @@ impl KeyNames {
         format!("{}:{FORMAT_VERSION}:{{{BLOCK_LIST_TAG}}}", self.prefix)
     }
 
+    /// Returns the number of tags that keys share, if they share tags.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn tags(&self) -> Option<NonZeroU16> {
+        match self.hash_tags {
+            HashTags::OfEachKey => None,
+            HashTags::Shared(tags) | HashTags::ByFirstPart(tags) => Some(tags),
+        }
+    }
+
     /// The name of the description of a limiter, given in its stored form.
     pub(crate) fn description(&self, limiter: &Key) -> String {
         let limiter = limiter.as_str();
