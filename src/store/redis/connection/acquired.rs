@@ -46,7 +46,7 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
-                let turn = cluster.try_take_turn(slot)?;
+                let turn = cluster.try_take_turn(slot, deadline)?;
                 let target = Target::Cluster(Arc::clone(cluster), deadline);
                 Some(Acquired::new(target, turn))
             }
@@ -69,7 +69,7 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
-                let turn = cluster.take_turn(slot).await?;
+                let turn = cluster.take_turn(slot, deadline).await?;
                 let target = Target::Cluster(Arc::clone(cluster), deadline);
                 Ok(Acquired::new(target, turn))
             }

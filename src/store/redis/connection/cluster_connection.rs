@@ -76,24 +76,39 @@ impl ClusterConnection {
     }
 
     /// Takes a place among the checks in flight to the master of a slot. Returns `None` if there is none now, or
-    /// if the slots are not known yet. A command without a slot needs no place.
-    pub(super) fn try_take_turn(&self, slot: Option<u16>) -> Option<Option<OwnedSemaphorePermit>> {
+    /// if the master is not connected yet. A command without a slot needs no place.
+    pub(super) fn try_take_turn(
+        &self,
+        slot: Option<u16>,
+        deadline: Duration,
+    ) -> Option<Option<OwnedSemaphorePermit>> {
         let map = self.current_map()?;
-        match slot.and_then(|slot| map.master(slot)) {
-            Some(node) => Some(Some(Arc::clone(&node.turns).try_acquire_owned().ok()?)),
-            None => Some(None),
-        }
+        let Some(node) = slot.and_then(|slot| map.master(slot)) else {
+            return Some(None);
+        };
+        node.connection.try_acquire(deadline)?;
+        let turn = Arc::clone(&node.turns).try_acquire_owned().ok()?;
+        Some(Some(turn))
     }
 
-    /// Waits for a place among the checks in flight to the master of a slot.
+    /// Waits until the master of a slot is connected, and for a place among the checks in flight to it.
     pub(super) async fn take_turn(
         self: &Arc<Self>,
         slot: Option<u16>,
+        deadline: Duration,
     ) -> Result<Option<OwnedSemaphorePermit>, ConnectError> {
         let map = self.map().await?;
         let Some(node) = slot.and_then(|slot| map.master(slot)) else {
             return Ok(None);
         };
+        let mut waiting = Waiting::new(self, deadline);
+        let connected = node.connection.acquire(deadline).await;
+        waiting.is_over = true;
+        if let Err(failure) = connected {
+            // Another node may have taken its place.
+            self.refresh();
+            return Err(failure);
+        }
         // Never fails: nobody closes the semaphore.
         Ok(Arc::clone(&node.turns).acquire_owned().await.ok())
     }
@@ -114,16 +129,12 @@ impl ClusterConnection {
         command: &Cmd,
         deadline: Duration,
     ) -> RedisResult<Value> {
-        let mut in_flight = InFlight {
-            connection: self,
-            silent_at: Instant::now() + deadline / 2,
-            is_answered: false,
-        };
+        let mut waiting = Waiting::new(self, deadline);
         let reply = match slot_of(command) {
             Some(slot) => self.send_to_slot(slot, command, deadline).await,
             None => self.send_to_masters(command, deadline).await,
         };
-        in_flight.is_answered = true;
+        waiting.is_over = true;
         if reply
             .as_ref()
             .is_err_and(|failure| failure.code().is_none())
@@ -211,7 +222,11 @@ impl ClusterConnection {
             return first.map_or_else(unserved, |(_, reply)| Ok(reply));
         }
         let is_connected = |node: &&Arc<Node>| node.connection.try_acquire(deadline).is_some();
-        match masters.iter().find(is_connected).or(masters.first()) {
+        match masters
+            .iter()
+            .find(is_connected)
+            .or_else(|| masters.first())
+        {
             Some(node) => send_to(node, command, false, deadline).await,
             None => unserved(),
         }
@@ -387,17 +402,28 @@ fn slot_of(command: &Cmd) -> Option<u16> {
     }
 }
 
-/// A command in flight. Has the slot map read again if the node is silent: another one may have taken its place.
-struct InFlight<'a> {
+/// A caller that waits for a node. Has the slot map read again if the node is silent: another one may have taken
+/// its place.
+struct Waiting<'a> {
     connection: &'a Arc<ClusterConnection>,
     /// A caller that gives up earlier says nothing about the node.
     silent_at: Instant,
-    is_answered: bool,
+    is_over: bool,
 }
 
-impl Drop for InFlight<'_> {
+impl<'a> Waiting<'a> {
+    fn new(connection: &'a Arc<ClusterConnection>, deadline: Duration) -> Self {
+        Self {
+            connection,
+            silent_at: Instant::now() + deadline / 2,
+            is_over: false,
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if !self.is_answered && Instant::now() >= self.silent_at {
+        if !self.is_over && Instant::now() >= self.silent_at {
             self.connection.refresh();
         }
     }
@@ -425,6 +451,9 @@ impl RefreshTask {
             state.read_at = Some(Instant::now());
             match read {
                 Ok(map) => {
+                    for node in map.masters() {
+                        node.connection.connect_if_new();
+                    }
                     state.map = Some(Arc::new(map));
                     state.failure = None;
                 }

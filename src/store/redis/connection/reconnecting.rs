@@ -115,6 +115,12 @@ impl ReconnectingConnection {
         }
     }
 
+    /// Connects in the background if that was never tried, so that the first caller need not wait.
+    #[cfg(feature = "cluster")]
+    pub(super) fn connect_if_new(self: &Arc<Self>) {
+        self.start_connecting(|state| matches!(state, State::Absent(None)));
+    }
+
     /// Starts an attempt to connect if the state calls for one.
     fn start_connecting(self: &Arc<Self>, is_due: impl FnOnce(&State) -> bool) {
         let mut not_before = None;
