@@ -39,6 +39,8 @@ impl Connection {
     /// Returns the connection for calls of this deadline, if it is established and the server of `slot` can take
     /// another check now.
     pub(crate) fn try_acquire(&self, deadline: Duration, slot: Option<u16>) -> Option<Acquired> {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
         match self {
             Self::Server(connection) => {
                 let link = connection.try_acquire(deadline)?;
@@ -62,6 +64,8 @@ impl Connection {
         deadline: Duration,
         slot: Option<u16>,
     ) -> Result<Acquired, ConnectError> {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
         match self {
             Self::Server(connection) => {
                 let link = connection.acquire(deadline).await?;
@@ -78,6 +82,8 @@ impl Connection {
 
     /// Whether the server of `slot` has replied to any command since then.
     pub(crate) fn has_replied_since(&self, since: Instant, slot: Option<u16>) -> bool {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
         match self {
             Self::Server(connection) => connection.has_replied_since(since.into_std()),
             #[cfg(feature = "cluster")]
