@@ -76,6 +76,30 @@ async fn checks_that_wait_for_their_turn_say_so_and_do_not_open_the_circuit_brea
     overload(&limiter, 100, 30, "set more `RedisStore::connections`").await;
 }
 
+/// The queue stays full. If it were sent in order until each deadline, all of it would be answered too late.
+#[tokio::test]
+async fn a_process_that_checks_more_than_the_connections_carry_gets_as_many_answers_as_they_carry()
+{
+    let server = RedisServer::start();
+    let relay = Relay::to(server.port()).await;
+    let quota = QUOTA.algorithm(Algorithm::SlidingBuckets(1_000));
+    let limiter = limiter_of(&relay.url(), Duration::from_secs(1), quota);
+    let _ = decided(&limiter, "first").await;
+    relay.set_round_trip(Duration::from_millis(200));
+    let mut checks = Vec::new();
+    for key in keys(480) {
+        let limiter = limiter.clone();
+        checks.push(tokio::spawn(async move { limiter.check(key).await }));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // About 20 a second, of 100.
+    let mut decided = 0;
+    for check in checks.split_off(240) {
+        decided += usize::from(check.await.unwrap().is_ok());
+    }
+    assert!(decided >= 12, "{decided}");
+}
+
 #[tokio::test]
 async fn a_hung_server_opens_the_circuit_breaker_however_many_checks_wait_for_their_turn() {
     let server = RedisServer::start();

@@ -166,6 +166,9 @@ impl Client {
         let decided = async {
             let acquired = connection.acquire(self.deadline, slot).await;
             let acquired = acquired.map_err(error::from_connect)?;
+            if Instant::now() + self.reply_margin(&connection, slot) >= until {
+                return Err(self.late_error(progress, &connection, slot));
+            }
             progress.sent();
             self.decide(&acquired, &[BatchEntry::only(levels)]).await
         };
@@ -256,6 +259,21 @@ impl Client {
     /// The error of a call that was not answered within the deadline.
     pub(super) fn timeout_error(&self) -> Error {
         error::timeout(self.server(), self.deadline)
+    }
+
+    /// Returns the time before its deadline from which a check is not sent any more, because the reply would come
+    /// too late: two round trips, but at most half of the deadline.
+    ///
+    /// Otherwise, a queue that is too long would hold only checks that nobody can answer in time. If the server
+    /// is silent, its round trip is unknown, and checks are sent until their deadline.
+    pub(super) fn reply_margin(&self, connection: &Connection, slot: Option<u16>) -> Duration {
+        let half = self.deadline / 2;
+        let recently = Instant::now().checked_sub(half);
+        if recently.is_some_and(|recently| connection.has_replied_since(recently, slot)) {
+            half.min(connection.round_trip(slot) * 2)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// The error of a check that has reached its deadline.

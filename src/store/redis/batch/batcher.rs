@@ -302,8 +302,14 @@ impl BatchWorker {
     /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
     /// check then finds one call in flight less.
     fn take(&mut self) -> Vec<QueueEntry> {
+        let Batcher {
+            connection, slot, ..
+        } = &*self.batcher;
+        let margin = self.batchers.client.reply_margin(connection, *slot);
         let mut state = self.batcher.lock();
-        let entries = state.queue.take(&|since| self.late_error(since));
+        let entries = state
+            .queue
+            .take(Instant::now() + margin, &|since| self.late_error(since));
         state.is_taking = false;
         if entries.is_empty() {
             state.in_flight -= 1;

@@ -90,6 +90,17 @@ impl Connection {
             Self::Cluster(cluster) => cluster.has_replied_since(since.into_std(), slot),
         }
     }
+
+    /// Returns the last round trip to the server of `slot`.
+    pub(crate) fn round_trip(&self, slot: Option<u16>) -> Duration {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
+        match self {
+            Self::Server(connection) => connection.round_trip(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.round_trip(slot),
+        }
+    }
 }
 
 impl Acquired {

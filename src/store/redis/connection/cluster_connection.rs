@@ -115,10 +115,18 @@ impl ClusterConnection {
 
     /// Whether the master of a slot has replied to any command since then.
     pub(super) fn has_replied_since(&self, since: Instant, slot: Option<u16>) -> bool {
-        let map = self.current_map();
-        let node = map.as_ref().zip(slot);
-        let node = node.and_then(|(map, slot)| map.master(slot));
-        node.is_some_and(|node| node.connection.has_replied_since(since))
+        self.master(slot)
+            .is_some_and(|node| node.connection.has_replied_since(since))
+    }
+
+    /// Returns the last round trip to the master of a slot.
+    pub(super) fn round_trip(&self, slot: Option<u16>) -> Duration {
+        let node = self.master(slot);
+        node.map_or(Duration::ZERO, |node| node.connection.round_trip())
+    }
+
+    fn master(&self, slot: Option<u16>) -> Option<Arc<Node>> {
+        self.current_map()?.master(slot?).cloned()
     }
 
     /// Sends a command to the node that has its keys. Does not resend a command that a node may have run.

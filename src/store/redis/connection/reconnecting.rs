@@ -43,6 +43,8 @@ pub(crate) struct ReconnectingConnection {
     made_at: Instant,
     /// The time of the last reply, in microseconds since this was made.
     replied_at: AtomicU64,
+    /// The microseconds between the last command that was answered and its reply.
+    round_trip: AtomicU64,
 }
 
 impl ReconnectingConnection {
@@ -55,6 +57,7 @@ impl ReconnectingConnection {
             state,
             made_at: Instant::now(),
             replied_at: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
         }
     }
 
@@ -64,10 +67,17 @@ impl ReconnectingConnection {
         !replied_at.is_zero() && self.made_at + replied_at >= since
     }
 
-    fn record_reply(&self) {
-        let micros = self.made_at.elapsed().as_micros();
-        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-        self.replied_at.store(micros, Ordering::Relaxed);
+    /// Returns the last round trip.
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    fn record_reply(&self, sent_at: Instant) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.replied_at
+            .store(micros(self.made_at.elapsed()), Ordering::Relaxed);
+        self.round_trip
+            .store(micros(sent_at.elapsed()), Ordering::Relaxed);
     }
 
     /// Returns the connection, for calls of this deadline, if it is established.
@@ -295,10 +305,10 @@ impl AcquiredLink {
                 connection.on_failure(established, failure, *deadline);
             }
             Err(failure) => {
-                connection.record_reply();
+                connection.record_reply(in_flight.sent_at);
                 connection.on_failure(established, failure, *deadline);
             }
-            Ok(_) => connection.record_reply(),
+            Ok(_) => connection.record_reply(in_flight.sent_at),
         }
         reply
     }
