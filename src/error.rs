@@ -43,7 +43,8 @@ struct Inner {
 
 /// The kind of an [`Error`], for programs to act on.
 ///
-/// After [`Timeout`](Self::Timeout) and [`Unavailable`](Self::Unavailable) a retry may help. After the other
+/// After [`Timeout`](Self::Timeout), [`QueueTimeout`](Self::QueueTimeout) and
+/// [`Unavailable`](Self::Unavailable) a retry may help. After the other
 /// kinds, the check, the set-up or the store has to change first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -55,11 +56,15 @@ pub enum ErrorKind {
     CostTooLarge,
     /// The store did not answer within the deadline. The check may or may not have been charged.
     Timeout,
+    /// The check waited too long for its turn in this process, and missed the deadline. The store answered other
+    /// calls meanwhile, so it is not at fault: this process sends more checks than its connections carry. The
+    /// check may have been charged if its turn came late.
+    QueueTimeout,
     /// The store cannot be reached or cannot serve now: the connection was refused or lost, the server is
     /// loading, failing over or read-only, or the circuit breaker is open.
     Unavailable,
     /// The set-up or the call is wrong, and fails until it is changed. Examples are a wrong password, a
-    /// missing permission, a Redis key of another type, checks in two cluster slots, and a setting that was
+    /// missing permission, a node of a cluster that was opened as a single server, a Redis key of another type, checks in two cluster slots, and a setting that was
     /// changed on a store in use.
     Misconfigured,
     /// The store has no room for another key or unit, or the block list is full.
@@ -76,10 +81,11 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// All kinds, each at the index of its discriminant.
     #[cfg(any(feature = "metrics", test))]
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::CostExceedsLimit,
         Self::CostTooLarge,
         Self::Timeout,
+        Self::QueueTimeout,
         Self::Unavailable,
         Self::Misconfigured,
         Self::Full,
@@ -94,6 +100,7 @@ impl ErrorKind {
             Self::CostExceedsLimit => "cost_exceeds_limit",
             Self::CostTooLarge => "cost_too_large",
             Self::Timeout => "timeout",
+            Self::QueueTimeout => "queue_timeout",
             Self::Unavailable => "unavailable",
             Self::Misconfigured => "misconfigured",
             Self::Full => "full",

@@ -456,6 +456,23 @@ async fn remembered_refusals_do_not_hide_a_store_that_fails() {
 }
 
 #[tokio::test]
+async fn checks_that_waited_in_this_process_do_not_open_the_circuit_breaker() {
+    let store = Moody::new(Mood::Fails(ErrorKind::QueueTimeout));
+    let limiter = limiter(&store, 9);
+    for _ in 0..50 {
+        assert_eq!(kind(&limiter).await, ErrorKind::QueueTimeout);
+    }
+    // They do not hide a store that hangs, either.
+    for _ in 0..5 {
+        store.becomes(Mood::Fails(ErrorKind::Timeout));
+        assert_eq!(kind(&limiter).await, ErrorKind::Timeout);
+        store.becomes(Mood::Fails(ErrorKind::QueueTimeout));
+        let _ = kind(&limiter).await;
+    }
+    assert_eq!(kind(&limiter).await, ErrorKind::Unavailable);
+}
+
+#[tokio::test]
 async fn a_store_that_hangs_is_waited_for_until_the_deadline() {
     let limiter = limiter(&Moody::new(Mood::Hangs), 9);
     let begin = Instant::now();

@@ -71,7 +71,12 @@ async fn without_the_setting_an_error_is_returned_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_goes_on_after_errors_that_pass() {
-    for kind in [ErrorKind::Timeout, ErrorKind::Unavailable, ErrorKind::Full] {
+    for kind in [
+        ErrorKind::Timeout,
+        ErrorKind::QueueTimeout,
+        ErrorKind::Unavailable,
+        ErrorKind::Full,
+    ] {
         let store = TestStore::new();
         let limiter = waiting(&store);
         store.fail_next(3, kind);

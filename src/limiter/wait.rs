@@ -28,6 +28,7 @@ impl RateLimiter {
     /// | kind of error | example | the wait |
     /// |---|---|---|
     /// | [`Timeout`](ErrorKind::Timeout) | Redis hangs | goes on |
+    /// | [`QueueTimeout`](ErrorKind::QueueTimeout) | more checks than the connections carry | goes on |
     /// | [`Unavailable`](ErrorKind::Unavailable) | connection refused or lost, failover, open circuit breaker | goes on |
     /// | [`Full`](ErrorKind::Full) | Redis is out of memory | goes on |
     /// | [`Misconfigured`](ErrorKind::Misconfigured), [`InvalidReply`](ErrorKind::InvalidReply), [`Unsupported`](ErrorKind::Unsupported) | wrong password, another program on the port | ends with the error |
@@ -175,7 +176,9 @@ fn may_pass(error: &Error) -> bool {
         .source()
         .and_then(|source| source.downcast_ref::<Error>());
     match cause.unwrap_or(error).kind() {
-        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Full => true,
+        ErrorKind::Timeout | ErrorKind::QueueTimeout | ErrorKind::Unavailable | ErrorKind::Full => {
+            true
+        }
         ErrorKind::CostExceedsLimit
         | ErrorKind::CostTooLarge
         | ErrorKind::Misconfigured
@@ -219,7 +222,10 @@ mod tests {
         for kind in ErrorKind::ALL {
             let passes = matches!(
                 kind,
-                ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Full
+                ErrorKind::Timeout
+                    | ErrorKind::QueueTimeout
+                    | ErrorKind::Unavailable
+                    | ErrorKind::Full
             );
             assert_eq!(may_pass(&Error::new(kind, "an error")), passes, "{kind:?}");
             assert_eq!(may_pass(&open(kind)), passes, "{kind:?}");

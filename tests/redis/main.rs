@@ -16,6 +16,7 @@ mod cluster;
 mod connections;
 mod costs;
 mod credits;
+mod distance;
 mod doctor;
 mod failures;
 mod leases;

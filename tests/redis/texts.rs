@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use redis::Commands;
-use tollgate::{Error, Quota, RateLimiter, RedisStore};
+use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::support::cluster::Cluster;
 use crate::support::node::Node;
@@ -207,6 +207,7 @@ async fn one_node_of_a_cluster() {
     );
     let error = error_at(&node.url()).await;
     assert_says(&error, &[&at, "use redis+cluster://"]);
+    assert_eq!(error.kind(), ErrorKind::Misconfigured);
 }
 
 #[tokio::test]

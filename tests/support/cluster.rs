@@ -1,6 +1,7 @@
 //! A Redis Cluster of three masters with a replica each.
 
 use super::node::{Node, wait_until};
+use super::relay::Relay;
 
 /// The slots of a cluster.
 const SLOTS: usize = 16_384;
@@ -74,6 +75,33 @@ impl Cluster {
     pub(crate) fn url(&self) -> String {
         let addresses: Vec<_> = self.nodes.iter().map(Node::address).collect();
         format!("redis+cluster://{}", addresses.join(","))
+    }
+
+    /// Puts a relay in front of each master. Returns them and the URL that they have together.
+    pub(crate) async fn behind_relays(&self) -> (Vec<Relay>, String) {
+        let mut relays = Vec::new();
+        for master in &self.nodes[..3] {
+            relays.push(Relay::to(master.port()).await);
+        }
+        for (master, relay) in self.nodes.iter().zip(&relays) {
+            let port = relay.port().to_string();
+            let () = master.ask(&["CONFIG", "SET", "cluster-announce-port", &port]);
+        }
+        let ports: Vec<_> = relays
+            .iter()
+            .map(|relay| format!(":{}@", relay.port()))
+            .collect();
+        for node in &self.nodes {
+            wait_until("all nodes announce the relays", || {
+                let nodes: String = node.ask(&["CLUSTER", "NODES"]);
+                ports.iter().all(|port| nodes.contains(port)) && says(node, "cluster_state:ok\r\n")
+            });
+        }
+        let addresses: Vec<_> = relays
+            .iter()
+            .map(|relay| format!("127.0.0.1:{}", relay.port()))
+            .collect();
+        (relays, format!("redis+cluster://{}", addresses.join(",")))
     }
 
     /// The master at the start of the slot of a key, or of its hash tag.

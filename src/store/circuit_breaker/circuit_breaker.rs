@@ -31,8 +31,9 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 /// # When it opens and closes
 ///
 /// Errors of the kinds [`Timeout`](ErrorKind::Timeout), [`Unavailable`](ErrorKind::Unavailable) and
-/// [`InvalidReply`](ErrorKind::InvalidReply) are failures. Other errors, such as a full store or a wrong
-/// configuration, are answers and never open the circuit breaker. It opens
+/// [`InvalidReply`](ErrorKind::InvalidReply) are failures. A [`QueueTimeout`](ErrorKind::QueueTimeout) tells
+/// nothing about the store and is ignored. Other errors, such as a full store or a wrong configuration, are
+/// answers and never open the circuit breaker. It opens
 ///
 /// - after 5 consecutive failures,
 /// - when half of at least 20 outcomes in a second are failures,
@@ -314,6 +315,14 @@ impl CircuitBreaker {
         let Some(breaker) = self.inner.breakers.get(partition) else {
             return;
         };
+        // A check that waited in this process tells nothing about the store. The next caller probes instead.
+        let is_unasked = outcome.is_err_and(|error| error.kind() == ErrorKind::QueueTimeout);
+        if is_unasked {
+            if operation == Operation::Probe {
+                self.count_transition(breaker.record_probe(self.now(), None));
+            }
+            return;
+        }
         // Any other error is an answer of the store.
         let failure = outcome.err().filter(|error| is_failure(error));
         let transition = match (operation, failure) {

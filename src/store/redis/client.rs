@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
-use super::connection::{Acquired, ConnectionPool, KEYLESS, ReconnectingConnection};
+use super::connection::{Acquired, Connection, ConnectionPool, KEYLESS};
 use super::protocol::{
     BatchEntry, EntryReply, KeyNames, ListKeys, ServerClock, ServerName, decode_replies,
     encode_checks, encode_credit, encode_refund, encode_reset, errors as error,
@@ -53,17 +54,21 @@ impl Client {
 
     /// Waits until a connection of the current runtime is established.
     pub(super) async fn acquire(&self, index: usize) -> Result<Acquired, Error> {
-        let connections = self.connections.of_runtime(&current_runtime()?);
-        self.acquire_from(connections.get(index)).await
+        let connection = self.connection(index)?;
+        let acquired = connection.acquire(self.deadline, None).await;
+        acquired.map_err(error::from_connect)
     }
 
-    /// Waits until a connection is established.
-    async fn acquire_from(
-        &self,
-        connection: &Arc<ReconnectingConnection>,
-    ) -> Result<Acquired, Error> {
-        let acquired = connection.acquire(self.deadline).await;
-        acquired.map_err(error::from_connect)
+    /// Returns the connection of the current runtime with this index.
+    fn connection(&self, index: usize) -> Result<Connection, Error> {
+        let connections = self.connections.of_runtime(&current_runtime()?);
+        Ok(connections.get(index).clone())
+    }
+
+    /// Returns the slot of a check on a cluster, where each node takes a limited number of checks at a time.
+    fn slot(&self, check: Option<&OwnedCheck>) -> Option<u16> {
+        let check = check.filter(|_| self.connections.is_cluster())?;
+        Some(self.names.slot(check.check().subject))
     }
 
     /// Decides the checks of one call. Returns the reply to each entry, or the error of the whole
@@ -100,8 +105,8 @@ impl Client {
         entries: &[BatchEntry<'_>],
         replies: &mut [Result<EntryReply, Error>],
     ) {
-        let failed = replies.iter().filter_map(|reply| reply.as_ref().err());
-        if let Some(time) = failed.filter_map(error::time_without_window).last() {
+        let mut failed = replies.iter().filter_map(|reply| reply.as_ref().err());
+        if let Some(time) = failed.find_map(error::time_without_window) {
             self.clock.learn(time);
         }
         let (repeated, replies): (Vec<BatchEntry<'_>>, Vec<&mut Result<EntryReply, Error>>) =
@@ -147,23 +152,36 @@ impl Client {
         decode_replies(reply, connection.server(), entries, &runs)
     }
 
-    /// Decides one check of these levels in a call of its own: over this connection, or over that of the
-    /// current runtime.
+    /// Decides one check of these levels in a call of its own, within the deadline: over this connection, or
+    /// over that of the current runtime.
     pub(super) async fn decide_alone(
         &self,
         levels: &[OwnedCheck],
-        connection: Option<&Arc<ReconnectingConnection>>,
+        connection: Option<&Connection>,
     ) -> Result<Answer, Error> {
+        current_runtime()?;
+        let (first, since) = (levels.first(), Instant::now());
+        let (slot, until) = (self.slot(first), since + self.deadline);
         let connection = match connection {
-            Some(connection) => self.acquire_from(connection).await?,
+            Some(connection) => connection.clone(),
             None => {
-                let first = levels.first();
                 let index = first.map(|level| self.connection_index(level.check().subject));
-                self.acquire(index.unwrap_or(KEYLESS)).await?
+                self.connection(index.unwrap_or(KEYLESS))?
             }
         };
-        let entry = [BatchEntry::only(levels)];
-        let replies = self.decide(&connection, &entry).await?;
+        let mut progress = Progress::queued(since);
+        let decided = async {
+            let acquired = connection.acquire(self.deadline, slot).await;
+            let acquired = acquired.map_err(error::from_connect)?;
+            if Instant::now() + self.reply_margin(&connection, slot) >= until {
+                return Err(self.late_error(progress, &connection, slot));
+            }
+            progress.sent();
+            self.decide(&acquired, &[BatchEntry::only(levels)]).await
+        };
+        let decided = tokio::time::timeout_at(until, decided).await;
+        let replies =
+            decided.unwrap_or_else(|_| Err(self.late_error(progress, &connection, slot)))?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
         answer.ok_or_else(|| error::malformed_reply("no answer", self.server()))
@@ -275,6 +293,65 @@ impl Client {
     /// The error of a call that was not answered within the deadline.
     pub(super) fn timeout_error(&self) -> Error {
         error::timeout(self.server(), self.deadline)
+    }
+
+    /// Returns the time before its deadline from which a check is not sent any more, because the reply would come
+    /// too late: two round trips, but at most half of the deadline.
+    ///
+    /// Otherwise, a queue that is too long would hold only checks that nobody can answer in time. If the server
+    /// is silent, its round trip is unknown, and checks are sent until their deadline.
+    pub(super) fn reply_margin(&self, connection: &Connection, slot: Option<u16>) -> Duration {
+        let half = self.deadline / 2;
+        let recently = Instant::now().checked_sub(half);
+        if recently.is_some_and(|recently| connection.has_replied_since(recently, slot)) {
+            half.min(connection.round_trip(slot) * 2)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// The error of a check that has reached its deadline.
+    ///
+    /// A check that waited here for at least half of it says nothing about a server that has answered other
+    /// calls meanwhile.
+    pub(super) fn late_error(
+        &self,
+        progress: Progress,
+        connection: &Connection,
+        slot: Option<u16>,
+    ) -> Error {
+        let Progress { since, sent_at } = progress;
+        let waited = sent_at.unwrap_or_else(Instant::now) - since;
+        if waited >= self.deadline / 2 && connection.has_replied_since(since, slot) {
+            error::queue_timeout(self.server(), self.deadline)
+        } else {
+            self.timeout_error()
+        }
+    }
+}
+
+/// How far a check has come before its deadline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// When the check was made.
+    since: Instant,
+    sent_at: Option<Instant>,
+}
+
+impl Progress {
+    /// A check that waits for its turn.
+    pub(super) fn queued(since: Instant) -> Self {
+        let sent_at = None;
+        Self { since, sent_at }
+    }
+
+    pub(super) fn sent(&mut self) {
+        self.sent_at = Some(Instant::now());
+    }
+
+    pub(super) fn sent_at(since: Instant, sent_at: Instant) -> Self {
+        let sent_at = Some(sent_at);
+        Self { since, sent_at }
     }
 }
 

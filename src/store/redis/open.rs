@@ -6,7 +6,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use ::url::form_urlencoded;
 
 use super::connection::ConnectionPool;
-use super::redis_store::{DEFAULT_DEADLINE, RedisStore};
+use super::redis_store::RedisStore;
 use super::url;
 use crate::error::ConfigError;
 use crate::quota::parse_duration;
@@ -35,7 +35,7 @@ impl RedisStore {
     /// ```
     pub fn open(url: &str) -> Result<Self, ConfigError> {
         let connector = url::connector(url)?;
-        let store = Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE));
+        let store = Self::on(ConnectionPool::new(connector));
         apply_settings(store, url)
     }
 }

@@ -148,7 +148,8 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///   The user and the password are those of the servers. For the sentinels, set
 ///   `?sentinel_username=…&sentinel_password=…`.
 /// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share calls; see
-///   [`hash_tags`](Self::hash_tags). If a master hangs, the store uses its replica once that is promoted.
+///   [`hash_tags`](Self::hash_tags). Each node has its own connection, with at most 256 checks in flight, so a
+///   lost node delays no check of the others. If a master hangs, the store uses its replica once that is promoted.
 /// - **TLS:** rustls with the crypto provider that the application has installed, or with ring. The
 ///   certificate of the server is always verified, against the roots of Mozilla or, if `ca` is set, against
 ///   the roots in this file only. `cert` and `key` are the files of the client's certificate and key. Each new
@@ -252,7 +253,7 @@ impl RedisStore {
         C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
     {
         let connector = Connector::External(Arc::new(connection));
-        Self::on(ConnectionPool::new(connector, DEFAULT_DEADLINE))
+        Self::on(ConnectionPool::new(connector))
     }
 
     pub(super) fn on(connections: ConnectionPool) -> Self {
@@ -372,7 +373,10 @@ impl RedisStore {
             client, topology, ..
         } = &*self.shared;
         let (client, topology) = (client.clone(), topology.clone());
-        self.send(async move {
+        if let Err(error) = self.verify_settings() {
+            return StoreFuture::ready(Err(error));
+        }
+        StoreFuture::boxed(async move {
             let decided = client.decide_alone(&levels, None).await;
             decided.map_err(|error| topology.explain(error, levels.len()))
         })

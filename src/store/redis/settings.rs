@@ -150,16 +150,17 @@ impl RedisStore {
     /// Sets the deadline of a check. The default is 100 ms.
     ///
     /// It includes connecting and waiting for the next call. A check that takes longer fails with an
-    /// [`Error`] of kind [`ErrorKind::Timeout`](crate::ErrorKind::Timeout). The default is about a hundred
+    /// [`Error`] of kind [`ErrorKind::Timeout`](crate::ErrorKind::Timeout), or of kind
+    /// [`ErrorKind::QueueTimeout`](crate::ErrorKind::QueueTimeout) if it waited for its turn in this process while
+    /// Redis answered others. The default is about a hundred
     /// times a call to a healthy server in the same network, and too short for people to notice. The longest
     /// deadline is 366 days.
     ///
-    /// A [fork](Self::fork) with another deadline uses the same connections, but on a cluster its own.
+    /// A [fork](Self::fork) with another deadline uses the same connections.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         self.with("deadline", |client, _| {
             client.deadline = deadline.min(MAX_DEADLINE);
-            client.connections = client.connections.with_deadline(client.deadline);
         })
     }
 
@@ -167,7 +168,8 @@ impl RedisStore {
     ///
     /// With one connection, most checks share calls, which reduces the load on Redis. Use more connections if
     /// the network to Redis is slow or loses packets: replies arrive in the order of the calls, so one lost
-    /// packet delays all calls on its connection. The checks of one key always use the same connection.
+    /// packet delays all calls on its connection. A connection has at most two calls of batches in flight, and
+    /// on a cluster at most 256 checks to each node. The checks of one key always use the same connection.
     ///
     /// The setting has no effect on a store that was created by [`with_connection`](Self::with_connection).
     #[must_use]

@@ -420,26 +420,6 @@ mod several_checks_as_one_entry {
 }
 
 #[tokio::test]
-#[cfg(feature = "cluster")]
-async fn connections_to_a_cluster_are_made_for_the_deadline_of_their_store() {
-    use std::num::NonZeroUsize;
-
-    let connection_deadline =
-        |store: &RedisStore| store.shared.client.connections.connection_deadline();
-    let (short, long) = (Duration::from_millis(20), Duration::from_secs(5));
-    let two = NonZeroUsize::new(2).unwrap();
-    let store = RedisStore::open("redis+cluster://127.0.0.1:1").unwrap();
-    let short_store = store.fork().deadline(short).connections(two);
-    let long_store = short_store.fork().deadline(long);
-    // Whichever connects first, and with other deadlines in between, as those of the doctor.
-    let _ = short_store.doctor().await;
-    assert_eq!(connection_deadline(&short_store), short);
-    assert_eq!(connection_deadline(&long_store), long);
-    assert_eq!(connection_deadline(&store), Duration::from_millis(100));
-    assert_eq!(long_store.shared.client.connections.count(), two);
-}
-
-#[tokio::test]
 async fn stores_of_one_server_share_its_connection_whatever_their_deadlines() {
     let store = RedisStore::open("redis://127.0.0.1:1").unwrap();
     let other = store.fork().deadline(Duration::from_secs(5));

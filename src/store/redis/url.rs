@@ -1,5 +1,8 @@
 //! Parsing the URL of a store into a connector.
 
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
+
 #[cfg(feature = "sentinel")]
 use redis::ConnectionInfo;
 use redis::{IntoConnectionInfo, RedisError};
@@ -91,7 +94,7 @@ fn cluster(base: &str, url: &str) -> Result<Connector, ConfigError> {
     let nodes: Vec<_> = nodes.into_iter().map(|node| node.settings).collect();
     let cluster = Cluster::new(&nodes);
     cluster
-        .map(|cluster| Connector::Cluster(Box::new(cluster)))
+        .map(|cluster| Connector::Cluster(Arc::new(cluster)))
         .map_err(|error| malformed(&redacted, &reason(&error)))
 }
 

@@ -187,6 +187,7 @@ impl StoreMeter {
     fn initialize(&self) {
         for kind in [
             ErrorKind::Timeout,
+            ErrorKind::QueueTimeout,
             ErrorKind::Unavailable,
             ErrorKind::Misconfigured,
             ErrorKind::Full,

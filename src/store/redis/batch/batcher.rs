@@ -18,15 +18,15 @@ use super::waiters::{Waiter, Waiters};
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
-use crate::store::redis::client::Client;
-use crate::store::redis::connection::{Acquired, PerConnection, ReconnectingConnection};
+use crate::store::redis::client::{Client, Progress};
+use crate::store::redis::connection::{Acquired, Connection, PerConnection};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::topology::Topology;
 use crate::store::requests::{Check, OwnedChecks, Subject, to_owned};
 
 /// The limit on calls in flight to one target: Redis works on one while the other is written or
 /// read.
-const MAX_IN_FLIGHT: usize = 2;
+pub(in crate::store::redis) const MAX_IN_FLIGHT: usize = 2;
 
 /// The batchers of one runtime. Each sends to one target: a connection; on a cluster, a slot.
 pub(in crate::store::redis) struct Batchers {
@@ -40,7 +40,9 @@ pub(in crate::store::redis) struct Batchers {
 
 /// The checks of one runtime that are sent to one target.
 struct Batcher {
-    connection: Arc<ReconnectingConnection>,
+    connection: Connection,
+    /// The slot of the checks, on a cluster that was opened as one.
+    slot: Option<u16>,
     state: Mutex<BatcherState>,
 }
 
@@ -63,7 +65,7 @@ impl Batchers {
         let connections = &client.connections;
         let of_runtime = connections.of_runtime(&runtime);
         let by_connection = PerConnection::new(connections.count(), |index| {
-            Arc::new(Batcher::new(of_runtime.get(index)))
+            Arc::new(Batcher::new(of_runtime.get(index), None))
         });
         Arc::new(Self {
             client,
@@ -113,7 +115,7 @@ impl Batchers {
             return StoreFuture::boxed(direct.send(to_owned(levels)));
         }
         let (answer, receiver) = oneshot::channel();
-        let waiter = Waiter::new(answer, Instant::now() + self.client.deadline);
+        let waiter = Waiter::new(answer, self.client.deadline);
         state.queue.push(levels, waiter);
         self.start_worker_if_needed(batcher, state);
         StoreFuture::waiting(receiver)
@@ -146,7 +148,7 @@ impl Batchers {
         let batcher = batchers.entry(slot).or_insert_with(|| {
             let index = self.client.connections.index_for(slot.into());
             let batcher = self.by_connection.get(index);
-            Arc::new(Batcher::new(&batcher.connection))
+            Arc::new(Batcher::new(&batcher.connection, Some(slot)))
         });
         Arc::clone(batcher)
     }
@@ -173,9 +175,10 @@ impl Batchers {
 }
 
 impl Batcher {
-    fn new(connection: &Arc<ReconnectingConnection>) -> Self {
+    fn new(connection: &Connection, slot: Option<u16>) -> Self {
         Self {
-            connection: Arc::clone(connection),
+            connection: connection.clone(),
+            slot,
             state: Mutex::default(),
         }
     }
@@ -198,15 +201,14 @@ impl DirectSend {
         let Batchers {
             client, topology, ..
         } = &*self.batchers;
-        let decided = client.decide_alone(&levels, self.connection());
-        let decided = client.within_deadline(decided).await;
+        let decided = client.decide_alone(&levels, self.connection()).await;
         decided.map_err(|error| topology.explain(error, levels.len()))
     }
 
     /// Returns the connection of the batcher, unless the caller is polled on another runtime than
     /// the one that its check was made on: that runtime, and the connection with it, may have
     /// ended.
-    fn connection(&self) -> Option<&Arc<ReconnectingConnection>> {
+    fn connection(&self) -> Option<&Connection> {
         let current = Handle::try_current().ok()?;
         (current.id() == self.batchers.runtime.id()).then_some(&self.batcher.connection)
     }
@@ -246,19 +248,31 @@ impl BatchWorker {
         }
     }
 
-    /// Waits for the connection for as long as checks wait for it. Checks that reach their deadline
-    /// fail meanwhile, and all of them fail with the attempt to connect.
+    /// Returns the error of a queued check that was made at `since` and has reached its deadline.
+    fn late_error(&self, since: Instant) -> Error {
+        let Batcher {
+            connection, slot, ..
+        } = &*self.batcher;
+        let client = &self.batchers.client;
+        client.late_error(Progress::queued(since), connection, *slot)
+    }
+
+    /// Waits for the connection, and for a turn on it, for as long as checks wait for it. Checks that reach their
+    /// deadline fail meanwhile, and all of them fail with the attempt to connect.
     async fn acquire_connection(&self) -> Option<Acquired> {
-        let (client, connection) = (&self.batchers.client, &self.batcher.connection);
-        if let Some(acquired) = connection.try_acquire(client.deadline) {
+        let deadline = self.batchers.client.deadline;
+        let Batcher {
+            connection, slot, ..
+        } = &*self.batcher;
+        if let Some(acquired) = connection.try_acquire(deadline, *slot) {
             return Some(acquired);
         }
-        let timeout_error = || client.timeout_error();
-        let mut acquired = pin!(connection.acquire(client.deadline));
+        let late_error = |since| self.late_error(since);
+        let mut acquired = pin!(connection.acquire(deadline, *slot));
         loop {
             let deadline = {
                 let mut state = self.batcher.lock();
-                state.queue.expire(Instant::now(), &timeout_error);
+                state.queue.expire(Instant::now(), &late_error);
                 state.queue.next_deadline()?
             };
             match time::timeout_at(deadline, acquired.as_mut()).await {
@@ -288,8 +302,14 @@ impl BatchWorker {
     /// Takes the checks that fit into one call. Ends if there are none, in the same step: a later
     /// check then finds one call in flight less.
     fn take(&mut self) -> Vec<QueueEntry> {
+        let Batcher {
+            connection, slot, ..
+        } = &*self.batcher;
+        let margin = self.batchers.client.reply_margin(connection, *slot);
         let mut state = self.batcher.lock();
-        let entries = state.queue.take(&|| self.batchers.client.timeout_error());
+        let entries = state
+            .queue
+            .take(Instant::now() + margin, &|since| self.late_error(since));
         state.is_taking = false;
         if entries.is_empty() {
             state.in_flight -= 1;
@@ -370,8 +390,13 @@ impl BatchWorker {
         call: impl Future<Output = T>,
         waiters: &mut [&mut Waiters],
     ) -> Option<T> {
-        let timeout_error = || self.batchers.client.timeout_error();
-        let call_deadline = Instant::now() + self.batchers.client.deadline;
+        let Batcher {
+            connection, slot, ..
+        } = &*self.batcher;
+        let (client, sent_at) = (&self.batchers.client, Instant::now());
+        let call_deadline = sent_at + client.deadline;
+        let late_error =
+            |since| client.late_error(Progress::sent_at(since, sent_at), connection, *slot);
         let mut call = pin!(call);
         // Queued checks came later than the first of these waiters.
         let mut queue_deadline = None;
@@ -387,10 +412,10 @@ impl BatchWorker {
             }
             let now = Instant::now();
             for waiters in &mut *waiters {
-                waiters.expire(now, &timeout_error);
+                waiters.expire(now, &late_error);
             }
             let mut state = self.batcher.lock();
-            state.queue.expire(now, &timeout_error);
+            state.queue.expire(now, &|since| self.late_error(since));
             queue_deadline = state.queue.next_deadline();
             if now >= call_deadline {
                 return None;

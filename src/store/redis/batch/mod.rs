@@ -10,3 +10,5 @@ mod queue;
 mod waiters;
 
 pub(super) use batcher::Batchers;
+#[cfg(feature = "cluster")]
+pub(super) use batcher::MAX_IN_FLIGHT;

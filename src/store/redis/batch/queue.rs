@@ -100,13 +100,16 @@ impl Queue {
         self.entries.is_empty()
     }
 
-    /// Takes the entries that fit into one call, at least one check. Fails the waiters past their
-    /// deadline, and drops entries without waiters.
-    pub(super) fn take(&mut self, timeout_error: &impl Fn() -> Error) -> Vec<QueueEntry> {
-        let now = Instant::now();
+    /// Takes the entries that fit into one call, at least one check. Fails the waiters whose deadline is
+    /// before `until`, and drops entries without waiters.
+    pub(super) fn take(
+        &mut self,
+        until: Instant,
+        late_error: &impl Fn(Instant) -> Error,
+    ) -> Vec<QueueEntry> {
         let (mut call, mut whole, mut some_gave_up) = (Call::default(), 0, false);
         for entry in &mut self.entries {
-            entry.waiters.retain_waiting(now, timeout_error);
+            entry.waiters.retain_waiting(until, late_error);
             let waiting = entry.waiters.len();
             some_gave_up |= waiting == 0;
             let work = call.work_of(&entry.levels);
@@ -122,7 +125,7 @@ impl Queue {
         }
         // The next entry does not fit as a whole: it is divided.
         while let Some(front) = self.entries.front_mut() {
-            front.waiters.retain_waiting(now, timeout_error);
+            front.waiters.retain_waiting(until, late_error);
             let waiting = front.waiters.len();
             let work = call.work_of(&front.levels);
             let fit = call.room_for(&work);
@@ -161,9 +164,9 @@ impl Queue {
     }
 
     /// Fails the waiters past their deadline. They keep their places.
-    pub(super) fn expire(&mut self, now: Instant, timeout_error: &impl Fn() -> Error) {
+    pub(super) fn expire(&mut self, now: Instant, late_error: &impl Fn(Instant) -> Error) {
         for entry in &mut self.entries {
-            entry.waiters.expire(now, timeout_error);
+            entry.waiters.expire(now, late_error);
         }
     }
 
@@ -361,7 +364,7 @@ mod tests {
 
     type Receiver = oneshot::Receiver<Result<Answer, Error>>;
 
-    fn timeout_error() -> Error {
+    fn timeout_error(_: Instant) -> Error {
         Error::new(ErrorKind::Timeout, "late")
     }
 
@@ -374,14 +377,16 @@ mod tests {
             key: &key,
             quotas,
         };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        queue.push(&[subject.check(cost)], Waiter::new(answer, deadline));
+        queue.push(
+            &[subject.check(cost)],
+            Waiter::new(answer, Duration::from_secs(60)),
+        );
         receiver
     }
 
     /// Returns the key, the cost and the number of checks of each entry of the next call.
     fn take(queue: &mut Queue) -> Vec<(String, u32, usize)> {
-        let taken = queue.take(&timeout_error);
+        let taken = queue.take(Instant::now(), &timeout_error);
         let entry = |entry: QueueEntry| {
             let check = entry.levels[0].check();
             (
@@ -488,8 +493,7 @@ mod tests {
             .map(|(key, (_, cost))| Check::new(&limiter, key, quotas, *cost))
             .collect();
         let (answer, receiver) = oneshot::channel();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        queue.push(&checks, Waiter::new(answer, deadline));
+        queue.push(&checks, Waiter::new(answer, Duration::from_secs(60)));
         receiver
     }
 
@@ -514,7 +518,7 @@ mod tests {
             push(&[("c", 1), ("d", 1)]),
             push(&[("c", 1), ("d", 1)]),
         ];
-        let taken = queue.take(&timeout_error);
+        let taken = queue.take(Instant::now(), &timeout_error);
         let entries = taken.iter().map(|entry| {
             let keys = entry
                 .levels
@@ -564,7 +568,7 @@ mod tests {
                 })
                 .collect();
             while !queue.is_empty() {
-                calls.push(queue.take(&timeout_error).len());
+                calls.push(queue.take(Instant::now(), &timeout_error).len());
             }
             drop(waiting);
         }
@@ -577,7 +581,7 @@ mod tests {
         let quota = Quota::per_minute(u32::MAX).algorithm(Algorithm::Gcra);
         let (mut queue, quotas) = (Queue::default(), Quotas::from(quota));
         let waiting = [60_000, 60_000].map(|cost| push(&mut queue, "a", &quotas, cost));
-        let taken = queue.take(&timeout_error);
+        let taken = queue.take(Instant::now(), &timeout_error);
         let repeats = taken.iter().map(|entry| entry.may_repeat);
         assert_eq!(repeats.collect::<Vec<_>>(), [false, true]);
         drop(waiting);

@@ -1,6 +1,7 @@
 //! The callers that wait for the answers to identical checks.
 
 use std::iter::repeat;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -19,6 +20,8 @@ pub(super) struct Waiters(SmallVec<[Waiter; 1]>);
 pub(super) struct Waiter {
     /// `None` once answered.
     answer: Option<oneshot::Sender<Result<Answer, Error>>>,
+    /// The time of the check.
+    since: Instant,
     deadline: Instant,
 }
 
@@ -41,16 +44,16 @@ impl Waiters {
     }
 
     /// Fails the waiters past their deadline, and removes them and those that gave up.
-    pub(super) fn retain_waiting(&mut self, now: Instant, timeout_error: &impl Fn() -> Error) {
-        self.expire(now, timeout_error);
+    pub(super) fn retain_waiting(&mut self, now: Instant, late_error: &impl Fn(Instant) -> Error) {
+        self.expire(now, late_error);
         self.0.retain(|waiter| waiter.waits_until().is_some());
     }
 
-    /// Fails the waiters past their deadline. They keep their places.
-    pub(super) fn expire(&mut self, now: Instant, timeout_error: &impl Fn() -> Error) {
+    /// Fails the waiters past their deadline, with the error for the time of their check. They keep their places.
+    pub(super) fn expire(&mut self, now: Instant, late_error: &impl Fn(Instant) -> Error) {
         for waiter in &mut self.0 {
             if waiter.deadline <= now {
-                waiter.answer(Err(timeout_error()));
+                waiter.answer(Err(late_error(waiter.since)));
             }
         }
     }
@@ -89,9 +92,14 @@ impl Waiters {
 }
 
 impl Waiter {
-    pub(super) fn new(answer: oneshot::Sender<Result<Answer, Error>>, deadline: Instant) -> Self {
-        let answer = Some(answer);
-        Self { answer, deadline }
+    /// A caller that waits from now on for at most this long.
+    pub(super) fn new(answer: oneshot::Sender<Result<Answer, Error>>, max_wait: Duration) -> Self {
+        let since = Instant::now();
+        Self {
+            answer: Some(answer),
+            since,
+            deadline: since + max_wait,
+        }
     }
 
     fn answer(&mut self, answer: Result<Answer, Error>) {

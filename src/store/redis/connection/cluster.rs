@@ -1,298 +1,71 @@
-//! Connections to Redis Cluster. This file follows redirects.
-//!
-//! The cluster client of `redis` would follow them too, but it also resends commands that a lost
-//! connection may have executed. So its retries are off, and a command is resent only if a node
-//! says that it has not run it.
+//! A Redis Cluster: its seed nodes, and the settings for all nodes.
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
+use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
-use redis::cluster::{ClusterClient, ClusterClientBuilder, ClusterConfig};
-use redis::cluster_async::ClusterConnection;
-use redis::{
-    Arg, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, ServerErrorKind,
-    Value,
-};
-use tokio::time;
 
 use super::server_settings::ServerSettings;
-use super::single::{Server, tcp_settings, timed_out};
+use super::single::{Server, timed_out};
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
 use crate::store::redis::protocol::{CLUSTER, ServerName};
 
-/// The limit on connecting to one node. While the client looks for the masters, all nodes wait for
-/// one that hangs.
-const NODE_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-
-/// The limit on connecting to all nodes and reading the slot map.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The time that the client waits for a node beyond the deadline of the calls.
-const RESPONSE_TIMEOUT_MARGIN: Duration = Duration::from_millis(100);
-
-/// The limit on resending a command that nodes have not run. Redirects lead to a slot that moves.
-const MAX_RETRIES: u32 = 3;
-
-/// The backoff before a resend if the cluster asks for time. A redirect is followed at once.
-const RETRY_BACKOFF: Duration = Duration::from_millis(15);
-
-/// The limit on calls in flight to one node over one connection.
-///
-/// While the client looks for the masters it reads no replies, and a node with many unread replies
-/// does not send the slot map. With 40, some losses of a master stalled the other shards for a
-/// second; with 8, none was seen to. More [connections](crate::RedisStore::connections) carry more.
-const MAX_IN_FLIGHT_PER_NODE: usize = 8;
-
 /// A cluster: its seed nodes, and the settings for all nodes.
 pub(crate) struct Cluster {
-    nodes: Vec<ConnectionInfo>,
-    /// The first seed node, whose errors explain better why connecting failed.
-    first: Server,
+    seeds: Vec<Server>,
     /// The settings of the first seed node, which hold for all nodes.
-    settings: Arc<ServerSettings>,
+    settings: ServerSettings,
     name: ServerName,
     addresses: String,
-}
-
-/// Connections to all nodes of a cluster.
-pub(super) struct ClusterNodes {
-    connection: ClusterConnection,
-    settings: Arc<ServerSettings>,
-}
-
-/// The reply of a node that has not run a command.
-#[derive(Debug, PartialEq, Eq)]
-enum Redirect {
-    /// Another node has the slot.
-    Moved(String, u16),
-    /// Another node has the keys of a slot that is moving.
-    Ask(String, u16),
-    /// Another node has the slot or the keys, but the reply names no address: read the slot map
-    /// again.
-    Reroute,
-    /// The keys are on two nodes, or no node serves the slot yet.
-    TryAgain,
 }
 
 impl Cluster {
     /// A cluster with these seed nodes.
     pub(crate) fn new(nodes: &[ServerSettings]) -> RedisResult<Self> {
         let first = nodes.first().ok_or_else(timed_out)?;
-        let nodes: Vec<_> = nodes.iter().map(|node| node.info().clone()).collect();
-        let addresses: Vec<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
-        // Reports now what is wrong with the nodes.
-        builder(&nodes).build()?;
+        let addresses = nodes.iter().map(|node| node.info().addr().to_string());
+        let addresses: Vec<String> = addresses.collect();
         Ok(Self {
-            nodes,
-            first: Server::new(first.clone()),
-            settings: Arc::new(first.clone()),
+            seeds: nodes.iter().cloned().map(Server::new).collect(),
+            settings: first.clone(),
             name: ServerName::new(CLUSTER, &addresses.join(", ")),
             addresses: addresses.join(","),
         })
     }
 
-    /// Connects to all nodes, for calls of this deadline.
-    pub(super) async fn connect(&self, deadline: Duration) -> Result<ClusterNodes, ConnectError> {
-        let connection = self.connect_to_all(deadline).await?;
-        let settings = Arc::clone(&self.settings);
-        Ok(ClusterNodes {
-            connection,
-            settings,
-        })
+    /// Connects to the first seed node that answers. If none does, returns the error of the first one.
+    ///
+    /// Returns the host of the node as well, which a node leaves out where it names itself.
+    pub(super) async fn connect(&self) -> Result<(MultiplexedConnection, &str), ConnectError> {
+        let mut first_failure = None;
+        for seed in &self.seeds {
+            match seed.connect(Box::new(|| ())).await {
+                Ok(connection) => return Ok((connection, seed.host())),
+                Err(failure) => {
+                    first_failure.get_or_insert(failure);
+                }
+            }
+        }
+        Err(first_failure.unwrap_or_else(|| ConnectError {
+            server: self.name.clone(),
+            error: timed_out(),
+            handshake: Handshake::Unknown,
+        }))
+    }
+
+    /// Returns the node at an address, with the settings for all nodes.
+    pub(super) fn node(&self, host: &str, port: u16) -> Server {
+        Server::new(self.settings.with_address(host.to_owned(), port))
     }
 
     pub(super) fn name(&self) -> &ServerName {
         &self.name
     }
-
-    async fn connect_to_all(&self, deadline: Duration) -> Result<ClusterConnection, ConnectError> {
-        let failed = |error| ConnectError {
-            server: self.name.clone(),
-            error,
-            handshake: Handshake::Unknown,
-        };
-        #[cfg(feature = "tls")]
-        let certificates = self.settings.certificates().await;
-        let open = |protocol| {
-            let client = builder(&self.nodes).use_protocol(protocol);
-            #[cfg(feature = "tls")]
-            let client = match &certificates {
-                Some(certificates) => client.certs(certificates.clone()),
-                None => client,
-            };
-            open(client, deadline)
-        };
-        let configured = self.settings.protocol();
-        let failure = match open(configured.unwrap_or(ProtocolVersion::RESP3)).await {
-            Ok(connection) => return Ok(connection),
-            Err(failure) => failure,
-        };
-        // The cluster client hides what the node replied; a plain connection shows it.
-        drop(self.first.connect(Box::new(|| ())).await?);
-        match configured {
-            // The nodes may not know RESP3.
-            None => open(ProtocolVersion::RESP2).await.map_err(failed),
-            Some(_) => Err(failed(failure)),
-        }
-    }
-}
-
-fn builder(nodes: &[ConnectionInfo]) -> ClusterClientBuilder {
-    ClusterClient::builder(nodes.to_vec())
-        .retries(0)
-        .connection_timeout(NODE_CONNECT_TIMEOUT)
-        .connection_concurrency_limit(MAX_IN_FLIGHT_PER_NODE)
-        .tcp_settings(tcp_settings())
-}
-
-async fn open(client: ClusterClientBuilder, deadline: Duration) -> RedisResult<ClusterConnection> {
-    let client = client.build()?;
-    let config = ClusterConfig::new()
-        .set_connection_timeout(NODE_CONNECT_TIMEOUT)
-        // Longer than the deadline, which callers apply. Not much longer, because all calls wait
-        // while the client asks a node for the slot map.
-        .set_response_timeout(deadline.saturating_add(RESPONSE_TIMEOUT_MARGIN));
-    let opened = client.get_async_connection_with_config(config);
-    let opened = time::timeout(CONNECT_TIMEOUT, opened).await;
-    opened.unwrap_or_else(|_| Err(timed_out()))
-}
-
-impl ClusterNodes {
-    /// Sends a command to the node that has its key. Does not resend a command that a node may have
-    /// run.
-    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let mut reply = self.send_by_slot(command).await;
-        for _ in 0..MAX_RETRIES {
-            let redirect = reply.as_ref().err().and_then(Redirect::of);
-            reply = match redirect {
-                None => break,
-                Some(Redirect::Moved(host, port)) => {
-                    let mut node = self.connect_to(host, port).await?;
-                    command.query_async(&mut node).await
-                }
-                Some(Redirect::Ask(host, port)) => {
-                    let mut node = self.connect_to(host, port).await?;
-                    redis::cmd("ASKING").exec_async(&mut node).await?;
-                    command.query_async(&mut node).await
-                }
-                Some(Redirect::Reroute) => self.send_by_slot(command).await,
-                Some(Redirect::TryAgain) => {
-                    time::sleep(RETRY_BACKOFF).await;
-                    self.send_by_slot(command).await
-                }
-            };
-        }
-        reply
-    }
-
-    /// Sends a command by the slot map, which the client refreshes after a redirect.
-    async fn send_by_slot(&self, command: &Cmd) -> RedisResult<Value> {
-        command.query_async(&mut self.connection.clone()).await
-    }
-
-    /// Connects to the node of a redirect, for one command. The client has no connection to a node
-    /// that owns no slot yet.
-    async fn connect_to(&self, host: String, port: u16) -> RedisResult<MultiplexedConnection> {
-        let server = Server::new(self.settings.with_address(host, port));
-        let connected = server.connect(Box::new(|| ())).await;
-        connected.map_err(|failure| failure.error)
-    }
-}
-
-impl Redirect {
-    /// Returns the redirect that an error stands for. After any other error the command may have
-    /// run: the client fails all commands in flight with the error of a slot map refresh.
-    fn of(error: &RedisError) -> Option<Self> {
-        let ErrorKind::Server(kind) = error.kind() else {
-            return None;
-        };
-        let node = || {
-            let (node, _) = error.redirect_node()?;
-            let (host, port) = node.rsplit_once(':')?;
-            let host = host.trim_matches(['[', ']']);
-            (!host.is_empty()).then_some((host.to_owned(), port.parse().ok()?))
-        };
-        let to = |redirect: fn(String, u16) -> Self| {
-            node().map_or(Self::Reroute, |(host, port)| redirect(host, port))
-        };
-        match kind {
-            ServerErrorKind::Moved => Some(to(Self::Moved)),
-            ServerErrorKind::Ask => Some(to(Self::Ask)),
-            ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown => Some(Self::TryAgain),
-            _ => None,
-        }
-    }
-}
-
-/// Builds a liveness probe for the node that has the key of `command`: an EVALSHA of no script.
-///
-/// Any node might answer a PING. The probe needs no right beyond those for the scripts, and has no
-/// effect.
-pub(super) fn probe_for(command: &Cmd) -> Option<Cmd> {
-    const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
-    let mut args = command.args_iter();
-    let key = match args.next()? {
-        Arg::Simple(b"EVALSHA" | b"EVAL") => args.nth(2)?,
-        Arg::Simple(b"UNLINK") => args.next()?,
-        _ => return None,
-    };
-    let Arg::Simple(key) = key else {
-        return None;
-    };
-    let mut probe = redis::cmd("EVALSHA");
-    probe.arg(NO_SCRIPT).arg(1).arg(key);
-    Some(probe)
 }
 
 impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The addresses only: the client holds the password.
+        // The addresses only: the settings hold the password.
         write!(f, "cluster of {}", self.addresses)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_command_that_a_node_has_not_run_is_resent() {
-        let moved = |host: &str| Some(Redirect::Moved(host.to_owned(), 7_001));
-        for (code, detail, expected) in [
-            ("MOVED", "12182 10.0.0.2:7001", moved("10.0.0.2")),
-            ("MOVED", "12182 redis-2.local:7001", moved("redis-2.local")),
-            ("MOVED", "12182 2001:db8::2:7001", moved("2001:db8::2")),
-            ("MOVED", "12182 :7001", Some(Redirect::Reroute)),
-            (
-                "ASK",
-                "12182 10.0.0.2:7001",
-                Some(Redirect::Ask("10.0.0.2".to_owned(), 7_001)),
-            ),
-            ("TRYAGAIN", "Multiple keys", Some(Redirect::TryAgain)),
-            (
-                "CLUSTERDOWN",
-                "Hash slot not served",
-                Some(Redirect::TryAgain),
-            ),
-            ("LOADING", "Redis is loading", None),
-            ("READONLY", "You can't write", None),
-            ("NOSCRIPT", "No matching script", None),
-        ] {
-            let reply = redis::parse_redis_value(format!("-{code} {detail}\r\n").as_bytes());
-            let error = reply.and_then(Value::extract_error).unwrap_err();
-            assert_eq!(Redirect::of(&error), expected, "{code} {detail}");
-        }
-        for kind in [
-            std::io::ErrorKind::BrokenPipe,
-            std::io::ErrorKind::ConnectionReset,
-            std::io::ErrorKind::TimedOut,
-        ] {
-            let error = RedisError::from(std::io::Error::from(kind));
-            assert_eq!(Redirect::of(&error), None, "{kind}");
-        }
-        let lost = RedisError::from((ErrorKind::ClusterConnectionNotFound, "no connections"));
-        assert_eq!(Redirect::of(&lost), None);
     }
 }

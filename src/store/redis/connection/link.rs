@@ -4,13 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
-use super::cluster::{self, Cluster, ClusterNodes};
+use super::cluster::Cluster;
 #[cfg(feature = "sentinel")]
 use super::sentinel::{MasterWatcher, Sentinel};
 use super::single::{OnDisconnect, Server};
@@ -46,11 +45,12 @@ pub(crate) enum Connector {
     Server(Box<Server>),
     #[cfg(feature = "sentinel")]
     Sentinel(Box<Sentinel>),
+    /// Links lead to one of its nodes.
     #[cfg(feature = "cluster")]
-    Cluster(Box<Cluster>),
+    Cluster(Arc<Cluster>),
 }
 
-/// An established link. It does not reconnect, unless the application or the client for clusters does so.
+/// An established link. It does not reconnect, unless it is the application's.
 pub(super) enum Link {
     External(Arc<dyn ExternalConnection>),
     Server(MultiplexedConnection),
@@ -60,22 +60,14 @@ pub(super) enum Link {
         MultiplexedConnection,
         #[expect(dead_code, reason = "held for its Drop")] MasterWatcher,
     ),
-    #[cfg(feature = "cluster")]
-    Cluster(ClusterNodes),
 }
 
 impl Connector {
     /// Makes one link. Every kind of deployment bounds the time of its attempt.
-    ///
-    /// A cluster fails commands some time after `deadline`; other links leave the deadline to
-    /// callers.
     pub(super) async fn connect(
         &self,
-        deadline: Duration,
         on_disconnect: OnDisconnect,
     ) -> Result<(Link, ServerName), ConnectError> {
-        #[cfg(not(feature = "cluster"))]
-        let _ = deadline;
         match self {
             Self::External(external) => {
                 Ok((Link::External(Arc::clone(external)), self.server().clone()))
@@ -91,8 +83,8 @@ impl Connector {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
-                let nodes = cluster.connect(deadline).await?;
-                Ok((Link::Cluster(nodes), cluster.name().clone()))
+                let (connection, _) = cluster.connect().await?;
+                Ok((Link::Server(connection), cluster.name().clone()))
             }
         }
     }
@@ -131,8 +123,6 @@ impl Link {
             Self::Server(connection) => connection.clone().send_packed_command(command).await,
             #[cfg(feature = "sentinel")]
             Self::Master(connection, _) => connection.clone().send_packed_command(command).await,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(nodes) => nodes.send(command).await,
         };
         match reply? {
             Value::ServerError(error) => Err(error.into()),
@@ -140,31 +130,35 @@ impl Link {
         }
     }
 
-    /// Builds a liveness probe for the server that `command` was routed to, if that is known.
-    pub(super) fn probe_for(&self, command: &Cmd) -> Option<Cmd> {
+    /// Sends a command to a node of a cluster that is about to get the slot of its keys.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
+        let Self::Server(connection) = self else {
+            return self.send(command).await;
+        };
+        // The node takes both together, so no other command comes in between.
+        let mut both = redis::Pipeline::with_capacity(2);
+        both.cmd("ASKING").add_command(command.clone());
+        let replies = connection.clone().send_packed_commands(&both, 0, 2).await?;
+        // The reply to ASKING is of no interest: without it, the node redirects the command.
+        replies
+            .into_iter()
+            .last()
+            .unwrap_or(Value::Nil)
+            .extract_error()
+    }
+
+    /// Builds a liveness probe, unless the connection is the application's.
+    pub(super) fn probe(&self) -> Option<Cmd> {
         match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_) => cluster::probe_for(command),
             Self::External(_) => None,
-            _ => {
-                let _ = command;
-                Some(redis::cmd("PING"))
-            }
+            _ => Some(redis::cmd("PING")),
         }
     }
 
-    /// Whether a lost connection is replaced by the client itself: by that for clusters, or by the
-    /// application's.
+    /// Whether a lost connection is replaced by the application.
     pub(super) fn reconnects_on_its_own(&self) -> bool {
-        self.is_cluster() || matches!(self, Self::External(_))
-    }
-
-    pub(super) fn is_cluster(&self) -> bool {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_) => true,
-            _ => false,
-        }
+        matches!(self, Self::External(_))
     }
 }
 

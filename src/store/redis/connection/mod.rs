@@ -2,30 +2,39 @@
 //!
 //! Knows the errors of the protocol, and nothing of checks.
 
+mod acquired;
 #[cfg(feature = "cluster")]
 mod cluster;
+#[cfg(feature = "cluster")]
+mod cluster_connection;
 mod established;
 mod link;
 mod per_runtime;
 mod pool;
 mod reconnecting;
+#[cfg(feature = "cluster")]
+mod redirect;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server_settings;
 mod single;
+#[cfg(feature = "cluster")]
+mod slot_map;
 mod state;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(feature = "tls")]
 mod tls_files;
 
+pub(crate) use acquired::{Acquired, Connection};
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::Cluster;
 pub(crate) use link::Connector;
 pub(crate) use per_runtime::PerRuntime;
 pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
-pub(crate) use reconnecting::{Acquired, ReconnectingConnection};
 #[cfg(feature = "sentinel")]
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server_settings::ServerSettings;
 pub(crate) use single::Server;
+#[cfg(feature = "cluster")]
+pub(crate) use slot_map::MAX_IN_FLIGHT_PER_NODE;

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::acquired::Connection;
+#[cfg(feature = "cluster")]
+use super::cluster_connection::ClusterConnection;
 use super::link::Connector;
 use super::per_runtime::PerRuntime;
 use super::reconnecting::ReconnectingConnection;
@@ -19,24 +21,21 @@ pub(crate) const KEYLESS: usize = 0;
 pub(crate) struct ConnectionPool {
     connector: Arc<Connector>,
     count: NonZeroUsize,
-    /// The deadline of the calls that the connections are made for.
-    deadline: Duration,
     per_runtime: PerRuntime<RuntimeConnections>,
 }
 
-type RuntimeConnections = Arc<PerConnection<Arc<ReconnectingConnection>>>;
+type RuntimeConnections = Arc<PerConnection<Connection>>;
 
 impl ConnectionPool {
     /// One connection for each runtime, made on first use.
-    pub(crate) fn new(connector: Connector, deadline: Duration) -> Self {
-        Self::build(Arc::new(connector), NonZeroUsize::MIN, deadline)
+    pub(crate) fn new(connector: Connector) -> Self {
+        Self::build(Arc::new(connector), NonZeroUsize::MIN)
     }
 
-    fn build(connector: Arc<Connector>, count: NonZeroUsize, deadline: Duration) -> Self {
+    fn build(connector: Arc<Connector>, count: NonZeroUsize) -> Self {
         Self {
             connector,
             count,
-            deadline,
             per_runtime: PerRuntime::default(),
         }
     }
@@ -48,19 +47,7 @@ impl ConnectionPool {
             true => NonZeroUsize::MIN,
             false => count,
         };
-        Self::build(Arc::clone(&self.connector), count, self.deadline)
-    }
-
-    /// Returns a pool for calls of this deadline. A connection to a cluster fails calls that take
-    /// longer than the deadline it was made for; all others leave the deadline to the callers and
-    /// are shared.
-    pub(crate) fn with_deadline(self: &Arc<Self>, deadline: Duration) -> Arc<Self> {
-        if self.is_cluster() && self.deadline != deadline {
-            let connector = Arc::clone(&self.connector);
-            Arc::new(Self::build(connector, self.count, deadline))
-        } else {
-            Arc::clone(self)
-        }
+        Self::build(Arc::clone(&self.connector), count)
     }
 
     /// The deployment, for errors.
@@ -87,14 +74,24 @@ impl ConnectionPool {
     pub(crate) fn of_runtime(&self, runtime: &Handle) -> RuntimeConnections {
         self.per_runtime.get_or_make(runtime, || {
             Arc::new(PerConnection::new(self.count, |_| {
-                let (connector, runtime) = (Arc::clone(&self.connector), runtime.clone());
-                Arc::new(ReconnectingConnection::new(
-                    connector,
-                    runtime,
-                    self.deadline,
-                ))
+                self.connection(runtime.clone())
             }))
         })
+    }
+
+    fn connection(&self, runtime: Handle) -> Connection {
+        match &*self.connector {
+            #[cfg(feature = "cluster")]
+            Connector::Cluster(cluster) => {
+                let connection = ClusterConnection::new(Arc::clone(cluster), runtime);
+                Connection::Cluster(Arc::new(connection))
+            }
+            _ => {
+                let connector = Arc::clone(&self.connector);
+                let connection = ReconnectingConnection::new(connector, runtime);
+                Connection::Server(Arc::new(connection))
+            }
+        }
     }
 }
 
@@ -136,25 +133,16 @@ impl<T> PerConnection<T> {
 }
 
 #[cfg(test)]
-impl ConnectionPool {
-    /// Returns the deadline that the connections of the current runtime are made for.
-    #[cfg(feature = "cluster")]
-    pub(in crate::store::redis) fn connection_deadline(&self) -> Duration {
-        self.deadline
-    }
-}
-
-#[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::runtime;
 
     use super::*;
 
-    const DEADLINE: Duration = Duration::from_millis(100);
-
     fn pool() -> ConnectionPool {
         let connector = Connector::to_server("redis://127.0.0.1");
-        ConnectionPool::new(connector, DEADLINE).with_count(NonZeroUsize::new(2).unwrap())
+        ConnectionPool::new(connector).with_count(NonZeroUsize::new(2).unwrap())
     }
 
     fn runtime() -> runtime::Runtime {
@@ -164,8 +152,8 @@ mod tests {
             .unwrap()
     }
 
-    fn get(pool: &ConnectionPool, index: usize) -> Arc<ReconnectingConnection> {
-        Arc::clone(pool.of_runtime(&Handle::current()).get(index))
+    fn get(pool: &ConnectionPool, index: usize) -> Connection {
+        pool.of_runtime(&Handle::current()).get(index).clone()
     }
 
     #[test]
@@ -202,13 +190,13 @@ mod tests {
         // It accepts connections, and never replies.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let pool = ConnectionPool::new(Connector::to_server(&url), DEADLINE);
+        let pool = ConnectionPool::new(Connector::to_server(&url));
         let (own, other) = (runtime(), runtime());
         own.block_on(start_connecting(&pool));
         let connection = own.block_on(async { get(&pool, 0) });
         drop(own);
         for _ in 0..3 {
-            let acquired = connection.acquire(Duration::from_secs(1));
+            let acquired = connection.acquire(Duration::from_secs(1), None);
             let within = Duration::from_secs(5);
             let acquired = other.block_on(async { tokio::time::timeout(within, acquired).await });
             let error = acquired.expect("an answer").err().unwrap();
@@ -221,7 +209,7 @@ mod tests {
 
     async fn start_connecting(pool: &ConnectionPool) {
         let connection = get(pool, 0);
-        let mut acquired = std::pin::pin!(connection.acquire(Duration::ZERO));
+        let mut acquired = std::pin::pin!(connection.acquire(Duration::ZERO, None));
         std::future::poll_fn(|context| {
             assert!(acquired.as_mut().poll(context).is_pending());
             std::task::Poll::Ready(())

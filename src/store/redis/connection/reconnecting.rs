@@ -4,14 +4,14 @@
 //! Nothing else is sent on it until the probe is answered. A caller that gives up earlier triggers
 //! a probe as well, but the connection stays in use meanwhile, so impatient callers do no harm.
 //!
-//! A connection to a cluster stays in use while one of its nodes is probed, because the other nodes
-//! still answer. Its replacement takes over once it is established.
+//! Each node of a cluster has such a connection.
 //!
 //! At most one attempt to connect is in progress, however many callers wait for it. A caller waits
 //! until its own deadline; the attempt goes on without it.
 
+use std::future::Future;
 use std::mem::discriminant;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,25 +39,49 @@ pub(crate) struct ReconnectingConnection {
     /// The runtime that owns this connection. Background tasks run here, not on the caller's
     /// runtime, which may shut down or stall first.
     runtime: Handle,
-    /// The deadline of the calls that this connection is made for.
-    deadline: Duration,
     state: watch::Sender<State>,
+    made_at: Instant,
+    /// The time of the last reply, in microseconds since this was made.
+    replied_at: AtomicU64,
+    /// The microseconds between the last command that was answered and its reply.
+    round_trip: AtomicU64,
 }
 
 impl ReconnectingConnection {
     /// A connection owned by `runtime`. Does not connect yet.
-    pub(super) fn new(connector: Arc<Connector>, runtime: Handle, deadline: Duration) -> Self {
+    pub(super) fn new(connector: Arc<Connector>, runtime: Handle) -> Self {
         let (state, _) = watch::channel(State::Absent(None));
         Self {
             connector,
             runtime,
-            deadline,
             state,
+            made_at: Instant::now(),
+            replied_at: AtomicU64::new(0),
+            round_trip: AtomicU64::new(0),
         }
     }
 
+    /// Whether the server has replied to any command since then.
+    pub(super) fn has_replied_since(&self, since: Instant) -> bool {
+        let replied_at = Duration::from_micros(self.replied_at.load(Ordering::Relaxed));
+        !replied_at.is_zero() && self.made_at + replied_at >= since
+    }
+
+    /// Returns the last round trip.
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    fn record_reply(&self, sent_at: Instant) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.replied_at
+            .store(micros(self.made_at.elapsed()), Ordering::Relaxed);
+        self.round_trip
+            .store(micros(sent_at.elapsed()), Ordering::Relaxed);
+    }
+
     /// Returns the connection, for calls of this deadline, if it is established.
-    pub(crate) fn try_acquire(self: &Arc<Self>, deadline: Duration) -> Option<Acquired> {
+    pub(super) fn try_acquire(self: &Arc<Self>, deadline: Duration) -> Option<AcquiredLink> {
         match &*self.state.borrow() {
             State::Established(established) => Some(self.acquired(established, deadline)),
             State::Absent(_) | State::Connecting | State::Probing(_) => None,
@@ -66,10 +90,10 @@ impl ReconnectingConnection {
 
     /// Waits until the connection is established, for calls of this deadline, or until an attempt
     /// fails.
-    pub(crate) async fn acquire(
+    pub(super) async fn acquire(
         self: &Arc<Self>,
         deadline: Duration,
-    ) -> Result<Acquired, ConnectError> {
+    ) -> Result<AcquiredLink, ConnectError> {
         if let Some(acquired) = self.try_acquire(deadline) {
             return Ok(acquired);
         }
@@ -89,12 +113,22 @@ impl ReconnectingConnection {
         }
     }
 
-    fn acquired(self: &Arc<Self>, established: &Arc<Established>, deadline: Duration) -> Acquired {
-        Acquired {
+    fn acquired(
+        self: &Arc<Self>,
+        established: &Arc<Established>,
+        deadline: Duration,
+    ) -> AcquiredLink {
+        AcquiredLink {
             connection: Arc::clone(self),
             established: Arc::clone(established),
             deadline,
         }
+    }
+
+    /// Connects in the background if that was never tried, so that the first caller need not wait.
+    #[cfg(feature = "cluster")]
+    pub(super) fn connect_if_new(self: &Arc<Self>) {
+        self.start_connecting(|state| matches!(state, State::Absent(None)));
     }
 
     /// Starts an attempt to connect if the state calls for one.
@@ -118,7 +152,7 @@ impl ReconnectingConnection {
     async fn connect(self: &Arc<Self>) -> Result<Arc<Established>, ConnectError> {
         let started_at = Instant::now();
         let on_disconnect = reconnect_on_disconnect(Arc::downgrade(self), started_at);
-        let connected = self.connector.connect(self.deadline, on_disconnect);
+        let connected = self.connector.connect(on_disconnect);
         let (link, server) = connected.await?;
         Ok(Established::new(link, server, started_at))
     }
@@ -133,7 +167,7 @@ impl ReconnectingConnection {
     }
 
     /// Reconnects because the server said that another one should be asked, unless this connection
-    /// is new. A connection that reconnects on its own finds the masters, too.
+    /// is new.
     pub(super) fn give_up(self: &Arc<Self>, established: &Established) {
         if !established.link.reconnects_on_its_own() && established.is_old_enough_to_give_up() {
             self.reconnect(established.started_at);
@@ -146,12 +180,11 @@ impl ReconnectingConnection {
         established: &Arc<Established>,
         failure: &RedisError,
         deadline: Duration,
-        command: &Cmd,
     ) {
         if is_connection_lost(failure) {
             if established.link.reconnects_on_its_own() {
                 // If it can.
-                self.probe(established, deadline, command);
+                self.probe(established, deadline);
             } else {
                 self.reconnect(established.started_at);
             }
@@ -168,29 +201,23 @@ impl ReconnectingConnection {
         established: &Arc<Established>,
         waited: Duration,
         deadline: Duration,
-        command: &Cmd,
     ) {
-        if established.link.is_cluster() || waited >= deadline / 2 {
-            self.probe(established, deadline, command);
+        if waited >= deadline / 2 {
+            self.probe(established, deadline);
         } else {
-            self.probe_in_use(established, deadline, command);
+            self.probe_in_use(established, deadline);
         }
     }
 
     /// Probes a connection that did not answer a command. One to a single server is not used
     /// meanwhile.
-    fn probe(self: &Arc<Self>, established: &Arc<Established>, deadline: Duration, command: &Cmd) {
-        let Some(probe) = established.link.probe_for(command) else {
+    fn probe(self: &Arc<Self>, established: &Arc<Established>, deadline: Duration) {
+        let Some(probe) = established.link.probe() else {
             return;
         };
         let timeout = deadline.clamp(MIN_PROBE_TIMEOUT, MAX_PROBE_TIMEOUT);
-        let (connection, established) = (Arc::clone(self), Arc::clone(established));
-        if established.link.is_cluster() {
-            if !established.is_probed.swap(true, Ordering::Relaxed) {
-                self.runtime
-                    .spawn(connection.probe_node(established, probe, timeout));
-            }
-        } else if self.transition(&established, State::Established, State::Probing) {
+        if self.transition(established, State::Established, State::Probing) {
+            let established = Arc::clone(established);
             self.runtime
                 .spawn(ConnectionTask::new(self).probe(established, probe, timeout));
         }
@@ -199,13 +226,8 @@ impl ReconnectingConnection {
     /// Probes a connection to a single server that stays in use: a caller gave up too early to tell
     /// whether the server is silent. Replies come in the order of the commands, so the probe covers
     /// that command.
-    fn probe_in_use(
-        self: &Arc<Self>,
-        established: &Arc<Established>,
-        deadline: Duration,
-        command: &Cmd,
-    ) {
-        let Some(probe) = established.link.probe_for(command) else {
+    fn probe_in_use(self: &Arc<Self>, established: &Arc<Established>, deadline: Duration) {
+        let Some(probe) = established.link.probe() else {
             return;
         };
         if established.is_probed.swap(true, Ordering::Relaxed) {
@@ -214,32 +236,10 @@ impl ReconnectingConnection {
         let (connection, established) = (Arc::clone(self), Arc::clone(established));
         self.runtime.spawn(async move {
             if !established.answers(&probe, deadline / 2).await {
-                connection.probe(&established, deadline, &probe);
+                connection.probe(&established, deadline);
             }
             established.is_probed.store(false, Ordering::Relaxed);
         });
-    }
-
-    /// Probes one node of a cluster. The cluster client does not notice a node that hangs: it would
-    /// keep sending to it after another node took over its slots. Before that, a new connection
-    /// would only make all nodes wait for the hung one, so it has to answer the probe before it
-    /// takes over.
-    async fn probe_node(
-        self: Arc<Self>,
-        established: Arc<Established>,
-        probe: Cmd,
-        timeout: Duration,
-    ) {
-        if !established.answers(&probe, timeout).await
-            && established.is_old_enough_to_give_up()
-            && let Ok(new) = self.connect().await
-            && new.answers(&probe, timeout).await
-        {
-            self.transition(&established, State::Established, |_| {
-                State::Established(new)
-            });
-        }
-        established.is_probed.store(false, Ordering::Relaxed);
     }
 
     /// Moves from one state of a connection to another, if it is still in the first. Returns
@@ -264,16 +264,30 @@ impl ReconnectingConnection {
 }
 
 /// An established connection that a caller sends on. It is not replaced under the caller.
-pub(crate) struct Acquired {
+pub(super) struct AcquiredLink {
     connection: Arc<ReconnectingConnection>,
     established: Arc<Established>,
     /// The deadline of the calls: decides when an unanswered command is silence.
     deadline: Duration,
 }
 
-impl Acquired {
+impl AcquiredLink {
     /// Sends a command, once.
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        self.exchange(self.established.link.send(command)).await
+    }
+
+    /// Sends a command, once, to a node that is about to get the slot of its keys.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
+        self.exchange(self.established.link.send_asking(command))
+            .await
+    }
+
+    async fn exchange(
+        &self,
+        exchange: impl Future<Output = RedisResult<Value>>,
+    ) -> RedisResult<Value> {
         let Self {
             connection,
             established,
@@ -281,34 +295,39 @@ impl Acquired {
         } = self;
         let mut in_flight = InFlight {
             acquired: self,
-            command,
             sent_at: Instant::now(),
             is_answered: false,
         };
-        let reply = established.link.send(command).await;
+        let reply = exchange.await;
         in_flight.is_answered = true;
-        if let Err(failure) = &reply {
-            connection.on_failure(established, failure, *deadline, command);
+        match &reply {
+            Err(failure) if failure.code().is_none() => {
+                connection.on_failure(established, failure, *deadline);
+            }
+            Err(failure) => {
+                connection.record_reply(in_flight.sent_at);
+                connection.on_failure(established, failure, *deadline);
+            }
+            Ok(_) => connection.record_reply(in_flight.sent_at),
         }
         reply
     }
 
-    /// The server, for errors: of a cluster, all its nodes.
-    pub(crate) fn server(&self) -> &ServerName {
+    /// The server, for errors.
+    pub(super) fn server(&self) -> &ServerName {
         &self.established.server
     }
 
     /// Reconnects before the next call, because this server is not the one to ask. Does nothing to
     /// a connection of the application.
-    pub(crate) fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         self.connection.give_up(&self.established);
     }
 }
 
 /// A command in flight. Has the connection probed if it is dropped before the reply.
 struct InFlight<'a> {
-    acquired: &'a Acquired,
-    command: &'a Cmd,
+    acquired: &'a AcquiredLink,
     sent_at: Instant,
     is_answered: bool,
 }
@@ -316,13 +335,13 @@ struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            let Acquired {
+            let AcquiredLink {
                 connection,
                 established,
                 deadline,
             } = self.acquired;
             let waited = self.sent_at.elapsed();
-            connection.on_unanswered(established, waited, *deadline, self.command);
+            connection.on_unanswered(established, waited, *deadline);
         }
     }
 }

@@ -72,6 +72,15 @@ impl ServerSettings {
         self.protocol
     }
 
+    /// Returns the host, or nothing for a Unix socket.
+    #[cfg(feature = "cluster")]
+    pub(super) fn host(&self) -> &str {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+            _ => "",
+        }
+    }
+
     pub(super) fn is_tls(&self) -> bool {
         matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
     }
@@ -88,12 +97,5 @@ impl ServerSettings {
             return tls_files.read().await.apply_to(info);
         }
         info
-    }
-
-    /// Returns the certificates for a new connection to a cluster. Reads the TLS files.
-    #[cfg(all(feature = "cluster", feature = "tls"))]
-    pub(super) async fn certificates(&self) -> Option<redis::TlsCertificates> {
-        let tls_files = self.tls_files.as_ref()?;
-        Some(tls_files.read().await.certificates().clone())
     }
 }

@@ -80,6 +80,11 @@ impl Server {
         &self.name
     }
 
+    #[cfg(feature = "cluster")]
+    pub(super) fn host(&self) -> &str {
+        self.settings.host()
+    }
+
     async fn try_connect(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {
         let info = self.settings.for_connection().await;
         let configured = self.settings.protocol();

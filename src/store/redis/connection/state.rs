@@ -52,10 +52,10 @@ impl State {
     pub(super) fn step(&self) -> Step {
         match self {
             Self::Established(established) => Step::Take(Arc::clone(established)),
-            Self::Absent(Some(failure)) if Instant::now() < failure.retry_at => {
-                Step::Fail(failure.error.clone())
-            }
-            Self::Absent(_) => Step::Connect,
+            Self::Absent(failure) => match failure.as_ref().and_then(Failure::until_retry) {
+                Some(error) => Step::Fail(error),
+                None => Step::Connect,
+            },
             Self::Connecting | Self::Probing(_) => Step::Wait,
         }
     }
@@ -72,5 +72,10 @@ impl Failure {
             error,
             retry_at: Instant::now() + backoff,
         }
+    }
+
+    /// Returns the error, unless another attempt is due.
+    pub(super) fn until_retry(&self) -> Option<ConnectError> {
+        (Instant::now() < self.retry_at).then(|| self.error.clone())
     }
 }

@@ -42,8 +42,6 @@ struct State {
 
 /// TLS parameters from files that are complete and belong together.
 pub(super) struct TlsParameters {
-    #[cfg(feature = "cluster")]
-    certificates: TlsCertificates,
     /// The address of no server. It holds the parameters, whose type `redis` does not export.
     template: ConnectionAddr,
 }
@@ -138,11 +136,6 @@ impl TlsParameters {
         };
         info.set_addr(addr)
     }
-
-    #[cfg(feature = "cluster")]
-    pub(super) fn certificates(&self) -> &TlsCertificates {
-        &self.certificates
-    }
 }
 
 impl TlsPaths {
@@ -153,13 +146,9 @@ impl TlsPaths {
             client_tls: client_tls.transpose()?,
             root_cert: root_cert.transpose()?,
         };
-        #[cfg(feature = "cluster")]
-        let of_cluster = certificates.clone();
         let client = Client::build_with_tls("rediss://localhost", certificates);
         let client = client.map_err(|error| format!("failed to use {self}: {error}"))?;
         Ok(TlsParameters {
-            #[cfg(feature = "cluster")]
-            certificates: of_cluster,
             template: client.get_connection_info().addr().clone(),
         })
     }

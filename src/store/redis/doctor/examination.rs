@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use redis::FromRedisValue;
 
+#[cfg(feature = "cluster")]
+use super::capacity;
 use super::durability::{self, MinReplicas};
 use super::info::{self, Info, Node};
 use super::permissions::{self, Cleanup};
@@ -31,6 +33,7 @@ impl RedisStore {
     /// | `replicas` | which counts a failover loses, and whether a master without its replicas keeps admitting |
     /// | `persistence` | which counts a restart loses, and whether the server can save its data |
     /// | `round trip` | percentiles of the time of a check of cost 0, compared with the deadline |
+    /// | `capacity` | on a cluster, how many checks this process can send per second at that distance |
     /// | `clock` | the server's clock, compared with the local one; limits use only the server's, which should not jump |
     ///
     /// The examination leaves no key behind, is safe while the service runs, and never shows a password. A
@@ -89,6 +92,8 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
         examine_info(session, &nodes, report).await?;
     }
     report.push(timing::round_trips(session).await);
+    #[cfg(feature = "cluster")]
+    report.extend(capacity::of_cluster(session, &nodes).await);
     let last = unless_unreachable(ClockReading::take(session).await)?;
     let is_single = !nodes.iter().any(|node| server::is_in_cluster(&node.info));
     report.push(match (first, last) {

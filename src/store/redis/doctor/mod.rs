@@ -13,6 +13,8 @@
 //! For a complete report, add `+info +config|get +acl|whoami`. Before Redis 7.0, `+config` is needed in place
 //! of `+config|get`; note that it also permits `CONFIG SET`.
 
+#[cfg(feature = "cluster")]
+mod capacity;
 mod durability;
 mod examination;
 mod info;

@@ -32,7 +32,6 @@ impl Session {
         let deadline = client.deadline;
         let mut client = client.clone();
         client.deadline = deadline.max(MIN_TIMEOUT);
-        client.connections = client.connections.with_deadline(client.deadline);
         Self { client, deadline }
     }
 
@@ -43,6 +42,12 @@ impl Session {
     /// The deployment, for errors.
     pub(super) fn server(&self) -> &ServerName {
         self.client.server()
+    }
+
+    /// The connections of the store to each server.
+    #[cfg(feature = "cluster")]
+    pub(super) fn connections(&self) -> usize {
+        self.client.connections.count().get()
     }
 
     pub(super) fn key_names(&self) -> &KeyNames {

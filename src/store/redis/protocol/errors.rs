@@ -218,7 +218,12 @@ pub(crate) fn from_connect(failure: ConnectError) -> Error {
 /// Converts the error of a whole call.
 pub(crate) fn from_redis(error: RedisError, server: &ServerName) -> Error {
     let error = not_quoting(error);
-    let kind = kind_of_call(&error);
+    let kind = if is_redirect(&error) && !server.is_cluster() {
+        // It was opened as a single server, and lacks most slots for good.
+        ErrorKind::Misconfigured
+    } else {
+        kind_of_call(&error)
+    };
     let cause = cause_of(&error);
     let (text, remedy) = if error.code().is_some() {
         problems::describe_reply(server, &cause)
@@ -292,6 +297,14 @@ fn kind_of_call(error: &RedisError) -> ErrorKind {
     }
 }
 
+/// Whether a node of a cluster says that another one has the keys.
+fn is_redirect(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        RedisKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
+    )
+}
+
 /// Whether TLS failed: the certificate is not trusted, or the server does not speak TLS. No other I/O
 /// reports invalid data.
 fn is_tls_error(error: &RedisError) -> bool {
@@ -314,10 +327,10 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     if code == NO_LIST_KEY {
         return error.with_source(ListKeyMissing);
     }
-    if code == NO_WINDOW {
-        if let Some(time) = time_behind_no_window(text) {
-            return error.with_source(WindowMissing { time });
-        }
+    if code == NO_WINDOW
+        && let Some(time) = time_behind_no_window(text)
+    {
+        return error.with_source(WindowMissing { time });
     }
     if matches_code(code, text, READONLY) {
         return error.with_source(Replica);
@@ -329,6 +342,12 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
 pub(crate) fn timeout(server: &ServerName, deadline: Duration) -> Error {
     let (text, remedy) = problems::describe_missed_deadline(server, deadline);
     Error::with_remedy(ErrorKind::Timeout, text, remedy)
+}
+
+/// The error of a check that waited in this process until its deadline, while the server answered others.
+pub(crate) fn queue_timeout(server: &ServerName, deadline: Duration) -> Error {
+    let (text, remedy) = problems::describe_queue_timeout(server, deadline);
+    Error::with_remedy(ErrorKind::QueueTimeout, text, remedy)
 }
 
 /// The error for a reply that the script never sends.

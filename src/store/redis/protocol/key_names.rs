@@ -93,6 +93,15 @@ impl KeyNames {
         format!("{}:{FORMAT_VERSION}:{{{BLOCK_LIST_TAG}}}", self.prefix)
     }
 
+    /// Returns the number of tags that keys share, if they share tags.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn tags(&self) -> Option<NonZeroU16> {
+        match self.hash_tags {
+            HashTags::OfEachKey => None,
+            HashTags::Shared(tags) | HashTags::ByFirstPart(tags) => Some(tags),
+        }
+    }
+
     /// The name of the description of a limiter, given in its stored form.
     pub(crate) fn description(&self, limiter: &Key) -> String {
         let limiter = limiter.as_str();
@@ -124,6 +133,18 @@ impl Default for KeyNames {
             hash_tags: HashTags::OfEachKey,
         }
     }
+}
+
+/// The cluster slot of a stored key: the CRC16 of its hash tag, or of the whole key.
+#[cfg(feature = "cluster")]
+pub(crate) fn slot_of_key(key: &[u8]) -> u16 {
+    let find = |text: &[u8], wanted: u8| text.iter().position(|byte| *byte == wanted);
+    let tag = find(key, b'{').and_then(|open| {
+        let rest = key.get(open + 1..)?;
+        let close = find(rest, b'}').filter(|close| *close > 0)?;
+        rest.get(..close)
+    });
+    State::<XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
 }
 
 /// The CRC16 of the limiter and the key.

@@ -19,6 +19,8 @@ pub(super) use encode::{
     BatchEntry, ListKeys, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund,
     encode_reset,
 };
+#[cfg(feature = "cluster")]
+pub(super) use key_names::slot_of_key;
 pub(super) use key_names::{HashTags, KeyNames, SLOTS};
 pub(super) use server_clock::ServerClock;
 #[cfg(feature = "cluster")]

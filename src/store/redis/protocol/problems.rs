@@ -284,6 +284,20 @@ pub(super) fn describe_missed_deadline(
     )
 }
 
+/// Describes a check that waited for its turn in this process until its deadline.
+pub(super) fn describe_queue_timeout(server: &ServerName, deadline: Duration) -> (String, Remedy) {
+    let remedy = if server.is_cluster() {
+        "set `RedisStore::hash_tags`, so that checks share calls, or more `RedisStore::connections`"
+    } else {
+        "set more `RedisStore::connections`"
+    };
+    let text = format!(
+        "a check waited too long for its turn in this process, and missed the deadline of {deadline:?}; \
+         {server} answers other calls"
+    );
+    (text, Some(remedy.into()))
+}
+
 /// Describes a reply that is none of Redis, or none of the script.
 pub(super) fn describe_malformed(server: &ServerName, cause: &str) -> (String, Remedy) {
     (

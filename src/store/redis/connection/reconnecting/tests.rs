@@ -10,7 +10,7 @@ use crate::store::redis::connection::Connector;
 use crate::store::redis::test_server::RedisServer;
 
 /// Sends a command, and does not wait for its reply.
-async fn send_and_give_up(acquired: &Acquired) {
+async fn send_and_give_up(acquired: &AcquiredLink) {
     let command = redis::cmd("PING");
     let mut sent = pin!(acquired.send(&command));
     std::future::poll_fn(|context| {
@@ -27,7 +27,6 @@ async fn commands_that_are_given_up_early_do_not_suspend_a_connection_that_answe
     let connection = Arc::new(ReconnectingConnection::new(
         Arc::new(Connector::to_server(&server.url())),
         Handle::current(),
-        deadline,
     ));
     let acquired = connection.acquire(deadline).await.unwrap();
     let has_changed = connection.watch_state();

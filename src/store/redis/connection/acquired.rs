@@ -1,0 +1,138 @@
+//! The connections of a pool, each to a single server or to all nodes of a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, RedisResult, Value};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+#[cfg(feature = "cluster")]
+use super::cluster_connection::ClusterConnection;
+use super::reconnecting::{AcquiredLink, ReconnectingConnection};
+use crate::store::redis::protocol::ServerName;
+use crate::store::redis::protocol::errors::ConnectError;
+
+/// One connection of a pool.
+#[derive(Clone, Debug)]
+pub(crate) enum Connection {
+    Server(Arc<ReconnectingConnection>),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<ClusterConnection>),
+}
+
+/// An established connection that a caller sends on.
+pub(crate) struct Acquired {
+    target: Target,
+    /// The place among the checks in flight to a node. Given back on drop.
+    #[expect(dead_code, reason = "held for its Drop")]
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+enum Target {
+    Server(AcquiredLink),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<ClusterConnection>, Duration),
+}
+
+impl Connection {
+    /// Returns the connection for calls of this deadline, if it is established and the server of `slot` can take
+    /// another check now.
+    pub(crate) fn try_acquire(&self, deadline: Duration, slot: Option<u16>) -> Option<Acquired> {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
+        match self {
+            Self::Server(connection) => {
+                let link = connection.try_acquire(deadline)?;
+                Some(Acquired::new(Target::Server(link), None))
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => {
+                let turn = cluster.try_take_turn(slot, deadline)?;
+                let target = Target::Cluster(Arc::clone(cluster), deadline);
+                Some(Acquired::new(target, turn))
+            }
+        }
+    }
+
+    /// Waits until the connection is established and the server of `slot` can take another check, or until
+    /// connecting fails.
+    ///
+    /// Commands without a slot do not wait for a turn.
+    pub(crate) async fn acquire(
+        &self,
+        deadline: Duration,
+        slot: Option<u16>,
+    ) -> Result<Acquired, ConnectError> {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
+        match self {
+            Self::Server(connection) => {
+                let link = connection.acquire(deadline).await?;
+                Ok(Acquired::new(Target::Server(link), None))
+            }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => {
+                let turn = cluster.take_turn(slot, deadline).await?;
+                let target = Target::Cluster(Arc::clone(cluster), deadline);
+                Ok(Acquired::new(target, turn))
+            }
+        }
+    }
+
+    /// Whether the server of `slot` has replied to any command since then.
+    pub(crate) fn has_replied_since(&self, since: Instant, slot: Option<u16>) -> bool {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
+        match self {
+            Self::Server(connection) => connection.has_replied_since(since.into_std()),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.has_replied_since(since.into_std(), slot),
+        }
+    }
+
+    /// Returns the last round trip to the server of `slot`.
+    pub(crate) fn round_trip(&self, slot: Option<u16>) -> Duration {
+        #[cfg(not(feature = "cluster"))]
+        let _ = slot;
+        match self {
+            Self::Server(connection) => connection.round_trip(),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.round_trip(slot),
+        }
+    }
+}
+
+impl Acquired {
+    fn new(target: Target, turn: Option<OwnedSemaphorePermit>) -> Self {
+        Self { target, turn }
+    }
+
+    /// Sends a command. Does not resend a command that a server may have run.
+    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        match &self.target {
+            Target::Server(link) => link.send(command).await,
+            #[cfg(feature = "cluster")]
+            Target::Cluster(cluster, deadline) => cluster.send(command, *deadline).await,
+        }
+    }
+
+    /// The server, for errors: of a cluster, all its nodes.
+    pub(crate) fn server(&self) -> &ServerName {
+        match &self.target {
+            Target::Server(link) => link.server(),
+            #[cfg(feature = "cluster")]
+            Target::Cluster(cluster, _) => cluster.server(),
+        }
+    }
+
+    /// Reconnects before the next call, because this server is not the one to ask. Does nothing to
+    /// a connection of the application, and nothing on a cluster, whose nodes name the master.
+    pub(crate) fn give_up(&self) {
+        match &self.target {
+            Target::Server(link) => link.give_up(),
+            #[cfg(feature = "cluster")]
+            Target::Cluster(cluster, _) => cluster.refresh(),
+        }
+    }
+}

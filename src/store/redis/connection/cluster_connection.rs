@@ -1,0 +1,500 @@
+//! A connection to all nodes of a Redis Cluster. This file follows redirects.
+//!
+//! Each node has its own connection, so calls to a node that is lost hold up no calls to the others. The
+//! cluster client of `redis` sends all calls from one task, which stands still while it looks for the
+//! masters, and resends commands that a lost connection may have executed. Here a command is resent only
+//! if a node says that it has not run it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::{Arg, Cmd, RedisResult, Value};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::JoinSet;
+use tokio::time;
+
+use super::cluster::Cluster;
+use super::link::Connector;
+use super::reconnecting::ReconnectingConnection;
+use super::redirect::Redirect;
+use super::single::timed_out;
+use super::slot_map::{self, Node, SlotMap, SlotRange};
+use super::state::{Failure, RECONNECT_BACKOFF};
+use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
+use crate::store::redis::protocol::{ServerName, slot_of_key};
+
+/// The limit on the time in which a node sends the slot map.
+const READ_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The limit on resending a command that nodes have not run.
+const MAX_RETRIES: u32 = 16;
+
+/// The redirects that are followed at once. More mean that the nodes do not agree yet who has the slot.
+const PROMPT_RETRIES: u32 = 2;
+
+/// The limit on resending a command whose keys are on two nodes, or whose slot no node serves: that may last.
+const MAX_TRIES_AGAIN: u32 = 3;
+
+/// The backoff before a resend, if the cluster needs time: the first one, and the longest one.
+const MIN_BACKOFF: Duration = Duration::from_millis(15);
+const MAX_BACKOFF: Duration = Duration::from_millis(120);
+
+/// A connection to all nodes of a cluster, of one runtime.
+#[derive(Debug)]
+pub(crate) struct ClusterConnection {
+    cluster: Arc<Cluster>,
+    /// The runtime that owns the connections to the nodes.
+    runtime: Handle,
+    state: watch::Sender<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None` until it was read for the first time.
+    map: Option<Arc<SlotMap>>,
+    is_reading: bool,
+    /// The time of the end of the last attempt to read the map.
+    read_at: Option<Instant>,
+    /// The failure of the first attempts.
+    failure: Option<Failure>,
+}
+
+impl ClusterConnection {
+    /// A connection owned by `runtime`. Does not connect yet.
+    pub(super) fn new(cluster: Arc<Cluster>, runtime: Handle) -> Self {
+        Self {
+            cluster,
+            runtime,
+            state: watch::Sender::default(),
+        }
+    }
+
+    /// The cluster, for errors.
+    pub(super) fn server(&self) -> &ServerName {
+        self.cluster.name()
+    }
+
+    /// Takes a place among the checks in flight to the master of a slot. Returns `None` if there is none now, or
+    /// if the master is not connected yet. A command without a slot needs no place.
+    pub(super) fn try_take_turn(
+        &self,
+        slot: Option<u16>,
+        deadline: Duration,
+    ) -> Option<Option<OwnedSemaphorePermit>> {
+        let map = self.current_map()?;
+        let Some(node) = slot.and_then(|slot| map.master(slot)) else {
+            return Some(None);
+        };
+        node.connection.try_acquire(deadline)?;
+        let turn = Arc::clone(&node.turns).try_acquire_owned().ok()?;
+        Some(Some(turn))
+    }
+
+    /// Waits until the master of a slot is connected, and for a place among the checks in flight to it.
+    pub(super) async fn take_turn(
+        self: &Arc<Self>,
+        slot: Option<u16>,
+        deadline: Duration,
+    ) -> Result<Option<OwnedSemaphorePermit>, ConnectError> {
+        let map = self.map().await?;
+        let Some(node) = slot.and_then(|slot| map.master(slot)) else {
+            return Ok(None);
+        };
+        let mut waiting = Waiting::new(self, deadline);
+        let connected = node.connection.acquire(deadline).await;
+        waiting.is_over = true;
+        if let Err(failure) = connected {
+            // Another node may have taken its place.
+            self.refresh();
+            return Err(failure);
+        }
+        // Never fails: nobody closes the semaphore.
+        Ok(Arc::clone(&node.turns).acquire_owned().await.ok())
+    }
+
+    /// Whether the master of a slot has replied to any command since then.
+    pub(super) fn has_replied_since(&self, since: Instant, slot: Option<u16>) -> bool {
+        self.master(slot)
+            .is_some_and(|node| node.connection.has_replied_since(since))
+    }
+
+    /// Returns the last round trip to the master of a slot.
+    pub(super) fn round_trip(&self, slot: Option<u16>) -> Duration {
+        let node = self.master(slot);
+        node.map_or(Duration::ZERO, |node| node.connection.round_trip())
+    }
+
+    fn master(&self, slot: Option<u16>) -> Option<Arc<Node>> {
+        self.current_map()?.master(slot?).cloned()
+    }
+
+    /// Sends a command to the node that has its keys. Does not resend a command that a node may have run.
+    ///
+    /// A command without a key goes to one master; PING and INFO go to all.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        command: &Cmd,
+        deadline: Duration,
+    ) -> RedisResult<Value> {
+        let mut waiting = Waiting::new(self, deadline);
+        let reply = match slot_of(command) {
+            Some(slot) => self.send_to_slot(slot, command, deadline).await,
+            None => self.send_to_masters(command, deadline).await,
+        };
+        waiting.is_over = true;
+        if reply
+            .as_ref()
+            .is_err_and(|failure| failure.code().is_none())
+        {
+            // The connection is lost.
+            self.refresh();
+        }
+        reply
+    }
+
+    async fn send_to_slot(
+        self: &Arc<Self>,
+        slot: u16,
+        command: &Cmd,
+        deadline: Duration,
+    ) -> RedisResult<Value> {
+        // The rest of the deadline is for the reply. Callers apply it.
+        let retry_until = Instant::now() + deadline / 2;
+        let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
+        let mut asked: Option<Arc<Node>> = None;
+        loop {
+            let reply = match asked.take() {
+                Some(node) => send_to(&node, command, true, deadline).await,
+                None => {
+                    let map = self.map().await.map_err(|failure| failure.error)?;
+                    match map.master(slot) {
+                        Some(node) => send_to(node, command, false, deadline).await,
+                        None => unserved(),
+                    }
+                }
+            };
+            let Some(redirect) = reply.as_ref().err().and_then(Redirect::of) else {
+                return reply;
+            };
+            self.refresh();
+            retries += 1;
+            let needs_time = match redirect {
+                Redirect::Moved(host, port) => {
+                    self.set_master(slot, &host, port);
+                    retries > PROMPT_RETRIES
+                }
+                Redirect::Ask(host, port) => {
+                    asked = Some(self.node_at(&host, port));
+                    retries > PROMPT_RETRIES
+                }
+                Redirect::Reroute => true,
+                Redirect::TryAgain => {
+                    tries_again += 1;
+                    true
+                }
+            };
+            if retries > MAX_RETRIES
+                || tries_again > MAX_TRIES_AGAIN
+                || Instant::now() >= retry_until
+            {
+                return reply;
+            }
+            if needs_time {
+                time::sleep(backoff).await;
+                backoff = (backoff * 2).min(MAX_BACKOFF);
+            }
+        }
+    }
+
+    /// Sends a command without a key.
+    async fn send_to_masters(
+        self: &Arc<Self>,
+        command: &Cmd,
+        deadline: Duration,
+    ) -> RedisResult<Value> {
+        let map = self.map().await.map_err(|failure| failure.error)?;
+        let masters = map.masters();
+        let name = command.args_iter().next();
+        if let Some(Arg::Simple(name @ (b"PING" | b"INFO"))) = name {
+            let mut replies = Vec::with_capacity(masters.len());
+            for node in &masters {
+                let address = format!("{}:{}", node.host, node.port);
+                let reply = send_to(node, command, false, deadline).await?;
+                replies.push((Value::BulkString(address.into_bytes()), reply));
+            }
+            if name == b"INFO" {
+                return Ok(Value::Map(replies));
+            }
+            let first = replies.into_iter().next();
+            return first.map_or_else(unserved, |(_, reply)| Ok(reply));
+        }
+        let is_connected = |node: &&Arc<Node>| node.connection.try_acquire(deadline).is_some();
+        match masters
+            .iter()
+            .find(is_connected)
+            .or_else(|| masters.first())
+        {
+            Some(node) => send_to(node, command, false, deadline).await,
+            None => unserved(),
+        }
+    }
+
+    fn current_map(&self) -> Option<Arc<SlotMap>> {
+        self.state.borrow().map.clone()
+    }
+
+    /// Returns the slot map, and waits until it is read for the first time.
+    async fn map(self: &Arc<Self>) -> Result<Arc<SlotMap>, ConnectError> {
+        if let Some(map) = self.current_map() {
+            return Ok(map);
+        }
+        let mut changes = self.state.subscribe();
+        loop {
+            {
+                let state = changes.borrow_and_update();
+                if let Some(map) = &state.map {
+                    return Ok(Arc::clone(map));
+                }
+                if let Some(error) = state.failure.as_ref().and_then(Failure::until_retry) {
+                    return Err(error);
+                }
+            }
+            self.refresh();
+            // Cannot fail: `self` holds the sender.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Reads the slot map again, in the background. At most one task does so.
+    pub(super) fn refresh(self: &Arc<Self>) {
+        let mut not_before = None;
+        let starts = self.state.send_if_modified(|state| {
+            let starts = !state.is_reading;
+            state.is_reading = true;
+            not_before = state.read_at.map(|read_at| read_at + RECONNECT_BACKOFF);
+            starts
+        });
+        if starts {
+            let task = RefreshTask {
+                connection: Arc::clone(self),
+                is_done: false,
+            };
+            self.runtime.spawn(task.run(not_before));
+        }
+    }
+
+    /// Asks all known masters at once, because one of them may hang, and then the seed nodes.
+    async fn read_map(self: &Arc<Self>) -> Result<SlotMap, ConnectError> {
+        let known = self.current_map().unwrap_or_default();
+        let mut reads = JoinSet::new();
+        for node in known.masters() {
+            reads.spawn(read_slots_of(node));
+        }
+        while let Some(read) = reads.join_next().await {
+            if let Ok(Some(ranges)) = read {
+                return Ok(self.build_map(ranges, &known));
+            }
+        }
+        let (mut connection, host) = self.cluster.connect().await?;
+        let command = slots_command();
+        let reply = time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
+        let reply = reply.await.unwrap_or_else(|_| Err(timed_out()));
+        let ranges = reply.and_then(Value::extract_error).map(|reply| {
+            let ranges = slot_map::parse(reply, host);
+            ranges.unwrap_or_default()
+        });
+        match ranges {
+            Ok(ranges) => Ok(self.build_map(ranges, &known)),
+            Err(error) => Err(ConnectError {
+                server: self.server().clone(),
+                error,
+                handshake: Handshake::Unknown,
+            }),
+        }
+    }
+
+    fn build_map(&self, ranges: Vec<SlotRange>, known: &SlotMap) -> SlotMap {
+        SlotMap::new(ranges, |new, host, port| {
+            let found = new.find(host, port).or_else(|| known.find(host, port));
+            found.cloned().unwrap_or_else(|| self.make_node(host, port))
+        })
+    }
+
+    fn make_node(&self, host: &str, port: u16) -> Arc<Node> {
+        let server = self.cluster.node(host, port);
+        let connector = Arc::new(Connector::Server(Box::new(server)));
+        let connection = ReconnectingConnection::new(connector, self.runtime.clone());
+        Node::new(host, port, Arc::new(connection))
+    }
+
+    /// Returns the node that a redirect names.
+    fn node_at(&self, host: &str, port: u16) -> Arc<Node> {
+        let map = self.current_map().unwrap_or_default();
+        if let Some(known) = map.find(host, port) {
+            return Arc::clone(known);
+        }
+        let node = self.make_node(host, port);
+        // If another task has added one meanwhile, this one serves only its caller.
+        self.change_map(|map| map.add(&node));
+        node
+    }
+
+    /// Remembers the master that a redirect names for a slot.
+    fn set_master(&self, slot: u16, host: &str, port: u16) {
+        let node = self.node_at(host, port);
+        self.change_map(|map| map.set_master(slot, &node));
+    }
+
+    fn change_map(&self, change: impl FnOnce(&mut SlotMap)) {
+        self.state.send_if_modified(|state| {
+            let mut map = state.map.as_deref().cloned().unwrap_or_default();
+            change(&mut map);
+            state.map = Some(Arc::new(map));
+            false
+        });
+    }
+}
+
+async fn send_to(
+    node: &Node,
+    command: &Cmd,
+    is_asking: bool,
+    deadline: Duration,
+) -> RedisResult<Value> {
+    let link = node.connection.acquire(deadline).await;
+    let link = link.map_err(|failure| failure.error)?;
+    if is_asking {
+        link.send_asking(command).await
+    } else {
+        link.send(command).await
+    }
+}
+
+fn slots_command() -> Cmd {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    command
+}
+
+async fn read_slots_of(node: Arc<Node>) -> Option<Vec<SlotRange>> {
+    let command = slots_command();
+    let reply = send_to(&node, &command, false, READ_TIMEOUT);
+    let reply = time::timeout(READ_TIMEOUT, reply).await.ok()?.ok()?;
+    let ranges = slot_map::parse(reply, &node.host)?;
+    (!ranges.is_empty()).then_some(ranges)
+}
+
+/// The reply that a node would send.
+fn unserved() -> RedisResult<Value> {
+    redis::parse_redis_value(b"-CLUSTERDOWN Hash slot not served\r\n")?.extract_error()
+}
+
+/// Returns the slot of the first key of a command, if the command has a key.
+fn slot_of(command: &Cmd) -> Option<u16> {
+    let mut args = command.args_iter();
+    let key = match args.next()? {
+        Arg::Simple(b"EVALSHA" | b"EVAL") => args.nth(2)?,
+        Arg::Simple(b"ACL" | b"CLUSTER" | b"CONFIG" | b"HELLO" | b"INFO" | b"PING" | b"TIME") => {
+            return None;
+        }
+        _ => args.next()?,
+    };
+    match key {
+        Arg::Simple(key) => Some(slot_of_key(key)),
+        _ => None,
+    }
+}
+
+/// A caller that waits for a node. Has the slot map read again if the node is silent: another one may have taken
+/// its place.
+struct Waiting<'a> {
+    connection: &'a Arc<ClusterConnection>,
+    /// A caller that gives up earlier says nothing about the node.
+    silent_at: Instant,
+    is_over: bool,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(connection: &'a Arc<ClusterConnection>, deadline: Duration) -> Self {
+        Self {
+            connection,
+            silent_at: Instant::now() + deadline / 2,
+            is_over: false,
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over && Instant::now() >= self.silent_at {
+            self.connection.refresh();
+        }
+    }
+}
+
+/// The task that reads the slot map.
+struct RefreshTask {
+    connection: Arc<ClusterConnection>,
+    is_done: bool,
+}
+
+impl RefreshTask {
+    async fn run(mut self, not_before: Option<Instant>) {
+        if let Some(not_before) = not_before {
+            time::sleep_until(not_before.into()).await;
+        }
+        let read = self.connection.read_map().await;
+        self.end(read);
+    }
+
+    fn end(&mut self, read: Result<SlotMap, ConnectError>) {
+        self.is_done = true;
+        self.connection.state.send_modify(|state| {
+            state.is_reading = false;
+            state.read_at = Some(Instant::now());
+            match read {
+                Ok(map) => {
+                    for node in map.masters() {
+                        node.connection.connect_if_new();
+                    }
+                    state.map = Some(Arc::new(map));
+                    state.failure = None;
+                }
+                Err(error) => state.failure = Some(Failure::new(error)),
+            }
+        });
+    }
+}
+
+impl Drop for RefreshTask {
+    /// Fails the callers on other runtimes when this one shuts down. They would wait forever otherwise.
+    fn drop(&mut self) {
+        if !self.is_done {
+            let server = self.connection.server().clone();
+            self.end(Err(error::runtime_has_ended(server)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_goes_to_the_slot_of_its_first_key() {
+        let slot = |args: &[&str]| {
+            let mut command = redis::cmd(args[0]);
+            command.arg(&args[1..]);
+            slot_of(&command)
+        };
+        // As CLUSTER KEYSLOT says.
+        assert_eq!(slot(&["EVALSHA", "0", "2", "foo", "bar"]), Some(12_182));
+        assert_eq!(slot(&["UNLINK", "a{foo}b", "{foo}"]), Some(12_182));
+        assert_eq!(slot(&["EXISTS", "a{}b{foo}"]), slot(&["SET", "a{}b{foo}"]));
+        assert_ne!(slot(&["EXISTS", "a{}b{foo}"]), Some(12_182));
+        for keyless in [&["PING"][..], &["TIME"], &["CONFIG", "GET", "foo"]] {
+            assert_eq!(slot(keyless), None);
+        }
+    }
+}
