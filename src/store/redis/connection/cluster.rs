@@ -142,9 +142,11 @@ impl Cluster {
             error,
             handshake: Handshake::Unknown,
         };
-        let failure = match open(&self.client, deadline).await {
+        let opened = self.first.explain_tls(open(&self.client, deadline));
+        let failure = match opened.await {
             Ok(connection) => return Ok(connection),
-            Err(failure) => failure,
+            Err(failure) if failure.handshake.is_mismatch() => return Err(failure),
+            Err(failure) => failure.error,
         };
         // The cluster client hides what the node replied; a plain connection shows it.
         drop(self.first.connect(Box::new(|| ())).await?);

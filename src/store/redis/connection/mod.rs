@@ -8,6 +8,7 @@ mod established;
 mod link;
 mod per_runtime;
 mod pool;
+mod port_probe;
 mod reconnecting;
 #[cfg(feature = "sentinel")]
 mod sentinel;

@@ -1,6 +1,10 @@
 //! Connections to a single server.
 
 use std::fmt;
+use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -12,12 +16,17 @@ use redis::{
 };
 use tokio::time;
 
+use super::port_probe;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
 /// The limit on connecting, including the handshake: a server that hangs accepts the connection and
 /// never replies.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A first TLS handshake that takes longer has the port probed. Short enough that a caller with the default
+/// deadline of 100 ms learns the reason.
+const SLOW_HANDSHAKE: Duration = Duration::from_millis(30);
 
 /// The limit on commands in flight. It bounds what batchers do not: refunds, resets, and checks
 /// while batches are off.
@@ -35,6 +44,8 @@ pub(crate) struct Server {
     client: Client,
     /// For a server that does not know RESP3, unless the protocol was configured.
     resp2_client: Option<Client>,
+    /// Whether an attempt has succeeded, so that the URL and the port agree about TLS.
+    has_connected: AtomicBool,
 }
 
 impl Server {
@@ -56,6 +67,7 @@ impl Server {
                 None => Some(client(ProtocolVersion::RESP2)?),
                 Some(_) => None,
             },
+            has_connected: AtomicBool::new(false),
         })
     }
 
@@ -64,15 +76,70 @@ impl Server {
         on_disconnect: OnDisconnect,
     ) -> Result<MultiplexedConnection, ConnectError> {
         let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_disconnect));
-        let connected = connected.await.unwrap_or_else(|_| Err(timed_out()));
-        connected.map_err(|error| ConnectError {
+        let attempt = async { connected.await.unwrap_or_else(|_| Err(timed_out())) };
+        self.explain_tls(attempt).await
+    }
+
+    /// Runs an attempt to connect. Until one has succeeded, finds out whether a failure, or a TLS handshake that
+    /// is slow, comes from TLS on one side only.
+    pub(super) async fn explain_tls<T>(
+        &self,
+        attempt: impl Future<Output = RedisResult<T>>,
+    ) -> Result<T, ConnectError> {
+        let is_first = !self.has_connected.load(Ordering::Relaxed);
+        let is_tls = matches!(self.addr(), ConnectionAddr::TcpTls { .. });
+        let (mut attempt, mut mismatch) = (
+            pin!(attempt),
+            pin!(async {
+                if !is_first || !is_tls {
+                    return pending().await;
+                }
+                time::sleep(SLOW_HANDSHAKE).await;
+                if !self.is_mismatch(is_tls).await {
+                    pending().await
+                }
+            }),
+        );
+        let outcome = poll_fn(|context| match attempt.as_mut().poll(context) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending => mismatch.as_mut().poll(context).map(|()| None),
+        });
+        let mismatch = || error::tls_mismatch(self.name.clone(), is_tls);
+        let error = match outcome.await {
+            Some(Ok(connection)) => {
+                self.has_connected.store(true, Ordering::Relaxed);
+                return Ok(connection);
+            }
+            Some(Err(error)) => error,
+            None => return Err(mismatch()),
+        };
+        if is_first && error::may_be_tls_mismatch(&error, is_tls) && self.is_mismatch(is_tls).await
+        {
+            return Err(mismatch());
+        }
+        let handshake = if is_tls {
+            Handshake::Tls
+        } else {
+            Handshake::Plain
+        };
+        Err(ConnectError {
             server: self.name.clone(),
             error,
-            handshake: match self.client.get_connection_info().addr() {
-                ConnectionAddr::TcpTls { .. } => Handshake::Tls,
-                _ => Handshake::Plain,
-            },
+            handshake,
         })
+    }
+
+    /// Whether the port is known to speak TLS if this client does not, or the other way round.
+    async fn is_mismatch(&self, is_tls: bool) -> bool {
+        if is_tls {
+            port_probe::speaks_plain_redis(self.addr()).await
+        } else {
+            port_probe::speaks_tls(self.addr()).await
+        }
+    }
+
+    fn addr(&self) -> &ConnectionAddr {
+        self.client.get_connection_info().addr()
     }
 
     pub(super) fn name(&self) -> &ServerName {
@@ -153,7 +220,7 @@ pub(super) fn tcp_settings() -> TcpSettings {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The address only: the client holds the password.
-        write!(f, "{}", self.client.get_connection_info().addr())
+        write!(f, "{}", self.addr())
     }
 }
 

@@ -161,7 +161,38 @@ pub(crate) struct ConnectError {
 pub(crate) enum Handshake {
     Plain,
     Tls,
+    /// Without TLS, with a port that is known to speak TLS.
+    PlainToTls,
+    /// With TLS, with a port that is known to speak Redis without TLS.
+    TlsToPlain,
     Unknown,
+}
+
+impl Handshake {
+    /// Whether the attempt failed because only one side speaks TLS.
+    pub(crate) fn is_mismatch(self) -> bool {
+        matches!(self, Self::PlainToTls | Self::TlsToPlain)
+    }
+}
+
+/// The error of an attempt to connect to a port that speaks TLS if the URL does not, or the other way round.
+pub(crate) fn tls_mismatch(server: ServerName, is_tls: bool) -> ConnectError {
+    let (text, handshake) = if is_tls {
+        ("the port does not speak TLS", Handshake::TlsToPlain)
+    } else {
+        ("the port speaks TLS", Handshake::PlainToTls)
+    };
+    ConnectError {
+        server,
+        error: (RedisKind::InvalidClientConfig, text).into(),
+        handshake,
+    }
+}
+
+/// Whether an attempt to connect may have failed because only one side speaks TLS.
+pub(crate) fn may_be_tls_mismatch(error: &RedisError, is_tls: bool) -> bool {
+    let hung_up = error.is_connection_dropped() && !error.is_connection_refusal();
+    hung_up || is_tls && error.is_timeout() || !is_tls && error.kind() == RedisKind::Parse
 }
 
 /// Converts the error of an attempt to connect.
@@ -175,6 +206,8 @@ pub(crate) fn from_connect(failure: ConnectError) -> Error {
     let describe = match handshake {
         Handshake::Plain if hung_up => problems::describe_hang_up,
         Handshake::Tls if error.is_timeout() => problems::describe_silent_tls,
+        Handshake::PlainToTls => problems::describe_tls_port,
+        Handshake::TlsToPlain => problems::describe_plain_port,
         _ => return from_redis(error, &server),
     };
     let (text, remedy) = describe(&server, &cause_of(&error));

@@ -244,6 +244,22 @@ pub(super) fn describe_hang_up(server: &ServerName, cause: &str) -> (String, Rem
     )
 }
 
+/// Describes a port that speaks TLS if the URL does not.
+pub(super) fn describe_tls_port(server: &ServerName, cause: &str) -> (String, Remedy) {
+    (
+        format!("failed to connect to {server} without TLS: {cause}"),
+        Some("use rediss:// in place of redis:// (feature `tls`)".into()),
+    )
+}
+
+/// Describes a port that speaks Redis without TLS if the URL asks for TLS.
+pub(super) fn describe_plain_port(server: &ServerName, cause: &str) -> (String, Remedy) {
+    (
+        format!("failed to set up TLS with {server}: {cause}"),
+        Some("use redis:// in place of rediss://, or the TLS port of the server".into()),
+    )
+}
+
 /// Describes a failure of TLS.
 pub(super) fn describe_tls(server: &ServerName, cause: &str) -> (String, Remedy) {
     let remedy = if cause.contains("corrupt message") {
