@@ -6,18 +6,20 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::cluster::{ClusterClient, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{
-    Arg, Cmd, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError, RedisResult, ServerErrorKind,
-    Value,
+    Arg, Cmd, ConnectionInfo, ErrorKind, FromRedisValue, ProtocolVersion, RedisError, RedisResult,
+    ServerErrorKind, Value,
 };
 use tokio::time;
 
-use super::single::{Server, tcp_settings, timed_out, with_address};
+use super::single::{Server, diagnose_if_slow, tcp_settings, timed_out, with_address};
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
 use crate::store::redis::protocol::{CLUSTER, ServerName};
 
@@ -44,6 +46,11 @@ const RETRY_BACKOFF: Duration = Duration::from_millis(15);
 /// second; with 8, none was seen to. More [connections](crate::RedisStore::connections) carry more.
 const MAX_IN_FLIGHT_PER_NODE: usize = 8;
 
+const ANY_NODE: RoutingInfo = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+
+/// The name in errors of a node that a cluster announces.
+const ANNOUNCED: &str = "the announced cluster node";
+
 /// A cluster: its seed nodes, and the settings for all nodes.
 pub(crate) struct Cluster {
     client: ClusterClient,
@@ -51,6 +58,8 @@ pub(crate) struct Cluster {
     resp2_client: Option<ClusterClient>,
     /// The first seed node, whose errors explain better why connecting failed.
     first: Server,
+    /// Whether an attempt has succeeded, so that the nodes can be reached as they are announced.
+    has_connected: AtomicBool,
     settings: Arc<NodeSettings>,
     name: ServerName,
     addresses: String,
@@ -113,6 +122,7 @@ impl Cluster {
                 Some(_) => None,
             },
             first: Server::new(first, protocol)?,
+            has_connected: AtomicBool::new(false),
             settings: Arc::new(NodeSettings {
                 info: first.clone(),
                 protocol,
@@ -142,19 +152,101 @@ impl Cluster {
             error,
             handshake: Handshake::Unknown,
         };
-        let opened = self.first.explain_tls(open(&self.client, deadline));
-        let failure = match opened.await {
-            Ok(connection) => return Ok(connection),
-            Err(failure) if failure.handshake.is_mismatch() => return Err(failure),
-            Err(failure) => failure.error,
+        let failure = match self.open_first(deadline).await? {
+            Ok(connection) => {
+                self.has_connected.store(true, Ordering::Relaxed);
+                return Ok(connection);
+            }
+            Err(failure) => failure,
         };
         // The cluster client hides what the node replied; a plain connection shows it.
-        drop(self.first.connect(Box::new(|| ())).await?);
+        let first = self.first.connect(Box::new(|| ())).await?;
+        self.try_announced(first).await?;
         match &self.resp2_client {
             Some(resp2_client) => open(resp2_client, deadline).await.map_err(failed),
             None => Err(failed(failure)),
         }
     }
+
+    /// Connects to all nodes. Until that has succeeded, examines whether a node can be asked, and whether a
+    /// handshake that is slow comes from a port without TLS.
+    async fn open_first(
+        &self,
+        deadline: Duration,
+    ) -> Result<RedisResult<ClusterConnection>, ConnectError> {
+        if self.has_connected.load(Ordering::Relaxed) {
+            return Ok(open(&self.client, deadline).await);
+        }
+        let attempt = async {
+            let mut connection = open(&self.client, deadline).await?;
+            // The client opens without any connection if it can reach none of the nodes that are announced.
+            let ping = connection.route_command(redis::cmd("PING"), ANY_NODE).await;
+            match ping {
+                Err(error) if error.kind() == ErrorKind::ClusterConnectionNotFound => Err(error),
+                _ => Ok(connection),
+            }
+        };
+        if !self.first.is_tls() {
+            return Ok(attempt.await);
+        }
+        let diagnosis = async {
+            let first = self.first.connect(Box::new(|| ()));
+            let outcome = match first.await {
+                Ok(first) => self.try_announced(first).await,
+                Err(failure) => Err(failure),
+            };
+            outcome
+                .err()
+                .filter(|failure| failure.handshake.is_mismatch())
+        };
+        diagnose_if_slow(attempt, diagnosis).await
+    }
+
+    /// Connects to the masters that the first node announces, and fails with the error of the first that cannot be
+    /// reached.
+    async fn try_announced(&self, mut first: MultiplexedConnection) -> Result<(), ConnectError> {
+        let NodeSettings { info, protocol } = &*self.settings;
+        let mut slots = redis::cmd("CLUSTER");
+        slots.arg("SLOTS");
+        let slots = time::timeout(NODE_CONNECT_TIMEOUT, slots.query_async(&mut first)).await;
+        let Ok(Ok(slots)) = slots else {
+            return Ok(());
+        };
+        for (host, port) in announced_masters(slots) {
+            let Ok(server) = Server::new(&with_address(info, host, port), *protocol) else {
+                continue;
+            };
+            let connected = server.connect(Box::new(|| ())).await;
+            connected.map_err(|failure| ConnectError {
+                server: failure.server.of_kind(ANNOUNCED),
+                handshake: match failure.handshake {
+                    Handshake::TlsToPlain => Handshake::TlsToAnnouncedPlain,
+                    handshake => handshake,
+                },
+                ..failure
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the host and port of each master in a reply to `CLUSTER SLOTS`.
+fn announced_masters(slots: Value) -> Vec<(String, u16)> {
+    let fields = |value| match value {
+        Value::Array(fields) => Some(fields.into_iter()),
+        _ => None,
+    };
+    let mut masters = Vec::new();
+    for range in fields(slots).into_iter().flatten() {
+        let master = fields(range).and_then(|mut range| fields(range.nth(2)?));
+        let master = master.and_then(|mut master| {
+            let host = String::from_redis_value(master.next()?).ok()?;
+            let port = u16::from_redis_value(master.next()?).ok()?;
+            (!host.is_empty()).then_some((host, port))
+        });
+        masters.extend(master.filter(|master| !masters.contains(master)));
+    }
+    masters
 }
 
 async fn open(client: &ClusterClient, deadline: Duration) -> RedisResult<ClusterConnection> {

@@ -60,12 +60,13 @@ impl ReconnectingConnection {
     pub(crate) fn try_acquire(self: &Arc<Self>, deadline: Duration) -> Option<Acquired> {
         match &*self.state.borrow() {
             State::Established(established) => Some(self.acquired(established, deadline)),
-            State::Absent(_) | State::Connecting | State::Probing(_) => None,
+            State::Absent(_) | State::Connecting(_) | State::Probing(_) => None,
         }
     }
 
     /// Waits until the connection is established, for calls of this deadline, or until an attempt
-    /// fails.
+    /// fails. After a wrong set-up, half of the deadline is waited for another attempt, because a
+    /// timeout would hide what is wrong.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         deadline: Duration,
@@ -74,6 +75,7 @@ impl ReconnectingConnection {
             return Ok(acquired);
         }
         let mut changes = self.state.subscribe();
+        let patience = time::Instant::now() + deadline / 2;
         loop {
             let step = changes.borrow_and_update().step();
             match step {
@@ -82,7 +84,14 @@ impl ReconnectingConnection {
                 Step::Connect => {
                     self.start_connecting(|state| matches!(state, State::Absent(_)));
                 }
-                Step::Wait => {}
+                Step::Wait(None) => {}
+                Step::Wait(Some(previous)) => {
+                    let changed = time::timeout_at(patience, changes.changed()).await;
+                    if changed.is_err() {
+                        return Err(previous);
+                    }
+                    continue;
+                }
             }
             // Cannot fail: `self` holds the sender.
             let _ = changes.changed().await;
@@ -105,7 +114,7 @@ impl ReconnectingConnection {
             if is_due {
                 let previous = state.connection();
                 not_before = previous.map(|previous| previous.started_at + RECONNECT_BACKOFF);
-                *state = State::Connecting;
+                *state = State::Connecting(state.misconfiguration());
             }
             is_due
         });

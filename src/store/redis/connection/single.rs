@@ -77,47 +77,25 @@ impl Server {
     ) -> Result<MultiplexedConnection, ConnectError> {
         let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_disconnect));
         let attempt = async { connected.await.unwrap_or_else(|_| Err(timed_out())) };
-        self.explain_tls(attempt).await
-    }
-
-    /// Runs an attempt to connect. Until one has succeeded, finds out whether a failure, or a TLS handshake that
-    /// is slow, comes from TLS on one side only.
-    pub(super) async fn explain_tls<T>(
-        &self,
-        attempt: impl Future<Output = RedisResult<T>>,
-    ) -> Result<T, ConnectError> {
         let is_first = !self.has_connected.load(Ordering::Relaxed);
-        let is_tls = matches!(self.addr(), ConnectionAddr::TcpTls { .. });
-        let (mut attempt, mut mismatch) = (
-            pin!(attempt),
-            pin!(async {
-                if !is_first || !is_tls {
-                    return pending().await;
-                }
-                time::sleep(SLOW_HANDSHAKE).await;
-                if !self.is_mismatch(is_tls).await {
-                    pending().await
-                }
-            }),
-        );
-        let outcome = poll_fn(|context| match attempt.as_mut().poll(context) {
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-            Poll::Pending => mismatch.as_mut().poll(context).map(|()| None),
-        });
-        let mismatch = || error::tls_mismatch(self.name.clone(), is_tls);
-        let error = match outcome.await {
-            Some(Ok(connection)) => {
+        let connected = if is_first && self.is_tls() {
+            let mismatch = async { self.is_mismatch().await.then(|| self.mismatch()) };
+            diagnose_if_slow(attempt, mismatch).await?
+        } else {
+            attempt.await
+        };
+        let error = match connected {
+            Ok(connection) => {
                 self.has_connected.store(true, Ordering::Relaxed);
                 return Ok(connection);
             }
-            Some(Err(error)) => error,
-            None => return Err(mismatch()),
+            Err(error) => error,
         };
-        if is_first && error::may_be_tls_mismatch(&error, is_tls) && self.is_mismatch(is_tls).await
+        if is_first && error::may_be_tls_mismatch(&error, self.is_tls()) && self.is_mismatch().await
         {
-            return Err(mismatch());
+            return Err(self.mismatch());
         }
-        let handshake = if is_tls {
+        let handshake = if self.is_tls() {
             Handshake::Tls
         } else {
             Handshake::Plain
@@ -129,13 +107,21 @@ impl Server {
         })
     }
 
-    /// Whether the port is known to speak TLS if this client does not, or the other way round.
-    async fn is_mismatch(&self, is_tls: bool) -> bool {
-        if is_tls {
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
+    /// Asks the port whether it speaks TLS if this client does not, or the other way round.
+    async fn is_mismatch(&self) -> bool {
+        if self.is_tls() {
             port_probe::speaks_plain_redis(self.addr()).await
         } else {
             port_probe::speaks_tls(self.addr()).await
         }
+    }
+
+    fn mismatch(&self) -> ConnectError {
+        error::tls_mismatch(self.name.clone(), self.is_tls())
     }
 
     fn addr(&self) -> &ConnectionAddr {
@@ -155,6 +141,27 @@ impl Server {
             (connected, _) => connected,
         }
     }
+}
+
+/// Runs a first attempt to connect, with a diagnosis beside it if it is slow. Fails as soon as the diagnosis finds
+/// an error.
+pub(super) async fn diagnose_if_slow<T>(
+    attempt: impl Future<Output = RedisResult<T>>,
+    diagnosis: impl Future<Output = Option<ConnectError>>,
+) -> Result<RedisResult<T>, ConnectError> {
+    let mut attempt = pin!(attempt);
+    let mut diagnosis = pin!(async {
+        time::sleep(SLOW_HANDSHAKE).await;
+        match diagnosis.await {
+            Some(error) => error,
+            None => pending().await,
+        }
+    });
+    poll_fn(|context| match attempt.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Ok(outcome)),
+        Poll::Pending => diagnosis.as_mut().poll(context).map(Err),
+    })
+    .await
 }
 
 async fn open(client: &Client, on_disconnect: OnDisconnect) -> RedisResult<MultiplexedConnection> {

@@ -165,13 +165,18 @@ pub(crate) enum Handshake {
     PlainToTls,
     /// With TLS, with a port that is known to speak Redis without TLS.
     TlsToPlain,
+    /// The same with a node that a cluster announces.
+    TlsToAnnouncedPlain,
     Unknown,
 }
 
 impl Handshake {
     /// Whether the attempt failed because only one side speaks TLS.
     pub(crate) fn is_mismatch(self) -> bool {
-        matches!(self, Self::PlainToTls | Self::TlsToPlain)
+        matches!(
+            self,
+            Self::PlainToTls | Self::TlsToPlain | Self::TlsToAnnouncedPlain
+        )
     }
 }
 
@@ -208,6 +213,7 @@ pub(crate) fn from_connect(failure: ConnectError) -> Error {
         Handshake::Tls if error.is_timeout() => problems::describe_silent_tls,
         Handshake::PlainToTls => problems::describe_tls_port,
         Handshake::TlsToPlain => problems::describe_plain_port,
+        Handshake::TlsToAnnouncedPlain => problems::describe_announced_plain_port,
         _ => return from_redis(error, &server),
     };
     let (text, remedy) = describe(&server, &cause_of(&error));

@@ -260,6 +260,18 @@ pub(super) fn describe_plain_port(server: &ServerName, cause: &str) -> (String, 
     )
 }
 
+/// Describes a node that a cluster announces by its port without TLS if the URL asks for TLS.
+pub(super) fn describe_announced_plain_port(server: &ServerName, cause: &str) -> (String, Remedy) {
+    (
+        format!("failed to set up TLS with {server}: {cause}"),
+        Some(
+            "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
+             cluster-announce-tls-port where ports are mapped"
+                .into(),
+        ),
+    )
+}
+
 /// Describes a failure of TLS.
 pub(super) fn describe_tls(server: &ServerName, cause: &str) -> (String, Remedy) {
     let remedy = if cause.contains("corrupt message") {
