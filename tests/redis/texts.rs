@@ -198,10 +198,11 @@ async fn a_tls_port_without_tls_and_a_plain_port_with_tls() {
     );
 }
 
-/// Checks for some time with the deadline and the circuit breaker of a new store, and asserts that each error is
-/// one of a wrong set-up with these words, so that the breaker never opens.
+/// Checks for some time, with a deadline shorter than an attempt to connect and with the circuit breaker of a new
+/// store. Asserts that each error is one of a wrong set-up with these words, so that the breaker never opens.
 async fn assert_all_say(url: &str, words: &[&str]) {
     let store = RedisStore::open(url).unwrap();
+    let store = store.deadline(Duration::from_millis(400));
     let limiter = RateLimiter::new(store, Quota::per_hour(5));
     for _ in 0..40 {
         let checks = (0..3).map(|key| limiter.check(format!("ada {key}")));

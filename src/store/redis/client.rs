@@ -258,7 +258,13 @@ async fn run(connection: &Acquired, script: &Script, call: Cmd) -> Result<Value,
         }
         reply => reply,
     };
-    reply.map_err(|failure| error::from_redis(failure, connection.server()))
+    match reply {
+        Ok(reply) => Ok(reply),
+        Err(failure) => {
+            let failure = connection.scripts_refusal().await.unwrap_or(failure);
+            Err(error::from_redis(failure, connection.server()))
+        }
+    }
 }
 
 /// Returns the current tokio runtime.

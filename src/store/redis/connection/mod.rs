@@ -10,6 +10,7 @@ mod per_runtime;
 mod pool;
 mod port_probe;
 mod reconnecting;
+mod script_support;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod single;

@@ -22,10 +22,11 @@ use tokio::time;
 
 use super::established::{Established, is_connection_lost};
 use super::link::Connector;
+use super::script_support::{self, ScriptSupport};
 use super::single::OnDisconnect;
 use super::state::{Failure, RECONNECT_BACKOFF, State, Step};
 use crate::store::redis::protocol::ServerName;
-use crate::store::redis::protocol::errors::{self as error, ConnectError};
+use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
 /// The shortest time that a probe has for its answer: more than the 200 ms after which Linux
 /// retransmits a lost packet.
@@ -42,6 +43,7 @@ pub(crate) struct ReconnectingConnection {
     /// The deadline of the calls that this connection is made for.
     deadline: Duration,
     state: watch::Sender<State>,
+    scripts: ScriptSupport,
 }
 
 impl ReconnectingConnection {
@@ -53,6 +55,7 @@ impl ReconnectingConnection {
             runtime,
             deadline,
             state,
+            scripts: ScriptSupport::default(),
         }
     }
 
@@ -129,7 +132,28 @@ impl ReconnectingConnection {
         let on_disconnect = reconnect_on_disconnect(Arc::downgrade(self), started_at);
         let connected = self.connector.connect(self.deadline, on_disconnect);
         let (link, server) = connected.await?;
-        Ok(Established::new(link, server, started_at))
+        let established = Established::new(link, server, started_at);
+        // Calls would only end this connection, too.
+        match self.scripts_refusal(&established).await {
+            Some(refusal) => Err(ConnectError {
+                server: established.server.clone(),
+                error: refusal,
+                handshake: Handshake::Unknown,
+            }),
+            None => Ok(established),
+        }
+    }
+
+    /// Asks the server whether it knows EVALSHA, if its replies leave a doubt. Returns its error if not.
+    async fn scripts_refusal(&self, established: &Established) -> Option<RedisError> {
+        if !self.scripts.is_doubted() {
+            return None;
+        }
+        let probe = script_support::probe();
+        let reply = time::timeout(MIN_PROBE_TIMEOUT, established.link.send(&probe)).await;
+        let reply = reply.ok()?;
+        self.scripts.note(&probe, &reply);
+        reply.err().filter(error::is_unknown_command)
     }
 
     /// Replaces the lost connection that started at `lost`. Connects now, so that the next caller
@@ -296,10 +320,28 @@ impl Acquired {
         };
         let reply = established.link.send(command).await;
         in_flight.is_answered = true;
+        connection.scripts.note(command, &reply);
         if let Err(failure) = &reply {
             connection.on_failure(established, failure, *deadline, command);
         }
         reply
+    }
+
+    /// Returns the error of a server that does not know EVALSHA, if calls have failed without a reply so far. That
+    /// error tells more than theirs.
+    pub(crate) async fn scripts_refusal(&self) -> Option<RedisError> {
+        let Self {
+            connection,
+            deadline,
+            ..
+        } = self;
+        if !connection.scripts.is_doubted() {
+            return None;
+        }
+        match connection.acquire(*deadline).await {
+            Ok(acquired) => connection.scripts_refusal(&acquired.established).await,
+            Err(failure) => Some(failure.error).filter(error::is_unknown_command),
+        }
     }
 
     /// The server, for errors: of a cluster, all its nodes.

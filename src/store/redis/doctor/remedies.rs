@@ -141,7 +141,7 @@ mod tests {
             ),
             (
                 replied("ERR", "unknown command 'EVAL'"),
-                "lacks or renames it",
+                "remove `rename-command EVAL`",
             ),
             (
                 std::io::Error::from(std::io::ErrorKind::ConnectionRefused).to_error(),

@@ -38,6 +38,11 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
 }
 
+/// Whether the server replied that it does not know the command.
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
+    error.code().is_some() && problems::is_unknown_command(error.detail().unwrap_or_default())
+}
+
 /// Whether a handshake failed by the configuration, of the client or of the server.
 pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
     kind_of_call(error) == ErrorKind::Misconfigured
