@@ -610,3 +610,29 @@ async fn replicas_without_min_replicas_to_write_are_a_warning() {
     );
     assert_finding(&report, "script", Severity::Problem, &["NOREPLICAS"]);
 }
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn tls_on_one_side_only_is_a_problem_of_the_connection() {
+    use crate::support::tls::TlsServer;
+
+    let server = TlsServer::start(false);
+    let plain_port = server.node.address();
+    for (url, words) in [
+        (
+            server.url().replace("rediss://", "redis://"),
+            ["the port speaks TLS", "use rediss:// in place of redis://"],
+        ),
+        (
+            format!("rediss://{plain_port}"),
+            [
+                "the port does not speak TLS",
+                "use redis:// in place of rediss://",
+            ],
+        ),
+    ] {
+        let report = RedisStore::open(&url).unwrap().doctor().await;
+        assert_eq!(report.findings().len(), 1, "{report}");
+        assert_finding(&report, "connection", Severity::Problem, &words);
+    }
+}

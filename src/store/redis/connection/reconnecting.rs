@@ -152,7 +152,7 @@ impl ReconnectingConnection {
         let probe = script_support::probe();
         let reply = time::timeout(MIN_PROBE_TIMEOUT, established.link.send(&probe)).await;
         let reply = reply.ok()?;
-        self.scripts.note(&probe, &reply);
+        self.scripts.note(&probe, &reply, false);
         reply.err().filter(error::is_unknown_command)
     }
 
@@ -320,7 +320,8 @@ impl Acquired {
         };
         let reply = established.link.send(command).await;
         in_flight.is_answered = true;
-        connection.scripts.note(command, &reply);
+        let may_be_lost = !established.link.reconnects_on_its_own();
+        connection.scripts.note(command, &reply, may_be_lost);
         if let Err(failure) = &reply {
             connection.on_failure(established, failure, *deadline, command);
         }

@@ -18,15 +18,22 @@ const DOUBTED: u8 = 1;
 const PROVEN: u8 = 2;
 
 impl ScriptSupport {
-    /// Learns from the reply to a command.
-    pub(super) fn note(&self, command: &Cmd, reply: &RedisResult<Value>) {
+    /// Learns from the reply to a command. `may_be_lost` tells whether a call may fail with the connection, because
+    /// the reply to another one was unreadable.
+    pub(super) fn note(&self, command: &Cmd, reply: &RedisResult<Value>, may_be_lost: bool) {
         if self.0.load(Ordering::Relaxed) == PROVEN
             || command.args_iter().next() != Some(Arg::Simple(b"EVALSHA"))
         {
             return;
         }
         let state = match reply {
-            Err(failure) if error::is_unknown_command(failure) || failure.code().is_none() => {
+            Err(failure) if error::is_unknown_command(failure) || error::is_unreadable(failure) => {
+                DOUBTED
+            }
+            Err(failure) if failure.code().is_none() => {
+                if !may_be_lost || failure.is_timeout() {
+                    return;
+                }
                 DOUBTED
             }
             _ => PROVEN,

@@ -43,6 +43,11 @@ pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
     error.code().is_some() && problems::is_unknown_command(error.detail().unwrap_or_default())
 }
 
+/// Whether the client could not read a reply.
+pub(crate) fn is_unreadable(error: &RedisError) -> bool {
+    error.kind() == RedisKind::Parse
+}
+
 /// Whether a handshake failed by the configuration, of the client or of the server.
 pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
     kind_of_call(error) == ErrorKind::Misconfigured
