@@ -261,7 +261,8 @@ async fn run(connection: &Acquired, script: &Script, call: Cmd) -> Result<Value,
     match reply {
         Ok(reply) => Ok(reply),
         Err(failure) => {
-            let failure = connection.scripts_refusal().await.unwrap_or(failure);
+            let refusal = Box::pin(connection.scripts_refusal()).await;
+            let failure = refusal.unwrap_or(failure);
             Err(error::from_redis(failure, connection.server()))
         }
     }

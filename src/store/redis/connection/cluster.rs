@@ -134,7 +134,7 @@ impl Cluster {
 
     /// Connects to all nodes, for calls of this deadline.
     pub(super) async fn connect(&self, deadline: Duration) -> Result<ClusterNodes, ConnectError> {
-        let connection = self.connect_to_all(deadline).await?;
+        let connection = Box::pin(self.connect_to_all(deadline)).await?;
         let settings = Arc::clone(&self.settings);
         Ok(ClusterNodes {
             connection,
@@ -152,7 +152,7 @@ impl Cluster {
             error,
             handshake: Handshake::Unknown,
         };
-        let failure = match self.open_first(deadline).await? {
+        let failure = match Box::pin(self.open_first(deadline)).await? {
             Ok(connection) => {
                 self.has_connected.store(true, Ordering::Relaxed);
                 return Ok(connection);
@@ -161,7 +161,7 @@ impl Cluster {
         };
         // The cluster client hides what the node replied; a plain connection shows it.
         let first = self.first.connect(Box::new(|| ())).await?;
-        self.try_announced(first).await?;
+        Box::pin(self.try_announced(first)).await?;
         match &self.resp2_client {
             Some(resp2_client) => open(resp2_client, deadline).await.map_err(failed),
             None => Err(failed(failure)),
@@ -177,7 +177,7 @@ impl Cluster {
         if self.has_connected.load(Ordering::Relaxed) {
             return Ok(open(&self.client, deadline).await);
         }
-        let attempt = async {
+        let attempt = Box::pin(async {
             let mut connection = open(&self.client, deadline).await?;
             // The client opens without any connection if it can reach none of the nodes that are announced.
             let ping = connection.route_command(redis::cmd("PING"), ANY_NODE).await;
@@ -185,11 +185,11 @@ impl Cluster {
                 Err(error) if error.kind() == ErrorKind::ClusterConnectionNotFound => Err(error),
                 _ => Ok(connection),
             }
-        };
+        });
         if !self.first.is_tls() {
             return Ok(attempt.await);
         }
-        let diagnosis = async {
+        let diagnosis = Box::pin(async {
             let first = self.first.connect(Box::new(|| ()));
             let outcome = match first.await {
                 Ok(first) => self.try_announced(first).await,
@@ -198,7 +198,7 @@ impl Cluster {
             outcome
                 .err()
                 .filter(|failure| failure.handshake.is_mismatch())
-        };
+        });
         diagnose_if_slow(attempt, diagnosis).await
     }
 

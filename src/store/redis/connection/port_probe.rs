@@ -14,7 +14,7 @@ use tokio::time;
 /// The limit on one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A TLS 1.2 ClientHello without extensions. A TLS server answers it with a handshake or an alert.
+/// A `ClientHello` of TLS 1.2 without extensions. A TLS server answers it with a handshake or an alert.
 const CLIENT_HELLO: [u8; 52] = [
     22, 3, 1, 0, 47, // A handshake record of 47 bytes,
     1, 0, 0, 43, 3, 3, // a ClientHello of 43 bytes for TLS 1.2,

@@ -76,10 +76,10 @@ impl Server {
         on_disconnect: OnDisconnect,
     ) -> Result<MultiplexedConnection, ConnectError> {
         let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_disconnect));
-        let attempt = async { connected.await.unwrap_or_else(|_| Err(timed_out())) };
+        let attempt = Box::pin(async { connected.await.unwrap_or_else(|_| Err(timed_out())) });
         let is_first = !self.has_connected.load(Ordering::Relaxed);
         let connected = if is_first && self.is_tls() {
-            let mismatch = async { self.is_mismatch().await.then(|| self.mismatch()) };
+            let mismatch = Box::pin(async { self.is_mismatch().await.then(|| self.mismatch()) });
             diagnose_if_slow(attempt, mismatch).await?
         } else {
             attempt.await
