@@ -96,7 +96,7 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     let script_clock = script_clock::script_clock(session).await;
     let has_clock = script_clock.severity() < Severity::Problem;
     report.push(script_clock);
-    // What fails every call is said once.
+    // The cause that fails every call is reported once.
     let obstacle = if is_one_of_many {
         Some("the URL names one node of a cluster")
     } else if !has_clock {
