@@ -930,7 +930,31 @@ fn the_doctor_tells_scripts_by_its_exit_status_what_it_found() {
         "{said}"
     );
 
-    for arguments in [&[][..], &["memory:"], &["http://user:hunter2@127.0.0.1"]] {
+    // A topic that the user may not read is no proof of health.
+    let policy = ["CONFIG", "SET", "maxmemory-policy", "noeviction"];
+    run(&mut server.connect(), &policy);
+    let rules = ["~*", "+@all", "-info"];
+    let user = [&["ACL", "SETUSER", "blind", "on", ">hunter2"][..], &rules].concat();
+    run(&mut server.connect(), &user);
+    let blind = format!("redis://blind:hunter2@127.0.0.1:{}", server.port());
+    for (arguments, expected) in [(vec![&*blind], 0), (vec!["--strict", &blind], 4)] {
+        let mut runs = (0..5).map(|_| doctor(&arguments));
+        assert!(
+            runs.any(|(status, said)| { status == expected && said.contains("unknown  eviction") }),
+            "{arguments:?}: {:?}",
+            doctor(&arguments)
+        );
+    }
+    let mut runs = (0..5).map(|_| doctor(&["--strict", &server.url()]).0);
+    assert!(runs.any(|status| status == 0));
+
+    let wrong = [
+        &[][..],
+        &["memory:"],
+        &["http://user:hunter2@127.0.0.1"],
+        &["--string", "redis://127.0.0.1"],
+    ];
+    for arguments in wrong {
         let (status, said) = doctor(arguments);
         assert_eq!(status, 3, "{said}");
         assert!(!said.contains("hunter2"), "{said}");

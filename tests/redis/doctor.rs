@@ -72,6 +72,7 @@ async fn a_healthy_server_has_only_ok_findings_and_keeps_no_key() {
         "server",
         "role",
         "permissions",
+        "time",
         "script",
         "memory",
         "eviction",
@@ -99,7 +100,7 @@ async fn external_connections_and_resp2_are_examined_too() {
     for store in [external, RedisStore::open(&url).unwrap()] {
         let report = store.deadline(Duration::from_secs(10)).doctor().await;
         assert_eq!(report.worst(), Severity::Ok, "{report}");
-        assert_eq!(report.findings().len(), 11, "{report}");
+        assert_eq!(report.findings().len(), 12, "{report}");
     }
 }
 
@@ -190,7 +191,11 @@ async fn the_documented_permissions_are_enough() {
         Severity::Ok,
         &["PING is not permitted"],
     );
-    assert_finding(&report, "info", Severity::Unknown, &["eviction", "+info"]);
+    assert_finding(&report, "info", Severity::Unknown, &["NOPERM", "+info"]);
+    // Each topic that was not examined says so: an evicting policy is not taken for a good one.
+    for topic in ["memory", "eviction", "replicas", "persistence"] {
+        assert_finding(&report, topic, Severity::Unknown, &["not examined", "INFO"]);
+    }
     assert_eq!(report.worst(), Severity::Unknown, "{report}");
     assert!(
         !format!("{report}{report:?}").contains("hunter2"),
@@ -217,7 +222,6 @@ async fn exactly_the_missing_permissions_are_named() {
     let report = store_as(&server, "two", &format!("{least} -zcard -time"))
         .doctor()
         .await;
-    assert_finding(&report, "script", Severity::Problem, &[]);
     let words = ["may not run zcard, time", "ACL SETUSER <user> +zcard +time"];
     assert_finding(&report, "permissions", Severity::Problem, &words);
     // Without SET, the others are reported where trying them leaves no key.
@@ -242,6 +246,128 @@ async fn exactly_the_missing_permissions_are_named() {
     assert_finding(&report, "script", Severity::Problem, &["not tried"]);
     let left = times_to_live(&mut server.connect());
     assert!(left.iter().all(|(_, millis)| *millis > 0), "{left:?}");
+}
+
+#[tokio::test]
+async fn no_key_is_left_by_a_user_who_may_not_unlink() {
+    let server = RedisServer::start();
+    let least = least_permissions();
+    // UNLINK, then DEL, then PEXPIRE remove the keys.
+    for (user, permissions) in [
+        ("deletes", format!("{least} -unlink -pexpire +del")),
+        ("expires", format!("{least} -unlink")),
+    ] {
+        let report = store_as(&server, user, &permissions).doctor().await;
+        assert_finding(&report, "permissions", Severity::Problem, &["unlink"]);
+        assert_finding(&report, "script", Severity::Problem, &[]);
+        assert_eq!(keys(&mut server.connect()), [""; 0], "{user}");
+    }
+    // None of them may be run: the key expires soon.
+    let none = format!("{least} -unlink -pexpire");
+    let _ = store_as(&server, "none", &none).doctor().await;
+    let left = times_to_live(&mut server.connect());
+    assert!(
+        left.iter().all(|(_, millis)| (1..=60_000).contains(millis)),
+        "{left:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_time_in_scripts_cannot_be_used() {
+    let server = RedisServer::start();
+    let permissions = format!("{} -time", least_permissions());
+    let blind = store_as(&server, "blind", &permissions);
+    let without = RedisServer::start_with(&["--rename-command", "TIME", ""]);
+    for (store, remedy) in [
+        (blind, "ACL SETUSER <user> +time"),
+        (store_on(&without), "remove `rename-command` for time"),
+    ] {
+        let report = store.doctor().await;
+        assert_finding(
+            &report,
+            "time",
+            Severity::Problem,
+            &[
+                "refuses TIME in scripts",
+                "the store cannot work here",
+                remedy,
+            ],
+        );
+        // The same failure of each check is not repeated.
+        for topic in ["script", "round trip"] {
+            let words = ["scripts may not call TIME"];
+            assert_finding(&report, topic, Severity::Unknown, &words);
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_master_that_shares_a_finding_is_named() {
+    let cluster = Cluster::start();
+    let url = cluster.url();
+    let doctor = || async {
+        let store = RedisStore::open(&url).unwrap();
+        store.deadline(Duration::from_secs(10)).doctor().await
+    };
+    let evicting: Vec<_> = [0, 2].map(|index| &cluster.nodes[index]).into();
+    for node in &evicting {
+        let () = node.ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    }
+    let report = doctor().await;
+    let found: Vec<_> = report
+        .findings()
+        .iter()
+        .filter(|finding| finding.topic() == "eviction")
+        .collect();
+    assert_eq!(found.len(), 2, "{report}");
+    let warning = found
+        .iter()
+        .find(|finding| finding.severity() == Severity::Warning);
+    let warning = warning.expect("a warning").text();
+    let (named, _) = warning.split_once(": maxmemory-policy is").unwrap();
+    let mut named: Vec<_> = named.split(", ").map(ToOwned::to_owned).collect();
+    named.sort();
+    let mut expected: Vec<_> = evicting.iter().map(|node| node.address()).collect();
+    expected.sort();
+    assert_eq!(named, expected, "{report}");
+    // All masters share the policy: none is named.
+    let () = cluster.nodes[1].ask(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let report = doctor().await;
+    assert!(
+        finding(&report, "eviction")
+            .text()
+            .starts_with("maxmemory-policy is allkeys-lru"),
+        "{report}"
+    );
+}
+
+#[tokio::test]
+async fn memory_that_is_nearly_full_is_a_warning() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let info: redis::InfoDict = redis::cmd("INFO").query(&mut connection).unwrap();
+    let used: u64 = info.get("used_memory").unwrap();
+    // The buffers of further clients fit in.
+    let max = (used * 100 / 85).to_string();
+    run(&mut connection, &["CONFIG", "SET", "maxmemory", &max]);
+    let report = store_on(&server).doctor().await;
+    assert_finding(
+        &report,
+        "memory",
+        Severity::Warning,
+        &["MiB used of", "%", "raise maxmemory"],
+    );
+}
+
+#[tokio::test]
+async fn a_web_server_is_no_redis() {
+    let router = axum::Router::new();
+    let address = crate::support::served::serve_on("127.0.0.1:0", router).await;
+    let store = RedisStore::open(&format!("redis://{address}")).unwrap();
+    let report = store.doctor().await;
+    assert_eq!(report.findings().len(), 1, "{report}");
+    let words = ["failed to read a reply", "is it a Redis server?"];
+    assert_finding(&report, "connection", Severity::Problem, &words);
 }
 
 /// An application's connection that executes commands up to this one, and then never answers again.
@@ -339,7 +465,7 @@ async fn renamed_commands_are_done_without_or_reported() {
         &report,
         "permissions",
         Severity::Problem,
-        &["may not run lset "],
+        &["lacks or renames lset,", "remove `rename-command`"],
     );
     for topic in ["server", "replicas", "persistence"] {
         assert_finding(&report, topic, Severity::Ok, &[]);
@@ -436,8 +562,14 @@ async fn a_store_of_a_single_cluster_node_is_a_problem() {
     let cluster = Cluster::start();
     let one = RedisStore::open(&cluster.nodes[1].url()).unwrap();
     let report = one.deadline(Duration::from_secs(10)).doctor().await;
-    let words = ["cannot be reached", "use redis+cluster://"];
+    let words = ["one node of a cluster", "use redis+cluster://"];
     assert_finding(&report, "cluster", Severity::Problem, &words);
+    // Said once, not by each topic that runs the script.
+    for topic in ["script", "round trip"] {
+        let words = ["the URL names one node of a cluster"];
+        assert_finding(&report, topic, Severity::Unknown, &words);
+    }
+    assert_finding(&report, "time", Severity::Ok, &[]);
 }
 
 #[tokio::test]
@@ -477,4 +609,30 @@ async fn replicas_without_min_replicas_to_write_are_a_warning() {
         &["asks for 2", "NOREPLICAS"],
     );
     assert_finding(&report, "script", Severity::Problem, &["NOREPLICAS"]);
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn tls_on_one_side_only_is_a_problem_of_the_connection() {
+    use crate::support::tls::TlsServer;
+
+    let server = TlsServer::start(false);
+    let plain_port = server.node.address();
+    for (url, words) in [
+        (
+            server.url().replace("rediss://", "redis://"),
+            ["the port speaks TLS", "use rediss:// in place of redis://"],
+        ),
+        (
+            format!("rediss://{plain_port}"),
+            [
+                "the port does not speak TLS",
+                "use redis:// in place of rediss://",
+            ],
+        ),
+    ] {
+        let report = RedisStore::open(&url).unwrap().doctor().await;
+        assert_eq!(report.findings().len(), 1, "{report}");
+        assert_finding(&report, "connection", Severity::Problem, &words);
+    }
 }

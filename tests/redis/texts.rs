@@ -184,7 +184,8 @@ async fn a_tls_port_without_tls_and_a_plain_port_with_tls() {
         "failed to set up TLS with Redis at {}",
         server.node.address()
     );
-    assert_says(&error_at(&url).await, &[&at, "use redis://"]);
+    let plain_port = [&*at, "does not speak TLS", "use redis://"];
+    assert_says(&error_at(&url).await, &plain_port);
 
     let untrusted = error_at(&server.url()).await;
     let at = format!("failed to set up TLS with Redis at {address}");
@@ -195,6 +196,83 @@ async fn a_tls_port_without_tls_and_a_plain_port_with_tls() {
         &error_at(&url).await,
         &["failed to set up TLS with", "?cert="],
     );
+}
+
+/// Checks for some time, with a deadline shorter than an attempt to connect and with the circuit breaker of a new
+/// store. Asserts that each error is one of a wrong set-up with these words, so that the breaker never opens.
+async fn assert_all_say(url: &str, words: &[&str]) {
+    let store = RedisStore::open(url).unwrap();
+    let store = store.deadline(Duration::from_millis(400));
+    let limiter = RateLimiter::new(store, Quota::per_hour(5));
+    for _ in 0..40 {
+        let checks = (0..3).map(|key| limiter.check(format!("ada {key}")));
+        for outcome in futures_util::future::join_all(checks).await {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+            assert_says(&error, words);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn tls_on_one_side_only_is_said_within_the_deadline_and_opens_no_breaker() {
+    use crate::support::tls::TlsServer;
+
+    let server = TlsServer::start(false);
+    let tls_port = server.url().replace("rediss://", "");
+    let ca = server.path("ca.pem").display().to_string();
+    let plain_port = server.node.address();
+    let to_plain =
+        format!("failed to set up TLS with Redis at {plain_port}: the port does not speak TLS");
+    let to_plain = [&*to_plain, "use redis:// in place of rediss://"];
+    let to_tls =
+        format!("failed to connect to Redis at {tls_port} without TLS: the port speaks TLS");
+    let to_tls = [&*to_tls, "use rediss:// in place of redis://"];
+    assert_all_say(
+        &format!("rediss://:{PASSWORD}@{plain_port}?ca={ca}"),
+        &to_plain,
+    )
+    .await;
+    assert_all_say(&format!("redis://:{PASSWORD}@{tls_port}"), &to_tls).await;
+    if cfg!(feature = "cluster") {
+        let url = format!("rediss+cluster://:{PASSWORD}@{plain_port}?ca={ca}");
+        assert_all_say(&url, &to_plain).await;
+        assert_all_say(&format!("redis+cluster://:{PASSWORD}@{tls_port}"), &to_tls).await;
+    }
+}
+
+#[cfg(all(feature = "cluster", feature = "tls"))]
+#[tokio::test]
+async fn a_tls_cluster_that_announces_ports_without_tls() {
+    use crate::support::redis_server::free_port;
+    use crate::support::tls::TlsServer;
+
+    let certificates = TlsServer::start(false);
+    let ports: Vec<_> = (0..6).map(|_| free_port()).collect();
+    let cluster = Cluster::start_with_each(|index| certificates.arguments_for(ports[index]));
+    let ca = certificates.path("ca.pem").display().to_string();
+    let url = format!("rediss+cluster://127.0.0.1:{}?ca={ca}", ports[0]);
+    let words = [
+        "failed to set up TLS with the announced cluster node at 127.0.0.1:",
+        "the port does not speak TLS",
+        "set tls-cluster to yes",
+    ];
+    assert_all_say(&url, &words).await;
+    drop(cluster);
+}
+
+#[tokio::test]
+async fn a_renamed_evalsha_is_named_and_opens_no_breaker() {
+    let server = RedisServer::start_with(&["--rename-command", "EVALSHA", ""]);
+    let at = format!(
+        "Redis at 127.0.0.1:{} does not know the command EVALSHA",
+        server.port()
+    );
+    let remedy = "remove `rename-command EVALSHA`";
+    // Any command of the script's arguments may be quoted, text or not.
+    assert_all_say(&server.url(), &[&at, remedy]).await;
 }
 
 #[tokio::test]

@@ -22,6 +22,11 @@ impl Cluster {
 
     /// With further arguments of the servers.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_with_each(|_| arguments.iter().map(ToString::to_string).collect())
+    }
+
+    /// With further arguments of each server.
+    pub(crate) fn start_with_each(arguments: impl Fn(usize) -> Vec<String>) -> Self {
         let of_each = [
             "--cluster-enabled",
             "yes",
@@ -30,8 +35,13 @@ impl Cluster {
             "--repl-diskless-sync-delay",
             "0",
         ];
-        let arguments = [&of_each, arguments].concat();
-        let nodes = (0..6).map(|_| Node::start(&arguments)).collect();
+        let start = |index| {
+            let further = arguments(index);
+            let further = further.iter().map(String::as_str);
+            let arguments: Vec<_> = of_each.into_iter().chain(further).collect();
+            Node::start(&arguments)
+        };
+        let nodes = (0..6).map(start).collect();
         let cluster = Self { nodes };
         cluster.join();
         cluster

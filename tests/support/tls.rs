@@ -86,6 +86,20 @@ impl TlsServer {
         format!("ca={ca}&cert={cert}&key={key}")
     }
 
+    /// The arguments with which another server speaks TLS on this port, with the same certificates.
+    pub(crate) fn arguments_for(&self, port: u16) -> Vec<String> {
+        let path = |name: &str| self.path(name).display().to_string();
+        let arguments = [
+            ("--tls-port", port.to_string()),
+            ("--tls-cert-file", path("server.pem")),
+            ("--tls-key-file", path("server.key")),
+            ("--tls-ca-cert-file", path("ca.pem")),
+            ("--tls-auth-clients", "no".to_owned()),
+        ];
+        let arguments = arguments.map(|(name, value)| [name.to_owned(), value]);
+        arguments.concat()
+    }
+
     /// `rediss://127.0.0.1:…`
     pub(crate) fn url(&self) -> String {
         format!("rediss://127.0.0.1:{}", self.port)

@@ -371,7 +371,14 @@ async fn run(connection: &Acquired, script: &Script, call: Cmd) -> Result<Value,
         }
         reply => reply,
     };
-    reply.map_err(|failure| error::from_redis(failure, connection.server()))
+    match reply {
+        Ok(reply) => Ok(reply),
+        Err(failure) => {
+            let refusal = Box::pin(connection.scripts_refusal()).await;
+            let failure = refusal.unwrap_or(failure);
+            Err(error::from_redis(failure, connection.server()))
+        }
+    }
 }
 
 /// Returns the current tokio runtime.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -114,6 +114,16 @@ impl Acquired {
             Target::Server(link) => link.send(command).await,
             #[cfg(feature = "cluster")]
             Target::Cluster(cluster, deadline) => cluster.send(command, *deadline).await,
+        }
+    }
+
+    /// Returns the error of a server that does not know EVALSHA, if calls have failed without a reply so far. A node of
+    /// a cluster that does not know it is not connected at all.
+    pub(crate) async fn scripts_refusal(&self) -> Option<RedisError> {
+        match &self.target {
+            Target::Server(link) => link.scripts_refusal().await,
+            #[cfg(feature = "cluster")]
+            Target::Cluster(..) => None,
         }
     }
 

@@ -55,7 +55,7 @@ impl Cluster {
 
     /// Returns the node at an address, with the settings for all nodes.
     pub(super) fn node(&self, host: &str, port: u16) -> Server {
-        Server::new(self.settings.with_address(host.to_owned(), port))
+        Server::announced(self.settings.with_address(host.to_owned(), port))
     }
 
     pub(super) fn name(&self) -> &ServerName {

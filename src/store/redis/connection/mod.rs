@@ -11,9 +11,11 @@ mod established;
 mod link;
 mod per_runtime;
 mod pool;
+mod port_probe;
 mod reconnecting;
 #[cfg(feature = "cluster")]
 mod redirect;
+mod script_support;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server_settings;

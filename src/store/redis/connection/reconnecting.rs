@@ -22,10 +22,11 @@ use tokio::time;
 
 use super::established::{Established, is_connection_lost};
 use super::link::Connector;
+use super::script_support::{self, ScriptSupport};
 use super::single::OnDisconnect;
 use super::state::{Failure, RECONNECT_BACKOFF, State, Step};
 use crate::store::redis::protocol::ServerName;
-use crate::store::redis::protocol::errors::{self as error, ConnectError};
+use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
 /// The shortest time that a probe has for its answer: more than the 200 ms after which Linux
 /// retransmits a lost packet.
@@ -45,6 +46,7 @@ pub(crate) struct ReconnectingConnection {
     replied_at: AtomicU64,
     /// The microseconds between the last command that was answered and its reply.
     round_trip: AtomicU64,
+    scripts: ScriptSupport,
 }
 
 impl ReconnectingConnection {
@@ -58,6 +60,7 @@ impl ReconnectingConnection {
             made_at: Instant::now(),
             replied_at: AtomicU64::new(0),
             round_trip: AtomicU64::new(0),
+            scripts: ScriptSupport::default(),
         }
     }
 
@@ -84,12 +87,13 @@ impl ReconnectingConnection {
     pub(super) fn try_acquire(self: &Arc<Self>, deadline: Duration) -> Option<AcquiredLink> {
         match &*self.state.borrow() {
             State::Established(established) => Some(self.acquired(established, deadline)),
-            State::Absent(_) | State::Connecting | State::Probing(_) => None,
+            State::Absent(_) | State::Connecting(_) | State::Probing(_) => None,
         }
     }
 
     /// Waits until the connection is established, for calls of this deadline, or until an attempt
-    /// fails.
+    /// fails. After a wrong set-up, half of the deadline is waited for another attempt, because a
+    /// timeout would hide what is wrong.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         deadline: Duration,
@@ -98,6 +102,7 @@ impl ReconnectingConnection {
             return Ok(acquired);
         }
         let mut changes = self.state.subscribe();
+        let patience = time::Instant::now() + deadline / 2;
         loop {
             let step = changes.borrow_and_update().step();
             match step {
@@ -106,7 +111,14 @@ impl ReconnectingConnection {
                 Step::Connect => {
                     self.start_connecting(|state| matches!(state, State::Absent(_)));
                 }
-                Step::Wait => {}
+                Step::Wait(None) => {}
+                Step::Wait(Some(previous)) => {
+                    let changed = time::timeout_at(patience, changes.changed()).await;
+                    if changed.is_err() {
+                        return Err(previous);
+                    }
+                    continue;
+                }
             }
             // Cannot fail: `self` holds the sender.
             let _ = changes.changed().await;
@@ -139,7 +151,7 @@ impl ReconnectingConnection {
             if is_due {
                 let previous = state.connection();
                 not_before = previous.map(|previous| previous.started_at + RECONNECT_BACKOFF);
-                *state = State::Connecting;
+                *state = State::Connecting(state.misconfiguration());
             }
             is_due
         });
@@ -154,7 +166,28 @@ impl ReconnectingConnection {
         let on_disconnect = reconnect_on_disconnect(Arc::downgrade(self), started_at);
         let connected = self.connector.connect(on_disconnect);
         let (link, server) = connected.await?;
-        Ok(Established::new(link, server, started_at))
+        let established = Established::new(link, server, started_at);
+        // Calls would only end this connection, too.
+        match self.scripts_refusal(&established).await {
+            Some(refusal) => Err(ConnectError {
+                server: established.server.clone(),
+                error: refusal,
+                handshake: Handshake::Unknown,
+            }),
+            None => Ok(established),
+        }
+    }
+
+    /// Asks the server whether it knows EVALSHA, if its replies leave a doubt. Returns its error if not.
+    async fn scripts_refusal(&self, established: &Established) -> Option<RedisError> {
+        if !self.scripts.is_doubted() {
+            return None;
+        }
+        let probe = script_support::probe();
+        let reply = time::timeout(MIN_PROBE_TIMEOUT, established.link.send(&probe)).await;
+        let reply = reply.ok()?;
+        self.scripts.note(&probe, &reply, false);
+        reply.err().filter(error::is_unknown_command)
     }
 
     /// Replaces the lost connection that started at `lost`. Connects now, so that the next caller
@@ -274,18 +307,20 @@ pub(super) struct AcquiredLink {
 impl AcquiredLink {
     /// Sends a command, once.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        self.exchange(self.established.link.send(command)).await
+        let exchange = self.established.link.send(command);
+        self.exchange(command, exchange).await
     }
 
     /// Sends a command, once, to a node that is about to get the slot of its keys.
     #[cfg(feature = "cluster")]
     pub(super) async fn send_asking(&self, command: &Cmd) -> RedisResult<Value> {
-        self.exchange(self.established.link.send_asking(command))
-            .await
+        let exchange = self.established.link.send_asking(command);
+        self.exchange(command, exchange).await
     }
 
     async fn exchange(
         &self,
+        command: &Cmd,
         exchange: impl Future<Output = RedisResult<Value>>,
     ) -> RedisResult<Value> {
         let Self {
@@ -300,17 +335,32 @@ impl AcquiredLink {
         };
         let reply = exchange.await;
         in_flight.is_answered = true;
-        match &reply {
-            Err(failure) if failure.code().is_none() => {
-                connection.on_failure(established, failure, *deadline);
-            }
-            Err(failure) => {
-                connection.record_reply(in_flight.sent_at);
-                connection.on_failure(established, failure, *deadline);
-            }
-            Ok(_) => connection.record_reply(in_flight.sent_at),
+        let may_be_lost = !established.link.reconnects_on_its_own();
+        connection.scripts.note(command, &reply, may_be_lost);
+        if !matches!(&reply, Err(failure) if failure.code().is_none()) {
+            connection.record_reply(in_flight.sent_at);
+        }
+        if let Err(failure) = &reply {
+            connection.on_failure(established, failure, *deadline);
         }
         reply
+    }
+
+    /// Returns the error of a server that does not know EVALSHA, if calls have failed without a reply so far. That
+    /// error tells more than theirs.
+    pub(super) async fn scripts_refusal(&self) -> Option<RedisError> {
+        let Self {
+            connection,
+            deadline,
+            ..
+        } = self;
+        if !connection.scripts.is_doubted() {
+            return None;
+        }
+        match connection.acquire(*deadline).await {
+            Ok(acquired) => connection.scripts_refusal(&acquired.established).await,
+            Err(failure) => Some(failure.error).filter(error::is_unknown_command),
+        }
     }
 
     /// The server, for errors.

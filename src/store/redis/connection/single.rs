@@ -1,17 +1,22 @@
 //! Connections to a single server.
 
 use std::fmt;
+use std::future::{Future, pending, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
-    RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo,
+    PushKind, RedisError, RedisResult,
 };
 use tokio::time;
 
+use super::port_probe;
 use super::server_settings::ServerSettings;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
@@ -19,6 +24,10 @@ use crate::store::redis::protocol::errors::{self as error, ConnectError, Handsha
 /// The limit on connecting, including the handshake: a server that hangs accepts the connection and
 /// never replies.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A first TLS handshake that takes longer has the port probed. Short enough that a caller with the default
+/// deadline of 100 ms learns the reason.
+const SLOW_HANDSHAKE: Duration = Duration::from_millis(30);
 
 /// The limit on commands in flight. It bounds what batchers do not: refunds, resets, and checks
 /// while batches are off.
@@ -37,6 +46,10 @@ pub(super) type OnPush = Box<dyn Fn(&PushInfo) + Send + Sync>;
 pub(crate) struct Server {
     name: ServerName,
     settings: ServerSettings,
+    /// Whether a cluster has announced the address, so that the URL does not name it.
+    is_announced: bool,
+    /// Whether an attempt has succeeded, so that the URL and the port agree about TLS.
+    has_connected: AtomicBool,
 }
 
 impl Server {
@@ -45,6 +58,17 @@ impl Server {
         Self {
             name: ServerName::new("Redis", &settings.info().addr().to_string()),
             settings,
+            is_announced: false,
+            has_connected: AtomicBool::new(false),
+        }
+    }
+
+    /// A node at an address that a cluster has announced.
+    #[cfg(feature = "cluster")]
+    pub(super) fn announced(settings: ServerSettings) -> Self {
+        Self {
+            is_announced: true,
+            ..Self::new(settings)
         }
     }
 
@@ -65,15 +89,50 @@ impl Server {
         on_push: OnPush,
     ) -> Result<MultiplexedConnection, ConnectError> {
         let connected = time::timeout(CONNECT_TIMEOUT, self.try_connect(on_push));
-        let connected = connected.await.unwrap_or_else(|_| Err(timed_out()));
-        connected.map_err(|error| ConnectError {
+        let attempt = Box::pin(async { connected.await.unwrap_or_else(|_| Err(timed_out())) });
+        let is_first = !self.has_connected.load(Ordering::Relaxed);
+        let is_tls = self.settings.is_tls();
+        let connected = if is_first && is_tls {
+            let mismatch = Box::pin(async { self.is_mismatch().await.then(|| self.mismatch()) });
+            diagnose_if_slow(attempt, mismatch).await?
+        } else {
+            attempt.await
+        };
+        let error = match connected {
+            Ok(connection) => {
+                self.has_connected.store(true, Ordering::Relaxed);
+                return Ok(connection);
+            }
+            Err(error) => error,
+        };
+        if is_first && error::may_be_tls_mismatch(&error, is_tls) && self.is_mismatch().await {
+            return Err(self.mismatch());
+        }
+        Err(ConnectError {
             server: self.name.clone(),
             error,
-            handshake: match self.settings.is_tls() {
+            handshake: match is_tls {
                 true => Handshake::Tls,
                 false => Handshake::Plain,
             },
         })
+    }
+
+    /// Asks the port whether it speaks TLS if this client does not, or the other way round.
+    async fn is_mismatch(&self) -> bool {
+        if self.settings.is_tls() {
+            port_probe::speaks_plain_redis(self.addr()).await
+        } else {
+            port_probe::speaks_tls(self.addr()).await
+        }
+    }
+
+    fn mismatch(&self) -> ConnectError {
+        error::tls_mismatch(self.name.clone(), self.settings.is_tls(), self.is_announced)
+    }
+
+    fn addr(&self) -> &ConnectionAddr {
+        self.settings.info().addr()
     }
 
     pub(super) fn name(&self) -> &ServerName {
@@ -97,6 +156,27 @@ impl Server {
             connected => connected,
         }
     }
+}
+
+/// Runs a first attempt to connect, with a diagnosis beside it if it is slow. Fails as soon as the diagnosis finds
+/// an error.
+async fn diagnose_if_slow<T>(
+    attempt: impl Future<Output = RedisResult<T>>,
+    diagnosis: impl Future<Output = Option<ConnectError>>,
+) -> Result<RedisResult<T>, ConnectError> {
+    let mut attempt = pin!(attempt);
+    let mut diagnosis = pin!(async {
+        time::sleep(SLOW_HANDSHAKE).await;
+        match diagnosis.await {
+            Some(error) => error,
+            None => pending().await,
+        }
+    });
+    poll_fn(|context| match attempt.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Ok(outcome)),
+        Poll::Pending => diagnosis.as_mut().poll(context).map(Err),
+    })
+    .await
 }
 
 async fn open(

@@ -18,7 +18,8 @@ const MISCONFIGURED_BACKOFF: Duration = Duration::from_millis(250);
 pub(super) enum State {
     /// Not used yet, or the last attempt failed.
     Absent(Option<Failure>),
-    Connecting,
+    /// An attempt is in progress. The error is that of the previous one, if the set-up was wrong.
+    Connecting(Option<ConnectError>),
     Established(Arc<Established>),
     /// Silent, and probed. Nothing else is sent until the probe ends: a hung server would execute
     /// it after its callers have gone.
@@ -37,7 +38,8 @@ pub(super) enum Step {
     Take(Arc<Established>),
     Fail(ConnectError),
     Connect,
-    Wait,
+    /// Wait for the attempt or the probe in progress. The error is the likely outcome, if there is one.
+    Wait(Option<ConnectError>),
 }
 
 impl State {
@@ -45,7 +47,17 @@ impl State {
     pub(super) fn connection(&self) -> Option<&Arc<Established>> {
         match self {
             Self::Established(established) | Self::Probing(established) => Some(established),
-            Self::Absent(_) | Self::Connecting => None,
+            Self::Absent(_) | Self::Connecting(_) => None,
+        }
+    }
+
+    /// The error of the last attempt, if the set-up was wrong.
+    pub(super) fn misconfiguration(&self) -> Option<ConnectError> {
+        match self {
+            Self::Absent(Some(failure)) if error::is_misconfigured(&failure.error.error) => {
+                Some(failure.error.clone())
+            }
+            _ => None,
         }
     }
 
@@ -56,7 +68,8 @@ impl State {
                 Some(error) => Step::Fail(error),
                 None => Step::Connect,
             },
-            Self::Connecting | Self::Probing(_) => Step::Wait,
+            Self::Connecting(previous) => Step::Wait(previous.clone()),
+            Self::Probing(_) => Step::Wait(None),
         }
     }
 }

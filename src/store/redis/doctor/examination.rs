@@ -11,10 +11,12 @@ use super::info::{self, Info, Node};
 use super::permissions::{self, Cleanup};
 use super::remedies::{MissingPermission, is_unreachable, missing_permission, remedy_for};
 use super::report::{Finding, Report, Severity};
+use super::script_trial::Slots;
 use super::session::Session;
 use super::timing::{self, ClockReading};
-use super::{memory, script_trial, server};
+use super::{memory, script_clock, script_trial, server};
 use crate::error::Error;
+use crate::store::redis::protocol::problems;
 use crate::store::redis::redis_store::RedisStore;
 
 impl RedisStore {
@@ -27,6 +29,7 @@ impl RedisStore {
     /// | `role` | whether the server is a master; a replica accepts no writes |
     /// | `cluster` | in a cluster, whether all slots are reachable |
     /// | `permissions` | which commands of the scripts the user may not run |
+    /// | `time` | whether scripts may call `TIME`, which some managed servers refuse; without it no check works |
     /// | `script` | a check, a refund and a reset with every algorithm, on a random key |
     /// | `memory` | whether there is room below `maxmemory` |
     /// | `eviction` | `maxmemory-policy`: a client whose count is evicted has the whole limit again |
@@ -36,9 +39,15 @@ impl RedisStore {
     /// | `capacity` | on a cluster, how many checks this process can send per second at that distance |
     /// | `clock` | the server's clock, compared with the local one; limits use only the server's, which should not jump |
     ///
-    /// The examination leaves no key behind, is safe while the service runs, and never shows a password. A
-    /// topic that the Redis user may not read is [`Unknown`](Severity::Unknown), which is not a fault. If the
-    /// server is unreachable or stops answering, the report ends there.
+    /// In a cluster, a finding names the masters that share it, unless all do.
+    ///
+    /// The examination removes its keys by `UNLINK`, `DEL` or `PEXPIRE`, whichever the user may run. If it is
+    /// interrupted, they expire within a minute. It is safe while the service runs, and never shows a password.
+    ///
+    /// A topic that could not be examined is [`Unknown`](Severity::Unknown), usually for want of a permission.
+    /// That is not a fault, but it proves nothing either: where that matters, require
+    /// `report.worst() == Severity::Ok`, as `--strict` of the example does. If the server is unreachable or stops
+    /// answering, the report ends there.
     ///
     /// The examination of a healthy server takes less than a second. Each question may take one second, or the
     /// store's deadline if that is longer. The round trips take at most two seconds.
@@ -80,18 +89,41 @@ async fn examine(session: &Session, report: &mut Report) -> Result<(), Error> {
     let (nodes, has_info) = nodes(session, report).await?;
     report.extend(info::findings_of(&nodes, server::version));
     report.extend(info::findings_of(&nodes, server::role));
-    report.extend(script_trial::slots(session, &nodes).await);
+    let slots = script_trial::slots(session, &nodes).await;
+    let is_one_of_many = slots
+        .as_ref()
+        .is_some_and(|(_, slots)| *slots == Slots::Elsewhere);
+    report.extend(slots.map(|(finding, _)| finding));
     let (permissions, cleanup) = permissions::permissions(session).await;
     report.push(permissions);
-    report.push(match cleanup {
-        Cleanup::Possible => script_trial::script(session).await,
-        Cleanup::Impossible => script_trial::would_leave_keys(),
-        Cleanup::Unknown => script_trial::not_tried(),
+    let script_clock = script_clock::script_clock(session).await;
+    let has_clock = script_clock.severity() < Severity::Problem;
+    report.push(script_clock);
+    // The cause that fails every call is reported once.
+    let obstacle = if is_one_of_many {
+        Some("the URL names one node of a cluster")
+    } else if !has_clock {
+        Some("scripts may not call TIME")
+    } else {
+        None
+    };
+    report.push(match (obstacle, cleanup) {
+        (Some(obstacle), _) => script_trial::not_tried(obstacle),
+        (None, Cleanup::Possible) => script_trial::script(session).await,
+        (None, Cleanup::Impossible) => script_trial::would_leave_keys(),
+        (None, Cleanup::Unknown) => {
+            script_trial::not_tried("it is unknown whether its keys could be removed")
+        }
     });
     if has_info {
         examine_info(session, &nodes, report).await?;
+    } else {
+        report.extend(TOPICS_OF_INFO.map(not_examined));
     }
-    report.push(timing::round_trips(session).await);
+    report.push(match obstacle {
+        Some(obstacle) => timing::not_timed(obstacle),
+        None => timing::round_trips(session).await,
+    });
     #[cfg(feature = "cluster")]
     report.extend(capacity::of_cluster(session, &nodes).await);
     let last = unless_unreachable(ClockReading::take(session).await)?;
@@ -113,13 +145,21 @@ fn unless_unreachable<T>(reply: Result<T, Error>) -> Result<Result<T, Error>, Er
     }
 }
 
+/// The topics that only INFO answers.
+const TOPICS_OF_INFO: [&str; 4] = ["memory", "eviction", "replicas", "persistence"];
+
+fn not_examined(topic: &'static str) -> Finding {
+    Finding::unknown(topic, "not examined: the server does not answer INFO")
+}
+
 async fn connection(session: &Session) -> Finding {
     const TOPIC: &str = "connection";
     match session.query(&redis::cmd("PING")).await {
         Ok(_) => Finding::ok(TOPIC, "the server answers"),
-        // Only PING is forbidden, not the user.
+        // Only PING is forbidden or missing.
         Err(error)
-            if missing_permission(&error) == Some(MissingPermission::Command)
+            if (missing_permission(&error) == Some(MissingPermission::Command)
+                || problems::is_unknown_command(error.problem()))
                 && quotes(&error, "ping") =>
         {
             Finding::ok(TOPIC, "the server answers; PING is not permitted")
@@ -146,9 +186,8 @@ async fn nodes(session: &Session, report: &mut Report) -> Result<(Vec<Node>, boo
         Ok(reply) => return Ok((info::nodes(reply), true)),
         Err(error) => error,
     };
-    let what = "failed to examine memory, eviction, replicas and persistence";
     report.push(
-        Finding::unknown("info", format!("{what}: {error}"))
+        Finding::unknown("info", format!("failed to read INFO: {}", error.problem()))
             .with_remedy("ACL SETUSER <user> +info, or examine the server as another user"),
     );
     let hello = unless_unreachable(session.query(&redis::cmd("HELLO")).await)?;

@@ -80,17 +80,23 @@ pub(super) fn nodes(reply: Value) -> Vec<Node> {
     nodes
 }
 
-/// Examines each server. Equal findings are merged into one.
+/// Examines each server. Equal findings are merged into one, which names its servers unless all share it.
 pub(super) fn findings_of(nodes: &[Node], examine: impl Fn(&Info) -> Finding) -> Vec<Finding> {
-    let mut found: Vec<_> = nodes
-        .iter()
-        .map(|node| (node.address.as_deref(), examine(&node.info)))
-        .collect();
-    found.dedup_by(|one, other| one.1 == other.1);
+    let mut found: Vec<(Finding, Vec<&str>)> = Vec::new();
+    for node in nodes {
+        let (finding, address) = (examine(&node.info), node.address.as_deref());
+        match found.iter_mut().find(|(earlier, _)| *earlier == finding) {
+            Some((_, addresses)) => addresses.extend(address),
+            None => found.push((finding, address.into_iter().collect())),
+        }
+    }
     let differ = found.len() > 1;
-    let found = found.into_iter().map(|(address, finding)| match address {
-        Some(address) if differ => finding.at(address),
-        _ => finding,
+    let found = found.into_iter().map(|(finding, addresses)| {
+        if differ && !addresses.is_empty() {
+            finding.at(&addresses.join(", "))
+        } else {
+            finding
+        }
     });
     found.collect()
 }
@@ -160,6 +166,16 @@ mod tests {
             texts.collect::<Vec<_>>()
         };
         assert_eq!(texts(&reply("role:master")), ["master"]);
-        assert_eq!(texts(&reply("role:slave")), ["a:1: master", "c:1: slave"]);
+        assert_eq!(
+            texts(&reply("role:slave")),
+            ["a:1, b:1: master", "c:1: slave"]
+        );
+        // The servers that share a finding need not be neighbours.
+        let reply = nodes(Value::Map(vec![
+            (text("a:1"), text("role:slave")),
+            (text("b:1"), text("role:master")),
+            (text("c:1"), text("role:slave")),
+        ]));
+        assert_eq!(texts(&reply), ["a:1, c:1: slave", "b:1: master"]);
     }
 }

@@ -23,6 +23,7 @@ mod permissions;
 mod remedies;
 mod report;
 mod scratch_key;
+mod script_clock;
 mod script_trial;
 mod server;
 mod session;

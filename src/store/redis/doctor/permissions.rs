@@ -11,12 +11,13 @@ use super::scratch_key::ScratchKey;
 use super::session::Session;
 use crate::error::Error;
 use crate::quota::{Algorithm, Quota};
+use crate::store::redis::protocol::problems;
 
 const TOPIC: &str = "permissions";
 
-/// The time to live of the scratch key in milliseconds, in case it cannot be removed. Far longer than
-/// all commands may take.
-const SCRATCH_TTL: &str = "600000";
+/// The time to live of the scratch key in milliseconds, in case it cannot be removed. Longer than the commands
+/// from SET to RPUSH may take, because RPUSH must find the key.
+const SCRATCH_TTL: &str = "60000";
 
 /// The commands that the scripts run on keys, in an order that leaves no key behind.
 ///
@@ -55,19 +56,12 @@ const PUSHES: Probe = ("RPUSH", &["1"]);
 /// A command, and its arguments behind a key.
 type Probe = (&'static str, &'static [&'static str]);
 
-/// The permissions that the user lacks.
+/// The permissions that the user lacks, and the commands that the server lacks.
 #[derive(Debug, Default)]
 struct Missing {
     commands: Vec<&'static str>,
     keys: bool,
-}
-
-impl Missing {
-    /// Whether the user can neither remove a key nor let it expire.
-    fn prevents_cleanup(&self) -> bool {
-        let lacks = |command| self.commands.contains(command);
-        ["UNLINK", "PEXPIRE"].iter().all(lacks)
-    }
+    unknown: Vec<&'static str>,
 }
 
 /// Whether the user can remove the keys that the script makes.
@@ -81,14 +75,7 @@ pub(super) enum Cleanup {
 /// Examines whether the user has all permissions that the scripts need.
 pub(super) async fn permissions(session: &Session) -> (Finding, Cleanup) {
     match missing(session).await {
-        Ok(missing) => {
-            let cleanup = if missing.prevents_cleanup() {
-                Cleanup::Impossible
-            } else {
-                Cleanup::Possible
-            };
-            (finding(session, &missing).await, cleanup)
-        }
+        Ok((missing, cleanup)) => (finding(session, &missing).await, cleanup),
         Err(error) => (
             Finding::unknown(TOPIC, format!("failed to try the commands: {error}")),
             Cleanup::Unknown,
@@ -97,16 +84,9 @@ pub(super) async fn permissions(session: &Session) -> (Finding, Cleanup) {
 }
 
 async fn finding(session: &Session, missing: &Missing) -> Finding {
-    if missing.commands.is_empty() && !missing.keys {
-        return Finding::ok(TOPIC, "the user may run every command of the scripts");
-    }
     let (mut may_not, mut rules) = (Vec::new(), Vec::new());
     if !missing.commands.is_empty() {
-        let commands = missing
-            .commands
-            .iter()
-            .map(|command| command.to_lowercase());
-        let commands: Vec<_> = commands.collect();
+        let commands = lowercase(&missing.commands);
         may_not.push(format!("run {}", commands.join(", ")));
         rules.push(format!("+{}", commands.join(" +")));
     }
@@ -115,19 +95,43 @@ async fn finding(session: &Session, missing: &Missing) -> Finding {
         may_not.push(format!("access the keys {prefix}:*"));
         rules.push(format!("~{prefix}:*"));
     }
-    let text = format!("the user may not {}", may_not.join(", nor "));
-    let user = user(session).await;
-    let remedy = format!("ACL SETUSER {user} {}", rules.join(" "));
-    Finding::problem(TOPIC, text).with_remedy(remedy)
+    let (mut texts, mut remedies) = (Vec::new(), Vec::new());
+    if !may_not.is_empty() {
+        texts.push(format!("the user may not {}", may_not.join(", nor ")));
+        let user = user(session).await;
+        remedies.push(format!("ACL SETUSER {user} {}", rules.join(" ")));
+    }
+    if !missing.unknown.is_empty() {
+        let unknown = lowercase(&missing.unknown).join(", ");
+        texts.push(format!(
+            "the server lacks or renames {unknown}, which no permission can change"
+        ));
+        remedies.push(format!(
+            "remove `rename-command` for {unknown} from redis.conf, or use a server that has {unknown}"
+        ));
+    }
+    if texts.is_empty() {
+        return Finding::ok(TOPIC, "the user may run every command of the scripts");
+    }
+    Finding::problem(TOPIC, texts.join("; ")).with_remedy(remedies.join("; "))
 }
 
-async fn missing(session: &Session) -> Result<Missing, Error> {
+fn lowercase(commands: &[&str]) -> Vec<String> {
+    let commands = commands.iter().map(|command| command.to_lowercase());
+    commands.collect()
+}
+
+async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
     let key = ScratchKey::new(Quota::per_minute(1).algorithm(Algorithm::FixedWindow));
     let names = session.key_names();
     let mut missing = Missing::default();
     let outcome = probe(session, &key, &mut missing).await;
-    // In any case, to leave no key behind. If it fails, the key expires.
-    let _ = session.query(&key.command(names, "UNLINK", &[])).await;
+    // In any case, to leave no key behind. If it fails, the key expires. A user without access to keys makes none.
+    let cleanup = if session.remove(&key).await || missing.keys {
+        Cleanup::Possible
+    } else {
+        Cleanup::Impossible
+    };
     outcome?;
     let mut eval = redis::cmd("EVAL");
     eval.arg("return 0").arg(1);
@@ -142,7 +146,7 @@ async fn missing(session: &Session) -> Result<Missing, Error> {
     ] {
         record(name, session.query(&command).await, &mut missing)?;
     }
-    Ok(missing)
+    Ok((missing, cleanup))
 }
 
 async fn probe(session: &Session, key: &ScratchKey, missing: &mut Missing) -> Result<(), Error> {
@@ -160,7 +164,7 @@ async fn probe(session: &Session, key: &ScratchKey, missing: &mut Missing) -> Re
     Ok(())
 }
 
-/// Records the permission for whose lack a command failed. Other failures mean that the command is
+/// Records the permission for whose lack a command failed, or the command if the server lacks it. Other failures mean that the command is
 /// permitted; the trial of the script reports why they happen.
 fn record(
     command: &'static str,
@@ -173,6 +177,7 @@ fn record(
     match missing_permission(&error) {
         Some(MissingPermission::Command) => missing.commands.push(command),
         Some(MissingPermission::Keys) => missing.keys = true,
+        None if problems::is_unknown_command(error.problem()) => missing.unknown.push(command),
         None if is_unreachable(&error) => return Err(error),
         None => {}
     }

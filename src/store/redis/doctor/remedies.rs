@@ -11,7 +11,7 @@ use crate::store::redis::protocol::problems::{self, MissingRight};
 /// A permission that the user lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MissingPermission {
-    /// For the command, which may also not exist under this name.
+    /// For the command.
     Command,
     /// For the names of the keys.
     Keys,
@@ -19,11 +19,10 @@ pub(super) enum MissingPermission {
 
 /// Returns the permission whose lack made a command fail, if that is the cause.
 pub(super) fn missing_permission(error: &Error) -> Option<MissingPermission> {
-    match problems::missing_right(error.problem()) {
-        Some(MissingRight::Command(_)) => Some(MissingPermission::Command),
-        Some(MissingRight::Keys) => Some(MissingPermission::Keys),
-        None => problems::is_unknown_command(error.problem()).then_some(MissingPermission::Command),
-    }
+    problems::missing_right(error.problem()).map(|right| match right {
+        MissingRight::Command(_) => MissingPermission::Command,
+        MissingRight::Keys => MissingPermission::Keys,
+    })
 }
 
 /// Returns the remedy for an error.
@@ -102,12 +101,12 @@ mod tests {
             (
                 "ERR",
                 "unknown command 'INFO', with args beginning with: ",
-                Some(MissingPermission::Command),
+                None,
             ),
             (
                 "ERR",
                 "unknown command `INFO`, with args beginning with: ",
-                Some(MissingPermission::Command),
+                None,
             ),
             ("ERR", "syntax error", None),
             (
@@ -142,7 +141,7 @@ mod tests {
             ),
             (
                 replied("ERR", "unknown command 'EVAL'"),
-                "lacks or renames it",
+                "remove `rename-command EVAL`",
             ),
             (
                 std::io::Error::from(std::io::ErrorKind::ConnectionRefused).to_error(),

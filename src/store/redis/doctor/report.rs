@@ -9,7 +9,8 @@ use std::fmt;
 pub enum Severity {
     /// As it should be.
     Ok,
-    /// The topic could not be examined, usually because a permission is missing. Not a fault.
+    /// The topic could not be examined, usually because a permission is missing. Not a fault, but not a proof of
+    /// health either: a deployment that must be sure requires [`Ok`](Self::Ok).
     Unknown,
     /// Checks work, but a failover, a restart or growth may lose counts or make checks fail.
     Warning,
@@ -70,9 +71,9 @@ impl Finding {
         Self { remedy, ..self }
     }
 
-    /// Adds the address of the server.
-    pub(super) fn at(self, server: &str) -> Self {
-        let text = format!("{server}: {}", self.text).into();
+    /// Adds the addresses of the servers.
+    pub(super) fn at(self, servers: &str) -> Self {
+        let text = format!("{servers}: {}", self.text).into();
         Self { text, ..self }
     }
 

@@ -50,7 +50,23 @@ impl ScratchKey {
         Reset { subject }
     }
 
-    /// Builds a command on the stored keys, with arguments behind them.
+    /// Builds a command for each key that the counts may have, with arguments behind it.
+    pub(super) fn commands(
+        &self,
+        names: &KeyNames,
+        command: &str,
+        arguments: &[&str],
+    ) -> impl Iterator<Item = Cmd> {
+        let extras = self.quotas.strictest().map(move |quota| {
+            let mut built = redis::cmd(command);
+            names.write_extra(self.subject(), quota, &mut built);
+            built.arg(arguments);
+            built
+        });
+        std::iter::once(self.command(names, command, arguments)).chain(extras)
+    }
+
+    /// Builds a command on the key of the value, with arguments behind it.
     pub(super) fn command(&self, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut built = redis::cmd(command);
         names.write_value(self.subject(), &mut built);

@@ -18,6 +18,9 @@ const UNITS: u32 = 2;
 /// Keys that are looked up in a cluster: enough that they are never all on one server by chance.
 const SLOTS_TRIED: u32 = 24;
 
+/// The window of the quotas on trial. Longer than the calls of the trial may take.
+const WINDOW: Duration = Duration::from_secs(10);
+
 const TOPIC: &str = "script";
 
 /// The finding for a user who could not remove the keys of the trial.
@@ -28,12 +31,9 @@ pub(super) fn would_leave_keys() -> Finding {
     )
 }
 
-/// The finding if the permissions of the user are unknown.
-pub(super) fn not_tried() -> Finding {
-    Finding::unknown(
-        TOPIC,
-        "not tried: it is unknown whether its keys could be removed",
-    )
+/// The finding if the script could not be tried.
+pub(super) fn not_tried(reason: &str) -> Finding {
+    Finding::unknown(TOPIC, format!("not tried: {reason}"))
 }
 
 /// Checks, refunds, looks and resets, by all algorithms at once.
@@ -57,8 +57,12 @@ pub(super) async fn script(session: &Session) -> Finding {
 async fn run(session: &Session) -> Result<Option<String>, Error> {
     let key = ScratchKey::new(quotas());
     let outcome = charge_and_refund(session, &key).await;
-    // The reset runs in any case, to leave no key behind. If it fails, the keys expire.
+    // The reset runs in any case, to leave no key behind.
     let reset = session.reset(&key).await;
+    if reset.is_err() {
+        // If this fails too, the keys expire.
+        session.remove(&key).await;
+    }
     let problem = outcome?;
     reset?;
     let looked = session.check(&key, 0).await?;
@@ -75,8 +79,7 @@ async fn charge_and_refund(session: &Session, key: &ScratchKey) -> Result<Option
     Ok(expect_used(&looked, 0, "a refund"))
 }
 
-/// All algorithms, the log first, with windows of a minute: a key that is left behind expires after
-/// two.
+/// All algorithms, the log first, with a short window: a key that is left behind expires after two windows.
 fn quotas() -> Quotas {
     let algorithms = [
         Algorithm::SlidingLog,
@@ -86,7 +89,7 @@ fn quotas() -> Quotas {
         Algorithm::FixedWindow,
         Algorithm::Gcra,
     ];
-    let quotas = algorithms.map(|algorithm| Quota::per_minute(100).algorithm(algorithm));
+    let quotas = algorithms.map(|algorithm| Quota::new(100, WINDOW).algorithm(algorithm));
     Quotas::from(quotas)
 }
 
@@ -99,8 +102,17 @@ fn expect_used(answer: &Answer, units: u32, after: &str) -> Option<String> {
     })
 }
 
+/// The place of the slots that were tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slots {
+    Reachable,
+    /// On other nodes, to which this connection is not redirected.
+    Elsewhere,
+    Unknown,
+}
+
 /// Examines whether keys of all slots are reachable, if the server is in a cluster.
-pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<Finding> {
+pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding, Slots)> {
     const TOPIC: &str = "cluster";
     if !nodes.iter().any(|node| server::is_in_cluster(&node.info)) {
         return None;
@@ -111,26 +123,41 @@ pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<Finding> 
         let Err(error) = session.query(&exists).await else {
             continue;
         };
+        let problem = error.problem();
         return Some(match error_code(&error).as_deref() {
-            Some("NOPERM") => Finding::unknown(
-                TOPIC,
-                format!(
-                    "a node of a cluster; its slots could not be tried: {}",
-                    error.problem()
+            Some("NOPERM") => (
+                Finding::unknown(
+                    TOPIC,
+                    format!("a node of a cluster; its slots could not be tried: {problem}"),
                 ),
+                Slots::Unknown,
             ),
-            _ => Finding::problem(
-                TOPIC,
-                format!(
-                    "a node of a cluster, and some keys cannot be reached: {}",
-                    error.problem()
-                ),
-            )
-            .with_remedy(remedy_for(&error)),
+            Some("MOVED") if !session.follows_redirects() => (
+                Finding::problem(
+                    TOPIC,
+                    format!(
+                        "the URL names one node of a cluster, and checks of keys on other nodes fail: \
+                         {problem}"
+                    ),
+                )
+                .with_remedy(remedy_for(&error)),
+                Slots::Elsewhere,
+            ),
+            _ => (
+                Finding::problem(
+                    TOPIC,
+                    format!("a node of a cluster, and some keys cannot be reached: {problem}"),
+                )
+                .with_remedy(remedy_for(&error)),
+                Slots::Unknown,
+            ),
         });
     }
-    Some(Finding::ok(
-        TOPIC,
-        "a node of a cluster; all slots that were tried answer",
+    Some((
+        Finding::ok(
+            TOPIC,
+            "a node of a cluster; all slots that were tried answer",
+        ),
+        Slots::Reachable,
     ))
 }

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
+use super::remedies::missing_permission;
 use super::scratch_key::ScratchKey;
 use crate::decision::Answer;
 use crate::error::Error;
 use crate::store::redis::client::Client;
 use crate::store::redis::connection::KEYLESS;
 use crate::store::redis::protocol::errors::malformed_reply;
+use crate::store::redis::protocol::problems;
 use crate::store::redis::protocol::{BatchEntry, EntryReply, KeyNames, ServerName};
 use crate::store::requests::{OwnedCheck, Refund};
 
@@ -48,6 +50,11 @@ impl Session {
     #[cfg(feature = "cluster")]
     pub(super) fn connections(&self) -> usize {
         self.client.connections.count().get()
+    }
+
+    /// Whether the connection follows the redirects of a cluster.
+    pub(super) fn follows_redirects(&self) -> bool {
+        self.client.connections.is_cluster()
     }
 
     pub(super) fn key_names(&self) -> &KeyNames {
@@ -94,10 +101,33 @@ impl Session {
         self.within_timeout(self.client.reset(key.reset())).await
     }
 
+    /// Removes the stored keys of a scratch key by the first of three commands that the user may run. Returns
+    /// false if the user may run none of them.
+    pub(super) async fn remove(&self, key: &ScratchKey) -> bool {
+        let names = self.key_names();
+        // A time to live of zero removes a key.
+        for (command, arguments) in [("UNLINK", &[][..]), ("DEL", &[]), ("PEXPIRE", &["0"])] {
+            let mut replies = Vec::new();
+            for command in key.commands(names, command, arguments) {
+                replies.push(self.query(&command).await);
+            }
+            let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
+            if !errors.any(is_forbidden) {
+                return true;
+            }
+        }
+        false
+    }
+
     async fn within_timeout<T>(
         &self,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         self.client.within_deadline(call).await
     }
+}
+
+/// Whether a command failed because the user may not run it, or the server does not have it.
+fn is_forbidden(error: &Error) -> bool {
+    missing_permission(error).is_some() || problems::is_unknown_command(error.problem())
 }

@@ -24,23 +24,29 @@ const MAX_OFFSET: Duration = Duration::from_secs(60);
 /// readings. It leaves room for a clock that is slewed.
 const MAX_DRIFT: Duration = Duration::from_millis(50);
 
+const ROUND_TRIP: &str = "round trip";
+
+/// The finding if no check could be timed.
+pub(super) fn not_timed(reason: &str) -> Finding {
+    Finding::unknown(ROUND_TRIP, format!("not timed: {reason}"))
+}
+
 /// Times looks by the script. To Redis a look is a check that writes nothing.
 pub(super) async fn round_trips(session: &Session) -> Finding {
-    const TOPIC: &str = "round trip";
     let key = ScratchKey::new(Quota::per_minute(100));
     let mut samples = Vec::with_capacity(SAMPLES);
     let begin = Instant::now();
     while samples.len() < SAMPLES && begin.elapsed() < SAMPLING_TIME {
         let sent = Instant::now();
         if let Err(error) = session.check(&key, 0).await {
-            return Finding::unknown(TOPIC, format!("failed to time a check: {error}"));
+            return not_timed(error.problem());
         }
         samples.push(sent.elapsed());
     }
-    judge(TOPIC, samples, session.deadline())
+    judge(samples, session.deadline())
 }
 
-fn judge(topic: &'static str, mut samples: Vec<Duration>, deadline: Duration) -> Finding {
+fn judge(mut samples: Vec<Duration>, deadline: Duration) -> Finding {
     const REMEDY: &str = "move Redis closer, find what keeps it busy (SLOWLOG GET, INFO commandstats), \
                           or raise `RedisStore::deadline`";
     samples.sort_unstable();
@@ -57,11 +63,11 @@ fn judge(topic: &'static str, mut samples: Vec<Duration>, deadline: Duration) ->
         samples.len(),
     );
     if p99 > deadline {
-        Finding::problem(topic, text).with_remedy(REMEDY)
+        Finding::problem(ROUND_TRIP, text).with_remedy(REMEDY)
     } else if longest > deadline || p99 > deadline / 2 {
-        Finding::warning(topic, text).with_remedy(REMEDY)
+        Finding::warning(ROUND_TRIP, text).with_remedy(REMEDY)
     } else {
-        Finding::ok(topic, text)
+        Finding::ok(ROUND_TRIP, text)
     }
 }
 
@@ -175,7 +181,7 @@ mod tests {
             (3, 51, Severity::Warning, "p99 51.00 ms"),
             (3, 101, Severity::Problem, "p99 101.00 ms"),
         ] {
-            let finding = judge("round trip", samples(slow, millis), DEADLINE);
+            let finding = judge(samples(slow, millis), DEADLINE);
             assert_eq!(finding.severity(), severity, "{}", finding.text());
             assert!(finding.text().contains(said), "{}", finding.text());
         }

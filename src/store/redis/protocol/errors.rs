@@ -43,6 +43,16 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
 }
 
+/// Whether the server replied that it does not know the command.
+pub(crate) fn is_unknown_command(error: &RedisError) -> bool {
+    error.code().is_some() && problems::is_unknown_command(error.detail().unwrap_or_default())
+}
+
+/// Whether the client could not read a reply.
+pub(crate) fn is_unreadable(error: &RedisError) -> bool {
+    error.kind() == RedisKind::Parse
+}
+
 /// Whether a handshake failed by the configuration, of the client or of the server.
 pub(crate) fn is_misconfigured(error: &RedisError) -> bool {
     kind_of_call(error) == ErrorKind::Misconfigured
@@ -195,7 +205,44 @@ pub(crate) struct ConnectError {
 pub(crate) enum Handshake {
     Plain,
     Tls,
+    /// Without TLS, with a port that is known to speak TLS.
+    PlainToTls,
+    /// With TLS, with a port that is known to speak Redis without TLS.
+    TlsToPlain,
+    /// The same with a node that a cluster announces.
+    TlsToAnnouncedPlain,
     Unknown,
+}
+
+/// The name in errors of a node that a cluster announces.
+const ANNOUNCED: &str = "the announced cluster node";
+
+/// The error of an attempt to connect to a port that speaks TLS if the URL does not, or the other way round.
+///
+/// `is_announced` tells whether a cluster has announced the address, so that the URL does not name it.
+pub(crate) fn tls_mismatch(server: ServerName, is_tls: bool, is_announced: bool) -> ConnectError {
+    let (text, handshake) = match (is_tls, is_announced) {
+        (true, false) => ("the port does not speak TLS", Handshake::TlsToPlain),
+        (true, true) => (
+            "the port does not speak TLS",
+            Handshake::TlsToAnnouncedPlain,
+        ),
+        (false, _) => ("the port speaks TLS", Handshake::PlainToTls),
+    };
+    ConnectError {
+        server: match is_announced {
+            true => server.of_kind(ANNOUNCED),
+            false => server,
+        },
+        error: (RedisKind::InvalidClientConfig, text).into(),
+        handshake,
+    }
+}
+
+/// Whether an attempt to connect may have failed because only one side speaks TLS.
+pub(crate) fn may_be_tls_mismatch(error: &RedisError, is_tls: bool) -> bool {
+    let hung_up = error.is_connection_dropped() && !error.is_connection_refusal();
+    hung_up || is_tls && error.is_timeout() || !is_tls && error.kind() == RedisKind::Parse
 }
 
 /// Converts the error of an attempt to connect.
@@ -209,6 +256,9 @@ pub(crate) fn from_connect(failure: ConnectError) -> Error {
     let describe = match handshake {
         Handshake::Plain if hung_up => problems::describe_hang_up,
         Handshake::Tls if error.is_timeout() => problems::describe_silent_tls,
+        Handshake::PlainToTls => problems::describe_tls_port,
+        Handshake::TlsToPlain => problems::describe_plain_port,
+        Handshake::TlsToAnnouncedPlain => problems::describe_announced_plain_port,
         _ => return from_redis(error, &server),
     };
     let (text, remedy) = describe(&server, &cause_of(&error));

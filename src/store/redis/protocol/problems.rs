@@ -105,7 +105,8 @@ const PROBLEMS: [Problem; 16] = [
 const WRONG_PASSWORD: Problem = problem(
     "WRONGPASS",
     "does not accept the user or the password",
-    "correct the user or the password in the URL: redis://user:password@host",
+    "correct the user or the password in the URL: redis://user:password@host, with # / ? % and @ in them \
+     percent-encoded; or enable the user: ACL SETUSER <user> on",
 );
 
 /// Returns the code among the words of a text, if its meaning is known. Before Redis 7.0, an error that
@@ -155,6 +156,14 @@ pub(crate) fn is_unknown_command(message: &str) -> bool {
     texts.iter().any(|text| message.contains(text))
 }
 
+/// Returns the unknown command that a server names in quotes.
+fn unknown_command(message: &str) -> Option<&str> {
+    let (_, name) = message.split_once("unknown command ")?;
+    let quotes = ['\'', '`'];
+    let (name, _) = name.strip_prefix(quotes)?.split_once(quotes)?;
+    Some(name)
+}
+
 fn right_remedy(right: MissingRight<'_>) -> String {
     match right {
         MissingRight::Command(Some(command)) => {
@@ -195,10 +204,17 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
             )
         }
         None => {
+            if let Some(command) = unknown_command(message) {
+                return describe_unknown_command(server, command, message);
+            }
             let remedy = if is_unknown_command(message) {
                 Some(
                     "use a server that has the command under its standard name: this one lacks or \
                      renames it",
+                )
+            } else if message.contains("not allowed from script") {
+                Some(
+                    "use a server that allows TIME in scripts: `RedisStore::doctor` examines whether it does",
                 )
             } else if message.contains(TOO_MANY_CLIENTS) {
                 Some("raise maxclients, or lower `RedisStore::connections`")
@@ -209,6 +225,19 @@ pub(super) fn describe_reply(server: &ServerName, message: &str) -> (String, Rem
             (text, remedy.map(Cow::from))
         }
     }
+}
+
+/// Describes a command that a server renames, disables or does not have.
+fn describe_unknown_command(server: &ServerName, command: &str, message: &str) -> (String, Remedy) {
+    let remedy = format!(
+        "remove `rename-command {command}` from redis.conf, or use a server that has the command"
+    );
+    (
+        format!(
+            "{server} does not know the command {command}, which is renamed or disabled there: {message}"
+        ),
+        Some(remedy.into()),
+    )
 }
 
 /// Describes a failed authentication that the client reports without the message of the server.
@@ -246,6 +275,34 @@ pub(super) fn describe_hang_up(server: &ServerName, cause: &str) -> (String, Rem
     (
         format!("{server} closed the connection before its first reply: {cause}"),
         Some("use rediss:// if the port speaks TLS".into()),
+    )
+}
+
+/// Describes a port that speaks TLS if the URL does not.
+pub(super) fn describe_tls_port(server: &ServerName, cause: &str) -> (String, Remedy) {
+    (
+        format!("failed to connect to {server} without TLS: {cause}"),
+        Some("use rediss:// in place of redis:// (feature `tls`)".into()),
+    )
+}
+
+/// Describes a port that speaks Redis without TLS if the URL asks for TLS.
+pub(super) fn describe_plain_port(server: &ServerName, cause: &str) -> (String, Remedy) {
+    (
+        format!("failed to set up TLS with {server}: {cause}"),
+        Some("use redis:// in place of rediss://, or the TLS port of the server".into()),
+    )
+}
+
+/// Describes a node that a cluster announces by its port without TLS if the URL asks for TLS.
+pub(super) fn describe_announced_plain_port(server: &ServerName, cause: &str) -> (String, Remedy) {
+    (
+        format!("failed to set up TLS with {server}: {cause}"),
+        Some(
+            "have the cluster announce its TLS ports: set tls-cluster to yes on each node, and \
+             cluster-announce-tls-port where ports are mapped"
+                .into(),
+        ),
     )
 }
 
