@@ -3,6 +3,7 @@
 //! Depends only on `error`.
 
 mod algorithm;
+mod blocking;
 mod plan;
 mod quota;
 mod quotas;
@@ -11,6 +12,7 @@ mod serde;
 mod text;
 
 pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
+pub use blocking::Blocking;
 pub use plan::{IntoPlan, Plan};
 pub use quota::Quota;
 pub use quotas::{IntoQuotas, Quotas};

@@ -18,7 +18,7 @@ pub(super) use encode::{
     BatchEntry, ListKeys, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund,
     encode_reset,
 };
-pub(super) use key_names::{HashTags, KeyNames, SLOTS};
+pub(super) use key_names::{HashTags, KeyNames, SLOTS, member};
 #[cfg(feature = "cluster")]
 pub(super) use server_name::CLUSTER;
 pub(super) use server_name::ServerName;
