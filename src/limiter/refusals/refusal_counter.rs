@@ -116,15 +116,16 @@ impl RefusalCounter {
 
     /// Counts a refusal of a key.
     fn count(self: &Arc<Self>, key: &Key) {
-        self.pending.add(key, self.clock.now());
-        self.send_unless_sending();
+        let now = self.clock.now();
+        self.pending.add(key, now);
+        self.send_unless_sending(now);
     }
 
     /// Sends pending refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
-    fn send_unless_sending(self: &Arc<Self>) {
+    fn send_unless_sending(self: &Arc<Self>, now: u64) {
         while !self.pending.is_empty() && self.begin_sending() {
             let sending = Sending(Arc::clone(&self.is_sending));
-            let attempt = self.attempt();
+            let attempt = self.attempt(now);
             if matches!(attempt, Attempt::Done) {
                 // Another thread may have left refusals to this one.
                 drop(sending);
@@ -144,8 +145,7 @@ impl RefusalCounter {
     }
 
     /// Sends all pending refusals.
-    fn attempt(&self) -> Attempt {
-        let now = self.clock.now();
+    fn attempt(&self, now: u64) -> Attempt {
         let Some(first) = self.pending.first_key(now) else {
             return Attempt::Done;
         };
@@ -260,13 +260,14 @@ async fn send_every_second(counter: Weak<RefusalCounter>, mut attempt: Attempt, 
         let Some(counter) = counter.upgrade() else {
             return;
         };
+        let now = counter.clock.now();
         if counter.pending.is_empty() {
             drop(sending);
             // A refusal that came just before has left the sending to this task.
-            counter.send_unless_sending();
+            counter.send_unless_sending(now);
             return;
         }
-        attempt = counter.attempt();
+        attempt = counter.attempt(now);
     }
 }
 
