@@ -89,7 +89,7 @@ impl Events {
 
     pub(super) fn log_block(&self, limiter: &str, key: &Key, duration: Duration, blocks: u32) {
         info!(
-            target: "tollgate::check",
+            target: "tollgate::block",
             limiter,
             key_alias = key_alias(key),
             duration = duration.as_secs_f64(),

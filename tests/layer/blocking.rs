@@ -293,7 +293,7 @@ async fn a_block_is_logged_once_without_its_key() {
     let line = of_blocks[0];
     for part in [
         " INFO ",
-        "tollgate::check",
+        "tollgate::block:",
         "limiter=\"search\"",
         "key_alias=",
         "duration=3600",

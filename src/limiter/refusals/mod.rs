@@ -1,7 +1,8 @@
 //! Counts refusals, so that keys that are refused too often are blocked.
 
+mod counted;
 mod pending;
 mod refusal_counter;
 
+pub(crate) use counted::count_refusals;
 pub(super) use refusal_counter::RefusalCounter;
-pub(crate) use refusal_counter::count_refusals;

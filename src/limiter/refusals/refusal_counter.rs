@@ -13,10 +13,8 @@ use tokio::time::sleep;
 
 use super::pending::{PendingRefusals, RefusedOften};
 use crate::clock::Clock;
-use crate::decision::{DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::limiter::limiter::RateLimiter;
 use crate::quota::Blocking;
 use crate::store::{ProtectedStore, RefusalOutcome, Refusals, StoreFuture};
 use crate::telemetry::Telemetry;
@@ -29,35 +27,6 @@ const FAILURES_BEFORE_WARNING: u32 = 3;
 
 /// The time between two warnings that the block list is full, in microseconds.
 const WARNING_INTERVAL: u64 = 60_000_000;
-
-/// Counts a refused check at the limiter of each level that refused it.
-pub(crate) fn count_refusals<'a>(
-    limiters: impl IntoIterator<Item = &'a RateLimiter>,
-    decision: &DecisionView,
-) {
-    for (limiter, level) in limiters.into_iter().zip(decision.levels()) {
-        if let (Some(counter), Some(key)) = (&limiter.refusals, level.key())
-            && is_counted(level)
-        {
-            counter.count(key);
-        }
-    }
-}
-
-/// Returns whether a quota has refused a level, and a wait would help.
-fn is_counted(level: LevelDecision<'_>) -> bool {
-    let is_by_store = match level.source() {
-        Source::Redis | Source::Memory | Source::RefusalCache | Source::Other => true,
-        // The counts of a process may have a part of the limit only.
-        Source::Fallback => false,
-        Source::Block | Source::Lease | Source::None => false,
-    };
-    let waits_help = |level: LevelDecision<'_>| {
-        let mut refusing = level.quotas().filter(|quota| !quota.is_allowed());
-        refusing.all(|quota| quota.retry_after().is_some())
-    };
-    is_by_store && level.is_asked() && !level.is_allowed() && level.cost() > 0 && waits_help(level)
-}
 
 /// The refusals of one limiter. Clones of the limiter share them.
 pub(in crate::limiter) struct RefusalCounter {
@@ -115,7 +84,7 @@ impl RefusalCounter {
     }
 
     /// Counts a refusal of a key.
-    fn count(self: &Arc<Self>, key: &Key) {
+    pub(super) fn count(self: &Arc<Self>, key: &Key) {
         let now = self.clock.now();
         self.pending.add(key, now);
         self.send_unless_sending(now);
