@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tollgate::store::{
     Answer, Block, BlockList, Check, CircuitBreaker, RefusalOutcome, Refusals, StoreFuture,
     StoreId, TestClock, TestStore,
@@ -97,7 +98,7 @@ async fn refusals_that_are_further_apart_than_the_time_never_block() {
     assert_eq!(reason(&limiter, "ada").await, None);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn only_refusals_by_a_quota_that_a_wait_would_end_count() {
     let store = TestStore::new();
     let limiter = |name: &str, limit| {
@@ -143,6 +144,8 @@ async fn only_refusals_by_a_quota_that_a_wait_would_end_count() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
+    // Refusals that were kept while the breaker was open would be sent now.
+    tokio::time::sleep(3 * SECOND).await;
     for limiter in [
         looked_at, too_large, nothing, dry, keyless, closed, falls_back,
     ] {
@@ -506,26 +509,24 @@ async fn refusals_are_kept_while_the_breaker_is_open_and_sent_when_it_has_closed
 }
 
 #[test]
-fn threads_block_a_key_once() {
+fn limiters_on_several_threads_block_a_key_once() {
     let store = MemoryStore::new();
-    let limiter = RateLimiter::new(store, Quota::per_day(1)).block_after(GROWING);
+    let limiter = || RateLimiter::new(store.clone(), Quota::per_day(1)).block_after(GROWING);
     for key in 0..50 {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    // No runtime is needed: the store answers at once.
+                    let limiter = limiter();
                     for _ in 0..20 {
-                        let check = limiter.check(key);
-                        let _ = futures_util::FutureExt::now_or_never(check).expect("at once");
+                        // No runtime is needed: the store answers at once.
+                        let _ = limiter.check(key).now_or_never().expect("at once");
                     }
                 });
             }
         });
-        let status = futures_util::FutureExt::now_or_never(limiter.admin().peek(key));
-        let status = status.expect("at once").expect("a status");
-        assert_eq!(
-            status.block_reason(),
-            Some(BlockReason::Refusals { blocks: 1 })
-        );
+        let admin = limiter().admin();
+        let status = admin.peek(key).now_or_never().expect("at once");
+        let reason = status.expect("a status").block_reason();
+        assert_eq!(reason, Some(BlockReason::Refusals { blocks: 1 }));
     }
 }

@@ -13,8 +13,8 @@ use tollgate::store::{
     TestStore,
 };
 use tollgate::{
-    Algorithm, Blocking, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter, RedisStore,
-    Rejection, Source,
+    Algorithm, Blocking, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
+    RedisStore, Rejection, Source,
 };
 
 use super::block_on;
@@ -140,7 +140,8 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             ("1 s", is_default(&untouched, &same, &other))
         }
         "Blocking::within" => {
-            let within = |minutes: u64| Blocking::refusals(1).within(Duration::from_secs(60 * minutes));
+            let within =
+                |minutes: u64| Blocking::refusals(1).within(Duration::from_secs(60 * minutes));
             ("10 min", within(10) == Blocking::refusals(1))
         }
         "Blocking::for_" => {
