@@ -535,7 +535,10 @@ impl Store for RedisStore {
 
     fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
         let Self { shared } = self;
-        if let Err(error) = self.verify_settings().and(current_runtime().map(drop)) {
+        if let Err(error) = self
+            .verify_settings()
+            .and_then(|()| current_runtime().map(drop))
+        {
             return StoreFuture::ready(Err(error));
         }
         let block_list = shared.block_list.clone();
