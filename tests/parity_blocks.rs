@@ -174,7 +174,7 @@ fn memory_and_redis_block_as_the_model_does() {
     let runtime = runtime.expect("a runtime");
     let _entered = runtime.enter();
     let mut seen = Seen::default();
-    let mut runner = TestRunner::new(Config::with_cases(300));
+    let mut runner = TestRunner::new(Config::with_cases(150));
     let strategy = (any::<bool>(), prop::collection::vec(step(), 1..120));
     let seen_in = std::cell::RefCell::new(&mut seen);
     let outcome = runner.run(&strategy, |(is_doubling, steps)| {
@@ -233,14 +233,13 @@ fn memory_and_redis_block_as_the_model_does() {
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
-    drop(seen_in);
     let Seen {
         blocked,
         doubled,
         forgotten,
     } = seen;
     assert!(
-        blocked > 300 && doubled > 50 && forgotten > 20,
+        blocked > 150 && doubled > 25 && forgotten > 10,
         "{blocked} {doubled} {forgotten}"
     );
 }
