@@ -140,7 +140,7 @@ async fn only_refusals_by_a_quota_that_a_wait_would_end_count() {
     store.recover();
     store.clock().advance(HOUR);
     // The probe runs in the background.
-    while !limiter("probe", 1).check("/ada").await.is_ok() {
+    while limiter("probe", 1).check("/ada").await.is_err() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
