@@ -9,6 +9,8 @@ use tollgate::store::{RefusalOutcome, Refusals, Store};
 use tollgate::{BlockReason, Blocking, FailurePolicy, Key, Quota, RateLimiter, RedisStore, Source};
 
 use crate::store_on;
+#[cfg(feature = "cluster")]
+use crate::support::cluster::Cluster;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::log;
 use crate::support::redis_server::{RedisServer, run, times_to_live};
@@ -59,7 +61,6 @@ async fn blocks(limiter: &RateLimiter) -> Vec<(BlockReason, u64)> {
 async fn a_client_that_hammers_costs_redis_one_call_a_second() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    // Three limiters as in three processes are measured together.
     let limiter = limiter(store_on(&server), Blocking::refusals(1_000_000));
     let _ = limiter.check("ada").await.expect("a decision");
     refuse(&limiter, 1).await;
@@ -118,7 +119,6 @@ async fn a_key_is_blocked_in_all_processes_and_by_a_single_block() {
     for limiter in &limiters {
         let _ = limiter.check("ada").await.expect("a decision");
     }
-    // The first has charged the unit: one refusal of each of the others.
     for limiter in &limiters {
         for _ in 0..30 {
             let _ = limiter.check("ada").await.expect("a decision");
@@ -267,6 +267,27 @@ async fn many_keys_are_counted_in_calls_of_a_hundred() {
     );
 }
 
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn on_a_cluster_keys_of_all_slots_are_counted_and_blocked_in_one_call() {
+    let cluster = Cluster::start();
+    let store = RedisStore::open(&cluster.url()).expect("a URL");
+    let store = store.deadline(10 * SECOND);
+    let name = Key::from("default");
+    let keys: Vec<_> = (0..50).map(Key::from).collect();
+    let refusals: Vec<_> = keys
+        .iter()
+        .map(|key| Refusals::new(&name, key, &RULE, 20))
+        .collect();
+    let outcomes = store.count_refusals(&refusals).await.expect("outcomes");
+    let is_blocked = |outcome: &RefusalOutcome| matches!(outcome, RefusalOutcome::Blocked { .. });
+    assert!(outcomes.iter().all(is_blocked), "{outcomes:?}");
+    let limiter = limiter(store, RULE);
+    assert_eq!(blocks(&limiter).await.len(), 50);
+    limiter.admin().unblock(7).await.expect("unblocked");
+    assert_eq!(blocks(&limiter).await.len(), 49);
+}
+
 #[tokio::test]
 async fn refusals_from_before_an_outage_count_after_it_and_those_of_the_fallback_do_not() {
     log::keep();
@@ -327,7 +348,6 @@ fn four_processes_share_twenty_refusals() {
             let store = RedisStore::open(&url).expect("a URL");
             let limiter = limiter(store.deadline(10 * SECOND), RULE);
             refuse(&limiter, 5).await;
-            // A check of cost 0 counts nothing.
             let peek = async || {
                 let status = limiter.admin().peek("ada").await.expect("a status");
                 status.block_reason() == Some(BlockReason::Refusals { blocks: 1 })
