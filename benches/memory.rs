@@ -50,7 +50,7 @@ struct Measured {
 
 /// What admits or refuses a unit.
 enum Counted {
-    By(RateLimiter),
+    By(Box<RateLimiter>),
     Textbook(Script, u32),
 }
 
@@ -116,7 +116,7 @@ async fn of_algorithm(server: &RedisServer, algorithm: Algorithm) -> Vec<Measure
     let mut measured = Vec::new();
     for limit in LIMITS {
         run(&mut connection, &["FLUSHALL"]);
-        let counted = Counted::By(limiter(store_on(server), algorithm, limit).await);
+        let counted = Counted::By(Box::new(limiter(store_on(server), algorithm, limit).await));
         measured.push(counted.measure(&mut connection, limit).await);
     }
     measured

@@ -270,6 +270,8 @@ pub enum ConfigErrorKind {
     Levels,
     /// A [lease](crate::RateLimiter::try_lease) is longer than a tenth of the shortest window.
     Lease,
+    /// A number or a time of a [`Blocking`](crate::Blocking) is out of range.
+    Blocking,
 }
 
 /// Never happens. With it, functions that take text also take values that need no conversion.
@@ -326,6 +328,13 @@ impl ConfigError {
             text: format!(
                 "invalid lease {lease:?}: a lease is at most a tenth of the shortest window, {longest:?} here"
             ),
+        }
+    }
+
+    pub(crate) fn blocking(value: &dyn fmt::Debug, rule: &str) -> Self {
+        Self {
+            kind: ConfigErrorKind::Blocking,
+            text: format!("invalid blocking {value:?}: {rule}"),
         }
     }
 

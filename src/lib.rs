@@ -48,6 +48,7 @@
 //! | [`RateLimitLayer`], [`RateLimit`] | the middleware, and the service that it makes |
 //! | [`RateLimiter`], [`LevelCheck`] | checks without HTTP, of one key or several; [`Admin`] for operators |
 //! | [`Quota`], [`Quotas`], [`Algorithm`], [`Plan`] | how much is allowed, and how it is counted |
+//! | [`Blocking`] | when a key that is refused too often is blocked, and for how long |
 //! | [`key`](mod@key) | who is counted: extractors, and [`Key`] |
 //! | [`store`](mod@store), [`RedisStore`], [`MemoryStore`] | where counts are kept, and the [`Store`] trait |
 //! | [`Decision`], [`DecisionView`], [`LevelDecision`], [`Source`] | the result of a check, and what decided it |
@@ -121,13 +122,17 @@ mod telemetry;
 pub use decision::{Decision, DecisionView, LevelDecision, QuotaDecision, Source};
 pub use error::{ConfigError, ConfigErrorKind, Error, ErrorKind};
 pub use key::{Key, KeyExtractor};
-pub use limiter::{Admin, FailurePolicy, KeyStatus, LevelCheck, RateLimiter};
+pub use limiter::{
+    Admin, BlockReason, BlockedKey, FailurePolicy, KeyStatus, LevelCheck, RateLimiter,
+};
 pub use middleware::{
     CloneService, Headers, IetfDraft, Level, MissingKey, RateLimit, RateLimitLayer, Rejection,
     RejectionReason, RejectionResponse, Reservation, ResponseBody, ResponseFuture, WouldReject,
     cors, plain_text, problem_json, problem_json_typed,
 };
-pub use quota::{Algorithm, AlgorithmFacts, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas};
+pub use quota::{
+    Algorithm, AlgorithmFacts, Blocking, IntoPlan, IntoQuotas, Plan, Promise, Quota, Quotas,
+};
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

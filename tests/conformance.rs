@@ -208,5 +208,6 @@ async fn what_a_store_does_not_support_is_told_apart_from_what_it_breaks() {
     assert_eq!(broken, [""; 0]);
     let about = |words: &str| unsupported.iter().any(|rule| rule.contains(words));
     assert!(about("refund") && about("reset") && about("credit") && about("blocked"));
+    assert!(about("refused too often"));
     assert!(about("several checks") && !about("the limit is admitted"));
 }

@@ -3,13 +3,14 @@
 //! There is one file per algorithm. The file of the same name in `lua/` makes the same decisions in Redis;
 //! `tests/parity.rs` compares them. Times are whole microseconds of the store's clock.
 //!
-//! Depends only on `decision`, `quota` and `key`. Nothing here reads a clock or takes a lock.
+//! Depends only on `decision`, `quota`, `key` and `clock`. Nothing here reads a clock or takes a lock.
 
 mod arithmetic;
 mod counter_state;
 mod fixed_window;
 mod gcra;
 mod quota_check;
+mod refusal_record;
 mod sliding_buckets;
 mod sliding_counter;
 mod sliding_log;
@@ -18,4 +19,5 @@ mod state;
 
 pub(crate) use arithmetic::time_to_live_millis;
 pub(crate) use quota_check::{Changes, Charge, QuotaCheck, Verdict};
+pub use refusal_record::RefusalRecord;
 pub(crate) use state::State;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::limiter::RateLimiter;
 use crate::decision::{DecisionView, QuotaDecision, Source};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::quota::{IntoQuotas, Quotas};
-use crate::store::{Block, Credit};
+use crate::quota::{Blocking, IntoQuotas, Quotas};
+use crate::store::{Block, Credit, RefusalOutcome, Refusals};
 use crate::telemetry::RefusedKey;
 
 /// Operations for operators, while the service runs: inspect, reset, credit or block a key of a limiter.
@@ -125,9 +125,14 @@ impl Admin {
         limiter.block_list.refresh().await?;
         let decision = limiter.check_despite_block(quotas, &key, 0).await?;
         let blocked_for = limiter.block_list.remaining(limiter.subject(quotas, &key));
+        let block_reason = match blocked_for {
+            None => None,
+            Some(_) => self.reasons([&key]).await?.into_iter().next(),
+        };
         Ok(KeyStatus {
             decision: decision.into_view(),
             blocked_for,
+            block_reason,
         })
     }
 
@@ -195,7 +200,8 @@ impl Admin {
     /// Blocks a key for a duration: all its checks are refused, even if units are left.
     ///
     /// A refused check has [`Source::Block`] and charges nothing. Its `retry_after` is the rest of the block.
-    /// Another block of the same key replaces the duration. A block continues while the store fails.
+    /// Another block of the same key replaces the duration. A block continues while the store fails. It replaces an
+    /// [automatic](crate::Blocking) block, whose growth is forgotten.
     ///
     /// A block has no effect on requests that the limiter does not count: those that are
     /// [skipped](crate::RateLimitLayer::skip), those of [exempt](crate::Plan::Exempt) tenants, and those of a
@@ -220,7 +226,8 @@ impl Admin {
         self.limiter.store.block(block).await
     }
 
-    /// Unblocks a key. Does nothing if the key is not blocked.
+    /// Unblocks a key, and forgets its [automatic](crate::Blocking) blocks and the refusals that were counted for the
+    /// next one. Does nothing if the key is not blocked and has neither.
     ///
     /// # Errors
     ///
@@ -246,6 +253,50 @@ impl Admin {
         Ok(blocked)
     }
 
+    /// Returns the blocked keys of this limiter with the time and the reason of each block, the longest first.
+    ///
+    /// Use it in place of [`blocked`](Self::blocked) if the limiter [blocks keys](RateLimiter::block_after) on its own. On
+    /// Redis, it takes a call more for each hundred blocked keys.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails.
+    pub async fn blocks(&self) -> Result<Vec<BlockedKey>, Error> {
+        let blocked = self.blocked().await?;
+        let reasons = self.reasons(blocked.iter().map(|(key, _)| key)).await?;
+        let blocked = blocked.into_iter().zip(reasons);
+        let blocked = blocked.map(|((key, remaining), reason)| BlockedKey {
+            key,
+            remaining,
+            reason,
+        });
+        Ok(blocked.collect())
+    }
+
+    /// Returns why each of these blocked keys is blocked.
+    async fn reasons<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a Key>,
+    ) -> Result<Vec<BlockReason>, Error> {
+        let limiter = &self.limiter;
+        let rule = limiter.refusals.as_ref().map(|refusals| refusals.rule());
+        // A look does not depend on the rule.
+        let rule = rule.unwrap_or(Blocking::refusals(1));
+        let looks = keys.into_iter();
+        let looks = looks.map(|key| Refusals::new(&limiter.scope, key, &rule, 0));
+        let looks: Vec<_> = looks.collect();
+        if looks.is_empty() {
+            return Ok(Vec::new());
+        }
+        match limiter.store.count_refusals(&looks).await {
+            Ok(outcomes) => Ok(outcomes.into_iter().map(BlockReason::from).collect()),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                Ok(vec![BlockReason::Operator; looks.len()])
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the keys that this process has refused most often recently, the busiest first, and at most `max`
     /// of them. A refusal [counts half](RefusedKey) after 10 minutes.
     ///
@@ -266,6 +317,41 @@ impl fmt::Debug for Admin {
     }
 }
 
+/// A blocked key of a limiter, as [`Admin::blocks`] returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockedKey {
+    /// The key as it is stored. Values of headers, for example, are stored as a hash.
+    pub key: Key,
+    /// The time until the key is unblocked.
+    pub remaining: Duration,
+    /// The reason of the block.
+    pub reason: BlockReason,
+}
+
+/// The reason why a key is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BlockReason {
+    /// An operator has [blocked](Admin::block) the key.
+    Operator,
+    /// The key was [refused too often](crate::Blocking).
+    Refusals {
+        /// The number of automatic blocks of the key that are not forgotten, with this one.
+        blocks: u32,
+    },
+}
+
+impl From<RefusalOutcome> for BlockReason {
+    fn from(outcome: RefusalOutcome) -> Self {
+        match outcome {
+            RefusalOutcome::StillBlocked { blocks, .. }
+            | RefusalOutcome::Blocked { blocks, .. } => Self::Refusals { blocks },
+            RefusalOutcome::Counted | RefusalOutcome::NoRoom => Self::Operator,
+        }
+    }
+}
+
 /// The status of a key, as [`Admin::peek`] returns it: the units used and left, and whether it is blocked.
 ///
 /// A block does not change the numbers. With several quotas, the numbers are those of the reported quota:
@@ -274,6 +360,7 @@ impl fmt::Debug for Admin {
 pub struct KeyStatus {
     decision: DecisionView,
     blocked_for: Option<Duration>,
+    block_reason: Option<BlockReason>,
 }
 
 impl KeyStatus {
@@ -281,6 +368,12 @@ impl KeyStatus {
     #[must_use]
     pub fn blocked_for(&self) -> Option<Duration> {
         self.blocked_for
+    }
+
+    /// Returns the reason why the key is blocked. `None` if it is not blocked.
+    #[must_use]
+    pub fn block_reason(&self) -> Option<BlockReason> {
+        self.block_reason
     }
 
     /// Returns the limit of the reported quota.

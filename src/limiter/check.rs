@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::lease::{HeldUnits, Take};
 use super::limiter::RateLimiter;
+use super::refusals::count_refusals;
 use super::wait::Wait;
 use crate::decision::{Answer, Decision, DecisionBuilder, QuotaAnswer, Source};
 use crate::error::{Error, ErrorKind};
@@ -69,7 +70,7 @@ impl RateLimiter {
                 poll_fn(|cx| self.poll_check(&mut check, cx)).await
             }
         };
-        self.telemetry.record_check(&checked);
+        self.record_check(&checked);
         checked
     }
 
@@ -141,9 +142,20 @@ impl RateLimiter {
             };
             if !checks_again {
                 let checked = checked.map_err(|error| wait.explain(error));
-                self.telemetry.record_check(&checked);
+                self.record_check(&checked);
                 return checked;
             }
+        }
+    }
+
+    /// Records the result of a check, and counts a refusal.
+    #[inline]
+    fn record_check(&self, checked: &Result<Decision, Error>) {
+        self.telemetry.record_check(checked);
+        if let Ok(decision) = checked
+            && !decision.is_allowed()
+        {
+            count_refusals([self], decision.view());
         }
     }
 

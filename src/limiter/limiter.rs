@@ -10,10 +10,11 @@ use std::time::Duration;
 use super::conflicts::{LimiterInUse, Owner, warn_of_conflict};
 use super::failure_policy::{FailureHandler, FailurePolicy};
 use super::lease::Lease;
+use super::refusals::RefusalCounter;
 use crate::decision::{LevelName, LimiterId};
 use crate::error::{ConfigError, Error};
 use crate::key::Key;
-use crate::quota::{IntoQuotas, Quota, Quotas};
+use crate::quota::{Blocking, IntoQuotas, Quota, Quotas};
 use crate::store::{BlockList, LimiterInfo, ProtectedStore, Reset, Store, Subject};
 use crate::telemetry::Telemetry;
 
@@ -63,6 +64,8 @@ pub struct RateLimiter {
     pub(super) on_failure: Option<Arc<FailureHandler>>,
     /// `None` if no units are taken in advance.
     pub(super) lease: Option<Arc<Lease>>,
+    /// `None` if no key is blocked automatically.
+    pub(super) refusals: Option<Arc<RefusalCounter>>,
     /// Whether a wait for units goes on while the store fails.
     pub(super) waits_through_outages: bool,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -95,6 +98,7 @@ impl RateLimiter {
             scope,
             on_failure: None,
             lease: None,
+            refusals: None,
             waits_through_outages: false,
             first_check: Arc::default(),
         }
@@ -139,7 +143,7 @@ impl RateLimiter {
         if let Some(lease) = self.lease.take() {
             self = self.lease(lease.duration());
         }
-        self
+        self.renew_refusals()
     }
 
     /// Tracks the keys that this process refuses most often, for
@@ -153,7 +157,48 @@ impl RateLimiter {
     #[must_use]
     pub fn track_refused(mut self, keys: NonZeroUsize) -> Self {
         self.telemetry = Arc::new(Telemetry::new(&self.name, Some(keys)));
+        self.renew_refusals()
+    }
+
+    /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
+    ///
+    /// A key is blocked in all processes. [`Admin::blocks`](crate::Admin::blocks) shows the block, and
+    /// [`Admin::unblock`](crate::Admin::unblock) lifts it. See [`Blocking`] for the refusals that count, and
+    /// [the guide](crate::guide::security#growing-blocks) for the choice of the key.
+    ///
+    /// Only a store that [counts refusals](crate::Store::count_refusals) blocks keys, such as
+    /// [`RedisStore`](crate::RedisStore) and [`MemoryStore`](crate::MemoryStore). With others, the limiter logs a warning.
+    ///
+    /// Give all limiters of a name the same rule. Call it before you clone the limiter: earlier clones do not count
+    /// their refusals.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Blocking, MemoryStore, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .block_after(Blocking::refusals(600).for_(Duration::from_secs(3_600)).doubling());
+    /// ```
+    #[must_use]
+    pub fn block_after(mut self, rule: Blocking) -> Self {
+        let Self {
+            store,
+            scope,
+            telemetry,
+            ..
+        } = &self;
+        self.refusals = Some(RefusalCounter::new(rule, store, scope, telemetry));
         self
+    }
+
+    /// Counts refusals anew, after the name or the telemetry has changed.
+    fn renew_refusals(mut self) -> Self {
+        match self.refusals.take() {
+            Some(refusals) => self.block_after(refusals.rule()),
+            None => self,
+        }
     }
 
     /// Sets how this limiter decides while the store fails. By default, checks return the error.
@@ -379,17 +424,20 @@ impl fmt::Debug for RateLimiter {
             id: _,
             on_failure,
             lease,
+            refusals,
             waits_through_outages,
             telemetry: _,
             first_check: _,
         } = self;
         let quotas: Vec<_> = quotas.iter().map(Quota::to_string).collect();
         let policy = on_failure.as_ref().map(|handler| handler.policy);
+        let rule = refusals.as_ref().map(|refusals| refusals.rule());
         f.debug_struct("RateLimiter")
             .field("name", name)
             .field("quotas", &quotas)
             .field("on_failure", &policy)
             .field("lease", lease)
+            .field("block_after", &rule)
             .field("waits_through_outages", waits_through_outages)
             .finish_non_exhaustive()
     }

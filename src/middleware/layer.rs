@@ -21,7 +21,7 @@ use crate::decision::DecisionView;
 use crate::error::ConfigError;
 use crate::key::{Key, KeyExtractor};
 use crate::limiter::{FailurePolicy, RateLimiter};
-use crate::quota::{IntoPlan, IntoQuotas, Quotas};
+use crate::quota::{Blocking, IntoPlan, IntoQuotas, Quotas};
 use crate::store::Store;
 
 /// A tower layer that limits the requests to a service of HTTP requests, such as an axum router or route.
@@ -454,6 +454,31 @@ impl RateLimitLayer {
     /// [added](Self::and) have leases of their own.
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|config| config.first.limiter = config.first.limiter.clone().lease(lease))
+    }
+
+    /// Blocks keys that are refused too often, for longer each time. By default, only operators block keys.
+    ///
+    /// See [`Blocking`] for the rule, and [the guide](crate::guide::security#growing-blocks) for the choice of the key:
+    /// a block by address locks out everyone who shares the address. To see who would be blocked, run the layer as a
+    /// [dry run](Self::dry_run) first, and watch [refused keys](Self::track_refused). Refusals of a dry run do not count.
+    ///
+    /// It applies to the first level. Limiters that are [added](Self::and) have
+    /// [rules of their own](RateLimiter::block_after).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Blocking, MemoryStore, Quota, RateLimitLayer, key};
+    ///
+    /// const HOUR: Duration = Duration::from_secs(3_600);
+    ///
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .key(key::header("x-api-key"))
+    ///     .block_after(Blocking::refusals(600).for_(HOUR).doubling().at_most(24 * HOUR));
+    /// ```
+    pub fn block_after(self, rule: Blocking) -> Self {
+        self.with(|config| config.first.limiter = config.first.limiter.clone().block_after(rule))
     }
 
     /// Sets the headers that report the limit to clients. The default is `X-RateLimit-*`; see [`Headers`].

@@ -9,7 +9,7 @@ use super::settlement::LeftOut;
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
 use crate::key::{KeyError, KeyErrorKind};
-use crate::limiter::{LevelsError, RateLimiter, record_levels};
+use crate::limiter::{LevelsError, RateLimiter, count_refusals, record_levels};
 use crate::telemetry::OutcomeLabel;
 
 /// The outcome of a check, which telemetry has already recorded.
@@ -77,6 +77,9 @@ impl Outcome {
                 level
                     .diagnostics
                     .observe_refusal(&level.limiter.name, &view);
+                if config.dry_run.is_none() {
+                    count_refusals([&level.limiter], &view);
+                }
                 Self::reject(config, level, RejectionReason::Refused(view))
             }
             Err(error) => Self::fail(config, [level], error),
@@ -106,6 +109,9 @@ impl Outcome {
                 let view = decision.into_view();
                 let limiter = &refusing.limiter.name;
                 refusing.diagnostics.observe_refusal(limiter, &view);
+                if config.dry_run.is_none() {
+                    count_refusals(levels.iter().map(|level| &level.limiter), &view);
+                }
                 Self::reject(config, refusing, RejectionReason::Refused(view))
             }
             Err(LevelsError { error, failed }) => {

@@ -3,6 +3,7 @@
 //! Depends only on `error`.
 
 mod algorithm;
+mod blocking;
 #[cfg_attr(not(feature = "calendar"), path = "without_calendar.rs")]
 mod calendar;
 mod calendar_windows;
@@ -14,6 +15,7 @@ mod serde;
 mod text;
 
 pub use algorithm::{Algorithm, AlgorithmFacts, Promise};
+pub use blocking::Blocking;
 #[cfg(feature = "redis")]
 pub(crate) use calendar::Calendar;
 pub(crate) use calendar_windows::{AlignedWindow, longest_window};

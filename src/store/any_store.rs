@@ -7,7 +7,7 @@ use super::memory::MemoryStore;
 #[cfg(feature = "redis")]
 use super::redis::{RedisStore, doctor::Report};
 use super::refusal_cache::RefusalCache;
-use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+use super::requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
 use super::store::{Store, delegate_to_store};
 use crate::decision::{Answer, StoreId};
 use crate::error::Error;

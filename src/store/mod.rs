@@ -60,12 +60,13 @@ pub use redis::RedisStore;
 pub use refusal_cache::RefusalCache;
 pub(crate) use refusal_cache::SendMark;
 pub(crate) use requests::Subject;
-pub use requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+pub use requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
 pub use store::Store;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use testing::{Checked, Conformance, ConformanceReport, RuleOutcome, TestStore};
 
+pub use crate::algorithm::RefusalRecord;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::clock::TestClock;

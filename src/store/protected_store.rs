@@ -10,10 +10,14 @@ use super::circuit_breaker::{CircuitBreaker, Operation, Permit};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
-use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset, Subject};
+use super::requests::{
+    Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset, Subject,
+};
 use super::store::Store;
 use crate::decision::{Answer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
+use crate::quota::Quotas;
 
 /// A store with its deadline, circuit breaker, fallback counts and refusal cache.
 #[derive(Clone)]
@@ -324,6 +328,28 @@ impl ProtectedStore {
             Ok(outcome) => StoreFuture::ready(outcome),
             Err(pending) => self.bound(pending),
         }
+    }
+
+    /// Counts refusals, and blocks keys that were refused too often.
+    pub(crate) fn count_refusals(
+        &self,
+        refusals: &[Refusals<'_>],
+    ) -> StoreFuture<Vec<RefusalOutcome>> {
+        match self.store.count_refusals(refusals).try_ready() {
+            Ok(outcomes) => StoreFuture::ready(outcomes),
+            Err(pending) => self.bound(pending),
+        }
+    }
+
+    /// Returns whether the circuit breaker of a key is open.
+    pub(crate) fn is_failing(&self, limiter: &Key, key: &Key) -> bool {
+        let subject = Subject {
+            limiter,
+            key,
+            quotas: &Quotas::from([]),
+        };
+        let partition = self.circuit_breaker.partition_of(subject);
+        self.circuit_breaker.is_open_at(partition)
     }
 
     /// Applies the deadline to a pending future, unless the store enforces its own.

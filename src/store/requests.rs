@@ -1,4 +1,4 @@
-//! The requests to a store: checks, refunds, credits, resets, blocks and announcements.
+//! The requests to a store: checks, refunds, credits, resets, blocks, refusals and announcements.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::decision::{Answer, QuotaAnswer};
 use crate::key::{Fingerprint, Key};
-use crate::quota::{Quota, Quotas};
+use crate::quota::{Blocking, Quota, Quotas};
 
 /// The limiter and the key under which units are counted, and the quotas that apply.
 ///
@@ -253,6 +253,95 @@ impl<'a> Block<'a> {
     pub fn duration(&self) -> Duration {
         self.duration
     }
+}
+
+/// A request to a [`Store`](crate::Store): count refusals of a key, and block it if its rule says so.
+///
+/// Limiters with [`block_after`](crate::RateLimiter::block_after) send one for each key that was refused lately.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Refusals<'a> {
+    pub(crate) limiter: &'a Key,
+    pub(crate) key: &'a Key,
+    pub(crate) rule: &'a Blocking,
+    pub(crate) count: u32,
+    pub(crate) age: Duration,
+}
+
+impl<'a> Refusals<'a> {
+    /// Creates a request to count refusals of now. A count of 0 only looks for a block.
+    ///
+    /// `limiter` is the name of the limiter as a key: `Key::from(name)`.
+    #[must_use]
+    pub fn new(limiter: &'a Key, key: &'a Key, rule: &'a Blocking, count: u32) -> Self {
+        Self {
+            limiter,
+            key,
+            rule,
+            count,
+            age: Duration::ZERO,
+        }
+    }
+
+    /// Sets how long ago the first of these refusals happened.
+    #[must_use]
+    pub fn aged(self, age: Duration) -> Self {
+        Self { age, ..self }
+    }
+
+    /// Returns the name of the limiter, in its stored form.
+    #[must_use]
+    pub fn limiter(&self) -> &'a Key {
+        self.limiter
+    }
+
+    /// Returns the key that was refused.
+    #[must_use]
+    pub fn key(&self) -> &'a Key {
+        self.key
+    }
+
+    /// Returns the rule that says when the key is blocked, and for how long.
+    #[must_use]
+    pub fn rule(&self) -> &'a Blocking {
+        self.rule
+    }
+
+    /// Returns the number of refusals. 0 only looks for a block.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Returns how long ago the first of these refusals happened. The others are later.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.age
+    }
+}
+
+/// The outcome of [`Refusals`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusalOutcome {
+    /// No block is due.
+    Counted,
+    /// These refusals have blocked the key.
+    Blocked {
+        /// The duration of the block.
+        duration: Duration,
+        /// The number of blocks that are not forgotten, with this one.
+        blocks: u32,
+    },
+    /// Earlier refusals have blocked the key. Those of this request do not count.
+    StillBlocked {
+        /// The rest of the block.
+        left: Duration,
+        /// The number of blocks that are not forgotten, with this one.
+        blocks: u32,
+    },
+    /// A block is due, but the block list has no room.
+    NoRoom,
 }
 
 /// A request to a [`Store`](crate::Store): return units of one earlier charge.

@@ -6,7 +6,7 @@ use super::block_list::BlockList;
 use super::circuit_breaker::CircuitBreaker;
 use super::future::StoreFuture;
 use super::refusal_cache::RefusalCache;
-use super::requests::{Block, Check, Credit, LimiterInfo, Refund, Reset};
+use super::requests::{Block, Check, Credit, LimiterInfo, Refund, RefusalOutcome, Refusals, Reset};
 use crate::decision::{Answer, StoreId};
 use crate::error::{Error, ErrorKind};
 
@@ -27,8 +27,8 @@ use crate::error::{Error, ErrorKind};
 /// # What to implement
 ///
 /// [`id`](Self::id) and [`check`](Self::check) are required. [`refund`](Self::refund),
-/// [`credit`](Self::credit), [`reset`](Self::reset), [`block`](Self::block) and
-/// [`check_all`](Self::check_all) fail with [`ErrorKind::Unsupported`] by default.
+/// [`credit`](Self::credit), [`reset`](Self::reset), [`block`](Self::block),
+/// [`count_refusals`](Self::count_refusals) and [`check_all`](Self::check_all) fail with [`ErrorKind::Unsupported`] by default.
 ///
 /// A store needs no algorithms: [`Counters`](super::Counters) decides, refunds and credits by the rules of
 /// every [`Algorithm`](crate::Algorithm). Limiters add the rest around the store: a deadline and a fallback
@@ -185,6 +185,22 @@ pub trait Store: Send + Sync + 'static {
         unsupported("this store cannot block keys")
     }
 
+    /// Counts refusals of keys, and blocks those that were refused too often, as their
+    /// [rule](crate::Blocking) says.
+    ///
+    /// Limiters with [`block_after`](crate::RateLimiter::block_after) call it in the background, at most once a second if
+    /// the store does not answer at once. Each request has another key. Returns an outcome for each, in their order.
+    ///
+    /// A store keeps a [`RefusalRecord`](super::RefusalRecord) for each limiter and key. It counts and blocks in one
+    /// atomic step, so that two processes do not block a key twice. It does not replace the block of an operator, and
+    /// [`block`](Self::block) forgets the record of its key.
+    ///
+    /// The default implementation fails with an [`Error`] of kind [`ErrorKind::Unsupported`].
+    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
+        let _ = refusals;
+        unsupported("this store cannot count refusals")
+    }
+
     /// Returns the list of blocked keys, which limiters read before they ask the store.
     ///
     /// The default implementation returns an empty list.
@@ -259,6 +275,13 @@ macro_rules! delegate_to_store {
 
         fn block(&$self, block: Block<'_>) -> StoreFuture<()> {
             $store.block(block)
+        }
+
+        fn count_refusals(
+            &$self,
+            refusals: &[Refusals<'_>],
+        ) -> StoreFuture<Vec<RefusalOutcome>> {
+            $store.count_refusals(refusals)
         }
 
         fn block_list(&$self) -> BlockList {

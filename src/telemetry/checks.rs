@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::busiest_refused::{MostRefused, RefusedKey};
 use super::events::Events;
@@ -11,6 +12,7 @@ use super::outcome_label::OutcomeLabel;
 
 use crate::decision::{Decision, DecisionView, LevelDecision, Source};
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
 
 /// The metrics, events and refused keys of one limiter. Clones of the limiter share them.
 #[derive(Debug)]
@@ -71,6 +73,16 @@ impl Telemetry {
         if let (Some(keys), Some(charged)) = (&self.most_refused, decision.charged_key()) {
             keys.record(&charged.key);
         }
+    }
+
+    /// Records automatic blocks. Zero shows that there may be some.
+    pub(crate) fn record_blocks(&self, blocks: u64) {
+        self.counts.count_blocks(blocks);
+    }
+
+    /// Logs an automatic block.
+    pub(crate) fn log_block(&self, key: &Key, duration: Duration, blocks: u32) {
+        self.events.log_block(&self.limiter, key, duration, blocks);
     }
 
     /// Records a request that is exempt from limits.

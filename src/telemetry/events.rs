@@ -87,6 +87,17 @@ impl Events {
         }
     }
 
+    pub(super) fn log_block(&self, limiter: &str, key: &Key, duration: Duration, blocks: u32) {
+        info!(
+            target: "tollgate::block",
+            limiter,
+            key_alias = key_alias(key),
+            duration = duration.as_secs_f64(),
+            blocks,
+            "key blocked: it was refused too often"
+        );
+    }
+
     pub(super) fn log_exempt(&self, limiter: &str) {
         debug!(
             target: "tollgate::check",

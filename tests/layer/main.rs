@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod blocking;
 mod contract;
 mod diagnostics;
 mod dry_run;

@@ -11,7 +11,8 @@ use metrics_util::MetricKind;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::store::{Answer, Check, QuotaAnswer, Store, StoreFuture, StoreId};
 use tollgate::{
-    ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source, key,
+    Blocking, ErrorKind, FailurePolicy, MemoryStore, Quota, RateLimitLayer, RateLimiter, Source,
+    key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tracing::field::{Field, Visit};
@@ -91,6 +92,7 @@ async fn everything() {
     checks(MemoryStore::new(), 2).await;
     checks(Foreign, 1).await;
     blocked().await;
+    blocked_after_refusals().await;
     requests().await;
     policies().await;
     crowd().await;
@@ -148,6 +150,14 @@ async fn blocked() {
     let block = limiter.admin().block(WHO, Duration::from_secs(60)).await;
     block.expect("memory can block");
     assert!(!limiter.check(WHO).await.expect("a decision").is_allowed());
+}
+
+async fn blocked_after_refusals() {
+    let limiter = limiter(MemoryStore::new()).name("blocking");
+    let limiter = limiter.block_after(Blocking::refusals(1));
+    for _ in 0..2 {
+        let _ = limiter.check(WHO).await.expect("a decision");
+    }
 }
 
 /// The number of refusals at once.

@@ -12,6 +12,7 @@ mod acl;
 mod admin;
 mod appended;
 mod batches;
+mod blocking;
 mod cluster;
 mod connections;
 mod costs;

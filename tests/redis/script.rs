@@ -419,7 +419,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let admin = limiter.admin();
     admin.credit("ada", 1).await.unwrap();
     admin.block("ada", HOUR).await.unwrap();
-    assert_eq!(admin.blocked().await.unwrap().len(), 1);
+    assert_eq!(admin.blocks().await.unwrap().len(), 1);
 
     let scripts: Vec<_> = RedisStore::scripts().collect();
     assert_eq!(scripts[0], ("decide", RedisStore::script()));
@@ -432,7 +432,7 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     let names = scripts.iter().map(|(name, _)| *name);
     let known: Vec<_> = names.zip(known).collect();
     assert!(
-        known.len() == 5 && known.iter().all(|(_, known)| *known),
+        known.len() == 6 && known.iter().all(|(_, known)| *known),
         "{known:?}"
     );
 }

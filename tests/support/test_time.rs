@@ -74,6 +74,11 @@ impl TestTime {
         self.show();
     }
 
+    /// The time in microseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now_micros()
+    }
+
     /// Sets the clock back. What a server keeps lives until a time of that same clock; what this
     /// process remembers of it is soon too old.
     pub(crate) fn step_back(&mut self, step: Duration) {

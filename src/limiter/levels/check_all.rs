@@ -12,6 +12,7 @@ use crate::decision::{Decision, DecisionView};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::limiter::limiter::RateLimiter;
+use crate::limiter::refusals::count_refusals;
 use crate::limiter::wait::Wait;
 use crate::telemetry::OutcomeLabel;
 
@@ -168,7 +169,10 @@ fn record(limiters: &[&RateLimiter], checked: &Result<Decision, LevelsError>) {
         Ok(decision) if decision.is_allowed() => {
             record_levels(limiters, OutcomeLabel::Admitted, decision.view());
         }
-        Ok(decision) => record_levels(limiters, OutcomeLabel::Refused, decision.view()),
+        Ok(decision) => {
+            record_levels(limiters, OutcomeLabel::Refused, decision.view());
+            count_refusals(limiters.iter().copied(), decision.view());
+        }
         Err(failure) => {
             // The store did not fail: the check can never be admitted, which is a refusal.
             let outcome = match failure.error.kind() {

@@ -18,7 +18,11 @@ use crate::store::requests::{Block, Subject};
 /// The most blocked keys. Operators add them by hand, and each process may fetch all of them every second.
 const MAX_BLOCKED: usize = 10_000;
 
-/// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it.
+/// The most blocked keys for an automatic block to be added, so that operators have room for more.
+pub(in crate::store) const MAX_AUTOMATIC: usize = 9_000;
+
+/// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
+/// [automatic](crate::Blocking) blocks.
 ///
 /// Limiters read the list before they ask their store. So a blocked key causes no load on the store, and stays
 /// blocked while the store fails. While no key is blocked, a lookup costs one atomic load. Otherwise, it costs
@@ -180,25 +184,55 @@ impl BlockList {
     /// Returns an error of kind [`Full`](ErrorKind::Full) if 10 000 other keys are blocked.
     pub fn put(&self, block: Block<'_>) -> Result<(), Error> {
         let now = self.inner.clock.now();
-        let (limiter, key) = (block.limiter().clone(), block.key().clone());
-        let name = key.fingerprint().within(limiter.fingerprint());
+        let name = (block.key().fingerprint()).within(block.limiter().fingerprint());
         let mut blocked = self.write();
         if block.duration().is_zero() {
             blocked.remove(&name);
             self.rebuild_index(&blocked);
             return Ok(());
         }
-        if blocked.len() >= MAX_BLOCKED && !blocked.contains_key(&name) {
-            blocked.retain(|_, blocked| blocked.expires_at > now);
-            self.rebuild_index(&blocked);
-            if blocked.len() >= MAX_BLOCKED {
-                return Err(full());
-            }
+        if !blocked.contains_key(&name) && !self.make_room(&mut blocked, MAX_BLOCKED, now) {
+            return Err(full());
         }
+        self.insert(&mut blocked, name, block, now);
+        Ok(())
+    }
+
+    /// Adds an [automatic](crate::Blocking) block to the list, unless the key is blocked. Returns whether it was added.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of kind [`Full`](ErrorKind::Full) if 9 000 other keys are blocked. The rest of the list is for
+    /// operators.
+    pub fn put_automatic(&self, block: Block<'_>) -> Result<bool, Error> {
+        let now = self.inner.clock.now();
+        let name = (block.key().fingerprint()).within(block.limiter().fingerprint());
+        let mut blocked = self.write();
+        let known = blocked.get(&name);
+        if known.is_some_and(|known| known.remaining(now).is_some()) {
+            return Ok(false);
+        }
+        if !self.make_room(&mut blocked, MAX_AUTOMATIC, now) {
+            return Err(full());
+        }
+        self.insert(&mut blocked, name, block, now);
+        Ok(true)
+    }
+
+    /// Removes expired blocks if there are `max` blocks. Returns whether there is room.
+    fn make_room(&self, blocked: &mut Blocked, max: usize, now: u64) -> bool {
+        if blocked.len() >= max {
+            blocked.retain(|_, blocked| blocked.expires_at > now);
+            self.rebuild_index(blocked);
+        }
+        blocked.len() < max
+    }
+
+    fn insert(&self, blocked: &mut Blocked, name: Fingerprint, block: Block<'_>, now: u64) {
         let expires_at = now.saturating_add(micros(block.duration()));
         let blocked_key = BlockedKey {
-            limiter,
-            key,
+            limiter: block.limiter().clone(),
+            key: block.key().clone(),
             expires_at,
         };
         blocked.insert(name, blocked_key);
@@ -206,7 +240,6 @@ impl BlockList {
         self.inner
             .last_expiry
             .fetch_max(expires_at, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Replaces the list. Each item is a limiter, a key, and the time for which it stays blocked from now on.

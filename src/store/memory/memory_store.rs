@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
+use super::refusal_records::RefusalRecords;
 use crate::clock::Clock;
 #[cfg(feature = "test-util")]
 use crate::clock::TestClock;
@@ -11,7 +12,7 @@ use crate::decision::{Answer, StoreId};
 use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::requests::{Block, Check, Credit, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, RefusalOutcome, Refusals, Reset};
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
 
@@ -77,6 +78,7 @@ struct Inner {
     counts: MemoryCounts,
     circuit_breaker: CircuitBreaker,
     block_list: BlockList,
+    refusal_records: RefusalRecords,
 }
 
 impl MemoryStore {
@@ -118,10 +120,12 @@ impl MemoryStore {
     }
 
     fn build_metered(max_keys: usize, clock: Clock, meter: StoreMeter) -> Self {
+        let block_list = BlockList::on_clock(clock.clone());
         Self {
             inner: Arc::new(Inner {
                 id: StoreId::unique(),
-                block_list: BlockList::on_clock(clock.clone()),
+                refusal_records: RefusalRecords::new(clock.clone(), block_list.clone()),
+                block_list,
                 circuit_breaker: CircuitBreaker::new().in_process().meter(meter.clone()),
                 counts: MemoryCounts::new(max_keys, clock, meter),
             }),
@@ -195,7 +199,17 @@ impl Store for MemoryStore {
     }
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
-        StoreFuture::ready(self.inner.block_list.put(block))
+        let blocked = self.inner.block_list.put(block);
+        if blocked.is_ok() {
+            self.inner.refusal_records.forget(block);
+        }
+        StoreFuture::ready(blocked)
+    }
+
+    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
+        let records = &self.inner.refusal_records;
+        let outcomes = refusals.iter().map(|refusals| records.count(*refusals));
+        StoreFuture::ready(Ok(outcomes.collect()))
     }
 
     fn block_list(&self) -> BlockList {

@@ -8,15 +8,16 @@ use redis::Value;
 
 use super::client::Client;
 use super::connection::KEYLESS;
-use super::protocol::KeyNames;
-use super::protocol::errors::malformed_reply;
+use super::protocol::errors::{self, malformed_reply};
+use super::protocol::{KeyNames, member};
+use super::refusals::{MAX_KEYS_PER_CALL, OwnedRefusals};
 use super::topology::Topology;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::store::block_list::{BlockList, RefreshTrigger, full};
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
-use crate::store::requests::Block;
+use crate::store::requests::{Block, RefusalOutcome, Refusals};
 
 /// The default of the refresh interval: as long as a refusal is remembered, and no load for Redis.
 pub(super) const DEFAULT_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -119,14 +120,52 @@ impl SharedBlockList {
         StoreFuture::boxed(async move {
             let blocked = async {
                 shared.client.block(&block).await?;
-                // A refresh in flight may not include this change.
-                let mut known = shared.known();
-                known.changes += 1;
-                known.version.clear();
-                blocks.put(block.block())
+                shared.change(&blocks, block.block())
             };
             shared.client.within_deadline(blocked).await
         })
+    }
+
+    /// Counts refusals in Redis. Adds the keys that these have blocked to `blocks`.
+    ///
+    /// No caller waits, so a call has more time than a check. Keys that fail alone are errors at the end.
+    pub(super) fn count_refusals(
+        self: &Arc<Self>,
+        blocks: BlockList,
+        refusals: &[Refusals<'_>],
+    ) -> StoreFuture<Vec<RefusalOutcome>> {
+        let (shared, breaker) = (Arc::clone(self), self.breaker());
+        let refusals: Vec<_> = refusals.iter().copied().map(OwnedRefusals::from).collect();
+        if shared.circuit_breaker.is_open_at(breaker) {
+            return StoreFuture::ready(Err(shared.circuit_breaker.open_error(breaker)));
+        }
+        StoreFuture::boxed(async move {
+            let mut outcomes = Vec::with_capacity(refusals.len());
+            for refusals in refusals.chunks(MAX_KEYS_PER_CALL) {
+                let timeout = shared.background_timeout();
+                let counted = shared.client.count_refusals(refusals);
+                let counted = tokio::time::timeout(timeout, counted).await;
+                let counted = counted
+                    .unwrap_or_else(|_| Err(errors::timeout(shared.client.server(), timeout)))?;
+                for (refusals, outcome) in refusals.iter().zip(counted) {
+                    if let Ok(RefusalOutcome::Blocked { duration, .. }) = outcome {
+                        let OwnedRefusals { limiter, key, .. } = refusals;
+                        shared.change(&blocks, Block::new(limiter, key, duration))?;
+                    }
+                    outcomes.push(outcome);
+                }
+            }
+            outcomes.into_iter().collect()
+        })
+    }
+
+    /// Makes a change in this process that was made in Redis.
+    fn change(&self, blocks: &BlockList, block: Block<'_>) -> Result<(), Error> {
+        // A refresh in flight may not include this change.
+        let mut known = self.known();
+        known.changes += 1;
+        known.version.clear();
+        blocks.put(block)
     }
 
     /// Returns the index of the circuit breaker for the list.
@@ -137,13 +176,17 @@ impl SharedBlockList {
     /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
     /// check may.
     async fn refresh_in_background(&self, blocks: &BlockList) -> Result<(), Error> {
-        let timeout = self.client.deadline.max(MIN_REFRESH_TIMEOUT);
+        let timeout = self.background_timeout();
         let refreshed = tokio::time::timeout(timeout, self.refresh(blocks)).await;
         refreshed.unwrap_or_else(|_| {
             let server = self.client.server();
             let text = format!("{server} did not send the block list within {timeout:?}");
             Err(Error::new(ErrorKind::Timeout, text))
         })
+    }
+
+    fn background_timeout(&self) -> Duration {
+        self.client.deadline.max(MIN_REFRESH_TIMEOUT)
     }
 
     /// Reads the list if its version is another one than known.
@@ -231,10 +274,10 @@ impl Client {
         let micros = u64::try_from(block.duration.as_nanos().div_ceil(1_000));
         let micros = micros.map_or(MAX_BLOCK_MICROS, |micros| micros.min(MAX_BLOCK_MICROS));
         let script = &self.scripts.block;
-        let mut call = script.call(1, 2, 0);
+        let mut call = script.call(2, 2, 0);
         call.arg(self.names.block_list());
-        call.arg(format!("{},{}", block.limiter.as_str(), block.key.as_str()));
-        call.arg(micros);
+        call.arg(self.names.refusals(&block.limiter, &block.key));
+        call.arg(member(&block.limiter, &block.key)).arg(micros);
         match self.run(KEYLESS, script, call).await? {
             Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),

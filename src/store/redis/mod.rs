@@ -1,7 +1,7 @@
 //! The store in Redis: each check is decided in one atomic Lua call.
 //!
 //! The only room that knows the `redis` crate. Its parts know each other in this order: doctor,
-//! `redis_store`, `block_list`, `limiter_descriptions` and batch, client and url, connection and topology, protocol, script.
+//! `redis_store`, `block_list`, `refusals`, `limiter_descriptions` and batch, client and url, connection and topology, protocol, script.
 
 mod batch;
 mod block_list;
@@ -12,6 +12,7 @@ mod limiter_descriptions;
 mod open;
 mod protocol;
 mod redis_store;
+mod refusals;
 mod script;
 mod settings;
 #[cfg(test)]

@@ -27,7 +27,8 @@ use crate::store::future::StoreFuture;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::refusal_cache::{DEFAULT_MAX_AGE, RefusalCache};
 use crate::store::requests::{
-    Block, Check, Credit, LimiterInfo, OwnedChecks, Refund, Reset, to_owned,
+    Block, Check, Credit, LimiterInfo, OwnedChecks, Refund, RefusalOutcome, Refusals, Reset,
+    to_owned,
 };
 use crate::store::store::Store;
 use crate::telemetry::StoreMeter;
@@ -186,7 +187,9 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// window is in microseconds, and names are printable ASCII.
 ///
 /// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
-/// [blocked](crate::Admin::block) keys are in `prefix:v2:{blocks}` until the last block has ended. The quotas of
+/// [blocked](crate::Admin::block) keys are in `prefix:v2:{blocks}` until the last block has ended. With
+/// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are in
+/// `prefix:v2:{blocks}:limiter,key` until they are forgotten, in 68 bytes. The quotas of
 /// each limiter are in `prefix:v2:{limiters}:name` for a day: a second after its first check, a process compares
 /// them with its own, and logs a warning if another service counts under the same name with other quotas.
 ///
@@ -410,8 +413,8 @@ impl RedisStore {
 
     /// Returns the name and the text of each script.
     ///
-    /// They are [`decide`](Self::script), `refund` and `credit`, which return units, and `block` and `blocked`,
-    /// which keep the list of blocked keys.
+    /// They are [`decide`](Self::script), `refund` and `credit`, which return units, and `block`, `blocked` and
+    /// `refusals`, which keep the list of blocked keys.
     pub fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
         Scripts::texts().into_iter()
     }
@@ -537,6 +540,20 @@ impl Store for RedisStore {
         }
         let block_list = shared.block_list.clone();
         shared.shared_block_list.block(block_list, block)
+    }
+
+    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
+        let Self { shared } = self;
+        if let Err(error) = self
+            .verify_settings()
+            .and_then(|()| current_runtime().map(drop))
+        {
+            return StoreFuture::ready(Err(error));
+        }
+        let block_list = shared.block_list.clone();
+        shared
+            .shared_block_list
+            .count_refusals(block_list, refusals)
     }
 
     fn block_list(&self) -> BlockList {

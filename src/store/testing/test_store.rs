@@ -15,7 +15,7 @@ use crate::store::block_list::BlockList;
 use crate::store::circuit_breaker::CircuitBreaker;
 use crate::store::future::StoreFuture;
 use crate::store::memory::MemoryStore;
-use crate::store::requests::{Block, Check, Credit, Refund, Reset};
+use crate::store::requests::{Block, Check, Credit, Refund, RefusalOutcome, Refusals, Reset};
 use crate::store::store::Store;
 
 /// A store for tests of a service: it refuses, fails or hangs when the test says so.
@@ -220,7 +220,7 @@ impl TestStore {
     }
 
     /// Answers a request that is not a check. Behaviours for next checks do not apply to it.
-    fn adjust(&self, count: impl FnOnce() -> StoreFuture<()>) -> StoreFuture<()> {
+    fn adjust<T: Send + 'static>(&self, count: impl FnOnce() -> StoreFuture<T>) -> StoreFuture<T> {
         let behaviour = self.script().lasting;
         match behaviour {
             Behaviour::Count | Behaviour::Refuse(_) => count(),
@@ -325,6 +325,10 @@ impl Store for TestStore {
 
     fn block(&self, block: Block<'_>) -> StoreFuture<()> {
         self.adjust(|| self.counts.block(block))
+    }
+
+    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
+        self.adjust(|| self.counts.count_refusals(refusals))
     }
 
     fn block_list(&self) -> BlockList {

@@ -17,6 +17,7 @@ impl CheckCounts {
 
     #[inline]
     pub(crate) fn count(&self, _outcome: OutcomeLabel, _source: Source) {}
+    pub(crate) fn count_blocks(&self, _blocks: u64) {}
 }
 
 #[derive(Clone, Debug)]

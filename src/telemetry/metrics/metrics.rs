@@ -18,6 +18,11 @@ const CHECKS: Family = Family {
     unit: Unit::Count,
     description: "Checks by outcome and source.",
 };
+const BLOCKS: Family = Family {
+    name: "tollgate_blocks_total",
+    unit: Unit::Count,
+    description: "Keys that were blocked because they were refused too often.",
+};
 const STORE_DURATION: Family = Family {
     name: "tollgate_store_duration_seconds",
     unit: Unit::Seconds,
@@ -44,12 +49,13 @@ const BATCH_CHECKS: Family = Family {
     description: "Checks per call of the store.",
 };
 
-/// The checks of one limiter, counted by outcome and source.
+/// The checks of one limiter, counted by outcome and source, and its automatic blocks.
 #[derive(Debug)]
 pub(crate) struct CheckCounts {
     limiter: Arc<str>,
     /// Indexed by outcome, then by source.
     counts: Box<[[CachedHandle<Counter>; Source::ALL.len()]; OutcomeLabel::ALL.len()]>,
+    blocks: CachedHandle<Counter>,
 }
 
 impl CheckCounts {
@@ -57,6 +63,7 @@ impl CheckCounts {
         Self {
             limiter: Arc::clone(limiter),
             counts: Box::default(),
+            blocks: CachedHandle::default(),
         }
     }
 
@@ -65,6 +72,14 @@ impl CheckCounts {
         if self.add(outcome, source, 1) {
             self.initialize(source);
         }
+    }
+
+    /// Counts keys that were blocked automatically.
+    pub(crate) fn count_blocks(&self, blocks: u64) {
+        let label = || Label::new("limiter", self.limiter.to_string());
+        let key = || Key::from_parts(BLOCKS.name, vec![label()]);
+        self.blocks
+            .record(&BLOCKS, key, |counter| counter.increment(blocks));
     }
 
     /// Records zero for rare outcomes. In Prometheus, `rate` ignores the first value of a counter. It would miss

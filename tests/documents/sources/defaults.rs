@@ -9,11 +9,12 @@ use http_body_util::BodyExt;
 use metrics_util::debugging::DebuggingRecorder;
 use tollgate::key::{self, KeyExtractor};
 use tollgate::store::{
-    Answer, Check, CircuitBreaker, QuotaAnswer, Store, StoreFuture, StoreId, TestStore,
+    Answer, Check, CircuitBreaker, QuotaAnswer, RefusalRecord, Store, StoreFuture, StoreId,
+    TestStore,
 };
 use tollgate::{
-    Algorithm, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter, RedisStore,
-    Rejection, Source,
+    Algorithm, Blocking, DecisionView, FailurePolicy, Headers, MemoryStore, Quota, RateLimiter,
+    RedisStore, Rejection, Source,
 };
 
 use super::block_on;
@@ -138,6 +139,20 @@ pub(super) fn default_of(setting: &str) -> Option<(&'static str, bool)> {
             let [same, other] = times.map(|time| set(&|store| store.block_list_refresh(time)));
             ("1 s", is_default(&untouched, &same, &other))
         }
+        "Blocking::within" => {
+            let within =
+                |minutes: u64| Blocking::refusals(1).within(Duration::from_secs(60 * minutes));
+            ("10 min", within(10) == Blocking::refusals(1))
+        }
+        "Blocking::for_" => {
+            let duration = Blocking::refusals(1).duration_after(0);
+            ("10 min", duration == Duration::from_secs(600))
+        }
+        "Blocking::at_most" => {
+            let longest = Blocking::refusals(1).doubling().duration_after(u32::MAX);
+            ("1 day", longest == Duration::from_secs(86_400))
+        }
+        "Blocking::forgotten_after" => ("1 day", blocks_are_forgotten_after(86_400)),
         "Admin::block" => ("10 000", blocks_at_most(10_000)),
         "units of one check or credit in a log" => {
             let is_bound = costs_at_most(100_000) && credits_at_most(100_000);
@@ -208,6 +223,21 @@ fn falls_back() -> bool {
     let decision = response.extensions().get::<DecisionView>();
     let rejected = response.extensions().get::<Rejection>().is_some();
     !rejected && decision.is_some_and(|decision| decision.source() == Source::Fallback)
+}
+
+/// Whether the second block of a key is a first one again after so many seconds, and not before.
+fn blocks_are_forgotten_after(seconds: u64) -> bool {
+    let rule = Blocking::refusals(1).doubling();
+    let blocks_after = |quiet: Duration| {
+        let (mut record, now) = (RefusalRecord::new(), 1_000_000_000);
+        let first = record.count(&rule, 1, Duration::ZERO, now)?;
+        record.start_block(first, now);
+        let later = now + u64::try_from((first + quiet).as_micros()).ok()?;
+        record.count(&rule, 1, Duration::ZERO, later)
+    };
+    let quiet = Duration::from_secs(seconds);
+    blocks_after(quiet) == Some(rule.duration_after(0))
+        && blocks_after(quiet - Duration::from_micros(1)) == Some(rule.duration_after(1))
 }
 
 fn blocks_at_most(keys: usize) -> bool {

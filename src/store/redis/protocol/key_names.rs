@@ -102,6 +102,12 @@ impl KeyNames {
         }
     }
 
+    /// The name of the record of the refusals of a key. It is in the slot of the block list, so that one script
+    /// changes both.
+    pub(crate) fn refusals(&self, limiter: &Key, key: &Key) -> String {
+        format!("{}:{}", self.block_list(), member(limiter, key))
+    }
+
     /// The name of the description of a limiter, given in its stored form.
     pub(crate) fn description(&self, limiter: &Key) -> String {
         let limiter = limiter.as_str();
@@ -145,6 +151,11 @@ pub(crate) fn slot_of_key(key: &[u8]) -> u16 {
         rest.get(..close)
     });
     State::<XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
+}
+
+/// The limiter and the key as the block list has them.
+pub(crate) fn member(limiter: &Key, key: &Key) -> String {
+    format!("{},{}", limiter.as_str(), key.as_str())
 }
 
 /// The CRC16 of the limiter and the key.

@@ -21,7 +21,7 @@ pub(super) use encode::{
 };
 #[cfg(feature = "cluster")]
 pub(super) use key_names::slot_of_key;
-pub(super) use key_names::{HashTags, KeyNames, SLOTS};
+pub(super) use key_names::{HashTags, KeyNames, SLOTS, member};
 pub(super) use server_clock::ServerClock;
 #[cfg(feature = "cluster")]
 pub(super) use server_name::CLUSTER;

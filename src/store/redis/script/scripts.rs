@@ -20,13 +20,14 @@ macro_rules! marked {
 
 /// Joins the files behind the clock. `modules` are common to the scripts of counts and become branches
 /// of one function `require`, since a function that a call does not use still takes a twentieth of a
-/// command to create, and there are dozens. One of `ends` follows them. The files of `alone` need no
-/// other file.
+/// command to create, and there are dozens. One of `ends` follows them. Those of `alone` follow
+/// the clock and, if they change the block list, `list`.
 macro_rules! files {
     (
         modules: $($module:literal)*;
         ends: $decide:literal $refund:literal $credit:literal;
-        alone: $block:literal $blocked:literal
+        list: $list:literal;
+        alone: $block:literal $blocked:literal $refusals:literal
     ) => {
         /// The files by name.
         #[cfg(test)]
@@ -36,8 +37,10 @@ macro_rules! files {
             ($decide, file!($decide)),
             ($refund, file!($refund)),
             ($credit, file!($credit)),
+            ($list, file!($list)),
             ($block, file!($block)),
             ($blocked, file!($blocked)),
+            ($refusals, file!($refusals)),
         ];
 
         const CLOCK: &str = marked!("clock");
@@ -49,8 +52,9 @@ macro_rules! files {
         const DECIDE: &str = marked!($decide);
         const REFUND: &str = marked!($refund);
         const CREDIT: &str = marked!($credit);
-        const BLOCK: &str = marked!($block);
+        const BLOCK: &str = concat!(marked!($list), marked!($block));
         const BLOCKED: &str = marked!($blocked);
+        const REFUSALS: &str = concat!(marked!($list), marked!($refusals));
     };
 }
 
@@ -61,7 +65,8 @@ files!(
         "subject" "value" "journal" "holes" "counter" "judge_log" "packed_log" "piece" "rotation" "segments" "set_ttl" "format_integer"
         "give_back";
     ends: "decide" "refund" "credit";
-    alone: "block" "blocked"
+    list: "block_list";
+    alone: "block" "blocked" "refusals"
 );
 
 static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
@@ -79,6 +84,8 @@ pub(crate) struct Scripts {
     pub(crate) block: Script,
     /// Lists the blocked keys.
     pub(crate) blocked: Script,
+    /// Counts refusals, and blocks keys.
+    pub(crate) refusals: Script,
 }
 
 impl Scripts {
@@ -88,13 +95,14 @@ impl Scripts {
     }
 
     /// Returns the texts of the shared scripts by name, first that of `decide`.
-    pub(crate) fn texts() -> [(&'static str, &'static str); 5] {
+    pub(crate) fn texts() -> [(&'static str, &'static str); 6] {
         let Self {
             decide,
             refund,
             credit,
             block,
             blocked,
+            refusals,
         } = &**SHARED;
         [
             ("decide", &decide.text),
@@ -102,6 +110,7 @@ impl Scripts {
             ("credit", &credit.text),
             ("block", &block.text),
             ("blocked", &blocked.text),
+            ("refusals", &refusals.text),
         ]
     }
 
@@ -113,6 +122,7 @@ impl Scripts {
             credit: Script::new([clock, MODULES, CREDIT].concat()),
             block: Script::new([clock, BLOCK].concat()),
             blocked: Script::new([clock, BLOCKED].concat()),
+            refusals: Script::new([clock, REFUSALS].concat()),
         }
     }
 }

@@ -5,14 +5,17 @@ use std::time::{Duration, Instant};
 
 use super::conformance::{AlgorithmRule, Broken, Conformance, Random, Rule, ensure};
 use crate::decision::Answer;
-use crate::quota::{Algorithm, Quota, Quotas};
-use crate::store::requests::{Block, Check};
+use crate::quota::{Algorithm, Blocking, Quota, Quotas};
+use crate::store::requests::{Block, Check, RefusalOutcome, Refusals};
 
 /// The time that the kit sleeps longer than needed, because the store's clock may be slower than its own.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// The duration of a block whose end the kit waits for.
 const SHORT_BLOCK: Duration = Duration::from_millis(80);
+
+/// The duration of the first automatic block.
+const SHORTEST_BLOCK: Duration = Duration::from_secs(1);
 
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("a store has one identity", |kit| {
@@ -31,6 +34,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("a key is blocked for its time, and unblocked", |kit| {
         Box::pin(blocks(kit))
     }),
+    (
+        "a key that is refused too often is blocked, for longer each time",
+        |kit| Box::pin(automatic_blocks(kit)),
+    ),
 ];
 
 pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
@@ -220,6 +227,82 @@ async fn blocks(kit: &Conformance) -> Result<(), Broken> {
         left().is_none(),
         "still blocked after its time: {:?}",
         left()
+    );
+    Ok(())
+}
+
+async fn automatic_blocks(kit: &Conformance) -> Result<(), Broken> {
+    let subject = kit.subject(Quota::per_hour(5));
+    let (limiter, key) = (&subject.limiter, &subject.key);
+    // Without a clock of the kit, the second block has to be short enough to sleep.
+    let rule = Blocking::refusals(3).for_(SHORTEST_BLOCK).doubling();
+    let list = kit.store.block_list();
+    let count = async |refusals: u32| -> Result<RefusalOutcome, Broken> {
+        let refusals = Refusals::new(limiter, key, &rule, refusals);
+        let outcomes = kit.store.count_refusals(&[refusals]).await?;
+        let [outcome] = outcomes[..] else {
+            return Err(Broken::Failed(format!(
+                "{} outcomes for one key",
+                outcomes.len()
+            )));
+        };
+        Ok(outcome)
+    };
+    for (refusals, expected) in [(2, "two"), (0, "no more")] {
+        let outcome = count(refusals).await?;
+        ensure!(
+            outcome == RefusalOutcome::Counted && list.blocked_for(limiter, key).is_none(),
+            "{expected} of three refusals: {outcome:?}"
+        );
+    }
+    for blocks in 1..=2 {
+        let duration = rule.duration_after(blocks - 1);
+        let outcome = count(if blocks == 1 { 1 } else { 3 }).await?;
+        ensure!(
+            outcome == RefusalOutcome::Blocked { duration, blocks },
+            "block {blocks} of {duration:?} is due: {outcome:?}"
+        );
+        let left = list.blocked_for(limiter, key);
+        ensure!(
+            left.is_some_and(|left| !left.is_zero() && left <= duration),
+            "blocked for {duration:?}, the list says {left:?}"
+        );
+        // Refusals of another process, which does not know of the block yet.
+        let outcome = count(9).await?;
+        ensure!(
+            matches!(outcome, RefusalOutcome::StillBlocked { left, blocks: known }
+                if left <= duration && known == blocks),
+            "refused while blocked {blocks} times: {outcome:?}"
+        );
+        if blocks == 1 {
+            kit.pass(duration + SLACK).await;
+        }
+    }
+    kit.store
+        .block(Block::new(limiter, key, Duration::ZERO))
+        .await?;
+    let outcome = count(2).await?;
+    ensure!(
+        outcome == RefusalOutcome::Counted,
+        "two of three refusals after an operator unblocked the key: {outcome:?}"
+    );
+    let outcome = count(1).await?;
+    let duration = rule.duration_after(0);
+    ensure!(
+        outcome
+            == RefusalOutcome::Blocked {
+                duration,
+                blocks: 1
+            },
+        "an operator unblocked the key, but its blocks still grow: {outcome:?}"
+    );
+    kit.store
+        .block(Block::new(limiter, key, kit.window()))
+        .await?;
+    let outcome = count(9).await?;
+    ensure!(
+        outcome == RefusalOutcome::Counted,
+        "an automatic block replaces that of an operator: {outcome:?}"
     );
     Ok(())
 }

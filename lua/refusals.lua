@@ -1,0 +1,122 @@
+--[[
+refusals: counts refusals of keys, and blocks those that were refused too often. A script of its own behind the clock
+and block_list. Twin of src/algorithm/refusal_record.rs.
+
+KEYS    the block list; then the record of each key
+ARGV    for each record: member, count, age, refusals, width, first, longest, doubles, quiet
+reply   for each record: outcome, blocks, micros
+calls   GET, SET; ZADD; those of block_list
+server  Redis 5.0
+
+`member` is the key in the block list. `count` refusals happened at most `age` ago; 0 only looks. The rest is the rule:
+the number of refusals, and in microseconds the length of a tenth of the time within which they count, the first and
+the longest block, and the time after which earlier blocks are forgotten. `doubles` is 1 if blocks double, or 0.
+
+`outcome` is one of these. `blocks` is how often the key was blocked, if it is.
+
+  0  no block is due
+  1  the key is blocked now, for `micros`
+  2  the key was blocked before by this script, and stays so for `micros`; the refusals do not count
+  3  a block is due, but the list has no room
+]]
+
+-- The rest of the list is for operators.
+local MAX_AUTOMATIC = 9000
+local PARTS = 10
+-- The length of a part, the number of the newest part, the end of the last block, the blocks, and the refusals in
+-- each part, oldest first.
+local FORMAT = '>dddI4' .. string.rep('I4', PARTS)
+local MAX_COUNT = 4294967295
+
+local list, version, reply = KEYS[1], nil, {}
+
+local function text_of(number)
+  return string.format('%.0f', number)
+end
+
+local function length_of(blocks, first, longest, doubles)
+  local length = first
+  for _ = 1, doubles and blocks or 0 do
+    if length >= longest then
+      break
+    end
+    length = length * 2
+  end
+  return math.min(length, longest)
+end
+
+-- Returns how many refusals each part has after the time has moved on to the part `current`.
+local function advance(record, width, current)
+  local counts, passed = {}, current - record[2]
+  local is_known = record[1] == width and passed >= 0
+  for part = 1, PARTS do
+    counts[part] = is_known and part + passed <= PARTS and record[4 + part + passed] or 0
+  end
+  return counts
+end
+
+local function count_refusals(key, at)
+  local member, count, age = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
+  local refusals, width, quiet = ARGV[at + 3] + 0, ARGV[at + 4] + 0, ARGV[at + 8] + 0
+  local stored = call('GET', key)
+  if stored and #stored ~= 28 + 4 * PARTS then
+    -- Another program has written this text.
+    error('WRONGTYPE this key holds no refusals', 0)
+  end
+  local record = stored and { struct.unpack(FORMAT, stored) } or { width, 0, 0, 0 }
+  local blocked_until, blocks = record[3], record[4]
+  if blocked_until > now then
+    return 2, blocks, blocked_until - now
+  end
+  if count == 0 then
+    return 0, 0, 0
+  end
+  if now >= blocked_until + quiet then
+    blocked_until, blocks = 0, 0
+  end
+  local current, refused_at, sum = math.floor(now / width), math.max(now - age, 0), 0
+  local counts = advance(record, width, current)
+  local part = PARTS - (current - math.floor(refused_at / width))
+  if refused_at >= blocked_until and part > 0 then
+    counts[part] = math.min(counts[part] + count, MAX_COUNT)
+  end
+  for index = 1, PARTS do
+    sum = sum + counts[index]
+  end
+  local outcome, length = 0, 0
+  if sum >= refusals then
+    length = length_of(blocks, ARGV[at + 5] + 0, ARGV[at + 6] + 0, ARGV[at + 7] == '1')
+    version = version or begin_change(list)
+    if is_full(list, MAX_AUTOMATIC) then
+      outcome = 3
+    -- Not if an operator has blocked the key.
+    elseif call('ZADD', list, 'NX', text_of(now + length), member) == 1 then
+      outcome, blocks, blocked_until = 1, blocks + 1, now + length
+      for index = 1, PARTS do
+        counts[index] = 0
+      end
+      sum = 0
+    end
+  end
+  local needed = math.max(sum > 0 and (current + PARTS) * width or 0, blocks > 0 and blocked_until + quiet or 0)
+  if needed > now then
+    local value = struct.pack(FORMAT, width, current, blocked_until, blocks, (table.unpack or unpack)(counts))
+    call('SET', key, value, 'PX', text_of(math.ceil((needed - now) / 1000) + 1000))
+  end
+  return outcome, blocks, length
+end
+
+local has_blocked = false
+for index = 2, #KEYS do
+  local done, outcome, blocks, micros = pcall(count_refusals, KEYS[index], 9 * (index - 2) + 1)
+  if not done then
+    -- An error is a table since Redis 7.0, a text before.
+    outcome, blocks, micros = type(outcome) == 'table' and outcome.err or tostring(outcome), 0, 0
+  end
+  has_blocked = has_blocked or outcome == 1
+  reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = outcome, blocks, micros
+end
+if has_blocked then
+  end_change(list, version)
+end
+return reply

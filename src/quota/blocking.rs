@@ -1,0 +1,445 @@
+//! The rule of automatic blocks: how often a key is refused before it is blocked, and for how long.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+const DAY_MICROS: u64 = 86_400 * MICROS_PER_SECOND;
+
+const MAX_REFUSALS: u32 = 1_000_000;
+/// Processes send their refusals once a second, so shorter times would be too coarse.
+const MIN_WITHIN_MICROS: u64 = 10 * MICROS_PER_SECOND;
+const MAX_WITHIN_MICROS: u64 = DAY_MICROS;
+const MIN_BLOCK_MICROS: u64 = MICROS_PER_SECOND;
+const MAX_BLOCK_MICROS: u64 = 366 * DAY_MICROS;
+
+/// Long enough for a client that waits for `Retry-After` to be refused a few times only.
+const DEFAULT_WITHIN_MICROS: u64 = 600 * MICROS_PER_SECOND;
+/// Ends before most people ask for support.
+const DEFAULT_BLOCK_MICROS: u64 = 600 * MICROS_PER_SECOND;
+/// A mistake heals overnight.
+const DEFAULT_LONGEST_MICROS: u64 = DAY_MICROS;
+
+const REFUSALS_RULE: &str = "a key is blocked after 1 to 1000000 refusals";
+const WITHIN_RULE: &str = "refusals are counted within 10 s to 1 day";
+const BLOCK_RULE: &str = "a block lasts from 1 s to 366 days";
+const FORGOTTEN_RULE: &str = "earlier blocks are forgotten after 1 s to 366 days";
+
+/// The rule by which a limiter blocks keys that are refused too often, for longer each time.
+///
+/// A client that hammers on after a refusal is blocked in all processes, like a key that an operator
+/// [blocks](crate::Admin::block). Set the rule with [`RateLimitLayer::block_after`](crate::RateLimitLayer::block_after)
+/// or [`RateLimiter::block_after`](crate::RateLimiter::block_after).
+///
+/// Before you set one, read [how to choose the key](crate::guide::security#growing-blocks): a block by address locks
+/// out everyone who shares the address.
+///
+/// # Examples
+///
+/// After 20 refusals within 10 minutes, a key is blocked for an hour, then for 2 hours, 4 hours, up to a day:
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// use tollgate::{Blocking, MemoryStore, Quota, RateLimiter, Source};
+///
+/// const MINUTE: Duration = Duration::from_secs(60);
+/// const RULE: Blocking = Blocking::refusals(20)
+///     .within(Duration::from_secs(10 * 60))
+///     .for_(Duration::from_secs(60 * 60))
+///     .doubling()
+///     .at_most(Duration::from_secs(24 * 60 * 60));
+///
+/// let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(5)).block_after(RULE);
+/// for _ in 0..5 + 20 {
+///     let _ = limiter.check("ada").await?;
+/// }
+/// let decision = limiter.check("ada").await?;
+/// assert_eq!(decision.source(), Source::Block);
+/// assert!(decision.retry_after() > Some(59 * MINUTE));
+///
+/// // An operator lifts the block. The earlier blocks of the key are forgotten.
+/// limiter.admin().unblock("ada").await?;
+/// # assert_eq!(limiter.check("ada").await?.source(), Source::Memory);
+/// # Ok::<(), tollgate::Error>(())
+/// # }).unwrap();
+/// ```
+///
+/// # Counted refusals
+///
+/// A refusal counts if a quota refused the check and a wait would help. These do not count:
+///
+/// - refusals while the key is blocked, so a client that keeps hammering is not blocked for ever;
+/// - rejections without a decision: a missing key, a store that fails (503);
+/// - refusals by the [fallback](crate::FailurePolicy::fall_back) counts of a process, which may have a part of the limit
+///   only;
+/// - checks of cost 0, and those with a cost above the limit, which no wait helps;
+/// - a [dry run](crate::RateLimitLayer::dry_run).
+///
+/// In a check of several levels, a refusal counts for the key of each level that refused.
+///
+/// # Precision
+///
+/// A key that was refused fewer times within the time is never blocked. A key that was refused that often within
+/// four fifths of the time is blocked. In between, it depends: refusals are counted in ten parts of the time.
+///
+/// With a store that other processes share, a process sends its refusals in the background, once a second for all
+/// keys together. So a block may start about a second late, and reaches the other processes within another
+/// [second](crate::RedisStore::block_list_refresh). Redis sees at most one call a second, however often a client is
+/// refused.
+///
+/// # Limits
+///
+/// - A process holds the unsent refusals of at most 10 000 keys. It does not count the refusals of more keys until it
+///   has sent these. Refusals that a failing store may have counted are not sent again.
+/// - Automatic blocks use at most 9 000 of the 10 000 entries of the block list, so that operators have room. A key
+///   that finds no room is not blocked, and the log says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Blocking {
+    refusals: u32,
+    within_micros: u64,
+    first_micros: u64,
+    is_doubling: bool,
+    /// `None` for the default.
+    longest_micros: Option<u64>,
+    /// `None` for the longest block.
+    forgotten_micros: Option<u64>,
+}
+
+impl Blocking {
+    /// The parts of the time within which refusals are counted.
+    pub(crate) const PARTS: usize = 10;
+
+    /// Blocks a key after `refusals` refusals within 10 minutes, for 10 minutes.
+    ///
+    /// The number is from 1 to 1 000 000.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the number is out of range. In a `const`, that is a compile error. For a number from outside the
+    /// program, use [`Blocking::try_refusals`].
+    #[must_use]
+    pub const fn refusals(refusals: u32) -> Self {
+        assert!(
+            refusals_in_range(refusals),
+            "a key is blocked after 1 to 1000000 refusals"
+        );
+        Self {
+            refusals,
+            within_micros: DEFAULT_WITHIN_MICROS,
+            first_micros: DEFAULT_BLOCK_MICROS,
+            is_doubling: false,
+            longest_micros: None,
+            forgotten_micros: None,
+        }
+    }
+
+    /// Creates a rule as [`Blocking::refusals`] does, but returns an error in place of a panic.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the number is not from 1 to 1 000 000.
+    pub fn try_refusals(refusals: u32) -> Result<Self, ConfigError> {
+        if refusals_in_range(refusals) {
+            Ok(Self::refusals(refusals))
+        } else {
+            Err(ConfigError::blocking(&refusals, REFUSALS_RULE))
+        }
+    }
+
+    /// Sets the time within which the refusals are counted, from 10 s to 1 day. The default is 10 minutes.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the time is out of range. For a time from outside the program, use [`Blocking::try_within`].
+    #[must_use]
+    pub const fn within(mut self, time: Duration) -> Self {
+        let micros = micros(time);
+        assert!(
+            within_in_range(micros),
+            "refusals are counted within 10 s to 1 day"
+        );
+        self.within_micros = micros;
+        self
+    }
+
+    /// Sets the time as [`Blocking::within`] does, but returns an error in place of a panic.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the time is not from 10 s to 1 day.
+    pub fn try_within(self, time: Duration) -> Result<Self, ConfigError> {
+        if within_in_range(micros(time)) {
+            Ok(self.within(time))
+        } else {
+            Err(ConfigError::blocking(&time, WITHIN_RULE))
+        }
+    }
+
+    /// Sets the duration of a block, from 1 s to 366 days. The default is 10 minutes.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the duration is out of range. For a duration from outside the program, use [`Blocking::try_for`].
+    #[must_use]
+    pub const fn for_(mut self, duration: Duration) -> Self {
+        let micros = micros(duration);
+        assert!(block_in_range(micros), "a block lasts from 1 s to 366 days");
+        self.first_micros = micros;
+        self
+    }
+
+    /// Sets the duration as [`Blocking::for_`] does, but returns an error in place of a panic.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the duration is not from 1 s to 366 days.
+    pub fn try_for(self, duration: Duration) -> Result<Self, ConfigError> {
+        if block_in_range(micros(duration)) {
+            Ok(self.for_(duration))
+        } else {
+            Err(ConfigError::blocking(&duration, BLOCK_RULE))
+        }
+    }
+
+    /// Doubles the duration with each further block of a key. By default, all blocks are equally long.
+    #[must_use]
+    pub const fn doubling(mut self) -> Self {
+        self.is_doubling = true;
+        self
+    }
+
+    /// Sets the longest block, from 1 s to 366 days. The default is a day, or the [duration](Self::for_) if that is
+    /// longer: a client that was blocked by mistake is back the next day. A shorter one than the duration shortens
+    /// all blocks.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the duration is out of range. For a duration from outside the program, use
+    /// [`Blocking::try_at_most`].
+    #[must_use]
+    pub const fn at_most(mut self, longest: Duration) -> Self {
+        let micros = micros(longest);
+        assert!(block_in_range(micros), "a block lasts from 1 s to 366 days");
+        self.longest_micros = Some(micros);
+        self
+    }
+
+    /// Sets the longest block as [`Blocking::at_most`] does, but returns an error in place of a panic.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the duration is not from 1 s to 366 days.
+    pub fn try_at_most(self, longest: Duration) -> Result<Self, ConfigError> {
+        if block_in_range(micros(longest)) {
+            Ok(self.at_most(longest))
+        } else {
+            Err(ConfigError::blocking(&longest, BLOCK_RULE))
+        }
+    }
+
+    /// Sets the time without a block after which the earlier blocks of a key are forgotten, from 1 s to 366 days. Then
+    /// the next block is a first one again.
+    ///
+    /// The time begins when the last block ends. The default is the longest block: a day by default.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the time is out of range. For a time from outside the program, use
+    /// [`Blocking::try_forgotten_after`].
+    #[must_use]
+    pub const fn forgotten_after(mut self, time: Duration) -> Self {
+        let micros = micros(time);
+        assert!(
+            block_in_range(micros),
+            "earlier blocks are forgotten after 1 s to 366 days"
+        );
+        self.forgotten_micros = Some(micros);
+        self
+    }
+
+    /// Sets the time as [`Blocking::forgotten_after`] does, but returns an error in place of a panic.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the time is not from 1 s to 366 days.
+    pub fn try_forgotten_after(self, time: Duration) -> Result<Self, ConfigError> {
+        if block_in_range(micros(time)) {
+            Ok(self.forgotten_after(time))
+        } else {
+            Err(ConfigError::blocking(&time, FORGOTTEN_RULE))
+        }
+    }
+
+    /// Returns the number of refusals after which a key is blocked.
+    #[must_use]
+    pub const fn max_refusals(&self) -> u32 {
+        self.refusals
+    }
+
+    /// Returns the duration of a block after `earlier` blocks that are not forgotten.
+    #[must_use]
+    pub fn duration_after(&self, earlier: u32) -> Duration {
+        Duration::from_micros(self.block_micros(earlier))
+    }
+
+    /// Returns the same in microseconds.
+    pub(crate) fn block_micros(&self, earlier: u32) -> u64 {
+        let longest = self.longest_micros();
+        let factor = match earlier {
+            _ if !self.is_doubling => 1,
+            // 2^32 seconds are longer than the longest block.
+            earlier => 1_u64 << earlier.min(32),
+        };
+        self.first_micros.saturating_mul(factor).min(longest)
+    }
+
+    pub(crate) const fn within_micros(&self) -> u64 {
+        self.within_micros
+    }
+
+    /// Returns the length of a part of the time, in microseconds. Refusals of one part are counted together.
+    pub(crate) const fn part_micros(&self) -> u64 {
+        self.within_micros / Self::PARTS as u64
+    }
+
+    pub(crate) fn longest_micros(&self) -> u64 {
+        let default = self.first_micros.max(DEFAULT_LONGEST_MICROS);
+        self.longest_micros.unwrap_or(default)
+    }
+
+    pub(crate) fn forgotten_micros(&self) -> u64 {
+        let default = self.longest_micros();
+        self.forgotten_micros.unwrap_or(default)
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) const fn is_doubling(&self) -> bool {
+        self.is_doubling
+    }
+}
+
+const fn refusals_in_range(refusals: u32) -> bool {
+    refusals >= 1 && refusals <= MAX_REFUSALS
+}
+
+const fn within_in_range(micros: u64) -> bool {
+    micros >= MIN_WITHIN_MICROS && micros <= MAX_WITHIN_MICROS
+}
+
+const fn block_in_range(micros: u64) -> bool {
+    micros >= MIN_BLOCK_MICROS && micros <= MAX_BLOCK_MICROS
+}
+
+/// Converts to microseconds, rounded up. Saturates, because a time that long is out of range anyway.
+const fn micros(time: Duration) -> u64 {
+    let fraction: u64 = if time.subsec_nanos().is_multiple_of(1_000) {
+        0
+    } else {
+        1
+    };
+    time.as_secs()
+        .saturating_mul(MICROS_PER_SECOND)
+        .saturating_add(time.subsec_micros() as u64 + fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const DAY: Duration = Duration::from_secs(86_400);
+    const NANO: Duration = Duration::from_nanos(1);
+
+    #[test]
+    fn blocks_double_up_to_the_longest() {
+        let rule = Blocking::refusals(20).for_(HOUR).doubling().at_most(DAY);
+        let hours = (0..7).map(|earlier| rule.duration_after(earlier).as_secs() / 3_600);
+        assert_eq!(hours.collect::<Vec<_>>(), [1, 2, 4, 8, 16, 24, 24]);
+        assert_eq!(rule.duration_after(u32::MAX), DAY);
+        let constant = Blocking::refusals(20).for_(HOUR);
+        assert_eq!(constant.duration_after(9), HOUR);
+        // A day by default, and never shorter than the first block.
+        let by_default = Blocking::refusals(1).for_(HOUR).doubling();
+        assert_eq!(by_default.duration_after(9), DAY);
+        let long = Blocking::refusals(1).for_(9 * DAY).doubling();
+        assert_eq!(long.duration_after(9), 9 * DAY);
+        let longest = Blocking::refusals(1)
+            .for_(SECOND)
+            .doubling()
+            .at_most(366 * DAY);
+        assert_eq!(longest.duration_after(u32::MAX), 366 * DAY);
+    }
+
+    #[test]
+    fn earlier_blocks_are_forgotten_after_the_longest_block_by_default() {
+        let rule = Blocking::refusals(20)
+            .for_(HOUR)
+            .doubling()
+            .at_most(9 * DAY);
+        let day = DEFAULT_LONGEST_MICROS;
+        assert_eq!(rule.forgotten_micros(), 9 * day);
+        assert_eq!(Blocking::refusals(1).forgotten_micros(), day);
+        assert_eq!(rule.forgotten_after(SECOND).forgotten_micros(), 1_000_000);
+    }
+
+    #[test]
+    fn values_out_of_range_are_errors_that_name_the_value_and_the_range() {
+        let rule = Blocking::refusals(1);
+        let texts = [
+            Blocking::try_refusals(0),
+            Blocking::try_refusals(1_000_001),
+            rule.try_within(10 * SECOND - NANO * 1_000),
+            rule.try_within(DAY + NANO),
+            rule.try_for(SECOND - NANO * 1_000),
+            rule.try_for(366 * DAY + NANO),
+            rule.try_at_most(Duration::ZERO),
+            rule.try_forgotten_after(Duration::MAX),
+        ]
+        .map(|made| made.unwrap_err().to_string());
+        let parts = [
+            ("invalid blocking 0:", "1 to 1000000"),
+            ("1000001:", "1 to 1000000"),
+            ("9.999999s:", "10 s to 1 day"),
+            ("86400.000000001s:", "10 s to 1 day"),
+            ("999.999ms:", "1 s to 366 days"),
+            ("31622400.000000001s:", "1 s to 366 days"),
+            ("0ns:", "1 s to 366 days"),
+            ("18446744073709551615.999999999s:", "1 s to 366 days"),
+        ];
+        for (text, (value, range)) in texts.iter().zip(parts) {
+            assert!(text.contains(value) && text.contains(range), "{text}");
+        }
+        for made in [
+            Blocking::try_refusals(1),
+            Blocking::try_refusals(1_000_000),
+            rule.try_within(10 * SECOND),
+            rule.try_within(DAY),
+            rule.try_for(SECOND),
+            rule.try_at_most(366 * DAY),
+            rule.try_forgotten_after(SECOND),
+        ] {
+            assert!(made.is_ok(), "{made:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "10 s to 1 day")]
+    fn a_time_out_of_range_panics() {
+        let _ = Blocking::refusals(1).within(SECOND);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 to 1000000")]
+    fn a_number_out_of_range_panics() {
+        let _ = Blocking::refusals(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 s to 366 days")]
+    fn a_block_out_of_range_panics() {
+        let _ = Blocking::refusals(1).for_(Duration::ZERO);
+    }
+}
