@@ -387,14 +387,14 @@ fn assert_times_to_live(time: &mut TestTime, longest: Duration, stepped_back: i1
 /// The law, for one algorithm beside others.
 fn same_decisions(algorithm: Algorithm) {
     let hour = Just(Duration::from_secs(3_600));
-    same_decisions_of_plans(&format!("{algorithm:?}"), plans(algorithm), SECOND, hour);
+    same_decisions_of_plans(&format!("{algorithm:?}"), &plans(algorithm), SECOND, hour);
 }
 
 /// The law, for these plans. The longest of their windows tells how long a key may live. Steps of the clock are up to a
 /// `long` one.
 fn same_decisions_of_plans(
     name: &str,
-    plans: Vec<Vec<Quota>>,
+    plans: &[Vec<Quota>],
     longest: Duration,
     long: impl Strategy<Value = Duration> + Clone + 'static,
 ) {
@@ -407,7 +407,7 @@ fn same_decisions_of_plans(
     let (taken, denied_locally) = (Cell::new(0), Cell::new(0));
     TestRunner::new(config)
         .run(&prop::collection::vec(step(long), 1..160), |steps| {
-            let mut pair = Pair::new(&server, plans.clone());
+            let mut pair = Pair::new(&server, plans.to_vec());
             for step in &steps {
                 pair.take(step);
             }
@@ -448,7 +448,7 @@ mod same_decisions_and_exact_waits {
             (0..40 * 24_u64).prop_map(hours),
         ];
         let longest = hours(31 * 24 + 2);
-        same_decisions_of_plans("calendars", calendar_plans(), longest, long);
+        same_decisions_of_plans("calendars", &calendar_plans(), longest, long);
     }
 
     #[test]
@@ -490,7 +490,7 @@ mod same_decisions_and_exact_waits {
 #[test]
 fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Vec::new());
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
     let quota = Quota::new(50, 10 * SECOND);
     let [memory, redis] = pair.limiters_of(quota);
     // The clock stands on a multiple of ten seconds.
@@ -513,7 +513,7 @@ fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
 #[test]
 fn a_large_log_is_trimmed_searched_and_rewound_alike() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Vec::new());
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
     let quota = Quota::new(200_000, 10 * SECOND);
     let [memory, redis] = pair.limiters_of(quota);
     let both = |pair: &Pair, cost| {
@@ -563,7 +563,7 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
     for window in [10 * SECOND, 172_800 * SECOND] {
         for many_every in [0, 40] {
             let server = RedisServer::start();
-            let mut pair = Pair::new(&server, Vec::new());
+            let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
             let limiters = pair.limiters_of(Quota::new(310, window));
             for number in 1..=1_500 {
                 let cost = 1 + u32::from(many_every > 0 && number % many_every == 0);
@@ -583,7 +583,7 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
 #[test]
 fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Vec::new());
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
     let quota = Quota::new(1_000, 100 * SECOND);
     let limiters = pair.limiters_of(quota);
     for check in 0..20 {
@@ -599,7 +599,7 @@ fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
 #[test]
 fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Vec::new());
+    let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
     let quota = Quota::new(1_000, 100 * SECOND);
     let limiters = pair.limiters_of(quota);
     // The log begins, and is trimmed by none of these.
@@ -623,7 +623,7 @@ fn a_log_that_was_rewound_lives_as_long_as_it_counts() {
 fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
     let server = RedisServer::start();
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        let mut pair = Pair::new(&server, Vec::new());
+        let mut pair = Pair::new(&server, plans(algorithm));
         for cost in [1, 2] {
             let _ = pair.check(1, "ada", cost);
             pair.time.advance(Duration::from_micros(5));
@@ -639,7 +639,7 @@ fn units_of_a_microsecond_that_the_clock_steps_back_to_are_taken_back_alike() {
 fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
     let server = RedisServer::start();
     for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
-        let mut pair = Pair::new(&server, Vec::new());
+        let mut pair = Pair::new(&server, plans(algorithm));
         for cost in [3, 4] {
             let _ = pair.check(1, "ada", cost);
             pair.time.advance(WINDOW * 6 / 10);
@@ -653,7 +653,7 @@ fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
 #[test]
 fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
     let server = RedisServer::start();
-    let mut pair = Pair::new(&server, Vec::new());
+    let mut pair = Pair::new(&server, plans(Algorithm::Gcra));
     for cost in [3, 2] {
         let _ = pair.check(1, "ada", cost);
         pair.time.advance(Duration::from_micros(1));
@@ -732,7 +732,7 @@ fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> 
         .run(
             &prop::collection::vec(large_step(costs), 500..900),
             |steps| {
-                let mut pair = Pair::new(&server, Vec::new());
+                let mut pair = Pair::new(&server, plans.to_vec());
                 // A refusal that Redis does not see removes nothing there.
                 let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
                 let limits = plans.clone().map(|quotas| {

@@ -418,6 +418,7 @@ mod tests {
 
         proptest! {
             #[test]
+            #[expect(clippy::float_arithmetic, reason = "the model decays exactly")]
             fn decayed_counts_keep_their_bounds(
                 capacity in 1..12_usize,
                 stream in prop::collection::vec((0..40_u16, prop_oneof![20 => 0..5_u64, 1 => 0..2_000_u64]), 0..400),

@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tollgate::{Quota, RateLimiter, RedisStore};
 
@@ -98,8 +98,9 @@ fn admitted_by_processes() -> [u32; 2] {
     let directory = tempfile::tempdir().expect("a directory");
     let (server, skew) = skewed_server(directory.path());
     // Midnight is in five seconds, by the clock of the server.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("now");
-    let now = i64::try_from(now.as_micros()).expect("a number");
+    let time = redis::cmd("TIME").query(&mut server.connect());
+    let (seconds, micros): (i64, i64) = time.expect("the server's time");
+    let now = seconds * 1_000_000 + micros;
     skew.set(DAY - now % DAY - 5_000_000);
     let children: Vec<_> = (0..AHEAD.len())
         .map(|index| start(directory.path(), index, &server.url()))
