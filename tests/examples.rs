@@ -1349,6 +1349,24 @@ async fn fifty_requests_with_the_token_at_once_all_pass_and_ten_wrong_tokens_do_
 }
 
 #[tokio::test]
+async fn the_page_shows_and_lifts_a_block_after_too_many_refusals() {
+    let desk = Desk::start("memory:");
+    let statuses = desk.statuses(10 + 100).await;
+    assert_eq!(statuses, [[200; 10].as_slice(), &[429; 100]].concat());
+    let row = async || {
+        let view = desk.tells(desk.post("/site/view", &json!({}))).await;
+        view["blocked"]["rows"][0].clone()
+    };
+    let blocked = row().await;
+    assert_eq!(blocked["key"], "ip=127.0.0.1");
+    assert_eq!(blocked["reason"], "refused too often, block 1");
+    let lifted = desk.change(&json!({ "do": "unblock" })).await;
+    assert_eq!(lifted["blocked_seconds"], Value::Null);
+    let _ = desk.change(&json!({ "do": "block", "seconds": 90 })).await;
+    assert_eq!(row().await["reason"], "operator");
+}
+
+#[tokio::test]
 async fn blocked_keys_come_in_pages_and_are_searched() {
     let desk = Desk::start("memory:");
     for number in 0..120 {

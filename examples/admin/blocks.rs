@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
-use tollgate::Key;
+use tollgate::{Admin, BlockReason, Error, Key};
 
 /// The number of rows of a page.
 const ROWS: usize = 50;
@@ -31,17 +32,18 @@ pub(crate) struct Page {
     rows: Vec<Row>,
 }
 
-/// A block. Whatever else is known of it becomes a field here, and a column on the page.
 #[derive(Serialize)]
 struct Row {
     key: String,
     /// The time until the block ends.
     seconds: f64,
+    reason: String,
 }
 
 impl PageRequest {
-    /// Returns the requested page of a list.
-    pub(crate) fn of(&self, blocked: &[(Key, Duration)]) -> Page {
+    /// Returns the requested page of the keys that a limiter blocks.
+    pub(crate) async fn of(&self, admin: &Admin) -> Result<Page, Error> {
+        let blocked = admin.blocked().await?;
         let search = self.search.trim();
         let found: Vec<_> = blocked
             .iter()
@@ -49,23 +51,32 @@ impl PageRequest {
             .collect();
         let pages = found.len().div_ceil(ROWS).max(1);
         let page = self.page.min(pages - 1);
+        // The store is asked for the reasons of one page only.
         let rows = found.iter().skip(page * ROWS).take(ROWS);
-        Page {
+        let rows = rows.map(|(key, left)| Row::new(admin, key, *left));
+        Ok(Page {
             total: blocked.len(),
             found: found.len(),
             page,
             pages,
             first: page * ROWS + 1,
-            rows: rows.map(|(key, left)| Row::new(key, *left)).collect(),
-        }
+            rows: try_join_all(rows).await?,
+        })
     }
 }
 
 impl Row {
-    fn new(key: &Key, left: Duration) -> Self {
-        Self {
+    async fn new(admin: &Admin, key: &Key, left: Duration) -> Result<Self, Error> {
+        let status = admin.peek(key).await?;
+        Ok(Self {
             key: key.as_str().to_owned(),
             seconds: left.as_secs_f64(),
-        }
+            reason: match status.block_reason() {
+                Some(BlockReason::Refusals { blocks }) => {
+                    format!("refused too often, block {blocks}")
+                }
+                _ => "operator".to_owned(),
+            },
+        })
     }
 }

@@ -75,7 +75,7 @@ async fn view(
             Err(failure) => return Err(failure),
         },
     };
-    let blocked = request.blocked.of(&admin.blocked().await?);
+    let blocked = request.blocked.of(admin).await?;
     let busiest = admin.busiest_refused(BUSIEST);
     let busiest = busiest.iter().map(
         |busy| json!({ "key": busy.key.as_str(), "refused": busy.refused, "error": busy.error }),

@@ -196,7 +196,7 @@ impl Shared {
 
     /// Returns the time at which a window begins, in microseconds since 1970.
     ///
-    /// Where summer time skips midnight, the day begins after the gap. Where midnight occurs twice, the day
+    /// If summer time skips midnight, the day begins after the gap. If midnight occurs twice, the day
     /// begins at the first one.
     fn start(&self, index: i64) -> u64 {
         let Some(date) = self.first_date(index) else {
@@ -357,7 +357,7 @@ mod tests {
                     let index = i64::try_from(window.index).unwrap();
                     let label = label(calendar, &dates, day);
                     let (shift, latest) = known.unwrap_or((index - label, label));
-                    // Where midnight occurs twice, the local date steps back for a while.
+                    // If midnight occurs twice, the local date steps back for a while.
                     let latest = latest.max(label);
                     assert_eq!(index, latest + shift, "{calendar} at {time}");
                     *known = Some((shift, latest));

@@ -144,7 +144,9 @@ async fn an_operator_looks_at_a_key_resets_it_credits_it_and_blocks_it() {
     let wait: u64 = wait.parse().expect(wait);
     assert!(wait > 10_700 && wait <= 10_800, "{wait}");
     browser
-        .until("#blocked-rows", |text| text == "ip=127.0.0.1 3 h Look up")
+        .until("#blocked-rows", |text| {
+            text == "ip=127.0.0.1 3 h operator Look up"
+        })
         .await;
 
     browser.click("#unblock").await;

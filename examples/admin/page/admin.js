@@ -146,7 +146,11 @@ async function change(edit, done) {
 
 function showBlocked({ total, found, page: at, pages, first, rows }) {
   page = at;
-  showRows("blocked-rows", rows.map(({ key, seconds }) => ({ key, texts: [key, duration(seconds)], button: true })), 2);
+  showRows("blocked-rows", rows.map(({ key, seconds, reason }) => ({
+    key,
+    texts: [key, duration(seconds), reason],
+    button: true,
+  })), 3);
   const number = (value) => value.toLocaleString("en");
   const of = found === total ? number(total) : `${number(found)} found, of ${number(total)}`;
   put(byId("blocked-count"), found ? `${number(first)} to ${number(first + rows.length - 1)} of ${of}` : of);

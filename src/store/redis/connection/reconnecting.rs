@@ -102,7 +102,7 @@ impl ReconnectingConnection {
             return Ok(acquired);
         }
         let mut changes = self.state.subscribe();
-        let patience = time::Instant::now() + deadline / 2;
+        let wait_until = time::Instant::now() + deadline / 2;
         loop {
             let step = changes.borrow_and_update().step();
             match step {
@@ -113,7 +113,7 @@ impl ReconnectingConnection {
                 }
                 Step::Wait(None) => {}
                 Step::Wait(Some(previous)) => {
-                    let changed = time::timeout_at(patience, changes.changed()).await;
+                    let changed = time::timeout_at(wait_until, changes.changed()).await;
                     if changed.is_err() {
                         return Err(previous);
                     }

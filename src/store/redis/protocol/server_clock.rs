@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::clock::system_time;
 
-/// The expected time of the server: the system's time until the server has told that its time is another one.
+/// The expected time of the server: the system's time until the server reports another one.
 ///
 /// The server decides by its own clock. The client only has to send the windows around that time.
 #[derive(Clone, Debug, Default)]
