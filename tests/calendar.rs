@@ -1,0 +1,98 @@
+//! Calendar windows begin at the same microsecond in memory and in Redis, over years of boundaries in ten zones.
+
+mod support;
+
+use std::time::Duration;
+
+use support::redis_server::RedisServer;
+use support::test_time::TestTime;
+use tollgate::{Quota, RateLimiter};
+
+const MICRO: Duration = Duration::from_micros(1);
+
+/// Zones with and without summer time, with changes at midnight, of half an hour and of two hours.
+const ZONES: [&str; 10] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/Havana",
+    "America/Santiago",
+    "Africa/Cairo",
+    "Antarctica/Troll",
+    "Asia/Beirut",
+    "Asia/Kolkata",
+    "Australia/Lord_Howe",
+];
+
+/// Uses up each window, waits as long as the stores say, and returns the lengths of all windows but the first, which has
+/// begun before.
+async fn walk(time: &mut TestTime, quota: Quota, windows: usize) -> Vec<Duration> {
+    // A refusal that is remembered would not ask Redis.
+    let redis = time.redis.fork().refusal_cache(Duration::ZERO);
+    let limiters = [
+        RateLimiter::new(time.memory.clone(), quota.clone()),
+        RateLimiter::new(redis, quota.clone()),
+    ];
+    let mut lengths = Vec::with_capacity(windows);
+    for number in 0..windows {
+        let mut waits = [Duration::ZERO; 2];
+        for (limiter, wait) in limiters.iter().zip(&mut waits) {
+            let all = limiter.check_n("ada", quota.limit()).await;
+            let all = all.expect("a decision");
+            assert!(all.is_allowed(), "{quota}, window {number}");
+            let more = limiter.check("ada").await.expect("a decision");
+            *wait = more.retry_after().expect("a refusal");
+            assert_eq!(all.reset_after(), *wait, "{quota}, window {number}");
+        }
+        assert_eq!(waits[0], waits[1], "{quota}, window {number}");
+        lengths.push(waits[0]);
+        time.advance(waits[0] - MICRO);
+        for limiter in &limiters {
+            let early = limiter.check("ada").await.expect("a decision");
+            assert_eq!(early.retry_after(), Some(MICRO), "{quota}, window {number}");
+        }
+        time.advance(MICRO);
+    }
+    lengths.split_off(1)
+}
+
+/// Days of each length in hours, from the shortest.
+fn hours(lengths: &[Duration]) -> Vec<(u64, usize)> {
+    let mut hours: Vec<u64> = lengths.iter().map(|length| length.as_secs() / 3_600).collect();
+    hours.sort_unstable();
+    let runs = hours.chunk_by(PartialEq::eq);
+    runs.map(|run| (run[0], run.len())).collect()
+}
+
+#[tokio::test]
+async fn months_of_ten_years_begin_at_the_same_time_in_both_stores() {
+    let server = RedisServer::start();
+    for zone in ZONES {
+        let quota: Quota = format!("3/month:31@{zone}").parse().expect("a quota");
+        let lengths = walk(&mut TestTime::new(&server), quota, 121).await;
+        let years: Duration = lengths.iter().sum();
+        // From the end of June 2025 to that of June 2035, with the leap days of 2028 and 2032.
+        assert_eq!(years, Duration::from_secs(3_652 * 86_400), "{zone}");
+    }
+}
+
+#[tokio::test]
+async fn days_and_weeks_of_a_year_begin_at_the_same_time_in_both_stores() {
+    let server = RedisServer::start();
+    for zone in ZONES {
+        let day: Quota = format!("3/day@{zone}").parse().expect("a quota");
+        let days = hours(&walk(&mut TestTime::new(&server), day, 366).await);
+        let expected: &[(u64, usize)] = match zone {
+            "UTC" | "Asia/Kolkata" => &[(24, 365)],
+            // A step of half an hour.
+            "Australia/Lord_Howe" => &[(23, 1), (24, 364)],
+            "Antarctica/Troll" => &[(22, 1), (24, 363), (26, 1)],
+            _ => &[(23, 1), (24, 363), (25, 1)],
+        };
+        assert_eq!(days, expected, "{zone}");
+        let week: Quota = format!("3/week:7@{zone}").parse().expect("a quota");
+        let weeks = walk(&mut TestTime::new(&server), week, 53).await;
+        let year: Duration = weeks.iter().sum();
+        assert_eq!(year, Duration::from_secs(364 * 86_400), "{zone}");
+    }
+}
