@@ -58,7 +58,10 @@ async fn walk(time: &mut TestTime, quota: Quota, windows: usize) -> Vec<Duration
 
 /// Days of each length in hours, from the shortest.
 fn hours(lengths: &[Duration]) -> Vec<(u64, usize)> {
-    let mut hours: Vec<u64> = lengths.iter().map(|length| length.as_secs() / 3_600).collect();
+    let mut hours: Vec<u64> = lengths
+        .iter()
+        .map(|length| length.as_secs() / 3_600)
+        .collect();
     hours.sort_unstable();
     let runs = hours.chunk_by(PartialEq::eq);
     runs.map(|run| (run[0], run.len())).collect()

@@ -158,22 +158,18 @@ impl Calendar {
 }
 
 impl Shared {
+    /// Computes the windows around a time.
+    ///
+    /// If midnight occurs twice, the local date is the day before for a while, although the next day has begun. Then
+    /// the time is in the third window.
     fn compute(&self, now: u64) -> CalendarWindows {
-        let now = now.min(LAST_TIME);
-        let mut index = self.estimate(now);
-        // Near a change of the zone's offset, the local date may belong to the window before or after.
-        while self.start(index) > now {
-            index -= 1;
-        }
-        while self.start(index + 1) <= now {
-            index += 1;
-        }
+        let first = self.estimate(now.min(LAST_TIME)) - 1;
         let mut starts = [0; CalendarWindows::STARTS];
-        for (start, index) in starts.iter_mut().zip(index - 1..) {
+        for (start, index) in starts.iter_mut().zip(first..) {
             *start = self.start(index);
         }
         CalendarWindows {
-            first: u64::try_from(index - 1).unwrap_or_default(),
+            first: u64::try_from(first).unwrap_or_default(),
             starts,
         }
     }
@@ -434,6 +430,24 @@ mod tests {
         );
         assert_eq!((before.left, after.index), (1, before.index + 2));
         assert_eq!(after.left, 24 * 3_600 * SECOND);
+    }
+
+    #[test]
+    fn a_day_that_has_begun_does_not_end_when_the_clocks_go_back_before_midnight() {
+        // In Newfoundland, on 7 November 2010, the clocks went from 00:01 back to 23:01. 02:30 UTC was the first
+        // midnight.
+        let midnight = 1_289_097_000 * SECOND;
+        // Without the windows of an earlier check.
+        let index = |now: u64| {
+            let calendar = Calendar::parse("day@America/St_Johns").unwrap();
+            calendar.window_at(now).index
+        };
+        let half_an_hour = 1_800 * SECOND;
+        assert_eq!(index(midnight + half_an_hour), index(midnight));
+        assert_eq!(index(midnight), index(midnight - 1) + 1);
+        let next_midnight = midnight + 25 * 3_600 * SECOND;
+        assert_eq!(index(next_midnight - 1), index(midnight));
+        assert_eq!(index(next_midnight), index(midnight) + 1);
     }
 
     #[test]
