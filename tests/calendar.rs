@@ -99,3 +99,27 @@ async fn days_and_weeks_of_a_year_begin_at_the_same_time_in_both_stores() {
         assert_eq!(year, Duration::from_secs(364 * 86_400), "{zone}");
     }
 }
+
+#[tokio::test]
+async fn a_change_of_the_zone_or_of_the_limit_keeps_the_count() {
+    let server = RedisServer::start();
+    let time = TestTime::new(&server);
+    let memory = |quota: Quota| RateLimiter::new(time.memory.clone(), quota);
+    let redis = |quota: Quota| RateLimiter::new(time.redis.clone(), quota);
+    let stores: [&dyn Fn(Quota) -> RateLimiter; 2] = [&memory, &redis];
+    for limiter in stores {
+        let limiter = |text: &str| limiter(text.parse().expect("a quota"));
+        let berlin = limiter("10/month@Europe/Berlin");
+        let charged = berlin.check_n("ada", 4).await.expect("a decision");
+        assert!(charged.is_allowed());
+        for (text, used) in [
+            ("10/month@America/New_York", 4),
+            ("3/month@Asia/Tokyo", 4),
+            ("10/week@Europe/Berlin", 0),
+            ("10/minute fixed-window", 0),
+        ] {
+            let now = limiter(text).peek("ada").await.expect("a decision");
+            assert_eq!(now.used(), used, "{text}");
+        }
+    }
+}

@@ -7,6 +7,8 @@ mod blocking;
 #[cfg_attr(not(feature = "calendar"), path = "without_calendar.rs")]
 mod calendar;
 mod calendar_windows;
+#[cfg(feature = "calendar")]
+mod per_calendar;
 mod plan;
 mod quota;
 mod quotas;

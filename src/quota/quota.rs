@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use super::algorithm::{Algorithm, algorithm_rule};
 use super::calendar::Calendar;
-#[cfg(feature = "calendar")]
-use super::calendar_windows::CalendarUnit;
 use super::calendar_windows::longest_window;
 use crate::error::ConfigError;
 
@@ -124,107 +122,6 @@ impl Quota {
         } else {
             Err(ConfigError::window(window))
         }
-    }
-
-    /// Creates a quota of `limit` units in each day of a time zone, from midnight to midnight.
-    ///
-    /// See [`per_calendar_month`](Self::per_calendar_month), which says what all calendar windows have in common.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the database has no zone of this name.
-    #[cfg(feature = "calendar")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
-    pub fn per_calendar_day(limit: u32, zone: &str) -> Result<Self, ConfigError> {
-        Self::try_calendar(limit, Calendar::new(CalendarUnit::Day, zone))
-    }
-
-    /// Creates a quota of `limit` units in each week of a time zone. Weeks begin on Mondays, as in ISO 8601, or
-    /// on another day: see [`starting_on`](Self::starting_on).
-    ///
-    /// See [`per_calendar_month`](Self::per_calendar_month), which says what all calendar windows have in common.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the database has no zone of this name.
-    #[cfg(feature = "calendar")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
-    pub fn per_calendar_week(limit: u32, zone: &str) -> Result<Self, ConfigError> {
-        Self::try_calendar(limit, Calendar::new(CalendarUnit::Week, zone))
-    }
-
-    /// Creates a quota of `limit` units in each month of a time zone, for plans that are billed by the month.
-    ///
-    /// `zone` is a name of the [IANA database](https://www.iana.org/time-zones), such as `Europe/Berlin` or `UTC`.
-    /// The database of the system is used, or a copy in the program if the system has none. A month begins on its
-    /// first day, or on a billing day: see [`starting_on`](Self::starting_on).
-    ///
-    /// Calendar windows are counted as [`Algorithm::FixedWindow`] counts aligned windows: never more than the
-    /// limit in one window, by the clock of the store. `retry_after` and `reset_after` end where the next window
-    /// begins. Days with a change to or from summer time have 23 or 25 hours. A day whose midnight is skipped
-    /// begins when the skipped time ends.
-    ///
-    /// [`window`](Self::window) is the nominal length: 1, 7 or 31 days.
-    ///
-    /// # What a change keeps
-    ///
-    /// A change of the limit, the zone or the first day keeps the count. Months are numbered, so a count of May in
-    /// Berlin is one of May in New York. For the hours in which it is June in one zone and May in the other, the
-    /// new zone keeps the later count, which then counts until the end of its June. If a change moves a key into a
-    /// later window, the units that were charged in the earlier one are forgotten: for example if a billing day is
-    /// replaced by the first day of the month. While processes with both zones run, up to twice the limit is
-    /// admitted.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the database has no zone of this name.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use tollgate::Quota;
-    ///
-    /// let plan = Quota::per_calendar_month(1_000_000, "Europe/Berlin")?;
-    /// assert_eq!(plan, "1000000/month@Europe/Berlin".parse()?);
-    ///
-    /// let billed_on_the_17th = plan.starting_on(17)?;
-    /// assert_eq!(billed_on_the_17th.to_string(), "1000000/month:17@Europe/Berlin");
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    #[cfg(feature = "calendar")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
-    pub fn per_calendar_month(limit: u32, zone: &str) -> Result<Self, ConfigError> {
-        Self::try_calendar(limit, Calendar::new(CalendarUnit::Month, zone))
-    }
-
-    /// Sets the day on which each calendar window begins: of a month the billing day from 1 to 31, of a week
-    /// the day from 1 (Monday) to 7 (Sunday). The default is 1.
-    ///
-    /// In a month without that day, the window begins on the last day of the month: with 31, on 28 or 29
-    /// February, and on 31 March again.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the day is out of range, or if the window is not a calendar week or month.
-    #[cfg(feature = "calendar")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
-    pub fn starting_on(self, day: u8) -> Result<Self, ConfigError> {
-        let calendar = match &self.calendar {
-            Some(calendar) => Some(calendar.starting_on(day)?),
-            None => {
-                let rule = "only a calendar week or month has one";
-                return Err(ConfigError::quota_part("first day", &day.to_string(), rule));
-            }
-        };
-        Ok(Self { calendar, ..self })
-    }
-
-    #[cfg(feature = "calendar")]
-    fn try_calendar(
-        limit: u32,
-        calendar: Result<Calendar, ConfigError>,
-    ) -> Result<Self, ConfigError> {
-        calendar.map(|calendar| Self::from_calendar(limit, calendar))
     }
 
     /// Creates a quota with windows of a calendar.
@@ -362,6 +259,14 @@ impl Quota {
         self.calendar.as_ref()
     }
 
+    #[cfg(feature = "calendar")]
+    pub(super) fn with_calendar(self, calendar: Calendar) -> Self {
+        Self {
+            calendar: Some(calendar),
+            ..self
+        }
+    }
+
     /// Gives a quota with a calendar a count of its own behind so many other calendars of its unit in a list.
     pub(super) fn counted_after(self, ordinal: u8) -> Self {
         let calendar = self
@@ -483,41 +388,6 @@ mod tests {
     #[should_panic(expected = "from 1 to 1000")]
     fn too_many_buckets_panic() {
         let _ = Quota::per_hour(5).algorithm(Algorithm::SlidingBuckets(1_001));
-    }
-
-    #[cfg(feature = "calendar")]
-    #[test]
-    fn a_first_day_needs_a_calendar_week_or_month() {
-        for (quota, day, rule) in [
-            (Quota::per_calendar_month(1, "UTC"), 32, "from 1 to 31"),
-            (
-                Quota::per_calendar_week(1, "UTC"),
-                8,
-                "from 1 (Monday) to 7 (Sunday)",
-            ),
-            (
-                Quota::per_calendar_day(1, "UTC"),
-                1,
-                "a calendar day has none",
-            ),
-            (Ok(Quota::per_day(1)), 1, "only a calendar week or month"),
-        ] {
-            let error = quota.unwrap().starting_on(day).unwrap_err().to_string();
-            assert!(error.contains(rule), "{error}");
-        }
-        let error = Quota::per_calendar_day(1, "Mars").unwrap_err().to_string();
-        assert!(
-            error.contains("\"Mars\": it is a name of the IANA database"),
-            "{error}"
-        );
-    }
-
-    #[cfg(feature = "calendar")]
-    #[test]
-    #[should_panic(expected = "counted as a fixed window")]
-    fn another_algorithm_for_a_calendar_window_panics() {
-        let quota = Quota::per_calendar_day(1, "UTC").unwrap();
-        let _ = quota.algorithm(Algorithm::Gcra);
     }
 
     #[test]
