@@ -30,7 +30,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::{Router, routing::get};
 use lexopt::{Arg, Parser, ValueExt};
 use tollgate::store::AnyStore;
-use tollgate::{Admin, MemoryStore, Quota, RateLimitLayer, key};
+use tollgate::{Admin, Blocking, MemoryStore, Quota, RateLimitLayer, key};
 use tower_http::trace::TraceLayer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -113,11 +113,13 @@ impl Limits {
                 .name("site")
                 .key(client().or(key::peer_ip()))
                 .skip(|parts| parts.uri.path() == "/healthz"),
-            // Keeps the keys that it refuses most. A request without the header is rejected with 400.
+            // Keeps the keys that it refuses most, and blocks those that hammer on. A request without the header is
+            // rejected with 400.
             search: RateLimitLayer::new(store, [Quota::per_second(5), Quota::per_minute(120)])
                 .name("search")
                 .key(client())
-                .track_refused(const { NonZeroUsize::new(100).unwrap() }),
+                .track_refused(const { NonZeroUsize::new(100).unwrap() })
+                .block_after(const { Blocking::refusals(1_000).doubling() }),
             // Dry run: admits every request, and counts those that it would reject. The name of the store
             // labels its metrics.
             export: RateLimitLayer::new(

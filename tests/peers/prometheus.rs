@@ -216,6 +216,11 @@ async fn prometheus_counts_what_clients_saw_and_answers_what_dashboard_and_alert
     // Then Redis is gone, and this process counts.
     redis.kill();
     service.send_to_all().await;
+    // Keys without a remembered refusal, so that enough checks fail to open the circuit breaker.
+    for who in 0..10 {
+        let who = who.to_string();
+        service.send("/search", Some(&who), 1, "search").await;
+    }
     let fallback = r#"sum(tollgate_checks_total{source="fallback"})"#;
     prometheus
         .comes_to(fallback, &[], |sum| sum.values().any(|sum| *sum > 0.0))
