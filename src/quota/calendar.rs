@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-use super::calendar_windows::{AlignedWindow, CalendarUnit, CalendarWindows};
+use super::calendar_windows::{AlignedWindow, CalendarUnit};
 use crate::error::ConfigError;
 
 /// Day 0 of all numbers of days, which are then above 0 for every time that a store may have. A Saturday.
@@ -39,6 +39,17 @@ struct Shared {
     zone: TimeZone,
     /// The windows around the last check. Computing them takes a microsecond.
     latest: RwLock<CalendarWindows>,
+}
+
+/// A few windows in a row: one around the expected time, one before it, and those that follow.
+///
+/// A server decides by its own clock, so its time may be in the window before or after the expected one.
+#[derive(Clone, Copy, Debug)]
+struct CalendarWindows {
+    /// The number of the first window. The numbers of a unit are consecutive, and the same in all zones.
+    first: u64,
+    /// The time at which each window begins, in microseconds since 1970.
+    starts: [u64; Self::STARTS],
 }
 
 impl Calendar {
@@ -130,8 +141,15 @@ impl Calendar {
         Self { ordinal, ..self }
     }
 
+    /// Returns the number of the window before that at a time, and the times at which it and the next four begin.
+    #[cfg(feature = "redis")]
+    pub(crate) fn starts_around(&self, now: u64) -> (u64, [u64; CalendarWindows::STARTS]) {
+        let windows = self.windows_around(now);
+        (windows.first, windows.starts)
+    }
+
     /// Returns the windows around a time.
-    pub(crate) fn windows_around(&self, now: u64) -> CalendarWindows {
+    fn windows_around(&self, now: u64) -> CalendarWindows {
         if let Ok(latest) = self.shared.latest.try_read()
             && latest.are_around(now)
         {
@@ -154,6 +172,35 @@ impl Calendar {
         }
         let windows = self.windows_around(now);
         windows.window_at(now).unwrap_or(AlignedWindow::LAST)
+    }
+}
+
+impl CalendarWindows {
+    const STARTS: usize = 5;
+
+    /// No windows: no time is in one of them.
+    const NONE: Self = Self {
+        first: 0,
+        starts: [0; Self::STARTS],
+    };
+
+    /// Returns whether a time is in the second window, so that the one before it and those after it are known.
+    fn are_around(&self, now: u64) -> bool {
+        matches!(self.starts, [_, start, end, ..] if start <= now && now < end)
+    }
+
+    /// Returns the window at a time, or `None` if it is not one of those of which the next one is known.
+    fn window_at(&self, now: u64) -> Option<AlignedWindow> {
+        let windows = (self.first..).zip(self.starts.windows(3));
+        let mut windows = windows.filter_map(|(index, starts)| match starts {
+            &[start, end, next_end] if start <= now && now < end => Some(AlignedWindow {
+                index,
+                left: end - now,
+                next_length: next_end.saturating_sub(end),
+            }),
+            _ => None,
+        });
+        windows.next()
     }
 }
 

@@ -62,17 +62,6 @@ pub(crate) const fn longest_window(counted_micros: u64) -> u64 {
     unit.nominal_micros() + 2 * HOUR_MICROS
 }
 
-/// A few windows in a row: one around the expected time, one before it, and those that follow.
-///
-/// A server decides by its own clock, so its time may be in the window before or after the expected one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CalendarWindows {
-    /// The number of the first window. The numbers of a unit are consecutive, and the same in all zones.
-    pub(super) first: u64,
-    /// The time at which each window begins, in microseconds since 1970.
-    pub(super) starts: [u64; Self::STARTS],
-}
-
 /// The window that a check is in, of a calendar or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlignedWindow {
@@ -91,41 +80,4 @@ impl AlignedWindow {
         left: 1 << 50,
         next_length: 0,
     };
-}
-
-impl CalendarWindows {
-    pub(super) const STARTS: usize = 5;
-
-    /// No windows: no time is in one of them.
-    #[cfg(feature = "calendar")]
-    pub(super) const NONE: Self = Self {
-        first: 0,
-        starts: [0; Self::STARTS],
-    };
-
-    /// Returns whether a time is in the second window, so that the one before it and those after it are known.
-    #[cfg(feature = "calendar")]
-    pub(super) fn are_around(&self, now: u64) -> bool {
-        matches!(self.starts, [_, start, end, ..] if start <= now && now < end)
-    }
-
-    /// The number of the first window, and the start of each.
-    #[cfg(feature = "redis")]
-    pub(crate) fn parts(&self) -> (u64, &[u64]) {
-        (self.first, &self.starts)
-    }
-
-    /// Returns the window at a time, or `None` if it is not one of those of which the next one is known.
-    pub(super) fn window_at(&self, now: u64) -> Option<AlignedWindow> {
-        let windows = (self.first..).zip(self.starts.windows(3));
-        let mut windows = windows.filter_map(|(index, starts)| match starts {
-            &[start, end, next_end] if start <= now && now < end => Some(AlignedWindow {
-                index,
-                left: end - now,
-                next_length: next_end.saturating_sub(end),
-            }),
-            _ => None,
-        });
-        windows.next()
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::calendar_windows::{AlignedWindow, CalendarUnit, CalendarWindows};
+use super::calendar_windows::{AlignedWindow, CalendarUnit};
 use crate::error::ConfigError;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ impl Calendar {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn windows_around(&self, _: u64) -> CalendarWindows {
+    pub(crate) fn starts_around(&self, _: u64) -> (u64, [u64; 5]) {
         match *self {}
     }
 

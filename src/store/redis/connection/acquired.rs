@@ -8,7 +8,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 #[cfg(feature = "cluster")]
-use super::cluster_connection::ClusterConnection;
+use super::cluster::ClusterConnection;
 use super::reconnecting::{AcquiredLink, ReconnectingConnection};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::ConnectError;

@@ -150,10 +150,8 @@ impl Link {
 
     /// Builds a liveness probe, unless the connection is the application's.
     pub(super) fn probe(&self) -> Option<Cmd> {
-        match self {
-            Self::External(_) => None,
-            _ => Some(redis::cmd("PING")),
-        }
+        let is_external = matches!(self, Self::External(_));
+        (!is_external).then(|| redis::cmd("PING"))
     }
 
     /// Whether a lost connection is replaced by the application.

@@ -5,23 +5,17 @@
 mod acquired;
 #[cfg(feature = "cluster")]
 mod cluster;
-#[cfg(feature = "cluster")]
-mod cluster_connection;
 mod established;
 mod link;
 mod per_runtime;
 mod pool;
 mod port_probe;
 mod reconnecting;
-#[cfg(feature = "cluster")]
-mod redirect;
 mod script_support;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod server_settings;
 mod single;
-#[cfg(feature = "cluster")]
-mod slot_map;
 mod state;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
@@ -30,7 +24,7 @@ mod tls_files;
 
 pub(crate) use acquired::{Acquired, Connection};
 #[cfg(feature = "cluster")]
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::{Cluster, MAX_IN_FLIGHT_PER_NODE};
 pub(crate) use link::Connector;
 pub(crate) use per_runtime::PerRuntime;
 pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
@@ -38,5 +32,3 @@ pub(crate) use pool::{ConnectionPool, KEYLESS, PerConnection};
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server_settings::ServerSettings;
 pub(crate) use single::Server;
-#[cfg(feature = "cluster")]
-pub(crate) use slot_map::MAX_IN_FLIGHT_PER_NODE;

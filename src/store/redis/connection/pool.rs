@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::acquired::Connection;
 #[cfg(feature = "cluster")]
-use super::cluster_connection::ClusterConnection;
+use super::cluster::ClusterConnection;
 use super::link::Connector;
 use super::per_runtime::PerRuntime;
 use super::reconnecting::ReconnectingConnection;

@@ -30,7 +30,6 @@ impl ServerName {
     };
 
     /// Names a server by its address, as another kind of server.
-    #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(crate) fn of_kind(self, what: &'static str) -> Self {
         Self { what, ..self }
     }

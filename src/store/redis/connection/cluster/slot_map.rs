@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redis::Value;
 use tokio::sync::Semaphore;
 
-use super::reconnecting::ReconnectingConnection;
+use super::super::reconnecting::ReconnectingConnection;
 
 /// The limit on checks in flight to one node over one connection: as many as to a single server.
 pub(crate) const MAX_IN_FLIGHT_PER_NODE: usize = 256;

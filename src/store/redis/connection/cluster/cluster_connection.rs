@@ -14,13 +14,13 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
+use super::super::link::Connector;
+use super::super::reconnecting::ReconnectingConnection;
+use super::super::single::timed_out;
+use super::super::state::{Failure, RECONNECT_BACKOFF};
 use super::cluster::Cluster;
-use super::link::Connector;
-use super::reconnecting::ReconnectingConnection;
 use super::redirect::Redirect;
-use super::single::timed_out;
 use super::slot_map::{self, Node, SlotMap, SlotRange};
-use super::state::{Failure, RECONNECT_BACKOFF};
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 use crate::store::redis::protocol::{ServerName, slot_of_key};
 
@@ -62,7 +62,7 @@ struct State {
 
 impl ClusterConnection {
     /// A connection owned by `runtime`. Does not connect yet.
-    pub(super) fn new(cluster: Arc<Cluster>, runtime: Handle) -> Self {
+    pub(crate) fn new(cluster: Arc<Cluster>, runtime: Handle) -> Self {
         Self {
             cluster,
             runtime,
@@ -71,13 +71,13 @@ impl ClusterConnection {
     }
 
     /// The cluster, for errors.
-    pub(super) fn server(&self) -> &ServerName {
+    pub(crate) fn server(&self) -> &ServerName {
         self.cluster.name()
     }
 
     /// Takes a place among the checks in flight to the master of a slot. Returns `None` if there is none now, or
     /// if the master is not connected yet. A command without a slot needs no place.
-    pub(super) fn try_take_turn(
+    pub(crate) fn try_take_turn(
         &self,
         slot: Option<u16>,
         deadline: Duration,
@@ -92,7 +92,7 @@ impl ClusterConnection {
     }
 
     /// Waits until the master of a slot is connected, and for a place among the checks in flight to it.
-    pub(super) async fn take_turn(
+    pub(crate) async fn take_turn(
         self: &Arc<Self>,
         slot: Option<u16>,
         deadline: Duration,
@@ -114,13 +114,13 @@ impl ClusterConnection {
     }
 
     /// Whether the master of a slot has replied to any command since then.
-    pub(super) fn has_replied_since(&self, since: Instant, slot: Option<u16>) -> bool {
+    pub(crate) fn has_replied_since(&self, since: Instant, slot: Option<u16>) -> bool {
         self.master(slot)
             .is_some_and(|node| node.connection.has_replied_since(since))
     }
 
     /// Returns the last round trip to the master of a slot.
-    pub(super) fn round_trip(&self, slot: Option<u16>) -> Duration {
+    pub(crate) fn round_trip(&self, slot: Option<u16>) -> Duration {
         let node = self.master(slot);
         node.map_or(Duration::ZERO, |node| node.connection.round_trip())
     }
@@ -132,7 +132,7 @@ impl ClusterConnection {
     /// Sends a command to the node that has its keys. Does not resend a command that a node may have run.
     ///
     /// A command without a key goes to one master; PING and INFO go to all.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
         deadline: Duration,
@@ -267,7 +267,7 @@ impl ClusterConnection {
     }
 
     /// Reads the slot map again, in the background. At most one task does so.
-    pub(super) fn refresh(self: &Arc<Self>) {
+    pub(crate) fn refresh(self: &Arc<Self>) {
         let mut not_before = None;
         let starts = self.state.send_if_modified(|state| {
             let starts = !state.is_reading;

@@ -5,8 +5,8 @@ use std::fmt;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use super::server_settings::ServerSettings;
-use super::single::{Server, timed_out};
+use super::super::server_settings::ServerSettings;
+use super::super::single::{Server, timed_out};
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
 use crate::store::redis::protocol::{CLUSTER, ServerName};
 
@@ -36,7 +36,7 @@ impl Cluster {
     /// Connects to the first seed node that answers. If none does, returns the error of the first one.
     ///
     /// Returns the host of the node as well, which a node leaves out where it names itself.
-    pub(super) async fn connect(&self) -> Result<(MultiplexedConnection, &str), ConnectError> {
+    pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, &str), ConnectError> {
         let mut first_failure = None;
         for seed in &self.seeds {
             match seed.connect(Box::new(|| ())).await {
@@ -58,7 +58,7 @@ impl Cluster {
         Server::announced(self.settings.with_address(host.to_owned(), port))
     }
 
-    pub(super) fn name(&self) -> &ServerName {
+    pub(crate) fn name(&self) -> &ServerName {
         &self.name
     }
 }
