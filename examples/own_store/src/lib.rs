@@ -7,6 +7,8 @@
 //! SQLite answers within tens of microseconds, so a check blocks its thread. A store that waits for a network
 //! returns `StoreFuture::boxed` instead.
 
+mod refusals;
+
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +16,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tollgate::store::{
-    Answer, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, Reset, Source,
-    Store, StoreFuture, StoreId,
+    Answer, Block, BlockList, Check, CircuitBreaker, Counters, Credit, Refund, RefusalOutcome,
+    Refusals, Reset, Source, Store, StoreFuture, StoreId,
 };
 use tollgate::{Error, ErrorKind, Key};
 
-/// `counters` is JSON. `expires_at` and `until` are microseconds since the Unix epoch.
+/// `counters` and `record` are JSON. `expires_at` and `until` are microseconds since the Unix epoch.
 const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS counts (
         limiter TEXT NOT NULL, key TEXT NOT NULL, counters TEXT NOT NULL, expires_at INTEGER NOT NULL,
@@ -28,6 +30,10 @@ const TABLES: &str = "
     CREATE INDEX IF NOT EXISTS expiry ON counts (expires_at);
     CREATE TABLE IF NOT EXISTS blocks (
         limiter TEXT NOT NULL, key TEXT NOT NULL, until INTEGER NOT NULL,
+        PRIMARY KEY (limiter, key)
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS refusals (
+        limiter TEXT NOT NULL, key TEXT NOT NULL, record TEXT NOT NULL, expires_at INTEGER NOT NULL,
         PRIMARY KEY (limiter, key)
     ) WITHOUT ROWID;
 ";
@@ -188,8 +194,19 @@ impl Database {
                         "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)",
                         params![limiter, key, until],
                     ),
-                });
-            written.map(drop).map_err(|error| failed(&error))
+                })
+                .and_then(|_| refusals::forget(transaction, limiter, key));
+            written.map_err(|error| failed(&error))
+        })
+    }
+
+    /// Counts refusals of keys, and blocks those that were refused too often.
+    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> Result<Vec<RefusalOutcome>, Error> {
+        self.transact(|transaction, now| {
+            let outcomes = refusals
+                .iter()
+                .map(|refusals| refusals::count(transaction, *refusals, now));
+            outcomes.collect()
         })
     }
 
@@ -313,6 +330,19 @@ impl Store for SqliteStore {
         let blocked = self.database.block(block);
         // This process applies the block at once, other processes at their next refresh.
         StoreFuture::ready(blocked.and_then(|()| self.block_list.put(block)))
+    }
+
+    fn count_refusals(&self, refusals: &[Refusals<'_>]) -> StoreFuture<Vec<RefusalOutcome>> {
+        let counted = self.database.count_refusals(refusals);
+        for (refusals, outcome) in refusals.iter().zip(counted.iter().flatten()) {
+            if let RefusalOutcome::Blocked { duration, .. } = *outcome {
+                let block = Block::new(refusals.limiter(), refusals.key(), duration);
+                if let Err(error) = self.block_list.put(block) {
+                    return StoreFuture::ready(Err(error));
+                }
+            }
+        }
+        StoreFuture::ready(counted)
     }
 
     fn block_list(&self) -> BlockList {
