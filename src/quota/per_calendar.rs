@@ -42,7 +42,7 @@ impl Quota {
     /// The database of the system is used, or a copy in the program if the system has none. A month begins on its
     /// first day, or on a billing day: see [`starting_on`](Self::starting_on).
     ///
-    /// Calendar windows are counted as [`Algorithm::FixedWindow`] counts aligned windows: never more than the
+    /// Calendar windows are counted as [`FixedWindow`](crate::Algorithm::FixedWindow) counts aligned windows: never more than the
     /// limit in one window, by the clock of the store. `retry_after` and `reset_after` end where the next window
     /// begins. Days with a change to or from summer time have 23 or 25 hours. A day whose midnight is skipped
     /// begins when the skipped time ends.
