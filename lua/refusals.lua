@@ -28,7 +28,7 @@ local PARTS = 10
 local FORMAT = '>dddI4' .. string.rep('I4', PARTS)
 local MAX_COUNT = 4294967295
 
-local list, version, reply = KEYS[1], nil, {}
+local list, version, has_blocked, reply = KEYS[1], nil, false, {}
 
 local function text_of(number)
   return string.format('%.0f', number)
@@ -91,6 +91,8 @@ local function count_refusals(key, at)
       outcome = 3
     -- Not if an operator has blocked the key.
     elseif call('ZADD', list, 'NX', text_of(now + length), member) == 1 then
+      -- Even if the record cannot be written, the list needs a new version and a time to live.
+      has_blocked = true
       outcome, blocks, blocked_until = 1, blocks + 1, now + length
       for index = 1, PARTS do
         counts[index] = 0
@@ -106,14 +108,12 @@ local function count_refusals(key, at)
   return outcome, blocks, length
 end
 
-local has_blocked = false
 for index = 2, #KEYS do
   local done, outcome, blocks, micros = pcall(count_refusals, KEYS[index], 9 * (index - 2) + 1)
   if not done then
     -- An error is a table since Redis 7.0, a text before.
     outcome, blocks, micros = type(outcome) == 'table' and outcome.err or tostring(outcome), 0, 0
   end
-  has_blocked = has_blocked or outcome == 1
   reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = outcome, blocks, micros
 end
 if has_blocked then
