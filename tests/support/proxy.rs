@@ -92,7 +92,7 @@ impl Proxy {
         self.wire.send_replace(wire);
     }
 
-    /// Closes both ends in place of the next reply, once. The server has got the request.
+    /// Closes both ends in place of the reply to the next call of a script, once. The server has got the call.
     pub(crate) fn cut_next_reply(&self) {
         self.shared.cuts_next.store(true, Ordering::SeqCst);
     }
@@ -149,8 +149,9 @@ async fn carry(near: TcpStream, wire: watch::Receiver<Wire>, shared: Arc<Shared>
     };
     let _ = far.set_nodelay(true);
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-    let requests = requests(near_in, far_out, view.clone());
-    let replies = replies(far_in, near_out, view, &shared);
+    let cuts_next = AtomicBool::new(false);
+    let requests = requests(near_in, far_out, view.clone(), &cuts_next);
+    let replies = replies(far_in, near_out, view, &shared, &cuts_next);
     // Where one way ends, so does the other: both ends are closed.
     tokio::select! {
         () = requests => {}
@@ -158,21 +159,43 @@ async fn carry(near: TcpStream, wire: watch::Receiver<Wire>, shared: Arc<Shared>
     }
 }
 
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut view: View) {
+/// The command whose reply [`Proxy::cut_next_reply`] cuts.
+const CALL: &[u8] = b"EVALSHA";
+
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut view: View,
+    cuts_next: &AtomicBool,
+) {
     let mut bytes = vec![0; 64 * 1_024];
     loop {
         let _ = view.now().await;
         tokio::select! {
             changed = view.wire.changed() => if changed.is_err() { return },
             read = from.read(&mut bytes) => match read {
-                Ok(length) if length > 0 && to.write_all(&bytes[..length]).await.is_ok() => {}
+                Ok(length) if length > 0 && to.write_all(&bytes[..length]).await.is_ok() => {
+                    // Not the reply to what the store asks in the background, such as for the slots.
+                    let mut parts = bytes[..length].windows(CALL.len());
+                    if parts.any(|part| part == CALL)
+                        && view.shared.cuts_next.swap(false, Ordering::SeqCst)
+                    {
+                        cuts_next.store(true, Ordering::SeqCst);
+                    }
+                }
                 _ => return,
             }
         }
     }
 }
 
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut view: View, shared: &Shared) {
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut view: View,
+    shared: &Shared,
+    cuts_next: &AtomicBool,
+) {
     let mut bytes = vec![0; 64 * 1_024];
     loop {
         match view.now().await {
@@ -195,7 +218,7 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut view: View
         };
         let nth = shared.replies.fetch_add(1, Ordering::Relaxed) + 1;
         let passed = match view.now().await {
-            _ if shared.cuts_next.swap(false, Ordering::SeqCst) => 0,
+            _ if cuts_next.swap(false, Ordering::SeqCst) => 0,
             Wire::CutBeforeReply(every) if nth.is_multiple_of(every) => 0,
             Wire::Truncate { every, bytes } if nth.is_multiple_of(every) => bytes.min(length),
             Wire::Slow(delay) => {
