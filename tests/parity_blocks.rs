@@ -65,7 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the stores should know of a key. Times are microseconds.
+/// The record that the stores should have of a key. Times are microseconds.
 #[derive(Default)]
 struct Model {
     refused: Vec<u64>,

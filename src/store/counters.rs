@@ -191,16 +191,19 @@ impl Counters {
     #[inline(never)]
     fn check_all(&mut self, quotas: &Quotas, cost: u32, now: u64, answer: &mut Answer) {
         let mut expiry = self.expiry(now);
-        let verdicts: SmallVec<[Verdict; 2]> = quotas
+        let verdicts: SmallVec<[(QuotaCheck, Verdict); 2]> = quotas
             .iter()
-            .map(|quota| self.evaluate(QuotaCheck::new(quota, cost, now), quota.counted_by()))
+            .map(|quota| {
+                let check = QuotaCheck::new(quota, cost, now);
+                (check, self.evaluate(check, quota.counted_by()))
+            })
             .collect();
-        let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
+        let mut waits = verdicts.iter().map(|(_, verdict)| verdict.wait);
+        let admitted = waits.all(|wait| wait == Wait::Zero);
         let is_charged = Changes::CHARGED.only_if(admitted && cost > 0);
-        for (quota, verdict) in quotas.iter().zip(&verdicts) {
-            let check = QuotaCheck::new(quota, cost, now);
+        for (quota, (check, verdict)) in quotas.iter().zip(&verdicts) {
             let changes = verdict.changes | is_charged;
-            self.note(quota.counted_by(), &check, changes, &mut expiry);
+            self.note(quota.counted_by(), check, changes, &mut expiry);
         }
         if admitted && cost > 0 {
             for quota in quotas.strictest() {
@@ -215,7 +218,7 @@ impl Counters {
             }
         } else {
             self.share(expiry, now);
-            for verdict in verdicts {
+            for (_, verdict) in verdicts {
                 answer.push(verdict.into());
             }
         }

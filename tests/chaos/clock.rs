@@ -79,7 +79,7 @@ fn compile_skew(directory: &Path) -> PathBuf {
     library
 }
 
-/// Has a process start with a clock that is shifted as a file says.
+/// Configures a command to run with a clock that is shifted as a file says.
 pub(crate) fn preload_skew(command: &mut Command, library: &Path, offset: &Path) {
     command
         .env("LD_PRELOAD", library)

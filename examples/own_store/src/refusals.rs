@@ -1,10 +1,10 @@
 //! Automatic blocks: counts refusals and blocks keys by the rules of [`RefusalRecord`], in the transaction of a request.
 
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Transaction, params};
 use tollgate::store::{RefusalOutcome, RefusalRecord, Refusals};
 use tollgate::{Error, ErrorKind, Key};
 
-use crate::{REMOVED_PER_CHECK, failed, micros, signed};
+use crate::{REMOVED_PER_CHECK, failed, micros, read_text, signed};
 
 /// The most keys that are blocked automatically. The list has room for 10 000; the rest is for operators.
 const MAX_BLOCKS: i64 = 9_000;
@@ -82,16 +82,8 @@ fn read(
     key: &Key,
     now: u64,
 ) -> Result<RefusalRecord, Error> {
-    let stored = || {
-        let mut statement = transaction.prepare_cached(
-            "SELECT record FROM refusals WHERE limiter = ? AND key = ? AND expires_at > ?",
-        )?;
-        let names = params![limiter.as_str(), key.as_str(), signed(now)];
-        statement
-            .query_row(names, |row| row.get::<_, String>(0))
-            .optional()
-    };
-    match stored().map_err(|error| failed(&error))? {
+    let query = "SELECT record FROM refusals WHERE limiter = ? AND key = ? AND expires_at > ?";
+    match read_text(transaction, query, limiter, key, now)? {
         None => Ok(RefusalRecord::new()),
         Some(text) => serde_json::from_str(&text).map_err(|error| {
             let text = format!("cannot parse stored refusals: {error}");
