@@ -580,6 +580,77 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
     }
 }
 
+/// Decides by both stores with all quotas of a limiter, and returns the units that count against the first one.
+fn decide_both(pair: &Pair, limiters: &[RateLimiter; 2], cost: u32, context: &str) -> Fields {
+    let [memory, redis] = limiters;
+    let (in_memory, in_redis) = pair.runtime.block_on(async {
+        (
+            memory.check_n("ada", cost).await,
+            redis.check_n("ada", cost).await,
+        )
+    });
+    let in_memory = fields(&in_memory);
+    assert_eq!(in_memory, fields(&in_redis), "{context}, cost {cost}");
+    in_memory.expect("a decision")
+}
+
+/// A key that fills slowly, is silent, and fills again at once. Whatever a store keeps for it, and whenever each part of
+/// that expires, nothing of the first fill counts after its window.
+#[test]
+fn a_large_log_that_is_silent_and_fills_again_is_decided_alike() {
+    // More than a small log has: 128 runs, or 160 of one unit.
+    const CHARGES: u32 = 165;
+    // Times of runs have four bytes or six.
+    for (window, units) in [(8 * SECOND, 3), (3_600 * SECOND, 1)] {
+        let server = RedisServer::start();
+        let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+        let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+        let quota = Quota::new(1_000, window);
+        let limiters = [
+            RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+            RateLimiter::new(redis, quota),
+        ];
+        // In percent of a window. The value dies two windows after the first charge, or after one that renewed it, and
+        // the list two windows after the charge that began it: both live, only the list does, or none.
+        for (fill, silence) in [
+            (95, 60),
+            (95, 105),
+            (95, 140),
+            (95, 190),
+            (60, 170),
+            (130, 130),
+            (130, 180),
+            (95, 320),
+        ] {
+            let context = format!("{fill} % of {window:?} to fill, {silence} % silent");
+            let fills = [window * fill / 100, window / 100];
+            for (fill, silence) in fills.into_iter().zip([silence, 0]) {
+                for _ in 0..CHARGES {
+                    let _ = decide_both(&pair, &limiters, units, &context);
+                    pair.time.advance(fill / CHARGES);
+                }
+                pair.time.advance(window * silence / 100);
+                let left = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                assert!(left == 0 || silence < 100, "{context}: {left} left");
+            }
+            // Units of the first fill have no part in these.
+            for credit in [0, 100] {
+                let [memory, redis] = &limiters;
+                pair.runtime.block_on(async {
+                    memory.admin().credit("ada", credit).await.expect("units");
+                    redis.admin().credit("ada", credit).await.expect("units");
+                });
+                let used = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                for cost in [1_001 - used, 1_000 - used / 2, 1_000] {
+                    let refused = decide_both(&pair, &limiters, cost, &context);
+                    assert!(refused.durations[0].1.is_some(), "{context}: {refused:?}");
+                }
+            }
+            pair.time.advance(window * 4);
+        }
+    }
+}
+
 #[test]
 fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     let server = RedisServer::start();
