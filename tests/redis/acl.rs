@@ -160,6 +160,65 @@ async fn a_check_that_fails_by_a_missing_permission_charges_no_quota() {
 }
 
 #[tokio::test]
+async fn a_check_of_several_levels_that_fails_by_missing_permissions_is_not_admitted_nor_frees_units()
+ {
+    const LIMIT: u32 = 20;
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let store = store(&server);
+    let mut stayed = 0;
+    // One level is charged, the other one cannot be, and the charge cannot be undone.
+    for (rights, is_user_known) in [("-set", true), ("-append -setrange -unlink", false)] {
+        for (name, algorithm) in algorithms() {
+            let quota = |limit| Quota::per_day(limit).algorithm(algorithm);
+            let user = RateLimiter::new(store.clone(), quota(LIMIT)).name("user");
+            let tenant = RateLimiter::new(store.clone(), quota(1_000)).name("tenant");
+            let key = |number: u32, is_known: bool| match is_known {
+                true => format!("{rights} {name}"),
+                false => format!("{rights} {name} {number}"),
+            };
+            run(&mut connection, &documented());
+            let known = if is_user_known { &user } else { &tenant };
+            let _ = known.check(key(0, true)).await.unwrap();
+            run(
+                &mut connection,
+                &["ACL", "SETUSER", "limiter"]
+                    .into_iter()
+                    .chain(rights.split(' '))
+                    .collect::<Vec<_>>(),
+            );
+            let (mut errors, mut admitted) = (0, u32::from(is_user_known));
+            for number in 0..50 {
+                let levels = [
+                    user.on(key(number, is_user_known)),
+                    tenant.on(key(number, !is_user_known)),
+                ];
+                match RateLimiter::check_all(levels).await {
+                    Ok(decision) => admitted += u32::from(decision.is_allowed()),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+                        errors += 1;
+                    }
+                }
+            }
+            run(&mut connection, &documented());
+            if algorithm != Algorithm::SortedSetLog {
+                assert!(errors > 0, "{rights} {name}");
+                assert_eq!(admitted, u32::from(is_user_known), "{rights} {name}");
+            }
+            let mut used = 0;
+            for number in 0..if is_user_known { 1 } else { 50 } {
+                used += user.peek(key(number, is_user_known)).await.unwrap().used();
+            }
+            assert!(used >= admitted, "{rights} {name}: {used} of {admitted}");
+            stayed += used - admitted;
+        }
+    }
+    println!("{stayed} units stay charged");
+    assert_eq!(stayed, 0);
+}
+
+#[tokio::test]
 async fn a_log_stays_whole_if_a_permission_is_missing_after_the_clock_stepped_back() {
     let server = RedisServer::start();
     let mut connection = server.connect();
