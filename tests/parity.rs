@@ -721,6 +721,87 @@ fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
     }
 }
 
+/// What a test does to a log of which more units have expired than a charge removes from a sorted set.
+#[derive(Clone, Copy, Debug)]
+enum Stir {
+    Charge,
+    Refuse,
+    /// Refunds the newest charge.
+    Refund,
+    Credit,
+    Advance(u64),
+    SetBack(u64),
+}
+
+#[test]
+fn units_that_have_expired_count_no_more_wherever_the_clock_steps() {
+    use Stir::{Advance, Charge, Credit, Refund, Refuse, SetBack};
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        for stirs in [
+            &[Charge, SetBack(3), Charge, Advance(1), Charge][..],
+            &[Charge, SetBack(3), Refuse, SetBack(2), Charge],
+            &[Charge, SetBack(3), Charge, SetBack(1), Refuse],
+            &[Charge, Charge, SetBack(3), Refund],
+            &[Charge, Refund, SetBack(3), Charge, Charge],
+            &[Charge, Refund, SetBack(3), Refuse, SetBack(1)],
+            &[Charge, Charge, Refund, SetBack(3), Credit],
+            &[Credit, SetBack(3), Charge, Advance(2)],
+            &[Charge, Credit, SetBack(3), Charge],
+            &[Charge, Advance(2), Credit, SetBack(5), Charge],
+            // The key expires in both stores at the same time.
+            &[Charge, Advance(1), Charge, Advance(20), SetBack(12)],
+            &[Charge, Advance(9), Charge, Advance(20), SetBack(12)],
+        ] {
+            let mut pair = Pair::new(&server, plans(algorithm));
+            let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+            let quota = Quota::new(9_000, 10 * SECOND).algorithm(algorithm);
+            let limiters = [
+                RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+                RateLimiter::new(redis, quota),
+            ];
+            let [memory, redis] = &limiters;
+            // Five times as many as a charge removes, at several times.
+            for _ in 0..10 {
+                let _ = decide_both(&pair, &limiters, 500, "fill");
+                pair.time.advance(SECOND / 10);
+            }
+            pair.time.advance(5 * SECOND);
+            let _ = decide_both(&pair, &limiters, 3, "before they expire");
+            pair.time.advance(5 * SECOND);
+            let mut newest: Vec<[Decision; 2]> = Vec::new();
+            for stir in stirs {
+                let context = format!("{stir:?} of {algorithm:?}: {stirs:?}");
+                match *stir {
+                    Charge => {
+                        let decisions = pair.runtime.block_on(async {
+                            let in_memory = memory.check_n("ada", 2).await;
+                            [in_memory.unwrap(), redis.check_n("ada", 2).await.unwrap()]
+                        });
+                        newest.push(decisions);
+                    }
+                    Refuse => {
+                        let refused = decide_both(&pair, &limiters, 9_000, &context);
+                        assert!(!refused.allowed, "{context}");
+                    }
+                    Refund => pair.runtime.block_on(async {
+                        let [in_memory, in_redis] = newest.last_mut().expect("a charge");
+                        memory.refund(in_memory, 2).await.expect("a refund");
+                        redis.refund(in_redis, 2).await.expect("a refund");
+                    }),
+                    Credit => pair.runtime.block_on(async {
+                        memory.admin().credit("ada", 1).await.expect("a credit");
+                        redis.admin().credit("ada", 1).await.expect("a credit");
+                    }),
+                    Advance(seconds) => pair.time.advance(Duration::from_secs(seconds)),
+                    SetBack(seconds) => pair.time.step_back(Duration::from_secs(seconds)),
+                }
+                let _ = decide_both(&pair, &limiters, 0, &context);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
     let server = RedisServer::start();
