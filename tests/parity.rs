@@ -651,6 +651,34 @@ fn a_large_log_that_is_silent_and_fills_again_is_decided_alike() {
     }
 }
 
+/// A log that is never silent for a window keeps the time that its times count from: in six bytes, 2^48 microseconds are
+/// 8.9 years.
+#[test]
+fn a_log_that_is_in_use_for_ten_years_is_decided_alike() {
+    let year = 366 * 86_400 * SECOND;
+    let other = Quota::new(3_000, 40 * 86_400 * SECOND);
+    // A small log, a large one, and two that share a journal.
+    for (quotas, checks_a_year, costs) in [
+        (vec![Quota::new(5, year)], 7, [1, 1]),
+        (vec![Quota::new(5, year)], 7, [1, 2]),
+        (vec![Quota::new(180, year)], 190, [1, 1]),
+        (vec![Quota::new(180, year)], 150, [1, 2]),
+        (vec![Quota::new(5, year), other.clone()], 7, [1, 1]),
+        (vec![Quota::new(30, year), other], 35, [1, 1]),
+    ] {
+        let server = RedisServer::start();
+        let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+        let limiters = pair.limiters_of(quotas.clone());
+        for check in 0..checks_a_year * 10 {
+            let cost = costs[(check % 2) as usize];
+            let context = format!("check {check} of {quotas:?}");
+            let used = decide_both(&pair, &limiters, cost, &context).numbers[0].1;
+            assert!(used <= quotas[0].limit(), "{context}: {used}");
+            pair.time.advance(year / checks_a_year);
+        }
+    }
+}
+
 #[test]
 fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     let server = RedisServer::start();
