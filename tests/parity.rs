@@ -80,14 +80,14 @@ fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
     ]
 }
 
-/// Windows of calendars, of which the longest is a month. The zones of one unit share counts. The clock stands in the
-/// afternoon of a Sunday in June.
+/// Windows of calendars, of which the longest is a month. The zones of one unit share counts, and the dates of two of
+/// them differ by two for an hour a day. The clock stands in the afternoon of a Sunday in June.
 fn calendar_plans() -> Vec<Vec<Quota>> {
     let per = |text: &str| text.parse::<Quota>().expect("a quota");
     vec![
         vec![per("5/day@Europe/Berlin")],
         vec![per("9/day@America/New_York")],
-        vec![per("2/day@Europe/Berlin")],
+        vec![per("2/day@Pacific/Kiritimati")],
         vec![per("0/month@UTC")],
         vec![per("12/week:7@UTC"), per("4/day@Europe/Berlin")],
         vec![
@@ -98,7 +98,7 @@ fn calendar_plans() -> Vec<Vec<Quota>> {
         vec![per("40/month:17@Europe/Berlin")],
         vec![Quota::new(4, WINDOW), per("11/day@UTC")],
         vec![
-            per("3/day@America/New_York"),
+            per("3/day@Pacific/Pago_Pago"),
             Quota::new(30, 9 * WINDOW),
             Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
         ],
@@ -484,6 +484,40 @@ mod same_decisions_and_exact_waits {
     #[test]
     fn gcra() {
         same_decisions(Algorithm::Gcra);
+    }
+}
+
+#[test]
+fn a_calendar_window_that_is_ahead_after_a_step_back_ends_when_the_stores_say() {
+    let server = RedisServer::start();
+    let day = 86_400 * SECOND;
+    // Plans of zones east and west of each other.
+    for (first, second) in [(0, 0), (0, 1), (1, 0), (2, 8), (8, 2)] {
+        for (back, hours) in [(1, 0), (2, 7), (3, 13), (40, 19)] {
+            let mut pair = Pair::new(&server, calendar_plans());
+            let [cost, next_cost] = [first, second].map(|plan| pair.plans[plan][0].limit());
+            for step in [
+                Step::Advance(Duration::from_secs(hours * 3_600)),
+                Step::Check {
+                    plan: first,
+                    key: 0,
+                    cost,
+                },
+                Step::SetBack(back * day),
+                Step::Check {
+                    plan: first,
+                    key: 0,
+                    cost,
+                },
+                Step::CheckAndWait {
+                    plan: second,
+                    key: 0,
+                    cost: next_cost,
+                },
+            ] {
+                pair.take(&step);
+            }
+        }
     }
 }
 
