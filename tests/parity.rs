@@ -887,15 +887,18 @@ enum LargeStep {
     Refund(usize, u32),
     Advance(u64),
     SetBack(u64),
+    /// A part of the first window, in percent.
+    Silence(u32),
 }
 
 fn large_step(costs: Range<u32>) -> impl Strategy<Value = LargeStep> {
     prop_oneof![
-        40 => (costs, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
-        1 => (0..90_u32).prop_map(LargeStep::Credit),
-        3 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
-        1 => (0..900_u64).prop_map(LargeStep::Advance),
-        1 => (0..3_000_u64).prop_map(LargeStep::SetBack),
+        240 => (costs, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
+        6 => (0..90_u32).prop_map(LargeStep::Credit),
+        18 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
+        6 => (0..900_u64).prop_map(LargeStep::Advance),
+        6 => (0..3_000_u64).prop_map(LargeStep::SetBack),
+        1 => (50..310_u32).prop_map(LargeStep::Silence),
     ]
 }
 
@@ -992,6 +995,9 @@ fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> 
                         }
                         LargeStep::SetBack(millis) => {
                             pair.time.step_back(Duration::from_millis(millis));
+                        }
+                        LargeStep::Silence(percent) => {
+                            pair.time.advance(plans[0][0].window() * percent / 100);
                         }
                     }
                     let looked = pair
