@@ -9,9 +9,12 @@ calls   none
 server  Redis 5.0
 
 `starts` of the quota is the number that stands for the window, in six bytes; then, in four bytes each, the number of the
-first window that the client knows, and the seconds since 1970 at which five windows begin. The window is the one that the time of the server is in. If the client knows
-no window for that time, because its clock is wrong by more than a window, no entry of the quota is decided: the error
-has the time, and the client sends windows around it.
+first window that the client knows, and the seconds since 1970 at which six windows begin. The window is the one that
+the time of the server is in. If the client knows no window for that time, because its clock is wrong by more than a
+window, no entry of the quota is decided: the error has the time, and the client sends windows around it.
+
+Zones share a count, and their dates differ by up to two: 26 hours are between the time zones. So a count may be of the
+window after the next one, and stays there.
 ]]
 
 local make_ops, _, _, code, format, length, step = require('fixed_window')
@@ -28,23 +31,26 @@ local function make_failing_ops()
 end
 
 local function prepare(quota)
-  local index, first, second, third, fourth, fifth = struct.unpack('>I4I4I4I4I4I4', quota.starts, 7)
-  local start, stop, next_stop
+  local index, first, second, third, fourth, fifth, sixth =
+    struct.unpack('>I4I4I4I4I4I4I4', quota.starts, 7)
+  local start, stop, next_stop, last_stop
   local second_now = now / 1000000
   if second_now < second then
-    start, stop, next_stop = first, second, third
+    start, stop, next_stop, last_stop = first, second, third, fourth
   elseif second_now < third then
-    index, start, stop, next_stop = index + 1, second, third, fourth
+    index, start, stop, next_stop, last_stop = index + 1, second, third, fourth, fifth
   else
-    index, start, stop, next_stop = index + 2, third, fourth, fifth
+    index, start, stop, next_stop, last_stop = index + 2, third, fourth, fifth, sixth
   end
   if second_now < start or second_now >= stop then
-    quota.current, quota.left = math.huge, 0
+    quota.current, quota.last, quota.left = math.huge, math.huge, 0
     quota.step, quota.make_ops = nil, make_failing_ops
     return
   end
-  quota.current, quota.left = index, stop * 1000000 - now
-  quota.needs = next_stop * 1000000 - now
+  quota.current, quota.last = index, index + 2
+  quota.left, quota.next_left = stop * 1000000 - now, next_stop * 1000000 - now
+  -- Longer than the time to live: each charge renews it.
+  quota.needs = last_stop * 1000000 - now
 end
 
 return make_ops, nil, prepare, code, format, length, step

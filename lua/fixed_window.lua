@@ -8,7 +8,7 @@ calls   none
 server  Redis 5.0
 
 Stored: the generation, the number of the window, its count. After a step back of the clock, the window may be the
-next one: its count stays until that window has ended.
+next one, the `last` of a quota: its count stays until that window has ended.
 ]]
 
 local unpack, pack = struct.unpack, struct.pack
@@ -27,15 +27,15 @@ local rule = {
   end,
 
   is_after = function(numbers, quota)
-    return numbers[1] > quota.current + 1
+    return numbers[1] > quota.last
   end,
 
   at = function(numbers, quota)
     local stored, current = numbers[1], quota.current
     if not stored or stored < current then
       return { current, 0 }
-    elseif stored > current + 1 then
-      return { current + 1, numbers[2] }
+    elseif stored > quota.last then
+      return { quota.last, numbers[2] }
     end
     return numbers
   end,
@@ -45,7 +45,8 @@ local rule = {
   end,
 
   until_at_most = function(numbers, quota)
-    return numbers[1] > quota.current and quota.needs or quota.left
+    local ahead = numbers[1] - quota.current
+    return ahead <= 0 and quota.left or ahead == 1 and quota.next_left or quota.needs
   end,
 
   add = function(numbers, _, cost)
@@ -94,7 +95,8 @@ end
 local function prepare(quota)
   require('aligned')(quota)
   -- After a step back of the clock, a charge counts until the end of the next window.
-  quota.needs = quota.left + quota.window
+  quota.last, quota.next_left = quota.current + 1, quota.left + quota.window
+  quota.needs = quota.next_left
 end
 
 local function make_ops()

@@ -24,6 +24,9 @@ local open_piece, time_in, position_in, first_later_in, with_positions = require
 -- Positions, and times of narrow runs, are below this.
 local RANGE = 4294967296
 
+-- Times of wide runs are below this: after 8.9 years, a log needs a new base.
+local WIDE_RANGE = 281474976710656
+
 -- In place of the second at which a list expires: there are no segments, and each run is one unit, of which
 -- only the time is stored.
 local UNIT_RUNS = 1
@@ -232,7 +235,7 @@ local function append(log, units)
     -- Nothing counts: the log begins anew.
     log.listed, log.first, log.position = 0, 0, 0
     set_tail(log, pack('>dI4I4', now, 0, 0), true)
-  elseif not log.is_wide and now - log.tail.base >= RANGE then
+  elseif now - log.tail.base >= (log.is_wide and WIDE_RANGE or RANGE) then
     local is_listed = log.listed > 0
     rebuild(log, is_listed and log.listed or log.first, log.length, log.listed)
     log.first = is_listed and log.first or 0

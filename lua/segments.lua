@@ -5,8 +5,8 @@ others are a list. For packed_log.
 KEYS    none; the caller passes the key of the list
 ARGV    none; the caller passes the log
 reply   a table of functions of the log
-calls   LLEN, LINDEX; to trim LTRIM; when no more is left UNLINK; for further segments RPUSH; to renew
-calls   PEXPIRE; to give units back LSET
+calls   LLEN, LINDEX; to trim LTRIM; when no more is left, and before the first segment, UNLINK; for further
+calls   segments RPUSH; to renew PEXPIRE; to give units back LSET
 server  Redis 5.0
 
 Segments are numbered from 0, the one in the value. A segment is packed as the runs in the value are, with
@@ -101,7 +101,7 @@ local function push(log, tail, runs)
 end
 
 -- Removes the segments that have expired or moved to the value, adds those of a push, and renews the time to
--- live.
+-- live. A list begins empty: the one that is there may have outlived its value, which expired or was evicted.
 local function write(log)
   local key, first, last = log.extra_key, log.dropped, log.kept_segments
   local had, left = math.max(log.segments - 1, 0), math.max(last - first - 1, 0)
@@ -114,6 +114,9 @@ local function write(log)
     call('LTRIM', key, string.format('%d', first), string.format('%d', last - 2))
   end
   if log.pushed then
+    if log.segments == 0 and call('LLEN', key) > 0 then
+      call('UNLINK', key)
+    end
     call('RPUSH', key, unpack_list(log.pushed))
     if left == 0 then
       require('set_ttl')(key, log.ttl)

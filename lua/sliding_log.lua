@@ -15,6 +15,7 @@ local SEGMENT, MAX_RUNS, MAX_UNIT_RUNS, run_size_of, time_at, encode_time, first
 
 -- As in packed_log.
 local RANGE = 4294967296
+local WIDE_RANGE = 281474976710656
 local UNIT_RUNS = 1
 
 local function make_ops()
@@ -78,7 +79,7 @@ local function counting(quota, stored, from, to)
   end
   local at = to - run_size + 1
   local newest = is_wide and time_at(stored, at, true) or unpack('>I4', stored, at)
-  if newest >= elapsed or not is_wide and elapsed >= RANGE then
+  if newest >= elapsed or elapsed >= (is_wide and WIDE_RANGE or RANGE) then
     return
   elseif list > UNIT_RUNS then
     local used, reset = counting_of_segments(quota, stored, position, list, from + 17, start)

@@ -7,12 +7,13 @@ ARGV    none; the caller passes the state and its quotas
 reply   make_ops
 calls   ZCARD, ZRANGE twice; if units have expired ZCOUNT; to charge ZADD; to remove what has expired PEXPIRE,
 calls   ZREMRANGEBYRANK, or if all has expired UNLINK; to undo a charge ZREMRANGEBYRANK; after a step back of the
-calls   clock PEXPIRE, ZRANGEBYSCORE, ZADD; to refund ZCOUNT twice, ZREMRANGEBYRANK, EXISTS, PEXPIRE; to credit
-calls   ZREMRANGEBYRANK, PEXPIRE, or if nothing is left UNLINK
+calls   clock PEXPIRE, ZCOUNT, ZREMRANGEBYRANK, ZRANGEBYSCORE, ZADD; to refund ZCOUNT twice, ZRANGE, ZREMRANGEBYRANK,
+calls   EXISTS, PEXPIRE, and of the newest charge ZCOUNT; to credit ZREMRANGEBYRANK, PEXPIRE, or if nothing is left UNLINK
 server  Redis 5.0
 
 Members are numbers of 16 digits that count up from the newest one. So each is unique, and those of one
-microsecond sort in the order of their charges. Expired units are removed by the next charge.
+microsecond sort in the order of their charges. Expired units are removed by the next charges. A unit that had expired
+when the newest one was charged counts no more, wherever the clock steps.
 ]]
 
 local FIRST_MEMBER = 1000000000000000
@@ -54,20 +55,34 @@ local function renew(log)
   call('PEXPIRE', log.extra_key, log.ttl)
 end
 
+-- Removes all units up to a time, and returns how many. They had expired at the newest charge, and would count again
+-- once that is gone or is moved to an earlier time.
+local function remove_expired(key, edge)
+  local expired = call('ZCOUNT', key, '-inf', format_integer(edge))
+  if expired > 0 then
+    call('ZREMRANGEBYRANK', key, '0', format_integer(expired - 1))
+  end
+  return expired
+end
+
 -- Reads which units count. A cost rewinds what is later than now.
 local function read(log, cost)
-  local key, edge = log.extra_key, now - log.window
+  local key = log.extra_key
   log.length, log.expired, log.oldest, log.member = call('ZCARD', key), 0, nil, nil
   if log.length > 0 then
     local newest, member = member_at(key, '-1')
     local oldest = (log.length > 1 and member_at(key, '0') or newest) + 0
-    log.oldest, log.member = oldest, member
+    log.oldest, log.member, log.first, log.newest = oldest, member, oldest, newest + 0
+    -- What had expired at the newest charge counts no more, wherever the clock steps.
+    local edge = max(now, log.newest) - log.window
     if cost > 0 and newest > now_text then
       -- A full server accepts PEXPIRE, and then the rest of the script.
       renew(log)
+      if oldest <= edge then
+        log.length, log.oldest = log.length - remove_expired(key, edge), nil
+      end
       rewind(key)
-    end
-    if newest + 0 <= edge then
+    elseif log.newest <= edge then
       log.expired = log.length
     elseif oldest <= edge then
       log.expired, log.oldest = call('ZCOUNT', key, '-inf', format_integer(edge)), nil
@@ -99,7 +114,11 @@ local function write(log)
   if log.stored > 0 then
     member = log.member + 0
     if log.expired > 0 then
-      renew(log)
+      local edge = log.newest - log.window
+      -- The newest charge has renewed for what it left behind.
+      if log.first > edge or member_at(key, format_integer(log.expired - 1)) + 0 > edge then
+        renew(log)
+      end
       call('ZREMRANGEBYRANK', key, '0', format_integer(min(log.expired, MAX_TRIMMED) - 1))
     end
   elseif log.length > 0 then
@@ -134,7 +153,11 @@ local function refund(log, charged, units)
   if found > 0 then
     local last = before + found - 1
     local first = max(last - units + 1, before)
+    local is_newest = member_at(key, '-1') == time
     call('ZREMRANGEBYRANK', key, format_integer(first), format_integer(last))
+    if is_newest then
+      remove_expired(key, charged.time - log.window)
+    end
     if call('EXISTS', key) == 1 then
       renew(log)
     end
@@ -148,8 +171,7 @@ end
 -- Removes the oldest units that count, which would expire first, and what has expired before them.
 local function credit(log, units)
   if units < log.used then
-    local first, last = max(log.expired - MAX_TRIMMED, 0), log.expired + units - 1
-    call('ZREMRANGEBYRANK', log.extra_key, format_integer(first), format_integer(last))
+    call('ZREMRANGEBYRANK', log.extra_key, '0', format_integer(log.expired + units - 1))
     renew(log)
   elseif log.used > 0 then
     clear(log)

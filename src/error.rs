@@ -69,7 +69,8 @@ pub enum ErrorKind {
     Misconfigured,
     /// The store has no room for another key or unit, or the block list is full.
     Full,
-    /// The reply of the store is malformed, or does not match the check.
+    /// The reply of the store is malformed, or does not match the check. If this is so for one check of a call only,
+    /// the others have their answers.
     InvalidReply,
     /// The store does not implement this operation.
     Unsupported,
@@ -178,6 +179,18 @@ impl Error {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Marks the error of one check that the store answered with nonsense, for example because of what is stored for its
+    /// key. It is not a failure of the store, which other checks share.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_one_check(self) -> Self {
+        self.with_source(OneCheck)
+    }
+
+    /// Returns whether the error says nothing about the store as a whole.
+    pub(crate) fn is_of_one_check(&self) -> bool {
+        self.source().is_some_and(|source| source.is::<OneCheck>())
+    }
+
     /// Returns the error of two limiters that cannot be checked together.
     pub(crate) fn levels(one: &str, other: &str, problem: &str, remedy: &str) -> Self {
         let text = format!("cannot check limiters {one:?} and {other:?} together: {remedy}");
@@ -231,6 +244,18 @@ impl StdError for Error {
             .map(|source| source as &(dyn StdError + 'static))
     }
 }
+
+/// The source of an error that one check of a call has.
+#[derive(Debug)]
+struct OneCheck;
+
+impl fmt::Display for OneCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("only this check was answered with nonsense")
+    }
+}
+
+impl StdError for OneCheck {}
 
 /// The error of an invalid configuration value: a quota, a window, a lease, a store URL, a key extractor or the
 /// levels of a check.

@@ -123,3 +123,64 @@ async fn a_change_of_the_zone_or_of_the_limit_keeps_the_count() {
         }
     }
 }
+
+/// Windows of zones that are at different dates, and the windows that can be the current one within the given days.
+const UNITS: [(&[&str], u32, u32); 3] = [
+    (&["day"], 12, 14),
+    // Mondays, and Sundays: a week may have begun eight days later elsewhere.
+    (&["week", "week:7"], 30, 8),
+    (&["month", "month:31"], 95, 6),
+];
+
+/// The first is two dates ahead of the others for an hour or two each day, from 10:00 UTC on.
+const DISTANT_ZONES: [&str; 4] = [
+    "Pacific/Kiritimati",
+    "Etc/GMT+12",
+    "Pacific/Pago_Pago",
+    "Pacific/Auckland",
+];
+
+#[tokio::test]
+async fn zones_whose_dates_differ_by_two_share_the_limit_of_each_window() {
+    let server = RedisServer::start();
+    for (units, days, windows) in UNITS {
+        let mut time = TestTime::new(&server);
+        let redis = time.redis.fork().refusal_cache(Duration::ZERO);
+        let quotas = DISTANT_ZONES.iter().flat_map(|zone| {
+            let quota = |unit: &&str| format!("10/{unit}@{zone}").parse().expect("a quota");
+            units.iter().map(quota).collect::<Vec<Quota>>()
+        });
+        let limiters: Vec<[RateLimiter; 2]> = quotas
+            .map(|quota| {
+                let memory = RateLimiter::new(time.memory.clone(), quota.clone());
+                [memory, RateLimiter::new(redis.clone(), quota)]
+            })
+            .collect();
+        let mut admitted = [0, 0];
+        // Half past each hour from 9 to 12 UTC, of each day.
+        let day = Duration::from_secs(86_400);
+        let since_midnight = Duration::from_micros(time.now()).as_micros() % day.as_micros();
+        let since_midnight = Duration::from_micros(u64::try_from(since_midnight).unwrap());
+        time.advance(day - since_midnight + Duration::from_secs(9 * 3_600 + 1_800));
+        for _ in 0..days {
+            for step in [1, 1, 1, 21] {
+                // Each zone asks again after each other one.
+                for limiters in limiters.iter().chain(&limiters) {
+                    for cost in [7, 3] {
+                        let mut decisions = Vec::new();
+                        for (limiter, admitted) in limiters.iter().zip(&mut admitted) {
+                            let decision = limiter.check_n("ada", cost).await.expect("a decision");
+                            *admitted += cost * u32::from(decision.is_allowed());
+                            decisions.push((decision.used(), decision.retry_after()));
+                        }
+                        assert_eq!(decisions[0], decisions[1], "{units:?}");
+                    }
+                }
+                time.advance(Duration::from_secs(step * 3_600));
+            }
+        }
+        println!("{units:?}: {admitted:?} of 10 admitted in {days} days");
+        assert!(admitted[0] <= 10 * windows, "{units:?}: {admitted:?}");
+        assert!(admitted[0] >= 10 * (windows - 4), "{units:?}: {admitted:?}");
+    }
+}

@@ -80,14 +80,14 @@ fn plans(algorithm: Algorithm) -> Vec<Vec<Quota>> {
     ]
 }
 
-/// Windows of calendars, of which the longest is a month. The zones of one unit share counts. The clock stands in the
-/// afternoon of a Sunday in June.
+/// Windows of calendars, of which the longest is a month. The zones of one unit share counts, and the dates of two of
+/// them differ by two for an hour a day. The clock stands in the afternoon of a Sunday in June.
 fn calendar_plans() -> Vec<Vec<Quota>> {
     let per = |text: &str| text.parse::<Quota>().expect("a quota");
     vec![
         vec![per("5/day@Europe/Berlin")],
         vec![per("9/day@America/New_York")],
-        vec![per("2/day@Europe/Berlin")],
+        vec![per("2/day@Pacific/Kiritimati")],
         vec![per("0/month@UTC")],
         vec![per("12/week:7@UTC"), per("4/day@Europe/Berlin")],
         vec![
@@ -98,7 +98,7 @@ fn calendar_plans() -> Vec<Vec<Quota>> {
         vec![per("40/month:17@Europe/Berlin")],
         vec![Quota::new(4, WINDOW), per("11/day@UTC")],
         vec![
-            per("3/day@America/New_York"),
+            per("3/day@Pacific/Pago_Pago"),
             Quota::new(30, 9 * WINDOW),
             Quota::new(8, SECOND).algorithm(Algorithm::Gcra),
         ],
@@ -488,6 +488,40 @@ mod same_decisions_and_exact_waits {
 }
 
 #[test]
+fn a_calendar_window_that_is_ahead_after_a_step_back_ends_when_the_stores_say() {
+    let server = RedisServer::start();
+    let day = 86_400 * SECOND;
+    // Plans of zones east and west of each other.
+    for (first, second) in [(0, 0), (0, 1), (1, 0), (2, 8), (8, 2)] {
+        for (back, hours) in [(1, 0), (2, 7), (3, 13), (40, 19)] {
+            let mut pair = Pair::new(&server, calendar_plans());
+            let [cost, next_cost] = [first, second].map(|plan| pair.plans[plan][0].limit());
+            for step in [
+                Step::Advance(Duration::from_secs(hours * 3_600)),
+                Step::Check {
+                    plan: first,
+                    key: 0,
+                    cost,
+                },
+                Step::SetBack(back * day),
+                Step::Check {
+                    plan: first,
+                    key: 0,
+                    cost,
+                },
+                Step::CheckAndWait {
+                    plan: second,
+                    key: 0,
+                    cost: next_cost,
+                },
+            ] {
+                pair.take(&step);
+            }
+        }
+    }
+}
+
+#[test]
 fn bursts_on_both_sides_of_an_aligned_edge_share_one_limit() {
     let server = RedisServer::start();
     let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
@@ -580,6 +614,105 @@ fn a_large_log_whose_units_leave_as_fast_as_they_come_is_decided_alike() {
     }
 }
 
+/// Decides by both stores with all quotas of a limiter, and returns the units that count against the first one.
+fn decide_both(pair: &Pair, limiters: &[RateLimiter; 2], cost: u32, context: &str) -> Fields {
+    let [memory, redis] = limiters;
+    let (in_memory, in_redis) = pair.runtime.block_on(async {
+        (
+            memory.check_n("ada", cost).await,
+            redis.check_n("ada", cost).await,
+        )
+    });
+    let in_memory = fields(&in_memory);
+    assert_eq!(in_memory, fields(&in_redis), "{context}, cost {cost}");
+    in_memory.expect("a decision")
+}
+
+/// A key that fills slowly, is silent, and fills again at once. Whatever a store keeps for it, and whenever each part of
+/// that expires, nothing of the first fill counts after its window.
+#[test]
+fn a_large_log_that_is_silent_and_fills_again_is_decided_alike() {
+    // More than a small log has: 128 runs, or 160 of one unit.
+    const CHARGES: u32 = 165;
+    // Times of runs have four bytes or six.
+    for (window, units) in [(8 * SECOND, 3), (3_600 * SECOND, 1)] {
+        let server = RedisServer::start();
+        let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+        let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+        let quota = Quota::new(1_000, window);
+        let limiters = [
+            RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+            RateLimiter::new(redis, quota),
+        ];
+        // In percent of a window. The value dies two windows after the first charge, or after one that renewed it, and
+        // the list two windows after the charge that began it: both live, only the list does, or none.
+        for (fill, silence) in [
+            (95, 60),
+            (95, 105),
+            (95, 140),
+            (95, 190),
+            (60, 170),
+            (130, 130),
+            (130, 180),
+            (95, 320),
+        ] {
+            let context = format!("{fill} % of {window:?} to fill, {silence} % silent");
+            let fills = [window * fill / 100, window / 100];
+            for (fill, silence) in fills.into_iter().zip([silence, 0]) {
+                for _ in 0..CHARGES {
+                    let _ = decide_both(&pair, &limiters, units, &context);
+                    pair.time.advance(fill / CHARGES);
+                }
+                pair.time.advance(window * silence / 100);
+                let left = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                assert!(left == 0 || silence < 100, "{context}: {left} left");
+            }
+            // Units of the first fill have no part in these.
+            for credit in [0, 100] {
+                let [memory, redis] = &limiters;
+                pair.runtime.block_on(async {
+                    memory.admin().credit("ada", credit).await.expect("units");
+                    redis.admin().credit("ada", credit).await.expect("units");
+                });
+                let used = decide_both(&pair, &limiters, 0, &context).numbers[0].1;
+                for cost in [1_001 - used, 1_000 - used / 2, 1_000] {
+                    let refused = decide_both(&pair, &limiters, cost, &context);
+                    assert!(refused.durations[0].1.is_some(), "{context}: {refused:?}");
+                }
+            }
+            pair.time.advance(window * 4);
+        }
+    }
+}
+
+/// A log that is never silent for a window keeps the time that its times count from: in six bytes, 2^48 microseconds are
+/// 8.9 years.
+#[test]
+fn a_log_that_is_in_use_for_ten_years_is_decided_alike() {
+    let year = 366 * 86_400 * SECOND;
+    let other = Quota::new(3_000, 40 * 86_400 * SECOND);
+    // A small log, a large one, and two that share a journal.
+    for (quotas, checks_a_year, costs) in [
+        (vec![Quota::new(5, year)], 7, [1, 1]),
+        (vec![Quota::new(5, year)], 7, [1, 2]),
+        (vec![Quota::new(180, year)], 190, [1, 1]),
+        (vec![Quota::new(180, year)], 150, [1, 2]),
+        (vec![Quota::new(5, year), other.clone()], 7, [1, 1]),
+        (vec![Quota::new(30, year), other], 35, [1, 1]),
+    ] {
+        let server = RedisServer::start();
+        let mut pair = Pair::new(&server, plans(Algorithm::SlidingLog));
+        let limiters = pair.limiters_of(quotas.clone());
+        for check in 0..checks_a_year * 10 {
+            let cost = costs[(check % 2) as usize];
+            let context = format!("check {check} of {quotas:?}");
+            let used = decide_both(&pair, &limiters, cost, &context).numbers[0].1;
+            assert!(used <= quotas[0].limit(), "{context}: {used}");
+            pair.time.advance(year / checks_a_year);
+        }
+    }
+}
+
 #[test]
 fn a_log_that_is_always_in_use_outlives_the_time_to_live_it_began_with() {
     let server = RedisServer::start();
@@ -650,6 +783,87 @@ fn what_has_expired_goes_with_what_is_given_and_no_step_back_finds_it() {
     }
 }
 
+/// What a test does to a log of which more units have expired than a charge removes from a sorted set.
+#[derive(Clone, Copy, Debug)]
+enum Stir {
+    Charge,
+    Refuse,
+    /// Refunds the newest charge.
+    Refund,
+    Credit,
+    Advance(u64),
+    SetBack(u64),
+}
+
+#[test]
+fn units_that_have_expired_count_no_more_wherever_the_clock_steps() {
+    use Stir::{Advance, Charge, Credit, Refund, Refuse, SetBack};
+    let server = RedisServer::start();
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SortedSetLog] {
+        for stirs in [
+            &[Charge, SetBack(3), Charge, Advance(1), Charge][..],
+            &[Charge, SetBack(3), Refuse, SetBack(2), Charge],
+            &[Charge, SetBack(3), Charge, SetBack(1), Refuse],
+            &[Charge, Charge, SetBack(3), Refund],
+            &[Charge, Refund, SetBack(3), Charge, Charge],
+            &[Charge, Refund, SetBack(3), Refuse, SetBack(1)],
+            &[Charge, Charge, Refund, SetBack(3), Credit],
+            &[Credit, SetBack(3), Charge, Advance(2)],
+            &[Charge, Credit, SetBack(3), Charge],
+            &[Charge, Advance(2), Credit, SetBack(5), Charge],
+            // The key expires in both stores at the same time.
+            &[Charge, Advance(1), Charge, Advance(20), SetBack(12)],
+            &[Charge, Advance(9), Charge, Advance(20), SetBack(12)],
+        ] {
+            let mut pair = Pair::new(&server, plans(algorithm));
+            let redis = pair.time.redis.fork().refusal_cache(Duration::ZERO);
+            let quota = Quota::new(9_000, 10 * SECOND).algorithm(algorithm);
+            let limiters = [
+                RateLimiter::new(pair.time.memory.clone(), quota.clone()),
+                RateLimiter::new(redis, quota),
+            ];
+            let [memory, redis] = &limiters;
+            // Five times as many as a charge removes, at several times.
+            for _ in 0..10 {
+                let _ = decide_both(&pair, &limiters, 500, "fill");
+                pair.time.advance(SECOND / 10);
+            }
+            pair.time.advance(5 * SECOND);
+            let _ = decide_both(&pair, &limiters, 3, "before they expire");
+            pair.time.advance(5 * SECOND);
+            let mut newest: Vec<[Decision; 2]> = Vec::new();
+            for stir in stirs {
+                let context = format!("{stir:?} of {algorithm:?}: {stirs:?}");
+                match *stir {
+                    Charge => {
+                        let decisions = pair.runtime.block_on(async {
+                            let in_memory = memory.check_n("ada", 2).await;
+                            [in_memory.unwrap(), redis.check_n("ada", 2).await.unwrap()]
+                        });
+                        newest.push(decisions);
+                    }
+                    Refuse => {
+                        let refused = decide_both(&pair, &limiters, 9_000, &context);
+                        assert!(!refused.allowed, "{context}");
+                    }
+                    Refund => pair.runtime.block_on(async {
+                        let [in_memory, in_redis] = newest.last_mut().expect("a charge");
+                        memory.refund(in_memory, 2).await.expect("a refund");
+                        redis.refund(in_redis, 2).await.expect("a refund");
+                    }),
+                    Credit => pair.runtime.block_on(async {
+                        memory.admin().credit("ada", 1).await.expect("a credit");
+                        redis.admin().credit("ada", 1).await.expect("a credit");
+                    }),
+                    Advance(seconds) => pair.time.advance(Duration::from_secs(seconds)),
+                    SetBack(seconds) => pair.time.step_back(Duration::from_secs(seconds)),
+                }
+                let _ = decide_both(&pair, &limiters, 0, &context);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_was_given_of_a_meter_is_not_taken_back_as_well() {
     let server = RedisServer::start();
@@ -673,15 +887,18 @@ enum LargeStep {
     Refund(usize, u32),
     Advance(u64),
     SetBack(u64),
+    /// A part of the first window, in percent.
+    Silence(u32),
 }
 
 fn large_step(costs: Range<u32>) -> impl Strategy<Value = LargeStep> {
     prop_oneof![
-        40 => (costs, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
-        1 => (0..90_u32).prop_map(LargeStep::Credit),
-        3 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
-        1 => (0..900_u64).prop_map(LargeStep::Advance),
-        1 => (0..3_000_u64).prop_map(LargeStep::SetBack),
+        240 => (costs, 1..30_u64).prop_map(|(cost, step)| LargeStep::Check(cost, step)),
+        6 => (0..90_u32).prop_map(LargeStep::Credit),
+        18 => (0..100_000_usize, 1..3_u32).prop_map(|(at, units)| LargeStep::Refund(at, units)),
+        6 => (0..900_u64).prop_map(LargeStep::Advance),
+        6 => (0..3_000_u64).prop_map(LargeStep::SetBack),
+        1 => (50..310_u32).prop_map(LargeStep::Silence),
     ]
 }
 
@@ -778,6 +995,9 @@ fn long_history_is_decided_alike(plans: &[Vec<Quota>; 2], costs: Range<u32>) -> 
                         }
                         LargeStep::SetBack(millis) => {
                             pair.time.step_back(Duration::from_millis(millis));
+                        }
+                        LargeStep::Silence(percent) => {
+                            pair.time.advance(plans[0][0].window() * percent / 100);
                         }
                     }
                     let looked = pair

@@ -7,6 +7,8 @@
 //!
 //! After the clock has stepped back, the stored window may be the next one. Its count then stays, and counts
 //! until the end of that window: a count that ended earlier would admit the limit a third time within a span.
+//! With a calendar, it may also be the one after that, since other zones share the count: their dates may be two days
+//! ahead. A count that was moved back to an earlier window would have ended there, and be admitted again.
 
 use std::borrow::Cow;
 
@@ -25,16 +27,17 @@ pub(crate) struct FixedWindow {
 
 impl CountingRule for FixedWindow {
     fn is_in_future(&self, check: &QuotaCheck) -> bool {
-        self.window > check.fixed_window().index + 1
+        self.window > check.fixed_window().last_index()
     }
 
     fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
-        let window = check.fixed_window().index;
-        Cow::Owned(if self.window < window {
+        let current = check.fixed_window();
+        Cow::Owned(if self.window < current.index {
+            let window = current.index;
             Self { window, count: 0 }
         } else {
             Self {
-                window: self.window.min(window + 1),
+                window: self.window.min(current.last_index()),
                 count: self.count,
             }
         })
@@ -45,11 +48,7 @@ impl CountingRule for FixedWindow {
     }
 
     fn time_until(&self, check: &QuotaCheck, _: u64) -> u64 {
-        let now_in = check.fixed_window();
-        match self.window > now_in.index {
-            true => now_in.left + now_in.next_length,
-            false => now_in.left,
-        }
+        check.fixed_window().left_of(self.window)
     }
 
     fn charge(&mut self, _: &QuotaCheck, cost: u64) -> bool {

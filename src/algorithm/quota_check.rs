@@ -34,14 +34,12 @@ impl QuotaCheck {
 }
 
 impl QuotaCheck {
-    /// Returns how long a unit that is charged now may count in a fixed window: until the end of the next one, if the
-    /// clock steps back.
+    /// Returns how long a unit that is charged now may count in a fixed window: until the end of the last one that its
+    /// count may be of. With a calendar, that is longer than the time to live, so that each charge renews it.
     #[inline]
     pub(crate) fn fixed_window_needs(&self) -> u64 {
-        let AlignedWindow {
-            left, next_length, ..
-        } = self.fixed_window();
-        left + next_length
+        let window = self.fixed_window();
+        window.left_of(window.last_index())
     }
 
     /// Returns the fixed window that the check is in.
@@ -53,6 +51,7 @@ impl QuotaCheck {
                 index,
                 left,
                 next_length: self.window,
+                after_next_length: None,
             }
         })
     }

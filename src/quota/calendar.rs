@@ -141,7 +141,7 @@ impl Calendar {
         Self { ordinal, ..self }
     }
 
-    /// Returns the number of the window before that at a time, and the times at which it and the next four begin.
+    /// Returns the number of the window before that at a time, and the times at which it and the next five begin.
     #[cfg(feature = "redis")]
     pub(crate) fn starts_around(&self, now: u64) -> (u64, [u64; CalendarWindows::STARTS]) {
         let windows = self.windows_around(now);
@@ -176,7 +176,7 @@ impl Calendar {
 }
 
 impl CalendarWindows {
-    const STARTS: usize = 5;
+    const STARTS: usize = 6;
 
     /// No windows: no time is in one of them.
     const NONE: Self = Self {
@@ -189,15 +189,18 @@ impl CalendarWindows {
         matches!(self.starts, [_, start, end, ..] if start <= now && now < end)
     }
 
-    /// Returns the window at a time, or `None` if it is not one of those of which the next one is known.
+    /// Returns the window at a time, or `None` if it is not one of those of which the next two are known.
     fn window_at(&self, now: u64) -> Option<AlignedWindow> {
-        let windows = (self.first..).zip(self.starts.windows(3));
+        let windows = (self.first..).zip(self.starts.windows(4));
         let mut windows = windows.filter_map(|(index, starts)| match starts {
-            &[start, end, next_end] if start <= now && now < end => Some(AlignedWindow {
-                index,
-                left: end - now,
-                next_length: next_end.saturating_sub(end),
-            }),
+            &[start, end, next_end, after_next_end] if start <= now && now < end => {
+                Some(AlignedWindow {
+                    index,
+                    left: end - now,
+                    next_length: next_end.saturating_sub(end),
+                    after_next_length: Some(after_next_end.saturating_sub(next_end)),
+                })
+            }
             _ => None,
         });
         windows.next()

@@ -70,6 +70,11 @@ pub(crate) struct AlignedWindow {
     pub(crate) left: u64,
     /// The length of the next window, in microseconds.
     pub(crate) next_length: u64,
+    /// The length of the window after that, if windows are those of a calendar.
+    ///
+    /// The same count may then be used in another zone, which may be two windows ahead: dates differ by up to two, at 26
+    /// hours between the time zones.
+    pub(crate) after_next_length: Option<u64>,
 }
 
 impl AlignedWindow {
@@ -79,5 +84,26 @@ impl AlignedWindow {
         index: 1 << 50,
         left: 1 << 50,
         next_length: 0,
+        after_next_length: Some(0),
     };
+
+    /// Returns the last window that a stored count may be of. A later one is in the future, because the clock has stepped
+    /// back.
+    #[inline]
+    pub(crate) fn last_index(&self) -> u64 {
+        self.index + 1 + u64::from(self.after_next_length.is_some())
+    }
+
+    /// Returns the time until a window has ended, from this one to the last one that a stored count may be of.
+    #[inline]
+    pub(crate) fn left_of(&self, index: u64) -> u64 {
+        let Self {
+            left, next_length, ..
+        } = *self;
+        match index.saturating_sub(self.index) {
+            0 => left,
+            1 => left + next_length,
+            _ => left + next_length + self.after_next_length.unwrap_or(0),
+        }
+    }
 }

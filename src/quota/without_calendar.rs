@@ -38,7 +38,7 @@ impl Calendar {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn starts_around(&self, _: u64) -> (u64, [u64; 5]) {
+    pub(crate) fn starts_around(&self, _: u64) -> (u64, [u64; 6]) {
         match *self {}
     }
 

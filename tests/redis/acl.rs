@@ -160,6 +160,66 @@ async fn a_check_that_fails_by_a_missing_permission_charges_no_quota() {
 }
 
 #[tokio::test]
+async fn a_check_of_several_levels_that_fails_where_an_undo_is_denied_admits_nothing_and_frees_nothing()
+ {
+    const LIMIT: u32 = 60;
+    const CHECKS: u32 = 50;
+    const WINDOW: Duration = Duration::from_secs(300 * 86_400);
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    let store = store(&server);
+    let (mut checks, mut stayed) = (0, 0);
+    // The user is charged, but the tenant cannot be, since a key of another type is in its place: MGET reads a list as
+    // nothing. To undo the charge takes SET if the value was there before, and UNLINK if it is new.
+    for (denied, is_known) in [("-set", true), ("-unlink", false)] {
+        for (name, algorithm) in algorithms() {
+            // Letters stand as they are in the name of a key.
+            let name = name.split('(').next().unwrap();
+            let quota = Quota::new(LIMIT, WINDOW).algorithm(algorithm);
+            let user = RateLimiter::new(store.clone(), quota.clone()).name("user");
+            let tenant = RateLimiter::new(store.clone(), quota).name("tenant");
+            let users: Vec<String> = match is_known {
+                true => vec![format!("{name} known")],
+                false => (0..CHECKS)
+                    .map(|number| format!("{name} {number}"))
+                    .collect(),
+            };
+            run(&mut connection, &documented());
+            if is_known {
+                let _ = user.check(users[0].as_str()).await.unwrap();
+            }
+            for of_set in [String::new(), format!(":set:{}", WINDOW.as_micros())] {
+                let key = format!("tollgate:v2:{{tenant,{name}}}{of_set}");
+                run(&mut connection, &["RPUSH", &key, "somebody else's"]);
+            }
+            run(&mut connection, &["ACL", "SETUSER", "limiter", denied]);
+            for user_key in users.iter().cycle().take(CHECKS as usize) {
+                let levels = [user.on(user_key.as_str()), tenant.on(name)];
+                let outcome = RateLimiter::check_all(levels).await;
+                let error = outcome.expect_err("nothing is admitted");
+                assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
+                checks += 1;
+            }
+            run(&mut connection, &documented());
+            for user_key in users.iter().take(2) {
+                // Too many may be used, but no more than the limit passes in all.
+                let known = u32::from(is_known);
+                let used = user.peek(user_key.as_str()).await.unwrap().used();
+                assert!(used >= known, "{denied} {user_key}: {used}");
+                stayed += used - known;
+                let mut admitted = known;
+                for _ in 0..LIMIT + 2 {
+                    let decision = user.check(user_key.as_str()).await.unwrap();
+                    admitted += u32::from(decision.is_allowed());
+                }
+                assert_eq!(admitted, LIMIT - (used - known), "{denied} {user_key}");
+            }
+        }
+    }
+    println!("{stayed} units stay charged after {checks} failed checks");
+}
+
+#[tokio::test]
 async fn a_log_stays_whole_if_a_permission_is_missing_after_the_clock_stepped_back() {
     let server = RedisServer::start();
     let mut connection = server.connect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Commands, Pipeline, RedisError, RedisFuture, Value};
-use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
+use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore, Source};
 
 use crate::store_on;
 use crate::support::node::Node;
@@ -52,6 +52,67 @@ async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {
         }
     }
     assert!(limiter.check("bob").await.unwrap().is_allowed());
+}
+
+/// Stores a fixed window of 366 days with one unit and half a microsecond for its beginning, as no script does.
+fn store_nonsense(connection: &mut redis::Connection) {
+    let window = 366 * 86_400_000_000_u64;
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
+    let index = u32::try_from(seconds * 1_000_000 / window).unwrap();
+    let mut value = u32::try_from(seconds + 3_600)
+        .unwrap()
+        .to_be_bytes()
+        .to_vec();
+    value.push(b'f');
+    value.extend(&window.to_be_bytes()[2..]);
+    value.extend([0, 1, 0, 0]);
+    value.extend(0.5_f64.to_be_bytes());
+    value.extend(f64::from(index).to_be_bytes());
+    value.extend(1_u32.to_be_bytes());
+    let () = connection.set_ex(NAME, value, 3_600).unwrap();
+}
+
+#[tokio::test]
+async fn a_reply_that_makes_no_sense_for_one_key_fails_neither_the_call_nor_the_server() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    store_nonsense(&mut connection);
+    let store = store_on(&server);
+    let year = Quota::new(1_000, Duration::from_secs(366 * 86_400));
+    let limiter = RateLimiter::new(store.clone(), year.algorithm(Algorithm::FixedWindow));
+    let other = RateLimiter::new(store, Quota::per_hour(1_000)).name("other");
+    // More in a row than open the circuit breaker.
+    for _ in 0..20 {
+        let error = limiter.check("ada").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidReply, "{error}");
+    }
+    // The first call of a round carries one check, the next ones several.
+    for round in 0..5 {
+        let mut checks = tokio::task::JoinSet::new();
+        for number in 0..30 {
+            let (limiter, key) = match number % 3 {
+                0 => (limiter.clone(), "ada"),
+                1 => (limiter.clone(), "bob"),
+                _ => (other.clone(), "ada"),
+            };
+            checks.spawn(async move { (number, limiter.check(key).await) });
+        }
+        while let Some(checked) = checks.join_next().await {
+            let (number, decision) = checked.unwrap();
+            match decision {
+                Ok(decision) => {
+                    assert_ne!(number % 3, 0, "{decision:?}");
+                    assert_eq!(decision.source(), Source::Redis);
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::InvalidReply, "{round}: {error}");
+                    assert_eq!(number % 3, 0, "{round}: {error}");
+                }
+            }
+        }
+    }
+    limiter.reset("ada").await.unwrap();
+    assert_eq!(limiter.check("ada").await.unwrap().used(), 1);
 }
 
 #[tokio::test]

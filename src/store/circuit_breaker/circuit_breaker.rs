@@ -33,7 +33,8 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 /// Errors of the kinds [`Timeout`](ErrorKind::Timeout), [`Unavailable`](ErrorKind::Unavailable) and
 /// [`InvalidReply`](ErrorKind::InvalidReply) are failures. A [`QueueTimeout`](ErrorKind::QueueTimeout) tells
 /// nothing about the store and is ignored. Other errors, such as a full store or a wrong configuration, are
-/// answers and never open the circuit breaker. It opens
+/// answers and never open the circuit breaker. So is the reply to a call of a [`RedisStore`](crate::RedisStore) that
+/// makes no sense for one check only: that check alone fails. It opens
 ///
 /// - after 5 consecutive failures,
 /// - when half of at least 20 outcomes in a second are failures,
@@ -383,7 +384,7 @@ fn is_failure(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::InvalidReply
-    )
+    ) && !error.is_of_one_check()
 }
 
 impl Default for CircuitBreaker {

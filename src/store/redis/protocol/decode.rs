@@ -50,8 +50,9 @@ pub(crate) fn decode_replies(
         rest,
         time: 0,
         server,
+        nonsense: None,
     };
-    reader.time = reader.number()?;
+    reader.time = reader.number_of_call()?;
     let mut replies = Vec::with_capacity(entries.len());
     let (mut left, mut runs) = (entries, runs.iter().peekable());
     while let Some((entry, others)) = left.split_first() {
@@ -76,6 +77,8 @@ pub(super) struct ReplyReader<'a> {
     pub(super) time: u64,
     /// The server that sent the reply, for errors.
     pub(super) server: &'a ServerName,
+    /// Why the part that is being read makes no sense, though what follows can be read.
+    nonsense: Option<&'static str>,
 }
 
 impl<'a> ReplyReader<'a> {
@@ -89,7 +92,7 @@ impl<'a> ReplyReader<'a> {
         if let Some(text) = self.text()? {
             return Ok(Err(errors::from_script(&text, server)));
         }
-        let mut admitted = self.number()?;
+        let mut admitted = self.number_of_call()?;
         let extra = match entry.more() {
             0 => None,
             // In place of the number of admitted checks stands that of charged units.
@@ -129,7 +132,13 @@ impl<'a> ReplyReader<'a> {
         for answer in &mut reply.admitted {
             answer.set_extra(extra.unwrap_or(0));
         }
-        Ok(Ok(reply))
+        Ok(self.take_nonsense().map_or(Ok(reply), Err))
+    }
+
+    /// Returns the error of what was read since the last call, if it makes no sense.
+    pub(super) fn take_nonsense(&mut self) -> Option<Error> {
+        let cause = self.nonsense.take()?;
+        Some(errors::malformed_entry(cause, self.server))
     }
 
     /// Reads the replies of all quotas to an admitted check.
@@ -179,9 +188,16 @@ impl<'a> ReplyReader<'a> {
             let reply = if counters.is_empty() {
                 LastReply::Numbers(self.numbers(quota)?)
             } else {
-                let counter = packed_counter::read(quota.counted_by(), &mut counters);
+                let algorithm = quota.counted_by();
+                let counter = packed_counter::split(algorithm, &mut counters);
                 let malformed = || malformed_reply("a counter of another shape", self.server);
-                LastReply::Counter(counter.ok_or_else(malformed)?)
+                match packed_counter::read(algorithm, counter.ok_or_else(malformed)?) {
+                    Some(counter) => LastReply::Counter(counter),
+                    None => {
+                        self.nonsense = Some("a counter of numbers that are not whole");
+                        LastReply::Numbers(Numbers::default())
+                    }
+                }
             };
             each(quota, reply);
         }
@@ -216,7 +232,7 @@ impl<'a> ReplyReader<'a> {
                 let wait = match self.integer()? {
                     -1 => Wait::Never,
                     0 => Wait::Zero,
-                    micros => Wait::Micros(non_negative(micros, self.server)?),
+                    micros => Wait::Micros(self.non_negative(micros)),
                 };
                 answer.push(QuotaAnswer::from_micros(used, wait, self.number()?));
             }
@@ -230,13 +246,42 @@ impl<'a> ReplyReader<'a> {
         Ok(u32::try_from(self.number()?).unwrap_or(u32::MAX))
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Error> {
-        let server = self.server;
-        non_negative(self.integer()?, server)
+    /// Reads a number that tells how to read what follows, so that nonsense makes the whole reply unreadable.
+    pub(super) fn number_of_call(&mut self) -> Result<u64, Error> {
+        let number = self.number()?;
+        match self.nonsense {
+            Some(cause) => Err(malformed_reply(cause, self.server)),
+            None => Ok(number),
+        }
+    }
+
+    fn number(&mut self) -> Result<u64, Error> {
+        let number = self.integer()?;
+        Ok(self.non_negative(number))
+    }
+
+    fn non_negative(&mut self, number: i64) -> u64 {
+        u64::try_from(number).unwrap_or_else(|_| {
+            self.nonsense = Some("a number out of range");
+            0
+        })
     }
 
     fn integer(&mut self) -> Result<i64, Error> {
-        decode::read_int(&mut self.rest).map_err(|_| malformed_reply("not a number", self.server))
+        let (mut whole, mut single, mut double) = (self.rest, self.rest, self.rest);
+        if let Ok(number) = decode::read_int(&mut whole) {
+            self.rest = whole;
+            return Ok(number);
+        }
+        self.rest = if decode::read_f32(&mut single).is_ok() {
+            single
+        } else if decode::read_f64(&mut double).is_ok() {
+            double
+        } else {
+            return Err(malformed_reply("not a number", self.server));
+        };
+        self.nonsense = Some("a number that is not whole");
+        Ok(0)
     }
 
     fn is_text_next(&self) -> bool {
@@ -265,10 +310,6 @@ impl<'a> ReplyReader<'a> {
         self.rest = rest;
         Ok(Some(bytes))
     }
-}
-
-fn non_negative(number: i64, server: &ServerName) -> Result<u64, Error> {
-    u64::try_from(number).map_err(|_| malformed_reply("a number out of range", server))
 }
 
 #[cfg(test)]
@@ -302,6 +343,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Field {
         Number(i64),
+        Fraction(f64),
         Text(&'static str),
         Data(Vec<u8>),
     }
@@ -319,6 +361,7 @@ mod tests {
         for field in fields {
             match field {
                 Field::Number(number) => drop(encode::write_sint(&mut packed, *number).unwrap()),
+                Field::Fraction(number) => encode::write_f64(&mut packed, *number).unwrap(),
                 Field::Text(text) => encode::write_str(&mut packed, text).unwrap(),
                 // The script packs data as a text.
                 Field::Data(data) => {
@@ -544,19 +587,78 @@ mod tests {
                 vec![vec![(3, 17, 0, 0), (8, second, 5, 7)]],
             ]
         );
-        // Cut short, too long, and numbers that are not whole.
-        let mut broken = first.clone();
-        broken[7] = 1;
-        for data in [
-            &first[..first.len() - 1],
-            &[&first[..], &[0]].concat(),
-            &broken,
-        ] {
+        // Cut short, and too long.
+        let with = |data: &[u8]| {
             let mut reply = reply.concat();
             reply[2] = Field::Data(data.to_vec());
-            let error = decoded(reply).unwrap_err();
+            decoded(reply)
+        };
+        for data in [&first[..first.len() - 1], &[&first[..], &[0]].concat()] {
+            let error = with(data).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidReply);
         }
+        // A number that is not whole, in each of the counters: the length of the data is right.
+        for at in [7, 27, 51] {
+            let mut broken = first.clone();
+            broken[at] = 1;
+            assert_eq!(kinds(with(&broken)), [Some(ErrorKind::InvalidReply), None]);
+        }
+    }
+
+    /// The kind of error of each entry.
+    fn kinds(replies: Result<Vec<Result<EntryReply, Error>>, Error>) -> Vec<Option<ErrorKind>> {
+        let replies = replies.unwrap().into_iter();
+        let errors = replies.map(|reply| {
+            let error = reply.err()?;
+            assert!(error.is_of_one_check(), "{error}");
+            Some(error.kind())
+        });
+        errors.collect()
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_the_error_of_their_entry() {
+        let log = Quotas::from(Quota::per_second(5));
+        let levels = [level(&log, 1)];
+        let entries = [entry(&levels, 1), entry(&levels, 2), entry(&levels, 1)];
+        let whole = numbers(&[9, 1, 3, 17, 1, 4, 18, 4, 9, 19, 0, 5, 7, 7]);
+        let invalid = Some(ErrorKind::InvalidReply);
+        for (at, number) in [(5, -1), (6, -1), (7, -1), (8, -2), (9, -1)] {
+            let mut fields = whole.clone();
+            fields[at] = Field::Number(number);
+            let replies = decode_replies(packed(&fields), &server(), &entries, &[]);
+            assert_eq!(kinds(replies), [None, invalid, None], "{at}");
+        }
+        for fraction in [0.5, f64::NAN, 0.1] {
+            let mut fields = whole.clone();
+            fields[8] = Field::Fraction(fraction);
+            let replies = decode_replies(packed(&fields), &server(), &entries, &[]);
+            assert_eq!(kinds(replies), [None, invalid, None], "{fraction}");
+        }
+        // Those that share a value that makes no sense.
+        let levels = [level(&log, 1), level(&log, 2)];
+        let entries = [entry(&levels, 1), entry(&levels, 1), entry(&levels, 1)];
+        let run = RunOfLevels {
+            first: 0,
+            entries: 3,
+            values: vec![1, 3, 2, 3, 1, 4],
+        };
+        let replies = |fields: &[i64]| {
+            decode_replies(
+                packed(&numbers(fields)),
+                &server(),
+                &entries,
+                std::slice::from_ref(&run),
+            )
+        };
+        assert_eq!(
+            kinds(replies(&[9, 0, 2, 5, 1, 5, 4, 6, 2, 6])),
+            [None, None, None]
+        );
+        assert_eq!(
+            kinds(replies(&[9, 0, 2, 5, 1, 5, 4, -6, 2, 6])),
+            [invalid, invalid, None]
+        );
     }
 
     #[test]
@@ -585,10 +687,8 @@ mod tests {
             with(0, Field::Text("9")),
             with(1, Field::Number(-1)),
             with(1, Field::Number(3)),
-            with(2, Field::Number(-1)),
+            with(1, Field::Fraction(0.5)),
             with(4, Field::Text("OK")),
-            with(5, Field::Number(-2)),
-            with(6, Field::Number(-1)),
         ];
         // Cut off anywhere.
         replies.extend((0..bytes.len()).map(|end| Value::BulkString(bytes[..end].to_vec())));

@@ -15,6 +15,8 @@ struct SharedReply {
     /// The checks that have no answer yet.
     checks: u64,
     quotas: SmallVec<[LastReply; 2]>,
+    /// The error of all checks, if the reply makes no sense.
+    error: Option<Error>,
 }
 
 impl ReplyReader<'_> {
@@ -27,8 +29,8 @@ impl ReplyReader<'_> {
         replies: &mut Vec<Result<EntryReply, Error>>,
     ) -> Result<(), Error> {
         let mut is_alone = vec![false; entries.len()];
-        for _ in 0..self.number()? {
-            let number = usize::try_from(self.number()?).unwrap_or_default();
+        for _ in 0..self.number_of_call()? {
+            let number = usize::try_from(self.number_of_call()?).unwrap_or_default();
             let is_alone = number
                 .checked_sub(1)
                 .and_then(|index| is_alone.get_mut(index));
@@ -42,7 +44,7 @@ impl ReplyReader<'_> {
             replies.push(if is_alone {
                 self.entry(entry)?
             } else {
-                Ok(self.shared_answers(entry, own, &mut shared))
+                self.shared_answers(entry, own, &mut shared)
             });
         }
         Ok(())
@@ -70,6 +72,7 @@ impl ReplyReader<'_> {
                         self.last_replies(level.check().quotas(), |_, last| {
                             shared.quotas.push(last);
                         })?;
+                        shared.error = self.take_nonsense();
                     }
                     shared.checks += u64::from(entry.count);
                 }
@@ -84,7 +87,11 @@ impl ReplyReader<'_> {
         entry: &BatchEntry<'_>,
         values: &[u64],
         shared: &mut [SharedReply],
-    ) -> EntryReply {
+    ) -> Result<EntryReply, Error> {
+        let of_entry = values
+            .iter()
+            .filter_map(|value| shared.get(usize::try_from(*value).ok()?));
+        let error = of_entry.filter_map(|shared| shared.error.clone()).next();
         let answers = (0..entry.count).map(|_| {
             let mut answer = Answer::at(self.time, Source::Redis, []);
             for (level, value) in entry.levels.iter().zip(values) {
@@ -100,9 +107,10 @@ impl ReplyReader<'_> {
             }
             answer
         });
-        EntryReply {
+        let reply = EntryReply {
             admitted: answers.collect(),
             refused: None,
-        }
+        };
+        error.map_or(Ok(reply), Err)
     }
 }

@@ -599,11 +599,11 @@ fn script_of(quota: &Quota) -> &'static str {
     }
 }
 
-const CALENDAR_TEXT_LENGTH: u32 = 30;
+const CALENDAR_TEXT_LENGTH: u32 = 34;
 
 /// Returns the window of a calendar as `calendar_window.lua` reads it: the number that stands for it, the number of the
 /// first window, and the seconds at which windows begin.
-fn calendar_text(quota: &Quota, calendar: &Calendar, clock: &ServerClock) -> SmallVec<[u8; 32]> {
+fn calendar_text(quota: &Quota, calendar: &Calendar, clock: &ServerClock) -> SmallVec<[u8; 40]> {
     let (first, starts) = calendar.starts_around(clock.expected_time());
     let [_, _, counted_micros @ ..] = quota.counted_micros().to_be_bytes();
     let mut text = SmallVec::from_slice(&counted_micros);

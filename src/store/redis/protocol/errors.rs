@@ -406,6 +406,12 @@ pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
     Error::with_remedy(ErrorKind::InvalidReply, text, remedy)
 }
 
+/// The error for a part of a reply that makes no sense for one entry, though the rest of the reply can be read.
+pub(crate) fn malformed_entry(cause: &str, server: &ServerName) -> Error {
+    let (text, remedy) = problems::describe_malformed_entry(server, cause);
+    Error::with_remedy(ErrorKind::InvalidReply, text, remedy).of_one_check()
+}
+
 fn is_code(word: &str) -> bool {
     word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())
 }

@@ -13,7 +13,7 @@ pub(super) enum LastReply {
 }
 
 /// The numbers that the script computed.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Numbers {
     pub(super) used: u32,
     pub(super) reset: u64,

@@ -3,10 +3,25 @@
 use crate::algorithm::State;
 use crate::quota::Algorithm;
 
-/// Reads a counter of a fixed number of fields, and leaves the bytes that follow. `None` if too few bytes are left, or
-/// the algorithm has no such counter.
+/// Takes the bytes of a counter of a fixed number of fields. `None` if too few are left, or the algorithm has no such
+/// counter.
 #[inline]
-pub(super) fn read(algorithm: Algorithm, bytes: &mut &[u8]) -> Option<State> {
+pub(super) fn split<'a>(algorithm: Algorithm, bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let size = match algorithm {
+        Algorithm::FixedWindow => 20,
+        Algorithm::SlidingCounter => 24,
+        Algorithm::Gcra => 36,
+        _ => return None,
+    };
+    let (counter, rest) = bytes.split_at_checked(size)?;
+    *bytes = rest;
+    Some(counter)
+}
+
+/// Reads the bytes of a counter. `None` if a number in it is not whole or too large.
+#[inline]
+pub(super) fn read(algorithm: Algorithm, mut bytes: &[u8]) -> Option<State> {
+    let bytes = &mut bytes;
     let (generation, first) = (double(bytes)?, double(bytes)?);
     let second = integer(bytes)?;
     match algorithm {
@@ -97,7 +112,8 @@ mod tests {
         data.extend([0, 0, 0, 2, 0, 0, 1, 0, 9]);
         let read = |algorithm, end: usize| {
             let mut bytes = &data[..end];
-            read(algorithm, &mut bytes).map(|_| bytes.len())
+            let counter = split(algorithm, &mut bytes)?;
+            read(algorithm, counter).map(|_| bytes.len())
         };
         assert_eq!(read(Algorithm::FixedWindow, 25), Some(5));
         assert_eq!(read(Algorithm::SlidingCounter, 25), Some(1));
@@ -106,5 +122,7 @@ mod tests {
         for end in 0..20 {
             assert_eq!(read(Algorithm::FixedWindow, end), None);
         }
+        let gcra = [&data[..16], &[0; 20]].concat();
+        assert!(super::read(Algorithm::Gcra, &gcra).is_some());
     }
 }

@@ -363,6 +363,14 @@ pub(super) fn describe_malformed(server: &ServerName, cause: &str) -> (String, R
     )
 }
 
+/// Describes a part of a reply that makes no sense for one check.
+pub(super) fn describe_malformed_entry(server: &ServerName, cause: &str) -> (String, Remedy) {
+    (
+        format!("{server} replied nonsense to this check: {cause}"),
+        Some("another program may write to the keys of this prefix: reset the key".into()),
+    )
+}
+
 /// Describes bytes that are not the protocol of Redis.
 pub(super) fn describe_not_redis(server: &ServerName, cause: &str) -> (String, Remedy) {
     (

@@ -18,8 +18,8 @@ use crate::store::store::Store;
 /// Tests an implementation of [`Store`] against the rules that limiters rely on.
 ///
 /// The rules cover the promise of each [`Algorithm`], checks that are charged to all quotas or to none, exact
-/// waits, refunds, credits, resets, blocks, several checks that are decided together, and threads that compete
-/// for the same counts.
+/// waits, refunds, credits, resets, blocks, several checks that are decided together, keys that are silent and fill
+/// again, and threads that compete for the same counts.
 ///
 /// Run it in a test of your store. The store needs room for a few thousand keys. Each run uses random names for
 /// limiters and keys, so one store can be tested several times.
@@ -27,7 +27,7 @@ use crate::store::store::Store;
 /// # Time
 ///
 /// If the test can move the store's clock, pass a function to [`clock`](Self::clock). All waits are then
-/// tested to the microsecond. Without it, the kit sleeps: a run takes half a minute, waits are tested within
+/// tested to the microsecond. Without it, the kit sleeps: a run takes 40 seconds, waits are tested within
 /// some tens of milliseconds, and the promises of the algorithms are not tested.
 ///
 /// # Examples

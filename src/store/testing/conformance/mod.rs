@@ -4,6 +4,7 @@ mod conformance;
 mod report;
 mod returned_units;
 mod rules;
+mod silent_keys;
 mod threads;
 
 pub use conformance::Conformance;

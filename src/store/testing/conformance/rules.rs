@@ -9,7 +9,7 @@ use crate::quota::{Algorithm, Blocking, Quota, Quotas};
 use crate::store::requests::{Block, Check, RefusalOutcome, Refusals};
 
 /// The time that the kit sleeps longer than needed, because the store's clock may be slower than its own.
-const SLACK: Duration = Duration::from_millis(10);
+pub(super) const SLACK: Duration = Duration::from_millis(10);
 
 /// The duration of a block whose end the kit waits for.
 const SHORT_BLOCK: Duration = Duration::from_millis(80);
