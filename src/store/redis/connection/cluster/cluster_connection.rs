@@ -16,13 +16,13 @@ use tokio::time;
 
 use super::super::link::Connector;
 use super::super::reconnecting::ReconnectingConnection;
-use super::super::single::timed_out;
+use super::super::single::{Server, timed_out};
 use super::super::state::{Failure, RECONNECT_BACKOFF};
 use super::cluster::Cluster;
 use super::redirect::Redirect;
 use super::slot_map::{self, Node, SlotMap, SlotRange};
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
-use crate::store::redis::protocol::{ServerName, slot_of_key};
+use crate::store::redis::protocol::{SLOTS, ServerName, slot_of_key};
 
 /// The limit on the time in which a node sends the slot map.
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
@@ -284,34 +284,58 @@ impl ClusterConnection {
         }
     }
 
-    /// Asks all known masters at once, because one of them may hang, and then the seed nodes.
-    async fn read_map(self: &Arc<Self>) -> Result<SlotMap, ConnectError> {
-        let known = self.current_map().unwrap_or_default();
-        let mut reads = JoinSet::new();
-        for node in known.masters() {
-            reads.spawn(read_slots_of(node));
-        }
+    /// Asks all known masters at once, because one of them may hang, and then the other seed nodes, until a map serves
+    /// all slots. If none does, returns the ranges that serve the most: a node that is blank, or that the cluster has
+    /// forgotten, has a map too.
+    async fn read_map(&self) -> Result<Vec<SlotRange>, ConnectError> {
+        let known = self.current_map().unwrap_or_default().masters();
+        let (mut best, mut failure) = (Vec::new(), None);
+        let mut offer = |ranges: Vec<SlotRange>| {
+            if slot_map::served(&ranges) > slot_map::served(&best) {
+                best = ranges;
+            }
+            slot_map::served(&best) == usize::from(SLOTS)
+        };
+        let mut reads: JoinSet<_> = known.iter().cloned().map(read_slots_of).collect();
         while let Some(read) = reads.join_next().await {
-            if let Ok(Some(ranges)) = read {
-                return Ok(self.build_map(ranges, &known));
+            if read.is_ok_and(|ranges| offer(ranges.unwrap_or_default())) {
+                return Ok(best);
             }
         }
-        let (mut connection, host) = self.cluster.connect().await?;
+        for seed in self.cluster.seeds() {
+            let (host, port) = seed.address();
+            if known.iter().any(|node| node.is_at(host, port)) {
+                continue;
+            }
+            match self.read_slots_of_seed(seed).await {
+                Ok(ranges) => {
+                    if offer(ranges) {
+                        return Ok(best);
+                    }
+                }
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        match failure {
+            Some(failure) if best.is_empty() => Err(failure),
+            _ => Ok(best),
+        }
+    }
+
+    async fn read_slots_of_seed(&self, seed: &Server) -> Result<Vec<SlotRange>, ConnectError> {
+        let mut connection = seed.connect(Box::new(|| ())).await?;
         let command = slots_command();
         let reply = time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
         let reply = reply.await.unwrap_or_else(|_| Err(timed_out()));
-        let ranges = reply.and_then(Value::extract_error).map(|reply| {
-            let ranges = slot_map::parse(reply, host);
-            ranges.unwrap_or_default()
-        });
-        match ranges {
-            Ok(ranges) => Ok(self.build_map(ranges, &known)),
-            Err(error) => Err(ConnectError {
-                server: self.server().clone(),
-                error,
-                handshake: Handshake::Unknown,
-            }),
-        }
+        let reply = reply.and_then(Value::extract_error);
+        let reply = reply.map_err(|error| ConnectError {
+            server: self.server().clone(),
+            error,
+            handshake: Handshake::Unknown,
+        })?;
+        Ok(slot_map::parse(reply, seed.address().0).unwrap_or_default())
     }
 
     fn build_map(&self, ranges: Vec<SlotRange>, known: &SlotMap) -> SlotMap {
@@ -381,8 +405,7 @@ async fn read_slots_of(node: Arc<Node>) -> Option<Vec<SlotRange>> {
     let command = slots_command();
     let reply = send_to(&node, &command, false, READ_TIMEOUT);
     let reply = time::timeout(READ_TIMEOUT, reply).await.ok()?.ok()?;
-    let ranges = slot_map::parse(reply, &node.host)?;
-    (!ranges.is_empty()).then_some(ranges)
+    slot_map::parse(reply, &node.host)
 }
 
 /// The reply that a node would send.
@@ -448,13 +471,17 @@ impl RefreshTask {
         self.end(read);
     }
 
-    fn end(&mut self, read: Result<SlotMap, ConnectError>) {
+    fn end(&mut self, read: Result<Vec<SlotRange>, ConnectError>) {
         self.is_done = true;
         self.connection.state.send_modify(|state| {
             state.is_reading = false;
             state.read_at = Some(Instant::now());
             match read {
-                Ok(map) => {
+                // Nodes that serve nothing know less than the last map.
+                Ok(ranges) if ranges.is_empty() && state.map.is_some() => {}
+                Ok(ranges) => {
+                    let known = state.map.take().unwrap_or_default();
+                    let map = self.connection.build_map(ranges, &known);
                     for node in map.masters() {
                         node.connection.connect_if_new();
                     }

@@ -51,7 +51,7 @@ impl Node {
         })
     }
 
-    fn is_at(&self, host: &str, port: u16) -> bool {
+    pub(super) fn is_at(&self, host: &str, port: u16) -> bool {
         self.port == port && self.host == host
     }
 }
@@ -122,6 +122,11 @@ impl SlotMap {
     pub(super) fn set_master(&mut self, slot: u16, node: &Arc<Node>) {
         self.moved.insert(slot, Arc::clone(node));
     }
+}
+
+/// Returns how many slots have a master in these ranges.
+pub(super) fn served(ranges: &[SlotRange]) -> usize {
+    ranges.iter().map(|range| range.slots.len()).sum()
 }
 
 /// Reads the reply to CLUSTER SLOTS of the node at `host`. Returns `None` if it is malformed.
