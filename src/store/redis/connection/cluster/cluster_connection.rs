@@ -5,6 +5,7 @@
 //! masters, and resends commands that a lost connection may have executed. Here a command is resent only
 //! if a node says that it has not run it.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,16 @@ const MAX_TRIES_AGAIN: u32 = 3;
 const MIN_BACKOFF: Duration = Duration::from_millis(15);
 const MAX_BACKOFF: Duration = Duration::from_millis(120);
 
+/// The longest backoff between reads of the slot map. 200 processes ask each master 200 to 400 times a second then.
+const MAX_READ_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The backoff starts anew after this time without a reason to read the map.
+const CALM: Duration = Duration::from_secs(5);
+
+/// A node without slots is forgotten when it has not replied for this time. Until a slot has moved, the node that
+/// imports it is in no map.
+const IMPORTING: Duration = Duration::from_secs(10);
+
 /// A connection to all nodes of a cluster, of one runtime.
 #[derive(Debug)]
 pub(crate) struct ClusterConnection {
@@ -56,8 +67,27 @@ struct State {
     is_reading: bool,
     /// The time of the end of the last attempt to read the map.
     read_at: Option<Instant>,
+    /// The backoff before that attempt, of which it waited at least half.
+    backoff: Duration,
     /// The failure of the first attempts.
     failure: Option<Failure>,
+}
+
+impl State {
+    /// Returns when the map may be read again: ever later while it is read again and again, since redirects tell about
+    /// their slot meanwhile, and a master that is down may be down for long.
+    fn next_read(&mut self) -> Option<Instant> {
+        let read_at = self.read_at?;
+        let is_first = self.map.is_none() || read_at.elapsed() >= CALM;
+        self.backoff = match is_first {
+            true => RECONNECT_BACKOFF,
+            false => (self.backoff * 2).clamp(RECONNECT_BACKOFF, MAX_READ_BACKOFF),
+        };
+        // Processes that lose a master together do not read together.
+        let half = self.backoff / 2;
+        let random = u32::try_from(RandomState::new().hash_one(0) % 256).unwrap_or_default();
+        Some(read_at + half + half * random / 256)
+    }
 }
 
 impl ClusterConnection {
@@ -162,34 +192,43 @@ impl ClusterConnection {
         // The rest of the deadline is for the reply. Callers apply it.
         let retry_until = Instant::now() + deadline / 2;
         let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
-        let mut asked: Option<Arc<Node>> = None;
+        let mut importing: Option<Arc<Node>> = None;
         loop {
-            let reply = match asked.take() {
-                Some(node) => send_to(&node, command, true, deadline).await,
+            let is_asking = importing.is_some();
+            let node = match importing.take() {
+                Some(node) => Some(node),
                 None => {
                     let map = self.map().await.map_err(|failure| failure.error)?;
-                    match map.master(slot) {
-                        Some(node) => send_to(node, command, false, deadline).await,
-                        None => unserved(),
-                    }
+                    map.master(slot).cloned()
                 }
             };
-            let Some(redirect) = reply.as_ref().err().and_then(Redirect::of) else {
+            let reply = match &node {
+                Some(node) => send_to(node, command, is_asking, deadline).await,
+                None => unserved(),
+            };
+            let asked = node.as_ref().map_or("", |node| &node.host);
+            let error = reply.as_ref().err();
+            let Some(redirect) = error.and_then(|error| Redirect::of(error, asked)) else {
                 return reply;
             };
-            self.refresh();
             retries += 1;
             let needs_time = match redirect {
                 Redirect::Moved(host, port) => {
+                    self.refresh();
                     self.set_master(slot, &host, port);
                     retries > PROMPT_RETRIES
                 }
+                // Only some keys of the slot have moved: the map is right.
                 Redirect::Ask(host, port) => {
-                    asked = Some(self.node_at(&host, port));
+                    importing = Some(self.node_at(&host, port));
                     retries > PROMPT_RETRIES
                 }
-                Redirect::Reroute => true,
                 Redirect::TryAgain => {
+                    tries_again += 1;
+                    true
+                }
+                Redirect::Unserved => {
+                    self.refresh();
                     tries_again += 1;
                     true
                 }
@@ -271,8 +310,10 @@ impl ClusterConnection {
         let mut not_before = None;
         let starts = self.state.send_if_modified(|state| {
             let starts = !state.is_reading;
-            state.is_reading = true;
-            not_before = state.read_at.map(|read_at| read_at + RECONNECT_BACKOFF);
+            if starts {
+                state.is_reading = true;
+                not_before = state.next_read();
+            }
             starts
         });
         if starts {
@@ -339,10 +380,17 @@ impl ClusterConnection {
     }
 
     fn build_map(&self, ranges: Vec<SlotRange>, known: &SlotMap) -> SlotMap {
-        SlotMap::new(ranges, |new, host, port| {
+        let mut map = SlotMap::new(ranges, |new, host, port| {
             let found = new.find(host, port).or_else(|| known.find(host, port));
             found.cloned().unwrap_or_else(|| self.make_node(host, port))
-        })
+        });
+        if let Some(since) = Instant::now().checked_sub(IMPORTING) {
+            let others = known.others().iter();
+            for node in others.filter(|node| node.connection.has_replied_since(since)) {
+                map.add(node);
+            }
+        }
+        map
     }
 
     fn make_node(&self, host: &str, port: u16) -> Arc<Node> {
@@ -358,9 +406,12 @@ impl ClusterConnection {
         if let Some(known) = map.find(host, port) {
             return Arc::clone(known);
         }
-        let node = self.make_node(host, port);
-        // If another task has added one meanwhile, this one serves only its caller.
-        self.change_map(|map| map.add(&node));
+        let mut node = self.make_node(host, port);
+        // Another task may have added one meanwhile.
+        self.change_map(|map| match map.find(host, port) {
+            Some(known) => node = Arc::clone(known),
+            None => map.add(&node),
+        });
         node
     }
 

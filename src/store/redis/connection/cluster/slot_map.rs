@@ -111,7 +111,12 @@ impl SlotMap {
         nodes.find(|node| node.is_at(host, port))
     }
 
-    /// Remembers a node that a redirect has named.
+    /// Returns the nodes that have no range.
+    pub(super) fn others(&self) -> &[Arc<Node>] {
+        &self.others
+    }
+
+    /// Remembers a node that has no range.
     pub(super) fn add(&mut self, node: &Arc<Node>) {
         if self.find(&node.host, node.port).is_none() {
             self.others.push(Arc::clone(node));
@@ -134,18 +139,11 @@ pub(super) fn parse(reply: Value, host: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = reply else {
         return None;
     };
-    // Ranges whose master is unknown to the node are left out.
     let ranges = ranges.into_iter().map(|range| parse_range(range, host));
-    Some(
-        ranges
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .collect(),
-    )
+    ranges.collect()
 }
 
-fn parse_range(range: Value, host_of_node: &str) -> Option<Option<SlotRange>> {
+fn parse_range(range: Value, asked: &str) -> Option<SlotRange> {
     let Value::Array(range) = range else {
         return None;
     };
@@ -167,15 +165,18 @@ fn parse_range(range: Value, host_of_node: &str) -> Option<Option<SlotRange>> {
         Value::Nil => "",
         _ => return None,
     };
-    let host = match host {
-        "?" => return Some(None),
-        // The address by which the node was reached.
-        "" | "0.0.0.0" | "::" => host_of_node,
-        host => host,
-    };
-    Some(Some(SlotRange {
+    Some(SlotRange {
         slots: u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?,
-        host: host.to_owned(),
+        host: known_host(host, asked).to_owned(),
         port: u16::try_from(*port).ok()?,
-    }))
+    })
+}
+
+/// Returns the host of a node that another node names. If that one does not know it, it is the host `asked`, by which
+/// that one was reached.
+pub(super) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
+    match host {
+        "" | "?" | "0.0.0.0" | "::" => asked,
+        host => host,
+    }
 }

@@ -1,0 +1,174 @@
+//! What checks cost, and how they are decided, while slots move from one master to another or a master is down.
+
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
+
+use crate::support::cluster::{Cluster, Move, join_empty};
+use crate::support::costs::calls_in;
+use crate::support::decided;
+use crate::support::node::Node;
+
+/// Logs above 128 units may have a second key.
+const QUOTA: Quota = Quota::per_hour(1_000_000);
+
+/// With the default deadline.
+fn store(cluster: &Cluster) -> RedisStore {
+    RedisStore::open(&cluster.url()).unwrap()
+}
+
+/// A long deadline, for a machine that runs other tests.
+fn patient(cluster: &Cluster) -> RedisStore {
+    store(cluster).deadline(Duration::from_secs(10))
+}
+
+/// A key on this master at the start, and its slot.
+fn key_on(cluster: &Cluster, master: usize) -> (String, usize) {
+    let mut keys = (0..).map(|key| format!("key:{key}"));
+    let slots = |key: &String| cluster.slot_of(&format!("{{default,{key}}}"));
+    let key = keys.find(|key| cluster.slots_of(master).contains(&slots(key)));
+    let key = key.unwrap();
+    let slot = slots(&key);
+    (key, slot)
+}
+
+fn stat(node: &Node, section: &str, prefix: &str) -> u64 {
+    let info: String = node.ask(&["INFO", section]);
+    let line = info.lines().find_map(|line| line.strip_prefix(prefix));
+    let number = line.and_then(|line| line.split(',').next());
+    number.map_or(0, |number| number.trim().parse().unwrap())
+}
+
+fn connections(node: &Node) -> u64 {
+    stat(node, "stats", "total_connections_received:")
+}
+
+/// How often a node has said that it has only some of the keys of a call.
+fn tries_again(node: &Node) -> u64 {
+    stat(node, "errorstats", "errorstat_TRYAGAIN:count=")
+}
+
+fn map_reads(node: &Node) -> u64 {
+    let info: String = node.ask(&["INFO", "commandstats"]);
+    let calls = calls_in(&info);
+    // Before Redis 7.0, subcommands have no separate lines.
+    let reads = ["cluster|slots", "cluster"].map(|name| calls.get(name));
+    reads.into_iter().flatten().next().copied().unwrap_or(0)
+}
+
+/// Checks a key so many times, one after the other, and returns how many were decided.
+async fn decided_of(limiter: &RateLimiter, key: &str, checks: usize) -> usize {
+    let mut decided = 0;
+    for _ in 0..checks {
+        decided += usize::from(limiter.check(key).await.is_ok());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    decided
+}
+
+#[tokio::test]
+async fn a_check_that_is_asked_to_go_elsewhere_reads_no_map_and_keeps_the_connection() {
+    let cluster = Cluster::of_masters(2, &[]);
+    let new = join_empty(&cluster.nodes);
+    let limiter = RateLimiter::new(patient(&cluster), QUOTA);
+    let (key, slot) = key_on(&cluster, 0);
+    let _ = decided(&limiter, &key).await;
+    let slot = Move::begin(&cluster.nodes[0], &new, slot);
+    let keys = slot.keys();
+    slot.take(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+    // The node has no slot, so it is in no map.
+    let _ = decided(&limiter, &key).await;
+    let reads = || {
+        cluster
+            .nodes
+            .iter()
+            .chain([&new])
+            .map(map_reads)
+            .sum::<u64>()
+    };
+    let (reads_before, connections_before) = (reads(), connections(&new));
+    let (began, mut checks) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(2) {
+        let _ = limiter.check(key.as_str()).await.unwrap();
+        checks += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let connections = connections(&new) - connections_before;
+    let reads = reads() - reads_before;
+    let found = format!("{checks} checks, {connections} connections, {reads} reads of the map");
+    println!("{found}");
+    // One connection asks for this statistic.
+    assert!(connections <= 1 && reads == 0, "{found}");
+    slot.end(&[&cluster.nodes[1]]);
+    let used = limiter.check(key.as_str()).await.unwrap().used();
+    assert_eq!(used, checks + 3);
+}
+
+#[tokio::test]
+async fn the_map_is_read_ever_more_rarely_while_a_master_is_down() {
+    let no_coverage = ["--cluster-require-full-coverage", "no"];
+    let mut cluster = Cluster::of_masters(3, &no_coverage);
+    let store = store(&cluster);
+    let limiter = RateLimiter::new(store.clone(), QUOTA);
+    let [(lost, _), (kept, _)] = [0, 1].map(|master| key_on(&cluster, master));
+    let _ = decided(&limiter, &lost).await;
+    let _ = decided(&limiter, &kept).await;
+    cluster.nodes[0].kill();
+    let reads = || map_reads(&cluster.nodes[1]);
+    let mut each_second = Vec::new();
+    for _ in 0..4 {
+        let (began, before) = (Instant::now(), reads());
+        while began.elapsed() < Duration::from_secs(1) {
+            // Asks each master, also while the circuit breaker is open.
+            assert!(store.ping().await.is_err());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        each_second.push(reads() - before);
+    }
+    println!("reads of the map in each second: {each_second:?}");
+    assert!(each_second.iter().sum::<u64>() <= 12, "{each_second:?}");
+    assert!(each_second[3] <= 3, "{each_second:?}");
+    cluster.nodes[0].restart();
+    let _ = decided(&limiter, &lost).await;
+}
+
+/// How nodes name each other to clients, if the server can.
+fn name_as(cluster: &Cluster, endpoint: &str) -> bool {
+    let set = ["CONFIG", "SET", "cluster-preferred-endpoint-type", endpoint];
+    let mut nodes = cluster.nodes.iter();
+    // Before Redis 7.0, all nodes are named by their address.
+    nodes.all(|node| node.try_ask::<()>(&set).is_ok())
+}
+
+#[tokio::test]
+async fn an_endpoint_without_a_host_is_at_the_host_of_the_node_that_was_asked() {
+    let cluster = Cluster::of_masters(2, &[]);
+    let ((key, slot), (other, _)) = (key_on(&cluster, 0), key_on(&cluster, 1));
+    let mut used = 0;
+    // The first names no host in CLUSTER SLOTS and in redirects, the second one has `?` in both.
+    for endpoint in ["unknown-endpoint", "hostname"] {
+        if !name_as(&cluster, endpoint) {
+            return;
+        }
+        let limiter = RateLimiter::new(patient(&cluster), QUOTA);
+        let mut check = async |step: &str| {
+            used += 1;
+            let decision = limiter.check(key.as_str()).await;
+            let found = decision.map(|decision| decision.used());
+            let found = found.map_err(|error| error.to_string());
+            assert_eq!(found, Ok(used), "{endpoint}, {step}");
+        };
+        check("from the map").await;
+        let _ = limiter.check(other.as_str()).await.unwrap();
+        for [from, to] in [[0, 1], [1, 0]] {
+            let [from, to] = [from, to].map(|node| &cluster.nodes[node]);
+            let slot = Move::begin(from, to, slot);
+            let keys = slot.keys();
+            slot.take(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+            check("after ASK").await;
+            slot.end(&[]);
+            check("after MOVED").await;
+        }
+    }
+}
