@@ -41,6 +41,26 @@ const MAX_TRIES_AGAIN: u32 = 3;
 const MIN_BACKOFF: Duration = Duration::from_millis(15);
 const MAX_BACKOFF: Duration = Duration::from_millis(120);
 
+/// How long nodes are waited for that have not run a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// The deadline of the call.
+    deadline: Duration,
+    /// No wait for a resend is longer, however many commands the call takes. The rest of the deadline is for the
+    /// reply. Callers apply it.
+    retry_until: Instant,
+}
+
+impl Patience {
+    /// That of a call that begins now.
+    pub(crate) fn of_call(deadline: Duration) -> Self {
+        Self {
+            deadline,
+            retry_until: Instant::now() + deadline / 2,
+        }
+    }
+}
+
 /// The longest backoff between reads of the slot map. 200 processes ask each master 200 to 400 times a second then.
 const MAX_READ_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -165,11 +185,16 @@ impl ClusterConnection {
     pub(crate) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
-        deadline: Duration,
+        patience: Patience,
+        waits_for_keys: bool,
     ) -> RedisResult<Value> {
+        let deadline = patience.deadline;
         let mut waiting = Waiting::new(self, deadline);
         let reply = match slot_of(command) {
-            Some(slot) => self.send_to_slot(slot, command, deadline).await,
+            Some(slot) => {
+                self.send_to_slot(slot, command, patience, waits_for_keys)
+                    .await
+            }
             None => self.send_to_masters(command, deadline).await,
         };
         waiting.is_over = true;
@@ -187,10 +212,9 @@ impl ClusterConnection {
         self: &Arc<Self>,
         slot: u16,
         command: &Cmd,
-        deadline: Duration,
+        patience: Patience,
+        waits_for_keys: bool,
     ) -> RedisResult<Value> {
-        // The rest of the deadline is for the reply. Callers apply it.
-        let retry_until = Instant::now() + deadline / 2;
         let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
         let mut importing: Option<Arc<Node>> = None;
         loop {
@@ -203,7 +227,7 @@ impl ClusterConnection {
                 }
             };
             let reply = match &node {
-                Some(node) => send_to(node, command, is_asking, deadline).await,
+                Some(node) => send_to(node, command, is_asking, patience.deadline).await,
                 None => unserved(),
             };
             let asked = node.as_ref().map_or("", |node| &node.host);
@@ -223,6 +247,7 @@ impl ClusterConnection {
                     importing = Some(self.node_at(&host, port));
                     retries > PROMPT_RETRIES
                 }
+                Redirect::TryAgain if !waits_for_keys => return reply,
                 Redirect::TryAgain => {
                     tries_again += 1;
                     true
@@ -233,14 +258,17 @@ impl ClusterConnection {
                     true
                 }
             };
+            let left = patience
+                .retry_until
+                .saturating_duration_since(Instant::now());
             if retries > MAX_RETRIES
                 || tries_again > MAX_TRIES_AGAIN
-                || Instant::now() >= retry_until
+                || needs_time && left.is_zero()
             {
                 return reply;
             }
             if needs_time {
-                time::sleep(backoff).await;
+                time::sleep(backoff.min(left)).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }
