@@ -171,8 +171,7 @@ async fn a_check_that_is_asked_to_go_elsewhere_reads_no_map_and_keeps_the_connec
     let (key, slot) = key_on(&cluster, 0);
     let _ = decided(&limiter, &key).await;
     let slot = Move::begin(&cluster.nodes[0], &new, slot);
-    let keys = slot.keys();
-    slot.take(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+    slot.take_all();
     // The node has no slot, so it is in no map.
     let _ = decided(&limiter, &key).await;
     let reads = || {
@@ -223,8 +222,9 @@ async fn the_map_is_read_ever_more_rarely_while_a_master_is_down() {
         each_second.push(reads() - before);
     }
     println!("reads of the map in each second: {each_second:?}");
-    assert!(each_second.iter().sum::<u64>() <= 12, "{each_second:?}");
-    assert!(each_second[3] <= 3, "{each_second:?}");
+    // A twentieth of a second at first, half a second or a quarter of it at last.
+    assert!(each_second.iter().sum::<u64>() <= 20, "{each_second:?}");
+    assert!(each_second[3] <= 4, "{each_second:?}");
     cluster.nodes[0].restart();
     let _ = decided(&limiter, &lost).await;
 }
@@ -260,8 +260,7 @@ async fn an_endpoint_without_a_host_is_at_the_host_of_the_node_that_was_asked() 
         for [from, to] in [[0, 1], [1, 0]] {
             let [from, to] = [from, to].map(|node| &cluster.nodes[node]);
             let slot = Move::begin(from, to, slot);
-            let keys = slot.keys();
-            slot.take(&keys.iter().map(String::as_str).collect::<Vec<_>>());
+            slot.take_all();
             check("after ASK").await;
             slot.end(&[]);
             check("after MOVED").await;

@@ -184,15 +184,20 @@ impl<'a> Move<'a> {
         let () = self.from.ask(&[&migrate, keys].concat());
     }
 
-    /// Moves the other keys and the slot. Masters that are told know it at once.
-    pub(crate) fn end(self, others: &[&Node]) {
+    /// Moves all keys.
+    pub(crate) fn take_all(&self) {
         loop {
             let keys = self.keys();
             if keys.is_empty() {
-                break;
+                return;
             }
             self.take(&keys.iter().map(String::as_str).collect::<Vec<_>>());
         }
+    }
+
+    /// Moves the other keys and the slot. Masters that are told know it at once.
+    pub(crate) fn end(self, others: &[&Node]) {
+        self.take_all();
         let id: String = self.to.ask(&["CLUSTER", "MYID"]);
         for node in [self.to, self.from].iter().chain(others) {
             let () = node.ask(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &id]);

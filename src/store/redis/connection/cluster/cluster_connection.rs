@@ -61,8 +61,8 @@ impl Patience {
     }
 }
 
-/// The longest backoff between reads of the slot map. 200 processes ask each master 200 to 400 times a second then.
-const MAX_READ_BACKOFF: Duration = Duration::from_secs(1);
+/// The longest backoff between reads of the slot map: as long as an open circuit breaker waits until it probes.
+const MAX_READ_BACKOFF: Duration = Duration::from_millis(500);
 
 /// The backoff starts anew after this time without a reason to read the map.
 const CALM: Duration = Duration::from_secs(5);
