@@ -8,7 +8,7 @@ use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 use crate::support::cluster::{Cluster, Move, join_empty};
 use crate::support::costs::calls_in;
 use crate::support::decided;
-use crate::support::node::Node;
+use crate::support::node::{Node, wait_until};
 
 /// Logs above 128 units may have a second key.
 const QUOTA: Quota = Quota::per_hour(1_000_000);
@@ -40,8 +40,12 @@ fn stat(node: &Node, section: &str, prefix: &str) -> u64 {
     number.map_or(0, |number| number.trim().parse().unwrap())
 }
 
-fn connections(node: &Node) -> u64 {
-    stat(node, "stats", "total_connections_received:")
+/// How many connections a server has accepted.
+fn accepted(connection: &mut redis::Connection) -> u64 {
+    let info: redis::RedisResult<redis::InfoDict> =
+        redis::cmd("INFO").arg("stats").query(connection);
+    let accepted = info.unwrap().get("total_connections_received");
+    accepted.unwrap()
 }
 
 /// How often a node has said that it has only some of the keys of a call.
@@ -163,41 +167,55 @@ async fn keys_that_share_a_slot_are_decided_together_and_counted_while_some_of_t
     assert_eq!(check_all(0..KEYS).await.unwrap(), [3; KEYS]);
 }
 
-#[tokio::test]
-async fn a_check_that_is_asked_to_go_elsewhere_reads_no_map_and_keeps_the_connection() {
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_that_are_asked_to_go_elsewhere_read_no_map_and_share_a_connection_that_stays() {
+    const AT_ONCE: u32 = 64;
     let cluster = Cluster::of_masters(2, &[]);
+    let [from, other] = [0, 1].map(|node| &cluster.nodes[node]);
     let new = join_empty(&cluster.nodes);
-    let limiter = RateLimiter::new(patient(&cluster), QUOTA);
+    // Each check is a call of its own.
+    let limiter = RateLimiter::new(patient(&cluster).batches(false), QUOTA);
     let (key, slot) = key_on(&cluster, 0);
     let _ = decided(&limiter, &key).await;
-    let slot = Move::begin(&cluster.nodes[0], &new, slot);
+    let slot = Move::begin(from, &new, slot);
     slot.take_all();
     // The node has no slot, so it is in no map.
-    let _ = decided(&limiter, &key).await;
-    let reads = || {
-        cluster
-            .nodes
-            .iter()
-            .chain([&new])
-            .map(map_reads)
-            .sum::<u64>()
-    };
-    let (reads_before, connections_before) = (reads(), connections(&new));
-    let (began, mut checks) = (Instant::now(), 0);
-    while began.elapsed() < Duration::from_secs(2) {
+    let mut on_new = new.connect();
+    let reads = || map_reads(from) + map_reads(other);
+    let (reads_before, accepted_before) = (reads(), accepted(&mut on_new));
+    let checks: Vec<_> = (0..AT_ONCE)
+        .map(|_| {
+            let (limiter, key) = (limiter.clone(), key.clone());
+            tokio::spawn(async move { limiter.check(key.as_str()).await })
+        })
+        .collect();
+    for check in checks {
+        let _ = check.await.unwrap().unwrap();
+    }
+    let (began, mut checks) = (Instant::now(), AT_ONCE);
+    while began.elapsed() < Duration::from_secs(1) {
         let _ = limiter.check(key.as_str()).await.unwrap();
         checks += 1;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let connections = connections(&new) - connections_before;
-    let reads = reads() - reads_before;
-    let found = format!("{checks} checks, {connections} connections, {reads} reads of the map");
+    let made = accepted(&mut on_new) - accepted_before;
+    let read = reads() - reads_before;
+    let found = format!("{checks} checks, {made} connections, {read} reads of the map");
     println!("{found}");
-    // One connection asks for this statistic.
-    assert!(connections <= 1 && reads == 0, "{found}");
-    slot.end(&[&cluster.nodes[1]]);
-    let used = limiter.check(key.as_str()).await.unwrap().used();
-    assert_eq!(used, checks + 3);
+    assert!(made == 1 && read == 0, "{found}");
+
+    // Another slot moves, so the map is read.
+    let (moved, other_slot) = key_on(&cluster, 1);
+    let _ = limiter.check(moved.as_str()).await.unwrap();
+    let reads_before = reads();
+    Move::begin(other, from, other_slot).end(&[]);
+    assert_eq!(limiter.check(moved.as_str()).await.unwrap().used(), 2);
+    wait_until("the map is read", || reads() > reads_before);
+    let asked = limiter.check(key.as_str()).await.unwrap().used();
+    assert_eq!(asked, checks + 2);
+    assert_eq!(accepted(&mut on_new) - accepted_before, 1);
+    slot.end(&[other]);
+    assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), asked + 1);
 }
 
 #[tokio::test]

@@ -57,7 +57,10 @@ async fn a_seed_that_does_not_know_the_cluster_is_passed_over() {
     let mut wrong = Vec::new();
     let mut expected = 0;
     for (name, seed) in &useless {
-        let outcome = check_all(&limiter(&[&[seed.clone()], &addresses[1..]].concat())).await;
+        let outcome = check_all(&limiter(
+            &[std::slice::from_ref(seed), &addresses[1..]].concat(),
+        ))
+        .await;
         expected += 1;
         if outcome != Ok(vec![expected; KEYS]) {
             wrong.push(format!("{name} first: {outcome:?}"));
