@@ -73,8 +73,10 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
+                // The wait for a turn is a part of the call.
+                let patience = Patience::of_call(deadline);
                 let turn = cluster.take_turn(slot, deadline).await?;
-                let target = Target::Cluster(Arc::clone(cluster), Patience::of_call(deadline));
+                let target = Target::Cluster(Arc::clone(cluster), patience);
                 Ok(Acquired::new(target, turn))
             }
         }

@@ -41,13 +41,23 @@ const MAX_TRIES_AGAIN: u32 = 3;
 const MIN_BACKOFF: Duration = Duration::from_millis(15);
 const MAX_BACKOFF: Duration = Duration::from_millis(120);
 
+/// The longest backoff between reads of the slot map: as long as an open circuit breaker waits until it probes.
+const MAX_READ_BACKOFF: Duration = Duration::from_millis(500);
+
+/// The backoff starts anew after this time without a reason to read the map.
+const CALM: Duration = Duration::from_secs(5);
+
+/// A node without slots is forgotten when it has not replied for this time. Until a slot has moved, the node that
+/// imports it is in no map.
+const IMPORTING: Duration = Duration::from_secs(10);
+
 /// How long nodes are waited for that have not run a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// The deadline of the call.
     deadline: Duration,
-    /// No wait for a resend is longer, however many commands the call takes. The rest of the deadline is for the
-    /// reply. Callers apply it.
+    /// No wait for a resend goes on beyond it, however many commands the call takes. The rest of the deadline is for
+    /// the reply. Callers apply it.
     retry_until: Instant,
 }
 
@@ -60,16 +70,6 @@ impl Patience {
         }
     }
 }
-
-/// The longest backoff between reads of the slot map: as long as an open circuit breaker waits until it probes.
-const MAX_READ_BACKOFF: Duration = Duration::from_millis(500);
-
-/// The backoff starts anew after this time without a reason to read the map.
-const CALM: Duration = Duration::from_secs(5);
-
-/// A node without slots is forgotten when it has not replied for this time. Until a slot has moved, the node that
-/// imports it is in no map.
-const IMPORTING: Duration = Duration::from_secs(10);
 
 /// A connection to all nodes of a cluster, of one runtime.
 #[derive(Debug)]
@@ -363,7 +363,7 @@ impl ClusterConnection {
             if slot_map::served(&ranges) > slot_map::served(&best) {
                 best = ranges;
             }
-            slot_map::served(&best) == usize::from(SLOTS)
+            slot_map::served(&best) >= usize::from(SLOTS)
         };
         let mut reads: JoinSet<_> = known.iter().cloned().map(read_slots_of).collect();
         while let Some(read) = reads.join_next().await {
@@ -376,7 +376,7 @@ impl ClusterConnection {
             if known.iter().any(|node| node.is_at(host, port)) {
                 continue;
             }
-            match self.read_slots_of_seed(seed).await {
+            match read_slots_of_seed(seed).await {
                 Ok(ranges) => {
                     if offer(ranges) {
                         return Ok(best);
@@ -391,20 +391,6 @@ impl ClusterConnection {
             Some(failure) if best.is_empty() => Err(failure),
             _ => Ok(best),
         }
-    }
-
-    async fn read_slots_of_seed(&self, seed: &Server) -> Result<Vec<SlotRange>, ConnectError> {
-        let mut connection = seed.connect(Box::new(|| ())).await?;
-        let command = slots_command();
-        let reply = time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
-        let reply = reply.await.unwrap_or_else(|_| Err(timed_out()));
-        let reply = reply.and_then(Value::extract_error);
-        let reply = reply.map_err(|error| ConnectError {
-            server: self.server().clone(),
-            error,
-            handshake: Handshake::Unknown,
-        })?;
-        Ok(slot_map::parse(reply, seed.address().0).unwrap_or_default())
     }
 
     fn build_map(&self, ranges: Vec<SlotRange>, known: &SlotMap) -> SlotMap {
@@ -485,6 +471,20 @@ async fn read_slots_of(node: Arc<Node>) -> Option<Vec<SlotRange>> {
     let reply = send_to(&node, &command, false, READ_TIMEOUT);
     let reply = time::timeout(READ_TIMEOUT, reply).await.ok()?.ok()?;
     slot_map::parse(reply, &node.host)
+}
+
+async fn read_slots_of_seed(seed: &Server) -> Result<Vec<SlotRange>, ConnectError> {
+    let mut connection = seed.connect(Box::new(|| ())).await?;
+    let command = slots_command();
+    let reply = time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
+    let reply = reply.await.unwrap_or_else(|_| Err(timed_out()));
+    let reply = reply.and_then(Value::extract_error);
+    let reply = reply.map_err(|error| ConnectError {
+        server: seed.name().clone(),
+        error,
+        handshake: Handshake::Unknown,
+    })?;
+    Ok(slot_map::parse(reply, seed.address().0).unwrap_or_default())
 }
 
 /// The reply that a node would send.

@@ -180,3 +180,32 @@ pub(super) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
         host => host,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_known_host_is_at_the_host_that_was_asked() {
+        for (host, expected) in [
+            ("$8\r\n10.0.0.2\r\n", "10.0.0.2"),
+            ("$13\r\nredis-2.local\r\n", "redis-2.local"),
+            // As `cluster-preferred-endpoint-type` says: `unknown-endpoint`, or `hostname` without one.
+            ("$-1\r\n", "10.0.0.1"),
+            ("$1\r\n?\r\n", "10.0.0.1"),
+            // A node that nobody has met yet.
+            ("$0\r\n\r\n", "10.0.0.1"),
+        ] {
+            let reply = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n{host}:7001\r\n");
+            let reply = redis::parse_redis_value(reply.as_bytes()).unwrap();
+            let ranges = parse(reply, "10.0.0.1").unwrap();
+            let range = SlotRange {
+                slots: 0..=16_383,
+                host: expected.to_owned(),
+                port: 7_001,
+            };
+            assert_eq!(ranges, [range]);
+            assert_eq!(served(&ranges), 16_384);
+        }
+    }
+}
