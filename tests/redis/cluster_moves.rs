@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::{Error, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::support::cluster::{Cluster, Move, join_empty};
+use crate::support::cluster::{Cluster, Move, hand_over, join_empty};
 use crate::support::costs::calls_in;
 use crate::support::decided;
 use crate::support::node::{Node, wait_until};
@@ -23,14 +23,20 @@ fn patient(cluster: &Cluster) -> RedisStore {
     store(cluster).deadline(Duration::from_secs(10))
 }
 
-/// A key on this master at the start, and its slot.
+/// Keys on this master at the start, and their slots.
+fn keys_on(cluster: &Cluster, master: usize) -> impl Iterator<Item = (String, usize)> {
+    let keys = (0..).map(|key| format!("key:{key}"));
+    let with_slot = |key: String| {
+        let slot = cluster.slot_of(&format!("{{default,{key}}}"));
+        (key, slot)
+    };
+    let slots = cluster.slots_of(master);
+    keys.map(with_slot)
+        .filter(move |(_, slot)| slots.contains(slot))
+}
+
 fn key_on(cluster: &Cluster, master: usize) -> (String, usize) {
-    let mut keys = (0..).map(|key| format!("key:{key}"));
-    let slots = |key: &String| cluster.slot_of(&format!("{{default,{key}}}"));
-    let key = keys.find(|key| cluster.slots_of(master).contains(&slots(key)));
-    let key = key.unwrap();
-    let slot = slots(&key);
-    (key, slot)
+    keys_on(cluster, master).next().unwrap()
 }
 
 fn stat(node: &Node, section: &str, prefix: &str) -> u64 {
@@ -245,6 +251,28 @@ async fn the_map_is_read_ever_more_rarely_while_a_master_is_down() {
     assert!(each_second[3] <= 4, "{each_second:?}");
     cluster.nodes[0].restart();
     let _ = decided(&limiter, &lost).await;
+}
+
+#[tokio::test]
+async fn a_slot_whose_former_master_was_reset_is_found_through_another_one() {
+    let cluster = Cluster::of_masters(3, &[]);
+    let [first, second, third] = [0, 1, 2].map(|node| &cluster.nodes[node]);
+    let limiter = RateLimiter::new(patient(&cluster), QUOTA);
+    let (key, _) = key_on(&cluster, 0);
+    let _ = decided(&limiter, &key).await;
+    // Slots move for a while, so the map is read rarely.
+    let began = Instant::now();
+    for (other, slot) in keys_on(&cluster, 1) {
+        let _ = limiter.check(other.as_str()).await.unwrap();
+        Move::begin(second, third, slot).end(&[first]);
+        let _ = limiter.check(other.as_str()).await.unwrap();
+        if began.elapsed() > Duration::from_secs(1) {
+            break;
+        }
+    }
+    hand_over(first, second, cluster.slots_of(0), &[third]);
+    let () = first.ask(&["CLUSTER", "RESET"]);
+    assert_eq!(limiter.check(key.as_str()).await.unwrap().used(), 2);
 }
 
 /// How nodes name each other to clients, if the server can.

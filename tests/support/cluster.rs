@@ -202,6 +202,15 @@ impl<'a> Move<'a> {
         for node in [self.to, self.from].iter().chain(others) {
             let () = node.ask(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &id]);
         }
+        // Else the next move may be back, with an older epoch than this one, and the two would disagree for ever.
+        let epoch = |node: &Node| {
+            let info: String = node.ask(&["CLUSTER", "INFO"]);
+            let epoch = info.split("cluster_current_epoch:").nth(1);
+            epoch.expect("an epoch").lines().next().map(str::to_owned)
+        };
+        wait_until("the former master has heard from the new one", || {
+            epoch(self.from) == epoch(self.to)
+        });
     }
 }
 

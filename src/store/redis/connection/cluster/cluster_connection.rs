@@ -216,14 +216,14 @@ impl ClusterConnection {
         waits_for_keys: bool,
     ) -> RedisResult<Value> {
         let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
-        let mut importing: Option<Arc<Node>> = None;
+        // The node to ask in place of the master, and whether it is importing the slot.
+        let mut next: Option<(Arc<Node>, bool)> = None;
         loop {
-            let is_asking = importing.is_some();
-            let node = match importing.take() {
-                Some(node) => Some(node),
+            let (node, is_asking) = match next.take() {
+                Some((node, is_asking)) => (Some(node), is_asking),
                 None => {
                     let map = self.map().await.map_err(|failure| failure.error)?;
-                    map.master(slot).cloned()
+                    (map.master(slot).cloned(), false)
                 }
             };
             let reply = match &node {
@@ -244,7 +244,7 @@ impl ClusterConnection {
                 }
                 // Only some keys of the slot have moved: the map is right.
                 Redirect::Ask(host, port) => {
-                    importing = Some(self.node_at(&host, port));
+                    next = Some((self.node_at(&host, port), true));
                     retries > PROMPT_RETRIES
                 }
                 Redirect::TryAgain if !waits_for_keys => return reply,
@@ -252,8 +252,11 @@ impl ClusterConnection {
                     tries_again += 1;
                     true
                 }
+                // A node that was reset does not know who serves the slot, but others do.
                 Redirect::Unserved => {
                     self.refresh();
+                    let master = self.master_after(node.as_ref(), patience.deadline);
+                    next = master.map(|master| (master, false));
                     tries_again += 1;
                     true
                 }
@@ -305,6 +308,16 @@ impl ClusterConnection {
             Some(node) => send_to(node, command, false, deadline).await,
             None => unserved(),
         }
+    }
+
+    /// Returns the connected master that follows a node.
+    fn master_after(&self, node: Option<&Arc<Node>>, deadline: Duration) -> Option<Arc<Node>> {
+        let masters = self.current_map()?.masters();
+        let is_it = |master: &Arc<Node>| node.is_some_and(|node| Arc::ptr_eq(node, master));
+        let first = masters.iter().position(is_it).map_or(0, |place| place + 1);
+        let mut following = masters.iter().cycle().skip(first).take(masters.len());
+        let is_connected = |node: &&Arc<Node>| node.connection.try_acquire(deadline).is_some();
+        following.find(is_connected).cloned()
     }
 
     fn current_map(&self) -> Option<Arc<SlotMap>> {
