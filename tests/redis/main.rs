@@ -14,6 +14,10 @@ mod appended;
 mod batches;
 mod blocking;
 mod cluster;
+#[cfg(feature = "cluster")]
+mod cluster_moves;
+#[cfg(feature = "cluster")]
+mod cluster_seeds;
 mod connections;
 mod costs;
 mod credits;
