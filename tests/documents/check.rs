@@ -120,7 +120,7 @@ fn stale(block: &Block) -> Option<Problem> {
     }
 }
 
-/// Where docs.rs shows the files of the package, and the pages of the guide. It sends a picture as it is.
+/// Where docs.rs will show the files of the package, and the pages of the guide. It sends a picture as it is.
 const PACKAGED: &str = "https://docs.rs/crate/tollgate/latest/source/";
 const GUIDE: &str = "https://docs.rs/tollgate/latest/tollgate/guide/";
 
@@ -137,6 +137,11 @@ pub(crate) fn broken_links(document: &Document) -> Vec<Problem> {
 fn follow(document: &Document, link: &str) -> Result<(), &'static str> {
     let directory = document.path.parent().unwrap_or_else(|| Path::new(""));
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let is_in_guide = document.path.starts_with("src/guide");
+    let is_on_docs_rs = path.starts_with(PACKAGED) || path.starts_with(GUIDE);
+    if is_on_docs_rs && !is_in_guide {
+        return Err(": docs.rs has no such page before the first release");
+    }
     let path = if let Some(file) = path.strip_prefix(PACKAGED) {
         let packaged = Project::packaged().contains(file);
         packaged
@@ -149,8 +154,8 @@ fn follow(document: &Document, link: &str) -> Result<(), &'static str> {
         return Ok(());
     } else if path.is_empty() {
         document.path.clone()
-    } else if is_shown_elsewhere(&document.path) {
-        return Err(": crates.io and docs.rs need an absolute link");
+    } else if is_in_guide {
+        return Err(": docs.rs needs an absolute link");
     } else {
         normalized(&directory.join(path))
     };
@@ -161,11 +166,6 @@ fn follow(document: &Document, link: &str) -> Result<(), &'static str> {
             .is_ok_and(|text| has_heading(&text, anchor)),
     };
     resolves.then_some(()).ok_or("")
-}
-
-/// Whether the page is read without the repository around it: crates.io shows the README, docs.rs the guide.
-fn is_shown_elsewhere(path: &Path) -> bool {
-    path == Path::new("README.md") || path.starts_with("src/guide")
 }
 
 /// Resolves each `..`.
