@@ -405,7 +405,9 @@ impl RateLimitLayer {
     ///     });
     /// ```
     ///
-    /// Downloads are charged by the KiB. 64 units are charged first, and they stay if the size is unknown:
+    /// Downloads are charged by the KiB. 64 units are charged first, and they stay if the size is unknown. Each
+    /// request costs at least 1: a HEAD request, a 304 and an empty answer have no body, and at 0 units a client
+    /// could send any number of them:
     ///
     /// ```
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
@@ -414,7 +416,7 @@ impl RateLimitLayer {
     ///     .name("kilobytes")
     ///     .cost(|_| 64)
     ///     .settle(|decision, _, size| match size.exact() {
-    ///         Some(bytes) => u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX),
+    ///         Some(bytes) => u32::try_from(bytes.div_ceil(1_024).max(1)).unwrap_or(u32::MAX),
     ///         None => decision.cost(),
     ///     });
     /// ```

@@ -42,13 +42,13 @@ fn layer(store: impl Store) -> (RateLimitLayer, RateLimiter) {
 }
 
 /// `downloads` of the docs of `settle`: 64 kB reserved, which stay charged where the size is unknown.
-fn by_the_kilobyte() -> (RateLimitLayer, RateLimiter) {
-    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(100_000));
+fn by_the_kilobyte(limit: u32) -> (RateLimitLayer, RateLimiter) {
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(limit));
     let layer = RateLimitLayer::from(limiter.clone())
         .key(by_path())
         .cost(|_| 64)
         .settle(|decision, _, size| match size.exact() {
-            Some(bytes) => u32::try_from(bytes.div_ceil(1_024)).unwrap_or(u32::MAX),
+            Some(bytes) => u32::try_from(bytes.div_ceil(1_024).max(1)).unwrap_or(u32::MAX),
             None => decision.cost(),
         });
     (layer, limiter)
@@ -164,7 +164,7 @@ async fn streamed() -> Body {
 
 #[tokio::test]
 async fn on_axum_an_answer_is_charged_by_the_size_of_its_body() {
-    let (layer, limiter) = by_the_kilobyte();
+    let (layer, limiter) = by_the_kilobyte(100_000);
     let inside = ServiceBuilder::new()
         .layer(layer.clone())
         .layer(CompressionLayer::new());
@@ -185,9 +185,9 @@ async fn on_axum_an_answer_is_charged_by_the_size_of_its_body() {
     let url = serve(app).await;
     for (method, path, encoding, charged) in [
         (Method::GET, "/string", None, KILOBYTES),
-        (Method::GET, "/empty", None, 0),
+        (Method::GET, "/empty", None, 1),
         // What a GET would send is not sent.
-        (Method::HEAD, "/head", None, 0),
+        (Method::HEAD, "/head", None, 1),
         // Of unknown size: what was reserved.
         (Method::GET, "/stream", None, 64),
         (Method::GET, "/compressed-inside", Some("gzip"), 64),
@@ -202,6 +202,31 @@ async fn on_axum_an_answer_is_charged_by_the_size_of_its_body() {
         let encoded = encoded.map(|encoding| encoding.to_str().unwrap());
         assert_eq!(encoded, encoding, "{path}");
         assert_eq!(used(&limiter, path).await, charged, "{path}");
+    }
+}
+
+/// 64 units are charged first, so 37 such answers leave no room for one more.
+#[tokio::test]
+async fn answers_without_a_body_are_limited_where_the_size_is_the_cost() {
+    let (layer, _) = by_the_kilobyte(100);
+    let app = Router::new()
+        .route("/head", get(|| async { "a page" }))
+        .route("/unchanged", get(|| async { StatusCode::NOT_MODIFIED }))
+        .route("/empty", get(|| async {}))
+        .layer(layer);
+    for (method, path) in [
+        (Method::HEAD, "/head"),
+        (Method::GET, "/unchanged"),
+        (Method::GET, "/empty"),
+    ] {
+        let mut admitted = 0;
+        for _ in 0..400 {
+            let mut request = to(path).map(|()| Body::empty());
+            *request.method_mut() = method.clone();
+            let response = app.clone().oneshot(request).await.unwrap();
+            admitted += u32::from(response.status() != StatusCode::TOO_MANY_REQUESTS);
+        }
+        assert_eq!(admitted, 100 - 64 + 1, "{path} of 400");
     }
 }
 
