@@ -8,12 +8,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Arg, Cmd, RedisResult, Value};
+use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
+use super::super::asked;
 use super::super::link::Connector;
 use super::super::reconnecting::ReconnectingConnection;
 use super::super::single::timed_out;
@@ -101,6 +102,7 @@ impl ClusterConnection {
         let Some(node) = slot.and_then(|slot| map.master(slot)) else {
             return Ok(None);
         };
+        asked::note(node.connection.server());
         let mut waiting = Waiting::new(self, deadline);
         let connected = node.connection.acquire(deadline).await;
         waiting.is_over = true;
@@ -167,7 +169,7 @@ impl ClusterConnection {
             let reply = match asked.take() {
                 Some(node) => send_to(&node, command, true, deadline).await,
                 None => {
-                    let map = self.map().await.map_err(|failure| failure.error)?;
+                    let map = self.map().await.map_err(noted)?;
                     match map.master(slot) {
                         Some(node) => send_to(node, command, false, deadline).await,
                         None => unserved(),
@@ -213,7 +215,7 @@ impl ClusterConnection {
         command: &Cmd,
         deadline: Duration,
     ) -> RedisResult<Value> {
-        let map = self.map().await.map_err(|failure| failure.error)?;
+        let map = self.map().await.map_err(noted)?;
         let masters = map.masters();
         let name = command.args_iter().next();
         if let Some(Arg::Simple(name @ (b"PING" | b"INFO"))) = name {
@@ -363,13 +365,19 @@ async fn send_to(
     is_asking: bool,
     deadline: Duration,
 ) -> RedisResult<Value> {
-    let link = node.connection.acquire(deadline).await;
-    let link = link.map_err(|failure| failure.error)?;
+    asked::note(node.connection.server());
+    let link = node.connection.acquire(deadline).await.map_err(noted)?;
     if is_asking {
         link.send_asking(command).await
     } else {
         link.send(command).await
     }
+}
+
+/// Returns the error of an attempt to connect, and notes its server.
+fn noted(failure: ConnectError) -> RedisError {
+    asked::note(&failure.server);
+    failure.error
 }
 
 fn slots_command() -> Cmd {
