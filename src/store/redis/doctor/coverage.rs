@@ -61,7 +61,7 @@ fn judge(map: &Value, full_coverage: Option<&str>, server: &str) -> Finding {
              slots {ranges}"
         );
         return Finding::problem(TOPIC, text).with_remedy(
-            "CLUSTER ADDSLOTS <slots> on a master, or `redis-cli --cluster fix <address>`",
+            "run CLUSTER ADDSLOTS <slots> on a master, or `redis-cli --cluster fix <address>`",
         );
     }
     let text = format!("all {SLOTS} slots are served");
