@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,7 +181,7 @@ impl Client {
                 progress.sent();
                 self.decide(&acquired, &[BatchEntry::only(levels)]).await
             };
-            let decided = tokio::time::timeout_at(until, decided).await;
+            let decided = tokio::time::timeout_at(until, pin!(decided)).await;
             decided.unwrap_or_else(|_| Err(self.late_error(progress, &connection, slot)))
         })
         .await?;
@@ -288,6 +289,8 @@ impl Client {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         current_runtime()?;
+        // Boxed, because each block around a future stores it once more.
+        let call = Box::pin(call);
         noting_asked(async {
             let answered = tokio::time::timeout(self.deadline, call).await;
             answered.unwrap_or_else(|_| Err(self.timeout_error()))

@@ -108,7 +108,7 @@ fn parse(map: &Value) -> Option<(Vec<RangeInclusive<u16>>, usize)> {
         };
         served.push((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?));
         // Its id, or else its port.
-        let master = master.get(2).or(master.get(1))?;
+        let master = master.get(2).or_else(|| master.get(1))?;
         if !masters.contains(&master) {
             masters.push(master);
         }
