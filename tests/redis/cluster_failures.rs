@@ -29,7 +29,7 @@ fn limiter(cluster: &Cluster) -> RateLimiter {
 /// Returns this many keys for each of these ranges of slots.
 fn keys_in<const N: usize>(
     cluster: &Cluster,
-    ranges: [Range<u16>; N],
+    ranges: &[Range<u16>; N],
     count: usize,
 ) -> [Vec<String>; N] {
     let mut found = [const { Vec::new() }; N];
@@ -80,7 +80,7 @@ async fn until_open(limiter: &RateLimiter, key: &str) {
 async fn the_neighbours_of_a_dead_master_are_decided_by_redis() {
     let mut cluster = start();
     let limiter = limiter(&cluster);
-    let [lost, neighbours] = keys_in(&cluster, AT_BORDER, 20);
+    let [lost, neighbours] = keys_in(&cluster, &AT_BORDER, 20);
     for key in &neighbours {
         let _ = decided(&limiter, key).await;
     }
@@ -113,7 +113,7 @@ fn assert_names(text: &str, cluster: &Cluster, node: usize) {
 
 /// The keys of a limiter on each master.
 fn key_of_each(cluster: &Cluster) -> [String; 3] {
-    keys_in(cluster, [0..5_000, 6_000..10_000, 11_000..16_000], 1)
+    keys_in(cluster, &[0..5_000, 6_000..10_000, 11_000..16_000], 1)
         .map(|keys| keys.into_iter().next().unwrap())
 }
 
