@@ -545,7 +545,7 @@ async fn a_wrong_password_is_a_problem_and_is_not_shown() {
 async fn a_cluster_that_lacks_slots_is_a_problem() {
     let whole = RedisServer::start_cluster();
     let report = store_on(&whole).doctor().await;
-    assert_finding(&report, "cluster", Severity::Ok, &["all slots"]);
+    assert_finding(&report, "cluster", Severity::Ok, &["all 16384 slots"]);
     assert_eq!(report.worst(), Severity::Ok, "{report}");
 
     let mut connection = whole.connect();
@@ -555,6 +555,53 @@ async fn a_cluster_that_lacks_slots_is_a_problem() {
     let report = store_on(&whole).doctor().await;
     let words = ["cannot be reached", "some slots are not served"];
     assert_finding(&report, "cluster", Severity::Problem, &words);
+}
+
+#[tokio::test]
+async fn a_few_unserved_slots_are_counted() {
+    let server = RedisServer::start_cluster();
+    let mut connection = server.connect();
+    let no = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+    run(&mut connection, &no);
+    let few = ["100", "101", "5000", "16382", "16383"];
+    run(
+        &mut connection,
+        &[&["CLUSTER", "DELSLOTS"][..], &few].concat(),
+    );
+    let report = store_on(&server).doctor().await;
+    let at = format!("127.0.0.1:{}", server.port());
+    let words = [
+        "5 of 16384 slots are served by no master",
+        "slots 100-101, 5000, 16382-16383",
+        "checks of their keys fail",
+        "CLUSTER ADDSLOTS",
+        &at,
+    ];
+    assert_finding(&report, "cluster", Severity::Problem, &words);
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn a_cluster_that_stops_as_a_whole_is_a_warning() {
+    let cluster = Cluster::start();
+    let doctor = || async {
+        let store = RedisStore::open(&cluster.url()).unwrap();
+        store.deadline(Duration::from_secs(10)).doctor().await
+    };
+    let words = [
+        "cluster-require-full-coverage is yes",
+        "all checks fail",
+        "CONFIG SET cluster-require-full-coverage no",
+    ];
+    assert_finding(&doctor().await, "cluster", Severity::Warning, &words);
+    for node in &cluster.nodes {
+        let () = node.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let words = [
+        "all 16384 slots are served",
+        "cluster-require-full-coverage is no",
+    ];
+    assert_finding(&doctor().await, "cluster", Severity::Ok, &words);
 }
 
 #[tokio::test]

@@ -264,6 +264,23 @@ async fn a_tls_cluster_that_announces_ports_without_tls() {
 }
 
 #[tokio::test]
+async fn a_server_at_maxclients() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    run(&mut connection, &["CONFIG", "SET", "maxclients", "1"]);
+    for _ in 0..20 {
+        let error = error_at(&server.url()).await;
+        let words = [
+            "max number of clients reached",
+            "raise maxclients",
+            "127.0.0.1",
+        ];
+        assert_says(&error, &words);
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_renamed_evalsha_is_named_and_opens_no_breaker() {
     let server = RedisServer::start_with(&["--rename-command", "EVALSHA", ""]);
     let at = format!(

@@ -7,11 +7,10 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::Client;
-use super::connection::KEYLESS;
+use super::connection::{KEYLESS, noting_asked};
 use super::protocol::errors::{self, malformed_reply};
 use super::protocol::{KeyNames, member};
 use super::refusals::{MAX_KEYS_PER_CALL, OwnedRefusals};
-use super::topology::Topology;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::store::block_list::{BlockList, RefreshTrigger, full};
@@ -38,7 +37,6 @@ const MAX_BLOCK_MICROS: u64 = 1 << 52;
 /// The block list in Redis, and the version that this process has seen.
 pub(super) struct SharedBlockList {
     client: Client,
-    topology: Topology,
     circuit_breaker: CircuitBreaker,
     known: Mutex<KnownVersion>,
     /// The background refreshes in a row that failed.
@@ -64,14 +62,9 @@ impl Default for KnownVersion {
 }
 
 impl SharedBlockList {
-    pub(super) fn new(
-        client: Client,
-        topology: Topology,
-        circuit_breaker: CircuitBreaker,
-    ) -> Arc<Self> {
+    pub(super) fn new(client: Client, circuit_breaker: CircuitBreaker) -> Arc<Self> {
         Arc::new(Self {
             client,
-            topology,
             circuit_breaker,
             known: Mutex::default(),
             failures: AtomicU32::new(0),
@@ -144,9 +137,12 @@ impl SharedBlockList {
             for refusals in refusals.chunks(MAX_KEYS_PER_CALL) {
                 let timeout = shared.background_timeout();
                 let counted = shared.client.count_refusals(refusals);
-                let counted = tokio::time::timeout(timeout, counted).await;
-                let counted = counted
-                    .unwrap_or_else(|_| Err(errors::timeout(shared.client.server(), timeout)))?;
+                let counted = noting_asked(async {
+                    let counted = tokio::time::timeout(timeout, counted).await;
+                    let late = || errors::timeout(&shared.client.server(), timeout);
+                    counted.unwrap_or_else(|_| Err(late()))
+                });
+                let counted = counted.await?;
                 for (refusals, outcome) in refusals.iter().zip(counted) {
                     if let Ok(RefusalOutcome::Blocked { duration, .. }) = outcome {
                         let OwnedRefusals { limiter, key, .. } = refusals;
@@ -170,19 +166,23 @@ impl SharedBlockList {
 
     /// Returns the index of the circuit breaker for the list.
     fn breaker(&self) -> usize {
-        self.topology.breaker_of(KeyNames::block_list_slot)
+        let nodes = self.client.connections.nodes();
+        nodes.map_or(0, |nodes| nodes.of_slot(KeyNames::block_list_slot()))
     }
 
     /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a
     /// check may.
     async fn refresh_in_background(&self, blocks: &BlockList) -> Result<(), Error> {
         let timeout = self.background_timeout();
-        let refreshed = tokio::time::timeout(timeout, self.refresh(blocks)).await;
-        refreshed.unwrap_or_else(|_| {
-            let server = self.client.server();
-            let text = format!("{server} did not send the block list within {timeout:?}");
-            Err(Error::new(ErrorKind::Timeout, text))
+        noting_asked(async {
+            let refreshed = tokio::time::timeout(timeout, self.refresh(blocks)).await;
+            refreshed.unwrap_or_else(|_| {
+                let server = self.client.server();
+                let text = format!("{server} did not send the block list within {timeout:?}");
+                Err(Error::new(ErrorKind::Timeout, text))
+            })
         })
+        .await
     }
 
     fn background_timeout(&self) -> Duration {
@@ -281,13 +281,13 @@ impl Client {
         match self.run(KEYLESS, script, call).await? {
             Value::Int(1) => Ok(()),
             Value::Int(0) => Err(full()),
-            _ => Err(malformed_reply("neither 0 nor 1", self.server())),
+            _ => Err(malformed_reply("neither 0 nor 1", &self.server())),
         }
     }
 
     /// Reads the list, unless its version is `version`.
     async fn read_blocks(&self, version: &str) -> Result<Option<ListReply>, Error> {
-        let malformed = || malformed_reply("no block list", self.server());
+        let malformed = || malformed_reply("no block list", &self.server());
         let script = &self.scripts.blocked;
         let mut call = script.call(1, 1, 0);
         call.arg(self.names.block_list()).arg(version);

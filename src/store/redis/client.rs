@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::connection::{Acquired, Connection, ConnectionPool, KEYLESS};
+use super::connection::{Acquired, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked};
 use super::protocol::{
     BatchEntry, EntryReply, KeyNames, ListKeys, ServerClock, ServerName, decode_replies,
     encode_checks, encode_credit, encode_refund, encode_reset, errors as error,
@@ -47,9 +48,9 @@ impl Client {
         self.connections.index_for(number)
     }
 
-    /// The deployment, for errors.
-    pub(super) fn server(&self) -> &ServerName {
-        self.connections.server()
+    /// The server, for errors: the node of a cluster that the current call has asked last, or else the deployment.
+    pub(super) fn server(&self) -> ServerName {
+        last_asked().unwrap_or_else(|| self.connections.server().clone())
     }
 
     /// Waits until a connection of the current runtime is established.
@@ -162,7 +163,7 @@ impl Client {
                 }
                 Ok(replies)
             }
-            reply => decode_replies(reply?, connection.server(), entries, &runs),
+            reply => decode_replies(reply?, &connection.server(), entries, &runs),
         }
     }
 
@@ -183,22 +184,24 @@ impl Client {
                 self.connection(index.unwrap_or(KEYLESS))?
             }
         };
-        let mut progress = Progress::queued(since);
-        let decided = async {
-            let acquired = connection.acquire(self.deadline, slot).await;
-            let acquired = acquired.map_err(error::from_connect)?;
-            if Instant::now() + self.reply_margin(&connection, slot) >= until {
-                return Err(self.late_error(progress, &connection, slot));
-            }
-            progress.sent();
-            self.decide(&acquired, &[BatchEntry::only(levels)]).await
-        };
-        let decided = tokio::time::timeout_at(until, decided).await;
-        let replies =
-            decided.unwrap_or_else(|_| Err(self.late_error(progress, &connection, slot)))?;
+        let replies = noting_asked(async {
+            let mut progress = Progress::queued(since);
+            let decided = async {
+                let acquired = connection.acquire(self.deadline, slot).await;
+                let acquired = acquired.map_err(error::from_connect)?;
+                if Instant::now() + self.reply_margin(&connection, slot) >= until {
+                    return Err(self.late_error(progress, &connection, slot));
+                }
+                progress.sent();
+                self.decide(&acquired, &[BatchEntry::only(levels)]).await
+            };
+            let decided = tokio::time::timeout_at(until, pin!(decided)).await;
+            decided.unwrap_or_else(|_| Err(self.late_error(progress, &connection, slot)))
+        })
+        .await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
-        answer.ok_or_else(|| error::malformed_reply("no answer", self.server()))
+        answer.ok_or_else(|| error::malformed_reply("no answer", &self.server()))
     }
 
     /// Forgets the units charged to a key.
@@ -296,7 +299,7 @@ impl Client {
     pub(super) async fn query(&self, index: usize, command: &Cmd) -> Result<Value, Error> {
         let connection = self.acquire(index).await?;
         let reply = connection.send(command, true).await;
-        reply.map_err(|failure| error::from_redis(failure, connection.server()))
+        reply.map_err(|failure| error::from_redis(failure, &connection.server()))
     }
 
     /// Applies the deadline to a call. Fails outside of a tokio runtime, which has no timer.
@@ -305,13 +308,18 @@ impl Client {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         current_runtime()?;
-        let answered = tokio::time::timeout(self.deadline, call).await;
-        answered.unwrap_or_else(|_| Err(self.timeout_error()))
+        // Boxed, because each block around a future stores it once more.
+        let call = Box::pin(call);
+        noting_asked(async {
+            let answered = tokio::time::timeout(self.deadline, call).await;
+            answered.unwrap_or_else(|_| Err(self.timeout_error()))
+        })
+        .await
     }
 
     /// The error of a call that was not answered within the deadline.
     pub(super) fn timeout_error(&self) -> Error {
-        error::timeout(self.server(), self.deadline)
+        error::timeout(&self.server(), self.deadline)
     }
 
     /// Returns the time before its deadline from which a check is not sent any more, because the reply would come
@@ -342,7 +350,7 @@ impl Client {
         let Progress { since, sent_at } = progress;
         let waited = sent_at.unwrap_or_else(Instant::now) - since;
         if waited >= self.deadline / 2 && connection.has_replied_since(since, slot) {
-            error::queue_timeout(self.server(), self.deadline)
+            error::queue_timeout(&self.server(), self.deadline)
         } else {
             self.timeout_error()
         }
@@ -402,7 +410,7 @@ async fn run(
         Err(failure) => {
             let refusal = Box::pin(connection.scripts_refusal()).await;
             let failure = refusal.unwrap_or(failure);
-            Err(error::from_redis(failure, connection.server()))
+            Err(error::from_redis(failure, &connection.server()))
         }
     }
 }

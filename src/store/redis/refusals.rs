@@ -68,7 +68,7 @@ impl Client {
             call.arg(rule.forgotten_micros());
         }
         let reply = self.run(KEYLESS, script, call).await?;
-        decode(reply, refusals.len(), self.server())
+        decode(reply, refusals.len(), &self.server())
     }
 }
 

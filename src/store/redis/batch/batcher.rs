@@ -19,7 +19,7 @@ use crate::decision::Answer;
 use crate::error::Error;
 use crate::store::future::StoreFuture;
 use crate::store::redis::client::{Client, Progress};
-use crate::store::redis::connection::{Acquired, Connection, PerConnection};
+use crate::store::redis::connection::{Acquired, Connection, PerConnection, noting_asked};
 use crate::store::redis::protocol::{BatchEntry, errors as error};
 use crate::store::redis::topology::Topology;
 use crate::store::requests::{Check, OwnedChecks, Subject, to_owned};
@@ -169,7 +169,7 @@ impl Batchers {
                 batcher: Arc::clone(batcher),
                 has_ended: false,
             };
-            self.runtime.spawn(worker.run());
+            self.runtime.spawn(noting_asked(worker.run()));
         }
     }
 }

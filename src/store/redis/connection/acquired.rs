@@ -8,6 +8,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 #[cfg(feature = "cluster")]
+use super::asked;
+#[cfg(feature = "cluster")]
 use super::cluster::{ClusterConnection, Patience};
 use super::reconnecting::{AcquiredLink, ReconnectingConnection};
 use crate::store::redis::protocol::ServerName;
@@ -136,12 +138,14 @@ impl Acquired {
         }
     }
 
-    /// The server, for errors: of a cluster, all its nodes.
-    pub(crate) fn server(&self) -> &ServerName {
+    /// The server, for errors: of a cluster, the node that the current call has asked last.
+    pub(crate) fn server(&self) -> ServerName {
         match &self.target {
-            Target::Server(link) => link.server(),
+            Target::Server(link) => link.server().clone(),
             #[cfg(feature = "cluster")]
-            Target::Cluster(cluster, _) => cluster.server(),
+            Target::Cluster(cluster, _) => {
+                asked::last().unwrap_or_else(|| cluster.server().clone())
+            }
         }
     }
 

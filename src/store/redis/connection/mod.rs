@@ -3,6 +3,7 @@
 //! Knows the errors of the protocol, and nothing of checks.
 
 mod acquired;
+mod asked;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod established;
@@ -23,6 +24,7 @@ pub(crate) mod tls;
 mod tls_files;
 
 pub(crate) use acquired::{Acquired, Connection};
+pub(crate) use asked::{last as last_asked, scope as noting_asked};
 #[cfg(feature = "cluster")]
 pub(crate) use cluster::{Cluster, MAX_IN_FLIGHT_PER_NODE};
 pub(crate) use link::Connector;

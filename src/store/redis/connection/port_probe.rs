@@ -7,12 +7,15 @@
 use std::io;
 use std::time::Duration;
 
-use redis::ConnectionAddr;
+use redis::{ConnectionAddr, RedisError};
 use tokio::net::TcpStream;
 use tokio::time;
 
 /// The limit on one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The limit on waiting for what a server says unasked. It says so as soon as it has accepted a connection.
+const UNASKED_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// A `ClientHello` of TLS 1.2 without extensions. A TLS server answers it with a handshake or an alert.
 const CLIENT_HELLO: [u8; 52] = [
@@ -44,6 +47,22 @@ pub(super) async fn speaks_plain_redis(addr: &ConnectionAddr) -> bool {
     })
 }
 
+/// Returns the error with which the port refuses clients before they send anything, as a server at `maxclients` or in
+/// protected mode does. It then hangs up, and a client that writes first may lose the error.
+pub(super) async fn unasked_error(addr: &ConnectionAddr) -> Option<RedisError> {
+    let ConnectionAddr::Tcp(host, port) = addr else {
+        return None;
+    };
+    let said = async {
+        let stream = TcpStream::connect((host.as_str(), *port)).await?;
+        time::timeout(UNASKED_TIMEOUT, read(&stream)).await?
+    };
+    let said = time::timeout(PROBE_TIMEOUT, said).await.ok()?.ok()?;
+    let line = said.split(|byte| *byte == b'\r').next()?;
+    let reply = redis::parse_redis_value(&[line, b"\r\n"].concat()).ok()?;
+    reply.extract_error().err()
+}
+
 /// Returns the first bytes that a port replies to a greeting.
 async fn first_reply(addr: &ConnectionAddr, greeting: &[u8]) -> Option<Vec<u8>> {
     let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = addr else {
@@ -58,9 +77,14 @@ async fn exchange(host: &str, port: u16, greeting: &[u8]) -> io::Result<Vec<u8>>
     stream.writable().await?;
     // The empty buffer of a new connection takes it whole.
     stream.try_write(greeting)?;
+    read(&stream).await
+}
+
+/// Reads the first bytes that a server sends.
+async fn read(stream: &TcpStream) -> io::Result<Vec<u8>> {
     loop {
         stream.readable().await?;
-        let mut reply = vec![0; 64];
+        let mut reply = vec![0; 1_024];
         match stream.try_read(&mut reply) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             outcome => {

@@ -64,6 +64,12 @@ impl ReconnectingConnection {
         }
     }
 
+    /// The server, for errors.
+    #[cfg(feature = "cluster")]
+    pub(super) fn server(&self) -> &ServerName {
+        self.connector.server()
+    }
+
     /// Whether the server has replied to any command since then.
     pub(super) fn has_replied_since(&self, since: Instant) -> bool {
         let replied_at = Duration::from_micros(self.replied_at.load(Ordering::Relaxed));

@@ -18,6 +18,8 @@ use tokio::time;
 
 use super::port_probe;
 use super::server_settings::ServerSettings;
+#[cfg(feature = "cluster")]
+use crate::store::redis::protocol::CLUSTER_NODE;
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
@@ -67,6 +69,7 @@ impl Server {
     #[cfg(feature = "cluster")]
     pub(super) fn announced(settings: ServerSettings) -> Self {
         Self {
+            name: ServerName::new(CLUSTER_NODE, &settings.info().addr().to_string()),
             is_announced: true,
             ..Self::new(settings)
         }
@@ -105,6 +108,16 @@ impl Server {
             }
             Err(error) => error,
         };
+        if !is_tls
+            && error::may_be_tls_mismatch(&error, false)
+            && let Some(error) = port_probe::unasked_error(self.addr()).await
+        {
+            return Err(ConnectError {
+                server: self.name.clone(),
+                error,
+                handshake: Handshake::Unknown,
+            });
+        }
         if is_first && error::may_be_tls_mismatch(&error, is_tls) && self.is_mismatch().await {
             return Err(self.mismatch());
         }
@@ -113,7 +126,9 @@ impl Server {
             error,
             handshake: match is_tls {
                 true => Handshake::Tls,
-                false => Handshake::Plain,
+                false if is_first => Handshake::Plain,
+                // The port has spoken Redis without TLS before.
+                false => Handshake::Unknown,
             },
         })
     }

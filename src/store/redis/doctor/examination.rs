@@ -27,7 +27,7 @@ impl RedisStore {
     /// | `connection` | whether the server answers and accepts the credentials |
     /// | `server` | the version: Redis 6.0 or later, or Valkey |
     /// | `role` | whether the server is a master; a replica accepts no writes |
-    /// | `cluster` | in a cluster, whether all slots are reachable |
+    /// | `cluster` | in a cluster, whether masters serve all slots, and whether one lost master stops all (`cluster-require-full-coverage`) |
     /// | `permissions` | which commands of the scripts the user may not run |
     /// | `time` | whether scripts may call `TIME`, which some managed servers refuse; without it no check works |
     /// | `script` | a check, a refund and a reset with every algorithm, on a random key |

@@ -15,6 +15,7 @@
 
 #[cfg(feature = "cluster")]
 mod capacity;
+mod coverage;
 mod durability;
 mod examination;
 mod info;

@@ -30,9 +30,13 @@ pub(super) fn remedy_for(error: &Error) -> Cow<'static, str> {
     match (error.remedy(), error.kind()) {
         (Some(remedy), _) => remedy.clone(),
         (None, ErrorKind::Unavailable) => {
-            "is redis-server running there, and is a firewall in between?".into()
+            "run `redis-cli PING` against that address from this machine: the server may be down, or a firewall in \
+             between"
+                .into()
         }
-        (None, _) => "see the message of the server".into(),
+        (None, _) => {
+            "run the command with redis-cli as the same user, and read the log of the server".into()
+        }
     }
 }
 

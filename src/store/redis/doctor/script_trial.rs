@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::coverage::coverage;
 use super::info::Node;
 use super::remedies::{error_code, remedy_for};
 use super::report::Finding;
@@ -27,8 +28,9 @@ const TOPIC: &str = "script";
 pub(super) fn would_leave_keys() -> Finding {
     Finding::problem(
         TOPIC,
-        "not tried: the user may neither remove a key nor set its time to live",
+        "not tried: the user may run none of unlink, del and pexpire, so the keys of the trial would stay",
     )
+    .with_remedy("grant the right: ACL SETUSER <user> +unlink")
 }
 
 /// The finding if the script could not be tried.
@@ -153,11 +155,5 @@ pub(super) async fn slots(session: &Session, nodes: &[Node]) -> Option<(Finding,
             ),
         });
     }
-    Some((
-        Finding::ok(
-            TOPIC,
-            "a node of a cluster; all slots that were tried answer",
-        ),
-        Slots::Reachable,
-    ))
+    Some((coverage(session).await, Slots::Reachable))
 }

@@ -42,7 +42,7 @@ impl Session {
     }
 
     /// The deployment, for errors.
-    pub(super) fn server(&self) -> &ServerName {
+    pub(super) fn server(&self) -> ServerName {
         self.client.server()
     }
 
@@ -77,7 +77,7 @@ impl Session {
         let replies = self.within_timeout(replies).await?;
         let reply = replies.into_iter().next().transpose()?;
         let answer = reply.and_then(EntryReply::into_last);
-        answer.ok_or_else(|| malformed_reply("no answer", self.client.server()))
+        answer.ok_or_else(|| malformed_reply("no answer", &self.client.server()))
     }
 
     /// Refunds all units of a check.

@@ -97,7 +97,7 @@ impl ClockReading {
         let reply = session.query(&redis::cmd("TIME")).await?;
         let uncertainty = sent.elapsed();
         let (seconds, micros) = <(u64, u64)>::from_redis_value(reply)
-            .map_err(|_| malformed_reply("no time", session.server()))?;
+            .map_err(|_| malformed_reply("no time", &session.server()))?;
         Ok(Self {
             server: Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)),
             local: local + uncertainty / 2,

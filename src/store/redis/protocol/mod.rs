@@ -23,6 +23,6 @@ pub(super) use encode::{
 pub(super) use key_names::slot_of_key;
 pub(super) use key_names::{HashTags, KeyNames, SLOTS, member};
 pub(super) use server_clock::ServerClock;
-#[cfg(feature = "cluster")]
-pub(super) use server_name::CLUSTER;
 pub(super) use server_name::ServerName;
+#[cfg(feature = "cluster")]
+pub(super) use server_name::{CLUSTER, CLUSTER_NODE};

@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// The name of a cluster in errors, without its address.
 pub(crate) const CLUSTER: &str = "Redis Cluster";
 
+/// The name of a node of a cluster in errors.
+pub(crate) const CLUSTER_NODE: &str = "the Redis Cluster node";
+
 /// A server or a deployment as errors name it: `Redis at 127.0.0.1:6379`. Holds no user and no password.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerName {
@@ -39,7 +42,7 @@ impl ServerName {
     }
 
     pub(super) fn is_cluster(&self) -> bool {
-        self.what == CLUSTER
+        [CLUSTER, CLUSTER_NODE].contains(&self.what)
     }
 }
 

@@ -9,12 +9,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::{Arg, Cmd, RedisResult, Value};
+use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time;
 
+use super::super::asked;
 use super::super::link::Connector;
 use super::super::reconnecting::ReconnectingConnection;
 use super::super::single::{Server, timed_out};
@@ -151,6 +152,7 @@ impl ClusterConnection {
         let Some(node) = slot.and_then(|slot| map.master(slot)) else {
             return Ok(None);
         };
+        asked::note(node.connection.server());
         let mut waiting = Waiting::new(self, deadline);
         let connected = node.connection.acquire(deadline).await;
         waiting.is_over = true;
@@ -222,7 +224,7 @@ impl ClusterConnection {
             let (node, is_asking) = match next.take() {
                 Some((node, is_asking)) => (Some(node), is_asking),
                 None => {
-                    let map = self.map().await.map_err(|failure| failure.error)?;
+                    let map = self.map().await.map_err(noted)?;
                     (map.master(slot).cloned(), false)
                 }
             };
@@ -283,7 +285,7 @@ impl ClusterConnection {
         command: &Cmd,
         deadline: Duration,
     ) -> RedisResult<Value> {
-        let map = self.map().await.map_err(|failure| failure.error)?;
+        let map = self.map().await.map_err(noted)?;
         let masters = map.masters();
         let name = command.args_iter().next();
         if let Some(Arg::Simple(name @ (b"PING" | b"INFO"))) = name {
@@ -445,6 +447,7 @@ impl ClusterConnection {
     /// Remembers the master that a redirect names for a slot.
     fn set_master(&self, slot: u16, host: &str, port: u16) {
         let node = self.node_at(host, port);
+        self.cluster.nodes().set(slot, host, port);
         self.change_map(|map| map.set_master(slot, &node));
     }
 
@@ -464,13 +467,19 @@ async fn send_to(
     is_asking: bool,
     deadline: Duration,
 ) -> RedisResult<Value> {
-    let link = node.connection.acquire(deadline).await;
-    let link = link.map_err(|failure| failure.error)?;
+    asked::note(node.connection.server());
+    let link = node.connection.acquire(deadline).await.map_err(noted)?;
     if is_asking {
         link.send_asking(command).await
     } else {
         link.send(command).await
     }
+}
+
+/// Returns the error of an attempt to connect, and notes its server.
+fn noted(failure: ConnectError) -> RedisError {
+    asked::note(&failure.server);
+    failure.error
 }
 
 fn slots_command() -> Cmd {
@@ -574,6 +583,7 @@ impl RefreshTask {
                 Ok(ranges) => {
                     let known = state.map.take().unwrap_or_default();
                     let map = self.connection.build_map(ranges, &known);
+                    self.connection.cluster.nodes().replace(map.addresses());
                     for node in map.masters() {
                         node.connection.connect_if_new();
                     }
