@@ -159,16 +159,12 @@ impl ProtectedStore {
         cache.get(check)
     }
 
-    /// Asks the store to decide checks of one group together. Fails if the circuit breaker is open for one of
-    /// them.
+    /// Asks the store to decide checks of one group together. Fails if the circuit breaker of the group is open.
     pub(crate) fn check_all(&self, checks: &[Check<'_>]) -> PendingAnswers {
         let mut operation = Operation::Check;
         let mut asked = None;
-        for check in checks {
-            // The keys of a group are nearly always in one partition.
-            if asked == Some(self.circuit_breaker.partition_of(check.subject)) {
-                continue;
-            }
+        // The keys of a group are in one partition.
+        if let Some(check) = checks.first() {
             let (partition, permit) = self.circuit_breaker.permit(check.subject);
             match permit {
                 Permit::Ask => {}
@@ -179,7 +175,7 @@ impl ProtectedStore {
                 }
                 Permit::Refuse => return self.refuse(partition).into(),
             }
-            asked.get_or_insert(partition);
+            asked = Some(partition);
         }
         let sent = match &self.refusal_cache {
             None => SendMarks::new(),

@@ -14,6 +14,8 @@ mod appended;
 mod batches;
 mod blocking;
 mod cluster;
+#[cfg(feature = "cluster")]
+mod cluster_failures;
 mod connections;
 mod costs;
 mod credits;

@@ -45,7 +45,7 @@ pub(super) enum Transition {
     Closed,
 }
 
-/// The circuit breaker of one partition.
+/// The circuit breaker of one server: of a store, or of a node of a cluster.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: AtomicU8,
@@ -227,6 +227,14 @@ impl Breaker {
             None => self.probe_at.store(now, Ordering::Relaxed),
         }
         None
+    }
+
+    /// Forgets what was recorded, because the node serves nothing any more: no check will probe it.
+    pub(super) fn reset(&self) -> Option<Transition> {
+        let mut history = self.lock();
+        *history = History::default();
+        let before = self.state.swap(CLOSED, Ordering::Relaxed);
+        (before == OPEN).then_some(Transition::Closed)
     }
 
     fn open(&self, history: &mut History, now: u64) {

@@ -1,10 +1,12 @@
 //! The circuit breaker that the limiters of one store share.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::breaker::{Breaker, Permit, Transition};
+use super::nodes::{NUMBERS, Nodes, UNKNOWN};
 use super::settings::{Partitions, Settings};
 #[cfg(any(feature = "redis", feature = "test-util"))]
 use crate::clock::Clock;
@@ -93,8 +95,10 @@ struct Inner {
     settings: Settings,
     /// The deadline in microseconds, converted once because each check needs it.
     deadline_micros: u64,
-    /// One breaker for each partition.
+    /// One breaker, or on a cluster one for each number of a node.
     breakers: Box<[Breaker]>,
+    /// The version of the nodes at which the breakers without slots were reset.
+    reset_at: AtomicUsize,
     fallback: OnceLock<MemoryCounts>,
 }
 
@@ -119,11 +123,13 @@ impl CircuitBreaker {
         // Each circuit breaker has its own share in gauges that are summed by name.
         settings.meter = settings.meter.same_name();
         let breakers = std::iter::repeat_with(Breaker::default);
+        let count = settings.partitions.as_ref().map_or(1, |_| NUMBERS);
         let deadline_micros = settings.deadline.as_micros();
         Self {
             inner: Arc::new(Inner {
                 deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
-                breakers: breakers.take(settings.partitions.count).collect(),
+                breakers: breakers.take(count).collect(),
+                reset_at: AtomicUsize::new(0),
                 fallback: OnceLock::new(),
                 settings,
             }),
@@ -204,20 +210,17 @@ impl CircuitBreaker {
         self.inner.settings.is_in_process
     }
 
-    /// Divides the store into `count` partitions with one breaker each.
+    /// Gives each node of a store a breaker of its own. Slots whose node is unknown share one.
+    ///
+    /// A slot that moves to another node has the breaker of that node from then on.
     #[cfg(feature = "redis")]
-    pub(crate) fn partitions(
+    pub(crate) fn of_nodes(
         self,
-        count: usize,
-        partition_of: impl Fn(Subject<'_>) -> usize + Send + Sync + 'static,
+        nodes: Arc<Nodes>,
+        slot_of: impl Fn(Subject<'_>) -> u16 + Send + Sync + 'static,
     ) -> Self {
-        let partition_of = Arc::new(partition_of);
-        self.with(|settings| {
-            settings.partitions = Partitions {
-                count,
-                partition_of,
-            };
-        })
+        let slot_of = Arc::new(slot_of);
+        self.with(|settings| settings.partitions = Some(Partitions { nodes, slot_of }))
     }
 
     /// Returns whether both are clones of one circuit breaker.
@@ -263,17 +266,30 @@ impl CircuitBreaker {
         (partition, permit)
     }
 
-    /// Returns the partition of a key.
+    /// Returns the partition of a key: the number of the node that serves it now.
     #[inline]
     pub(in crate::store) fn partition_of(&self, subject: Subject<'_>) -> usize {
-        let Partitions {
-            count,
-            partition_of,
-        } = &self.inner.settings.partitions;
-        if *count == 1 {
-            0
-        } else {
-            partition_of(subject)
+        let Some(Partitions { nodes, slot_of }) = &self.inner.settings.partitions else {
+            return UNKNOWN;
+        };
+        let version = nodes.version();
+        if self.inner.reset_at.load(Ordering::Relaxed) != version {
+            self.inner.reset_at.store(version, Ordering::Relaxed);
+            self.reset_unused();
+        }
+        nodes.of_slot(slot_of(subject))
+    }
+
+    /// Resets the breakers of nodes that serve no slots. Without checks, they would stay open.
+    #[cold]
+    fn reset_unused(&self) {
+        let Some(Partitions { nodes, .. }) = &self.inner.settings.partitions else {
+            return;
+        };
+        for (breaker, is_used) in self.inner.breakers.iter().zip(nodes.used()) {
+            if !is_used {
+                self.count_transition(breaker.reset());
+            }
         }
     }
 
@@ -372,7 +388,11 @@ impl CircuitBreaker {
         let meter = &self.inner.settings.meter;
         match transition {
             None => {}
-            Some(Transition::Opened) => meter.record_breaker_opened(),
+            Some(Transition::Opened) => {
+                meter.record_breaker_opened();
+                // The failed call may be older than a failover.
+                self.reset_unused();
+            }
             Some(Transition::Closed) => meter.record_breaker_closed(),
         }
     }
@@ -403,5 +423,93 @@ impl fmt::Debug for CircuitBreaker {
             .field("deadline", deadline)
             .field("fallback_keys", fallback_keys)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::quota::Quotas;
+
+    /// A circuit breaker whose keys are the numbers of their slots.
+    fn of_nodes(nodes: &Arc<Nodes>) -> CircuitBreaker {
+        let slot_of = |subject: Subject<'_>| subject.key.as_str().parse().unwrap();
+        CircuitBreaker::new().of_nodes(Arc::clone(nodes), slot_of)
+    }
+
+    fn with_subject<T>(slot: u16, run: impl FnOnce(Subject<'_>) -> T) -> T {
+        let (limiter, key) = (Key::from("l"), Key::from(slot.to_string()));
+        let quotas = Quotas::from([]);
+        run(Subject {
+            limiter: &limiter,
+            key: &key,
+            quotas: &quotas,
+        })
+    }
+
+    fn partition(breaker: &CircuitBreaker, slot: u16) -> usize {
+        with_subject(slot, |subject| breaker.partition_of(subject))
+    }
+
+    fn is_open(breaker: &CircuitBreaker, slot: u16) -> bool {
+        breaker.is_open_at(partition(breaker, slot))
+    }
+
+    /// Five requests that were sent to a partition fail.
+    fn fail(breaker: &CircuitBreaker, partition: usize) {
+        for _ in 0..5 {
+            let error = Error::new(ErrorKind::Timeout, "too late");
+            breaker.record(partition, Operation::Check, Err(&error));
+        }
+    }
+
+    #[test]
+    fn the_failures_of_a_node_open_the_breaker_of_all_its_slots_and_of_no_other() {
+        let nodes = Arc::new(Nodes::new(100));
+        nodes.replace([(&(0..=49), "a", 1), (&(50..=99), "b", 1)]);
+        let breaker = of_nodes(&nodes);
+        fail(&breaker, partition(&breaker, 49));
+        let open = [0, 49, 50, 99].map(|slot| is_open(&breaker, slot));
+        assert_eq!(open, [true, true, false, false]);
+        // A slot that moves has the breaker of its new node at once.
+        nodes.set(49, "b", 1);
+        let open = [48, 49].map(|slot| is_open(&breaker, slot));
+        assert_eq!(open, [true, false]);
+    }
+
+    #[test]
+    fn slots_whose_nodes_are_unknown_share_a_breaker_until_they_are_known() {
+        let nodes = Arc::new(Nodes::new(100));
+        let breaker = of_nodes(&nodes);
+        fail(&breaker, partition(&breaker, 7));
+        assert!(is_open(&breaker, 7) && is_open(&breaker, 70));
+        nodes.replace([(&(0..=99), "a", 1)]);
+        assert!(!is_open(&breaker, 7) && !is_open(&breaker, 70));
+        assert!(!breaker.is_open_at(UNKNOWN));
+    }
+
+    #[test]
+    fn a_node_that_serves_nothing_any_more_has_a_closed_breaker_also_after_late_failures() {
+        let nodes = Arc::new(Nodes::new(100));
+        nodes.replace([(&(0..=99), "master", 1)]);
+        let breaker = of_nodes(&nodes);
+        let lost = partition(&breaker, 0);
+        fail(&breaker, lost);
+        assert!(breaker.is_open_at(lost));
+        nodes.replace([(&(0..=99), "replica", 1)]);
+        assert!(!is_open(&breaker, 0) && !breaker.is_open_at(lost));
+        // Of requests that were sent before.
+        fail(&breaker, lost);
+        assert!(!breaker.is_open_at(lost));
+        nodes.replace([(&(0..=99), "master", 1)]);
+        assert!(partition(&breaker, 0) == lost && !is_open(&breaker, 0));
+    }
+
+    #[test]
+    fn a_breaker_without_nodes_is_one_for_all_keys() {
+        let breaker = CircuitBreaker::new();
+        fail(&breaker, partition(&breaker, 7));
+        assert!(is_open(&breaker, 70));
     }
 }

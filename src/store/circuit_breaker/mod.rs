@@ -4,8 +4,11 @@
 
 mod breaker;
 mod circuit_breaker;
+mod nodes;
 mod settings;
 
 pub(super) use breaker::Permit;
 pub use circuit_breaker::CircuitBreaker;
 pub(super) use circuit_breaker::Operation;
+#[cfg(feature = "redis")]
+pub(super) use nodes::Nodes;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::nodes::Nodes;
 use crate::clock::Clock;
 use crate::store::memory::DEFAULT_MAX_KEYS;
 use crate::store::requests::Subject;
@@ -22,18 +23,18 @@ pub(super) struct Settings {
     pub(super) fallback_keys: usize,
     /// Whether the store is the memory of this process.
     pub(super) is_in_process: bool,
-    pub(super) partitions: Partitions,
+    /// `None` if the store is one server, which fails as a whole.
+    pub(super) partitions: Option<Partitions>,
 }
 
-/// The parts of a store that may fail separately, such as servers, and the function that finds the part of a
-/// key.
+/// The nodes of a store, which may fail alone, and the slots of keys.
 #[derive(Clone)]
 pub(super) struct Partitions {
-    pub(super) count: usize,
-    pub(super) partition_of: Arc<PartitionFn>,
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) slot_of: Arc<SlotFn>,
 }
 
-type PartitionFn = dyn Fn(Subject<'_>) -> usize + Send + Sync;
+type SlotFn = dyn Fn(Subject<'_>) -> u16 + Send + Sync;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -44,10 +45,7 @@ impl Default for Settings {
             store_enforces_deadline: false,
             fallback_keys: DEFAULT_MAX_KEYS,
             is_in_process: false,
-            partitions: Partitions {
-                count: 1,
-                partition_of: Arc::new(|_| 0),
-            },
+            partitions: None,
         }
     }
 }

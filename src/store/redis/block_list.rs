@@ -11,7 +11,6 @@ use super::connection::KEYLESS;
 use super::protocol::errors::{self, malformed_reply};
 use super::protocol::{KeyNames, member};
 use super::refusals::{MAX_KEYS_PER_CALL, OwnedRefusals};
-use super::topology::Topology;
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 use crate::store::block_list::{BlockList, RefreshTrigger, full};
@@ -38,7 +37,6 @@ const MAX_BLOCK_MICROS: u64 = 1 << 52;
 /// The block list in Redis, and the version that this process has seen.
 pub(super) struct SharedBlockList {
     client: Client,
-    topology: Topology,
     circuit_breaker: CircuitBreaker,
     known: Mutex<KnownVersion>,
     /// The background refreshes in a row that failed.
@@ -64,14 +62,9 @@ impl Default for KnownVersion {
 }
 
 impl SharedBlockList {
-    pub(super) fn new(
-        client: Client,
-        topology: Topology,
-        circuit_breaker: CircuitBreaker,
-    ) -> Arc<Self> {
+    pub(super) fn new(client: Client, circuit_breaker: CircuitBreaker) -> Arc<Self> {
         Arc::new(Self {
             client,
-            topology,
             circuit_breaker,
             known: Mutex::default(),
             failures: AtomicU32::new(0),
@@ -170,7 +163,8 @@ impl SharedBlockList {
 
     /// Returns the index of the circuit breaker for the list.
     fn breaker(&self) -> usize {
-        self.topology.breaker_of(KeyNames::block_list_slot)
+        let nodes = self.client.connections.nodes();
+        nodes.map_or(0, |nodes| nodes.of_slot(KeyNames::block_list_slot()))
     }
 
     /// Refreshes with a longer timeout: no caller waits, and a long list may take longer than a

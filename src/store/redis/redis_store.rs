@@ -17,7 +17,7 @@ use super::connection::{ConnectionPool, KEYLESS, PerRuntime};
 use super::limiter_descriptions;
 use super::protocol::{KeyNames, ServerClock};
 use super::script::Scripts;
-use super::topology::{BREAKERS, Topology};
+use super::topology::Topology;
 use crate::clock::Clock;
 use crate::decision::{Answer, StoreId};
 use crate::error::{Error, ErrorKind};
@@ -286,9 +286,8 @@ impl RedisStore {
             .clock(clock.clone())
             .max_age(settings.refusal_max_age);
         let topology = Topology::new(client.connections.is_cluster());
-        let circuit_breaker = circuit_breaker(&client, &topology, &settings);
-        let shared_block_list =
-            SharedBlockList::new(client.clone(), topology.clone(), circuit_breaker.clone());
+        let circuit_breaker = circuit_breaker(&client, &settings);
+        let shared_block_list = SharedBlockList::new(client.clone(), circuit_breaker.clone());
         let block_list = BlockList::shared_on_clock(
             clock.clone(),
             settings.block_list_refresh,
@@ -446,18 +445,18 @@ fn split(answer: &Answer, lengths: &[usize]) -> Vec<Answer> {
     answers.collect()
 }
 
-/// Builds the circuit breaker: one for a single server, or one for each range of slots of a
-/// cluster.
-fn circuit_breaker(client: &Client, topology: &Topology, settings: &Settings) -> CircuitBreaker {
-    let (names, topology) = (client.names.clone(), topology.clone());
-    CircuitBreaker::new()
+/// Builds the circuit breaker: one for a single server, or one for each node of a cluster.
+fn circuit_breaker(client: &Client, settings: &Settings) -> CircuitBreaker {
+    let circuit_breaker = CircuitBreaker::new()
         .meter(client.meter.clone())
         .deadline_enforced_by_store(client.deadline)
         .clock(settings.clock.clone())
-        .fallback_keys(settings.fallback_keys)
-        .partitions(BREAKERS, move |subject| {
-            topology.breaker_of(|| names.slot(subject))
-        })
+        .fallback_keys(settings.fallback_keys);
+    let names = client.names.clone();
+    match client.connections.nodes() {
+        Some(nodes) => circuit_breaker.of_nodes(nodes, move |subject| names.slot(subject)),
+        None => circuit_breaker,
+    }
 }
 
 impl Store for RedisStore {

@@ -3,15 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::protocol::{SLOTS, errors as error};
+use super::protocol::errors as error;
 use crate::error::Error;
-
-/// The slots of a cluster that share a circuit breaker. Masters serve contiguous ranges of slots,
-/// most of them many times as long.
-const SLOTS_PER_BREAKER: u16 = 256;
-
-/// The circuit breakers of a store.
-pub(super) const BREAKERS: usize = (SLOTS / SLOTS_PER_BREAKER) as usize;
 
 /// Whether the server belongs to a cluster: known from the URL, or learned from an error reply.
 /// Clones share what they learn.
@@ -40,15 +33,5 @@ impl Topology {
             return error::several_slots();
         }
         error
-    }
-
-    /// Returns the index of the circuit breaker for a slot. A single server fails as a whole and
-    /// has one breaker; of a cluster, the masters of some slots may fail alone.
-    pub(super) fn breaker_of(&self, slot: impl FnOnce() -> u16) -> usize {
-        if self.is_cluster() {
-            usize::from(slot() / SLOTS_PER_BREAKER)
-        } else {
-            0
-        }
     }
 }

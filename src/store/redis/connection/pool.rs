@@ -12,6 +12,7 @@ use super::cluster::ClusterConnection;
 use super::link::Connector;
 use super::per_runtime::PerRuntime;
 use super::reconnecting::ReconnectingConnection;
+use crate::store::circuit_breaker::Nodes;
 use crate::store::redis::protocol::ServerName;
 
 /// The index of the connection for commands that belong to no limiter and key.
@@ -62,6 +63,15 @@ impl ConnectionPool {
     /// Whether the URL names a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         self.connector.is_cluster()
+    }
+
+    /// Returns the nodes of a cluster.
+    pub(crate) fn nodes(&self) -> Option<Arc<Nodes>> {
+        match &*self.connector {
+            #[cfg(feature = "cluster")]
+            Connector::Cluster(cluster) => Some(Arc::clone(cluster.nodes())),
+            _ => None,
+        }
     }
 
     /// Returns the index of the connection that serves `number`, such as a fingerprint or a slot.

@@ -1,14 +1,16 @@
 //! A Redis Cluster: its seed nodes, and the settings for all nodes.
 
 use std::fmt;
+use std::sync::Arc;
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
 use super::super::server_settings::ServerSettings;
 use super::super::single::{Server, timed_out};
+use crate::store::circuit_breaker::Nodes;
 use crate::store::redis::protocol::errors::{ConnectError, Handshake};
-use crate::store::redis::protocol::{CLUSTER, ServerName};
+use crate::store::redis::protocol::{CLUSTER, SLOTS, ServerName};
 
 /// A cluster: its seed nodes, and the settings for all nodes.
 pub(crate) struct Cluster {
@@ -17,6 +19,8 @@ pub(crate) struct Cluster {
     settings: ServerSettings,
     name: ServerName,
     addresses: String,
+    /// The masters by slot, as the last map said that any connection has read.
+    nodes: Arc<Nodes>,
 }
 
 impl Cluster {
@@ -30,6 +34,7 @@ impl Cluster {
             settings: first.clone(),
             name: ServerName::new(CLUSTER, &addresses.join(", ")),
             addresses: addresses.join(","),
+            nodes: Arc::new(Nodes::new(SLOTS)),
         })
     }
 
@@ -56,6 +61,10 @@ impl Cluster {
     /// Returns the node at an address, with the settings for all nodes.
     pub(super) fn node(&self, host: &str, port: u16) -> Server {
         Server::announced(self.settings.with_address(host.to_owned(), port))
+    }
+
+    pub(crate) fn nodes(&self) -> &Arc<Nodes> {
+        &self.nodes
     }
 
     pub(crate) fn name(&self) -> &ServerName {

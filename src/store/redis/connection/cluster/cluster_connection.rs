@@ -343,6 +343,7 @@ impl ClusterConnection {
     /// Remembers the master that a redirect names for a slot.
     fn set_master(&self, slot: u16, host: &str, port: u16) {
         let node = self.node_at(host, port);
+        self.cluster.nodes().set(slot, host, port);
         self.change_map(|map| map.set_master(slot, &node));
     }
 
@@ -450,6 +451,9 @@ impl RefreshTask {
 
     fn end(&mut self, read: Result<SlotMap, ConnectError>) {
         self.is_done = true;
+        if let Ok(map) = &read {
+            self.connection.cluster.nodes().replace(map.addresses());
+        }
         self.connection.state.send_modify(|state| {
             state.is_reading = false;
             state.read_at = Some(Instant::now());

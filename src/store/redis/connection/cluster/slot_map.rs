@@ -88,6 +88,12 @@ impl SlotMap {
         slots.contains(&slot).then_some(node)
     }
 
+    /// Returns the slots and the address of each master, in order.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (&RangeInclusive<u16>, &str, u16)> {
+        let ranges = self.ranges.iter();
+        ranges.map(|(slots, node)| (slots, node.host.as_str(), node.port))
+    }
+
     /// Returns every master once.
     pub(super) fn masters(&self) -> Vec<Arc<Node>> {
         let mut masters: Vec<Arc<Node>> = Vec::new();
