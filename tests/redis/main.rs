@@ -16,6 +16,10 @@ mod blocking;
 mod cluster;
 #[cfg(feature = "cluster")]
 mod cluster_failures;
+#[cfg(feature = "cluster")]
+mod cluster_moves;
+#[cfg(feature = "cluster")]
+mod cluster_seeds;
 mod connections;
 mod costs;
 mod credits;

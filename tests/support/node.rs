@@ -47,6 +47,12 @@ impl Node {
         panic!("redis-server cannot be started with {arguments:?}; is it installed?");
     }
 
+    /// Starts a server that was killed on another port, with what lies in its directory.
+    pub(crate) fn restart_elsewhere(&mut self) {
+        self.port = free_port();
+        self.restart();
+    }
+
     fn is_ready(&mut self) -> bool {
         let patience = Instant::now() + PATIENCE;
         while Instant::now() < patience && self.process.is_running() {

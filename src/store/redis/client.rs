@@ -130,7 +130,9 @@ impl Client {
         }
     }
 
-    /// Sends a call with these list keys.
+    /// Sends a call with these list keys. A cluster that is moving their slot, and has only some of the keys of a
+    /// call, has not run it: then without the keys of lists, and then each entry in a call of its own. What can be
+    /// decided so need not wait for the slot.
     async fn call_decide(
         &self,
         connection: &Acquired,
@@ -138,18 +140,30 @@ impl Client {
         lists: ListKeys,
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let script = &self.scripts.decide;
-        let encode = |lists| encode_checks(script, &self.names, &self.clock, entries, lists);
-        let (call, mut runs) = encode(lists);
-        let reply = match run(connection, script, call).await {
-            // The server has only some of the keys, and has not run the call.
-            Err(error) if lists != ListKeys::None && error::is_moving(&error) => {
-                let (call, new_runs) = encode(ListKeys::None);
-                runs = new_runs;
-                run(connection, script, call).await?
-            }
-            reply => reply?,
+        let (call, runs) = encode_checks(script, &self.names, &self.clock, entries, lists);
+        let is_last = match lists {
+            ListKeys::OfLargeLimits => false,
+            // The script has said that it needs them.
+            ListKeys::All => true,
+            ListKeys::None => entries.len() == 1,
         };
-        decode_replies(reply, connection.server(), entries, &runs)
+        match run(connection, script, &call, is_last).await {
+            Err(error) if error::is_moving(&error) && lists != ListKeys::None => {
+                Box::pin(self.call_decide(connection, entries, ListKeys::None)).await
+            }
+            Err(error) if error::is_moving(&error) && entries.len() > 1 => {
+                let mut replies = Vec::with_capacity(entries.len());
+                for entry in entries.chunks(1) {
+                    let call = Box::pin(self.call_decide(connection, entry, ListKeys::None));
+                    match call.await {
+                        Ok(reply) => replies.extend(reply),
+                        Err(error) => replies.push(Err(error)),
+                    }
+                }
+                Ok(replies)
+            }
+            reply => decode_replies(reply?, connection.server(), entries, &runs),
+        }
     }
 
     /// Decides one check of these levels in a call of its own, within the deadline: over this connection, or
@@ -245,17 +259,22 @@ impl Client {
     }
 
     /// Runs a script that changes counts: with the keys of lists; without them if the server has not run
-    /// the call, because it is moving their slot and has only some of the keys. Most have no list.
+    /// the call, because it is moving their slot and has only some of the keys. Most have no list. If there is one,
+    /// waits until the server has all keys.
     async fn change(
         &self,
         index: usize,
         script: &Script,
         [with_lists, without]: [Cmd; 2],
     ) -> Result<(), Error> {
-        let reply = match self.run(index, script, with_lists).await {
-            Err(error) if error::is_moving(&error) => self.run(index, script, without).await,
-            reply => reply,
-        };
+        let connection = self.acquire(index).await?;
+        let mut reply = run(&connection, script, &with_lists, false).await;
+        if reply.as_ref().is_err_and(error::is_moving) {
+            reply = run(&connection, script, &without, true).await;
+        }
+        if reply.as_ref().is_err_and(error::lacks_list_key) {
+            reply = run(&connection, script, &with_lists, true).await;
+        }
         if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
             self.clock.learn(time);
         }
@@ -270,13 +289,13 @@ impl Client {
         call: Cmd,
     ) -> Result<Value, Error> {
         let connection = self.acquire(index).await?;
-        run(&connection, script, call).await
+        run(&connection, script, &call, true).await
     }
 
     /// Sends a command over the connection of an index.
     pub(super) async fn query(&self, index: usize, command: &Cmd) -> Result<Value, Error> {
         let connection = self.acquire(index).await?;
-        let reply = connection.send(command).await;
+        let reply = connection.send(command, true).await;
         reply.map_err(|failure| error::from_redis(failure, connection.server()))
     }
 
@@ -364,10 +383,17 @@ fn lacks_arguments(reply: &Result<EntryReply, Error>) -> bool {
 
 /// Runs a script by its hash. A server that does not know the script, which may happen at any time,
 /// has not run it, and gets its text.
-async fn run(connection: &Acquired, script: &Script, call: Cmd) -> Result<Value, Error> {
-    let reply = match connection.send(&call).await {
+///
+/// `is_last` tells whether to wait for a cluster that has only some of the keys, because there is no other way.
+async fn run(
+    connection: &Acquired,
+    script: &Script,
+    call: &Cmd,
+    is_last: bool,
+) -> Result<Value, Error> {
+    let reply = match connection.send(call, is_last).await {
         Err(failure) if error::is_unknown_script(&failure) => {
-            connection.send(&script.by_text(&call)).await
+            connection.send(&script.by_text(call), is_last).await
         }
         reply => reply,
     };

@@ -8,7 +8,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 #[cfg(feature = "cluster")]
-use super::cluster::ClusterConnection;
+use super::cluster::{ClusterConnection, Patience};
 use super::reconnecting::{AcquiredLink, ReconnectingConnection};
 use crate::store::redis::protocol::ServerName;
 use crate::store::redis::protocol::errors::ConnectError;
@@ -32,7 +32,7 @@ pub(crate) struct Acquired {
 enum Target {
     Server(AcquiredLink),
     #[cfg(feature = "cluster")]
-    Cluster(Arc<ClusterConnection>, Duration),
+    Cluster(Arc<ClusterConnection>, Patience),
 }
 
 impl Connection {
@@ -49,7 +49,7 @@ impl Connection {
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
                 let turn = cluster.try_take_turn(slot, deadline)?;
-                let target = Target::Cluster(Arc::clone(cluster), deadline);
+                let target = Target::Cluster(Arc::clone(cluster), Patience::of_call(deadline));
                 Some(Acquired::new(target, turn))
             }
         }
@@ -73,8 +73,10 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
+                // The wait for a turn is a part of the call.
+                let patience = Patience::of_call(deadline);
                 let turn = cluster.take_turn(slot, deadline).await?;
-                let target = Target::Cluster(Arc::clone(cluster), deadline);
+                let target = Target::Cluster(Arc::clone(cluster), patience);
                 Ok(Acquired::new(target, turn))
             }
         }
@@ -109,11 +111,18 @@ impl Acquired {
     }
 
     /// Sends a command. Does not resend a command that a server may have run.
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+    ///
+    /// `waits_for_keys` tells whether to wait for a cluster that is moving the slot of the keys, and has them on two
+    /// nodes.
+    pub(crate) async fn send(&self, command: &Cmd, waits_for_keys: bool) -> RedisResult<Value> {
+        #[cfg(not(feature = "cluster"))]
+        let _ = waits_for_keys;
         match &self.target {
             Target::Server(link) => link.send(command).await,
             #[cfg(feature = "cluster")]
-            Target::Cluster(cluster, deadline) => cluster.send(command, *deadline).await,
+            Target::Cluster(cluster, patience) => {
+                cluster.send(command, *patience, waits_for_keys).await
+            }
         }
     }
 

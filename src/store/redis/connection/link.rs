@@ -83,7 +83,7 @@ impl Connector {
             }
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => {
-                let (connection, _) = cluster.connect().await?;
+                let connection = cluster.connect().await?;
                 Ok((Link::Server(connection), cluster.name().clone()))
             }
         }

@@ -72,12 +72,14 @@ impl ServerSettings {
         self.protocol
     }
 
-    /// Returns the host, or nothing for a Unix socket.
+    /// Returns the host and the port, or nothing for a Unix socket.
     #[cfg(feature = "cluster")]
-    pub(super) fn host(&self) -> &str {
+    pub(super) fn address(&self) -> (&str, u16) {
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
-            _ => "",
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                (host, *port)
+            }
+            _ => ("", 0),
         }
     }
 

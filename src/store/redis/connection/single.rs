@@ -139,9 +139,10 @@ impl Server {
         &self.name
     }
 
+    /// Returns the host and the port.
     #[cfg(feature = "cluster")]
-    pub(super) fn host(&self) -> &str {
-        self.settings.host()
+    pub(super) fn address(&self) -> (&str, u16) {
+        self.settings.address()
     }
 
     async fn try_connect(&self, on_push: OnPush) -> RedisResult<MultiplexedConnection> {

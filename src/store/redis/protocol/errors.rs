@@ -102,9 +102,15 @@ impl fmt::Display for Replica {
 
 impl StdError for Replica {}
 
-/// Whether an entry wrote nothing because its call lacks the key of a list.
+/// Whether an entry or a call wrote nothing because the key of a list is not among its keys.
 pub(crate) fn lacks_list_key(error: &Error) -> bool {
-    StdError::source(error).is_some_and(|source| source.is::<ListKeyMissing>())
+    StdError::source(error).is_some_and(|source| match source.downcast_ref::<RedisError>() {
+        Some(error) => {
+            let code = error.code().unwrap_or_default();
+            matches_code(code, error.detail().unwrap_or_default(), NO_LIST_KEY)
+        }
+        None => source.is::<ListKeyMissing>(),
+    })
 }
 
 /// The source of the error of an entry whose log is a list that is not among the keys of the call.

@@ -39,13 +39,11 @@ impl Cluster {
     }
 
     /// Connects to the first seed node that answers. If none does, returns the error of the first one.
-    ///
-    /// Returns the host of the node as well, which a node leaves out where it names itself.
-    pub(crate) async fn connect(&self) -> Result<(MultiplexedConnection, &str), ConnectError> {
+    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, ConnectError> {
         let mut first_failure = None;
         for seed in &self.seeds {
             match seed.connect(Box::new(|| ())).await {
-                Ok(connection) => return Ok((connection, seed.host())),
+                Ok(connection) => return Ok(connection),
                 Err(failure) => {
                     first_failure.get_or_insert(failure);
                 }
@@ -56,6 +54,11 @@ impl Cluster {
             error: timed_out(),
             handshake: Handshake::Unknown,
         }))
+    }
+
+    /// The seed nodes, in the order of the URL.
+    pub(super) fn seeds(&self) -> &[Server] {
+        &self.seeds
     }
 
     /// Returns the node at an address, with the settings for all nodes.

@@ -5,6 +5,7 @@
 //! masters, and resends commands that a lost connection may have executed. Here a command is resent only
 //! if a node says that it has not run it.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,13 +17,13 @@ use tokio::time;
 
 use super::super::link::Connector;
 use super::super::reconnecting::ReconnectingConnection;
-use super::super::single::timed_out;
+use super::super::single::{Server, timed_out};
 use super::super::state::{Failure, RECONNECT_BACKOFF};
 use super::cluster::Cluster;
 use super::redirect::Redirect;
 use super::slot_map::{self, Node, SlotMap, SlotRange};
 use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
-use crate::store::redis::protocol::{ServerName, slot_of_key};
+use crate::store::redis::protocol::{SLOTS, ServerName, slot_of_key};
 
 /// The limit on the time in which a node sends the slot map.
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
@@ -40,6 +41,36 @@ const MAX_TRIES_AGAIN: u32 = 3;
 const MIN_BACKOFF: Duration = Duration::from_millis(15);
 const MAX_BACKOFF: Duration = Duration::from_millis(120);
 
+/// The longest backoff between reads of the slot map: as long as an open circuit breaker waits until it probes.
+const MAX_READ_BACKOFF: Duration = Duration::from_millis(500);
+
+/// The backoff starts anew after this time without a reason to read the map.
+const CALM: Duration = Duration::from_secs(5);
+
+/// A node without slots is forgotten when it has not replied for this time. Until a slot has moved, the node that
+/// imports it is in no map.
+const IMPORTING: Duration = Duration::from_secs(10);
+
+/// How long nodes are waited for that have not run a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// The deadline of the call.
+    deadline: Duration,
+    /// No wait for a resend goes on beyond it, however many commands the call takes. The rest of the deadline is for
+    /// the reply. Callers apply it.
+    retry_until: Instant,
+}
+
+impl Patience {
+    /// That of a call that begins now.
+    pub(crate) fn of_call(deadline: Duration) -> Self {
+        Self {
+            deadline,
+            retry_until: Instant::now() + deadline / 2,
+        }
+    }
+}
+
 /// A connection to all nodes of a cluster, of one runtime.
 #[derive(Debug)]
 pub(crate) struct ClusterConnection {
@@ -56,8 +87,27 @@ struct State {
     is_reading: bool,
     /// The time of the end of the last attempt to read the map.
     read_at: Option<Instant>,
+    /// The backoff before that attempt, of which it waited at least half.
+    backoff: Duration,
     /// The failure of the first attempts.
     failure: Option<Failure>,
+}
+
+impl State {
+    /// Returns when the map may be read again: ever later while it is read again and again, since redirects tell about
+    /// their slot meanwhile, and a master that is down may be down for long.
+    fn next_read(&mut self) -> Option<Instant> {
+        let read_at = self.read_at?;
+        let is_first = self.map.is_none() || read_at.elapsed() >= CALM;
+        self.backoff = match is_first {
+            true => RECONNECT_BACKOFF,
+            false => (self.backoff * 2).clamp(RECONNECT_BACKOFF, MAX_READ_BACKOFF),
+        };
+        // Processes that lose a master together do not read together.
+        let half = self.backoff / 2;
+        let random = u32::try_from(RandomState::new().hash_one(0) % 256).unwrap_or_default();
+        Some(read_at + half + half * random / 256)
+    }
 }
 
 impl ClusterConnection {
@@ -135,11 +185,16 @@ impl ClusterConnection {
     pub(crate) async fn send(
         self: &Arc<Self>,
         command: &Cmd,
-        deadline: Duration,
+        patience: Patience,
+        waits_for_keys: bool,
     ) -> RedisResult<Value> {
+        let deadline = patience.deadline;
         let mut waiting = Waiting::new(self, deadline);
         let reply = match slot_of(command) {
-            Some(slot) => self.send_to_slot(slot, command, deadline).await,
+            Some(slot) => {
+                self.send_to_slot(slot, command, patience, waits_for_keys)
+                    .await
+            }
             None => self.send_to_masters(command, deadline).await,
         };
         waiting.is_over = true;
@@ -157,51 +212,66 @@ impl ClusterConnection {
         self: &Arc<Self>,
         slot: u16,
         command: &Cmd,
-        deadline: Duration,
+        patience: Patience,
+        waits_for_keys: bool,
     ) -> RedisResult<Value> {
-        // The rest of the deadline is for the reply. Callers apply it.
-        let retry_until = Instant::now() + deadline / 2;
         let (mut retries, mut tries_again, mut backoff) = (0, 0, MIN_BACKOFF);
-        let mut asked: Option<Arc<Node>> = None;
+        // The node to ask in place of the master, and whether it is importing the slot.
+        let mut next: Option<(Arc<Node>, bool)> = None;
         loop {
-            let reply = match asked.take() {
-                Some(node) => send_to(&node, command, true, deadline).await,
+            let (node, is_asking) = match next.take() {
+                Some((node, is_asking)) => (Some(node), is_asking),
                 None => {
                     let map = self.map().await.map_err(|failure| failure.error)?;
-                    match map.master(slot) {
-                        Some(node) => send_to(node, command, false, deadline).await,
-                        None => unserved(),
-                    }
+                    (map.master(slot).cloned(), false)
                 }
             };
-            let Some(redirect) = reply.as_ref().err().and_then(Redirect::of) else {
+            let reply = match &node {
+                Some(node) => send_to(node, command, is_asking, patience.deadline).await,
+                None => unserved(),
+            };
+            let asked = node.as_ref().map_or("", |node| &node.host);
+            let error = reply.as_ref().err();
+            let Some(redirect) = error.and_then(|error| Redirect::of(error, asked)) else {
                 return reply;
             };
-            self.refresh();
             retries += 1;
             let needs_time = match redirect {
                 Redirect::Moved(host, port) => {
+                    self.refresh();
                     self.set_master(slot, &host, port);
                     retries > PROMPT_RETRIES
                 }
+                // Only some keys of the slot have moved: the map is right.
                 Redirect::Ask(host, port) => {
-                    asked = Some(self.node_at(&host, port));
+                    next = Some((self.node_at(&host, port), true));
                     retries > PROMPT_RETRIES
                 }
-                Redirect::Reroute => true,
+                Redirect::TryAgain if !waits_for_keys => return reply,
                 Redirect::TryAgain => {
                     tries_again += 1;
                     true
                 }
+                // A node that was reset does not know who serves the slot, but others do.
+                Redirect::Unserved => {
+                    self.refresh();
+                    let master = self.master_after(node.as_ref(), patience.deadline);
+                    next = master.map(|master| (master, false));
+                    tries_again += 1;
+                    true
+                }
             };
+            let left = patience
+                .retry_until
+                .saturating_duration_since(Instant::now());
             if retries > MAX_RETRIES
                 || tries_again > MAX_TRIES_AGAIN
-                || Instant::now() >= retry_until
+                || needs_time && left.is_zero()
             {
                 return reply;
             }
             if needs_time {
-                time::sleep(backoff).await;
+                time::sleep(backoff.min(left)).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }
@@ -240,6 +310,16 @@ impl ClusterConnection {
         }
     }
 
+    /// Returns the connected master that follows a node.
+    fn master_after(&self, node: Option<&Arc<Node>>, deadline: Duration) -> Option<Arc<Node>> {
+        let masters = self.current_map()?.masters();
+        let is_it = |master: &Arc<Node>| node.is_some_and(|node| Arc::ptr_eq(node, master));
+        let first = masters.iter().position(is_it).map_or(0, |place| place + 1);
+        let mut following = masters.iter().cycle().skip(first).take(masters.len());
+        let is_connected = |node: &&Arc<Node>| node.connection.try_acquire(deadline).is_some();
+        following.find(is_connected).cloned()
+    }
+
     fn current_map(&self) -> Option<Arc<SlotMap>> {
         self.state.borrow().map.clone()
     }
@@ -271,8 +351,10 @@ impl ClusterConnection {
         let mut not_before = None;
         let starts = self.state.send_if_modified(|state| {
             let starts = !state.is_reading;
-            state.is_reading = true;
-            not_before = state.read_at.map(|read_at| read_at + RECONNECT_BACKOFF);
+            if starts {
+                state.is_reading = true;
+                not_before = state.next_read();
+            }
             starts
         });
         if starts {
@@ -284,41 +366,58 @@ impl ClusterConnection {
         }
     }
 
-    /// Asks all known masters at once, because one of them may hang, and then the seed nodes.
-    async fn read_map(self: &Arc<Self>) -> Result<SlotMap, ConnectError> {
-        let known = self.current_map().unwrap_or_default();
-        let mut reads = JoinSet::new();
-        for node in known.masters() {
-            reads.spawn(read_slots_of(node));
-        }
+    /// Asks all known masters at once, because one of them may hang, and then the other seed nodes, until a map serves
+    /// all slots. If none does, returns the ranges that serve the most: a node that is blank, or that the cluster has
+    /// forgotten, has a map too.
+    async fn read_map(&self) -> Result<Vec<SlotRange>, ConnectError> {
+        let known = self.current_map().unwrap_or_default().masters();
+        let (mut best, mut failure) = (Vec::new(), None);
+        let mut offer = |ranges: Vec<SlotRange>| {
+            if slot_map::served(&ranges) > slot_map::served(&best) {
+                best = ranges;
+            }
+            slot_map::served(&best) >= usize::from(SLOTS)
+        };
+        let mut reads: JoinSet<_> = known.iter().cloned().map(read_slots_of).collect();
         while let Some(read) = reads.join_next().await {
-            if let Ok(Some(ranges)) = read {
-                return Ok(self.build_map(ranges, &known));
+            if read.is_ok_and(|ranges| offer(ranges.unwrap_or_default())) {
+                return Ok(best);
             }
         }
-        let (mut connection, host) = self.cluster.connect().await?;
-        let command = slots_command();
-        let reply = time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
-        let reply = reply.await.unwrap_or_else(|_| Err(timed_out()));
-        let ranges = reply.and_then(Value::extract_error).map(|reply| {
-            let ranges = slot_map::parse(reply, host);
-            ranges.unwrap_or_default()
-        });
-        match ranges {
-            Ok(ranges) => Ok(self.build_map(ranges, &known)),
-            Err(error) => Err(ConnectError {
-                server: self.server().clone(),
-                error,
-                handshake: Handshake::Unknown,
-            }),
+        for seed in self.cluster.seeds() {
+            let (host, port) = seed.address();
+            if known.iter().any(|node| node.is_at(host, port)) {
+                continue;
+            }
+            match read_slots_of_seed(seed).await {
+                Ok(ranges) => {
+                    if offer(ranges) {
+                        return Ok(best);
+                    }
+                }
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        match failure {
+            Some(failure) if best.is_empty() => Err(failure),
+            _ => Ok(best),
         }
     }
 
     fn build_map(&self, ranges: Vec<SlotRange>, known: &SlotMap) -> SlotMap {
-        SlotMap::new(ranges, |new, host, port| {
+        let mut map = SlotMap::new(ranges, |new, host, port| {
             let found = new.find(host, port).or_else(|| known.find(host, port));
             found.cloned().unwrap_or_else(|| self.make_node(host, port))
-        })
+        });
+        if let Some(since) = Instant::now().checked_sub(IMPORTING) {
+            let others = known.others().iter();
+            for node in others.filter(|node| node.connection.has_replied_since(since)) {
+                map.add(node);
+            }
+        }
+        map
     }
 
     fn make_node(&self, host: &str, port: u16) -> Arc<Node> {
@@ -334,9 +433,12 @@ impl ClusterConnection {
         if let Some(known) = map.find(host, port) {
             return Arc::clone(known);
         }
-        let node = self.make_node(host, port);
-        // If another task has added one meanwhile, this one serves only its caller.
-        self.change_map(|map| map.add(&node));
+        let mut node = self.make_node(host, port);
+        // Another task may have added one meanwhile.
+        self.change_map(|map| match map.find(host, port) {
+            Some(known) => node = Arc::clone(known),
+            None => map.add(&node),
+        });
         node
     }
 
@@ -382,8 +484,21 @@ async fn read_slots_of(node: Arc<Node>) -> Option<Vec<SlotRange>> {
     let command = slots_command();
     let reply = send_to(&node, &command, false, READ_TIMEOUT);
     let reply = time::timeout(READ_TIMEOUT, reply).await.ok()?.ok()?;
-    let ranges = slot_map::parse(reply, &node.host)?;
-    (!ranges.is_empty()).then_some(ranges)
+    slot_map::parse(reply, &node.host)
+}
+
+async fn read_slots_of_seed(seed: &Server) -> Result<Vec<SlotRange>, ConnectError> {
+    let mut connection = seed.connect(Box::new(|| ())).await?;
+    let command = slots_command();
+    let reply = time::timeout(READ_TIMEOUT, connection.send_packed_command(&command));
+    let reply = reply.await.unwrap_or_else(|_| Err(timed_out()));
+    let reply = reply.and_then(Value::extract_error);
+    let reply = reply.map_err(|error| ConnectError {
+        server: seed.name().clone(),
+        error,
+        handshake: Handshake::Unknown,
+    })?;
+    Ok(slot_map::parse(reply, seed.address().0).unwrap_or_default())
 }
 
 /// The reply that a node would send.
@@ -449,16 +564,18 @@ impl RefreshTask {
         self.end(read);
     }
 
-    fn end(&mut self, read: Result<SlotMap, ConnectError>) {
+    fn end(&mut self, read: Result<Vec<SlotRange>, ConnectError>) {
         self.is_done = true;
-        if let Ok(map) = &read {
-            self.connection.cluster.nodes().replace(map.addresses());
-        }
         self.connection.state.send_modify(|state| {
             state.is_reading = false;
             state.read_at = Some(Instant::now());
             match read {
-                Ok(map) => {
+                // Nodes that serve nothing know less than the last map.
+                Ok(ranges) if ranges.is_empty() && state.map.is_some() => {}
+                Ok(ranges) => {
+                    let known = state.map.take().unwrap_or_default();
+                    let map = self.connection.build_map(ranges, &known);
+                    self.connection.cluster.nodes().replace(map.addresses());
                     for node in map.masters() {
                         node.connection.connect_if_new();
                     }

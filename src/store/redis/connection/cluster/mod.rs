@@ -6,5 +6,5 @@ mod redirect;
 mod slot_map;
 
 pub(crate) use cluster::Cluster;
-pub(super) use cluster_connection::ClusterConnection;
+pub(super) use cluster_connection::{ClusterConnection, Patience};
 pub(crate) use slot_map::MAX_IN_FLIGHT_PER_NODE;

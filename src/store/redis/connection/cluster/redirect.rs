@@ -2,6 +2,8 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use super::slot_map::known_host;
+
 /// The reply of a node that has not run a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
@@ -9,33 +11,33 @@ pub(super) enum Redirect {
     Moved(String, u16),
     /// Another node has the keys of a slot that is moving.
     Ask(String, u16),
-    /// Another node has the slot or the keys, but the reply names no address: read the slot map
-    /// again.
-    Reroute,
-    /// The keys are on two nodes, or no node serves the slot yet.
+    /// The keys are on two nodes.
     TryAgain,
+    /// No node serves the slot yet, or the reply does not name the one that does.
+    Unserved,
 }
 
 impl Redirect {
-    /// Returns the redirect that an error stands for. After any other error the command may have
-    /// run.
-    pub(super) fn of(error: &RedisError) -> Option<Self> {
+    /// Returns the redirect that an error of the node at the host `asked` stands for. After any other error the
+    /// command may have run.
+    pub(super) fn of(error: &RedisError, asked: &str) -> Option<Self> {
         let ErrorKind::Server(kind) = error.kind() else {
             return None;
         };
         let node = || {
             let (node, _) = error.redirect_node()?;
             let (host, port) = node.rsplit_once(':')?;
-            let host = host.trim_matches(['[', ']']);
-            (!host.is_empty()).then_some((host.to_owned(), port.parse().ok()?))
+            let host = known_host(host.trim_matches(['[', ']']), asked);
+            Some((host.to_owned(), port.parse().ok()?))
         };
         let to = |redirect: fn(String, u16) -> Self| {
-            node().map_or(Self::Reroute, |(host, port)| redirect(host, port))
+            node().map_or(Self::Unserved, |(host, port)| redirect(host, port))
         };
         match kind {
             ServerErrorKind::Moved => Some(to(Self::Moved)),
             ServerErrorKind::Ask => Some(to(Self::Ask)),
-            ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown => Some(Self::TryAgain),
+            ServerErrorKind::TryAgain => Some(Self::TryAgain),
+            ServerErrorKind::ClusterDown => Some(Self::Unserved),
             _ => None,
         }
     }
@@ -54,7 +56,15 @@ mod tests {
             ("MOVED", "12182 10.0.0.2:7001", moved("10.0.0.2")),
             ("MOVED", "12182 redis-2.local:7001", moved("redis-2.local")),
             ("MOVED", "12182 2001:db8::2:7001", moved("2001:db8::2")),
-            ("MOVED", "12182 :7001", Some(Redirect::Reroute)),
+            // As `cluster-preferred-endpoint-type` says: `unknown-endpoint`, or `hostname` without one.
+            ("MOVED", "12182 :7001", moved("10.0.0.1")),
+            ("MOVED", "12182 ?:7001", moved("10.0.0.1")),
+            (
+                "ASK",
+                "12182 ?:7001",
+                Some(Redirect::Ask("10.0.0.1".to_owned(), 7_001)),
+            ),
+            ("MOVED", "12182", Some(Redirect::Unserved)),
             (
                 "ASK",
                 "12182 10.0.0.2:7001",
@@ -64,7 +74,7 @@ mod tests {
             (
                 "CLUSTERDOWN",
                 "Hash slot not served",
-                Some(Redirect::TryAgain),
+                Some(Redirect::Unserved),
             ),
             ("LOADING", "Redis is loading", None),
             ("READONLY", "You can't write", None),
@@ -72,7 +82,11 @@ mod tests {
         ] {
             let reply = redis::parse_redis_value(format!("-{code} {detail}\r\n").as_bytes());
             let error = reply.and_then(Value::extract_error).unwrap_err();
-            assert_eq!(Redirect::of(&error), expected, "{code} {detail}");
+            assert_eq!(
+                Redirect::of(&error, "10.0.0.1"),
+                expected,
+                "{code} {detail}"
+            );
         }
         for kind in [
             std::io::ErrorKind::BrokenPipe,
@@ -80,9 +94,9 @@ mod tests {
             std::io::ErrorKind::TimedOut,
         ] {
             let error = RedisError::from(std::io::Error::from(kind));
-            assert_eq!(Redirect::of(&error), None, "{kind}");
+            assert_eq!(Redirect::of(&error, ""), None, "{kind}");
         }
         let lost = RedisError::from((ErrorKind::ClusterConnectionNotFound, "no connections"));
-        assert_eq!(Redirect::of(&lost), None);
+        assert_eq!(Redirect::of(&lost, ""), None);
     }
 }

@@ -51,7 +51,7 @@ impl Node {
         })
     }
 
-    fn is_at(&self, host: &str, port: u16) -> bool {
+    pub(super) fn is_at(&self, host: &str, port: u16) -> bool {
         self.port == port && self.host == host
     }
 }
@@ -117,7 +117,12 @@ impl SlotMap {
         nodes.find(|node| node.is_at(host, port))
     }
 
-    /// Remembers a node that a redirect has named.
+    /// Returns the nodes that have no range.
+    pub(super) fn others(&self) -> &[Arc<Node>] {
+        &self.others
+    }
+
+    /// Remembers a node that has no range.
     pub(super) fn add(&mut self, node: &Arc<Node>) {
         if self.find(&node.host, node.port).is_none() {
             self.others.push(Arc::clone(node));
@@ -130,23 +135,21 @@ impl SlotMap {
     }
 }
 
+/// Returns how many slots have a master in these ranges.
+pub(super) fn served(ranges: &[SlotRange]) -> usize {
+    ranges.iter().map(|range| range.slots.len()).sum()
+}
+
 /// Reads the reply to CLUSTER SLOTS of the node at `host`. Returns `None` if it is malformed.
 pub(super) fn parse(reply: Value, host: &str) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = reply else {
         return None;
     };
-    // Ranges whose master is unknown to the node are left out.
     let ranges = ranges.into_iter().map(|range| parse_range(range, host));
-    Some(
-        ranges
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .collect(),
-    )
+    ranges.collect()
 }
 
-fn parse_range(range: Value, host_of_node: &str) -> Option<Option<SlotRange>> {
+fn parse_range(range: Value, asked: &str) -> Option<SlotRange> {
     let Value::Array(range) = range else {
         return None;
     };
@@ -168,15 +171,47 @@ fn parse_range(range: Value, host_of_node: &str) -> Option<Option<SlotRange>> {
         Value::Nil => "",
         _ => return None,
     };
-    let host = match host {
-        "?" => return Some(None),
-        // The address by which the node was reached.
-        "" | "0.0.0.0" | "::" => host_of_node,
-        host => host,
-    };
-    Some(Some(SlotRange {
+    Some(SlotRange {
         slots: u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?,
-        host: host.to_owned(),
+        host: known_host(host, asked).to_owned(),
         port: u16::try_from(*port).ok()?,
-    }))
+    })
+}
+
+/// Returns the host of a node that another node names. If that one does not know it, it is the host `asked`, by which
+/// that one was reached.
+pub(super) fn known_host<'a>(host: &'a str, asked: &'a str) -> &'a str {
+    match host {
+        "" | "?" | "0.0.0.0" | "::" => asked,
+        host => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_known_host_is_at_the_host_that_was_asked() {
+        for (host, expected) in [
+            ("$8\r\n10.0.0.2\r\n", "10.0.0.2"),
+            ("$13\r\nredis-2.local\r\n", "redis-2.local"),
+            // As `cluster-preferred-endpoint-type` says: `unknown-endpoint`, or `hostname` without one.
+            ("$-1\r\n", "10.0.0.1"),
+            ("$1\r\n?\r\n", "10.0.0.1"),
+            // A node that nobody has met yet.
+            ("$0\r\n\r\n", "10.0.0.1"),
+        ] {
+            let reply = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n{host}:7001\r\n");
+            let reply = redis::parse_redis_value(reply.as_bytes()).unwrap();
+            let ranges = parse(reply, "10.0.0.1").unwrap();
+            let range = SlotRange {
+                slots: 0..=16_383,
+                host: expected.to_owned(),
+                port: 7_001,
+            };
+            assert_eq!(ranges, [range]);
+            assert_eq!(served(&ranges), 16_384);
+        }
+    }
 }
