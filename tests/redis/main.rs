@@ -15,6 +15,8 @@ mod batches;
 mod blocking;
 mod cluster;
 #[cfg(feature = "cluster")]
+mod cluster_errors;
+#[cfg(feature = "cluster")]
 mod cluster_failures;
 #[cfg(feature = "cluster")]
 mod cluster_moves;

@@ -46,6 +46,16 @@ impl Cluster {
         Self::start_nodes(masters, masters, |_| arguments.clone())
     }
 
+    /// The same, which speak TLS on these ports. Clients and nodes use no others.
+    #[cfg(feature = "tls")]
+    pub(crate) fn of_tls_masters(ports: &[u16], arguments: impl Fn(u16) -> Vec<String>) -> Self {
+        let of_each = PATIENT.iter().chain(&STAYING);
+        let of_each = of_each.chain(&["--tls-cluster", "yes"]);
+        let of_each: Vec<_> = of_each.map(ToString::to_string).collect();
+        let arguments = |index| [&of_each[..], &arguments(ports[index])].concat();
+        Self::start_nodes(ports.len(), ports.len(), arguments)
+    }
+
     fn start_nodes(nodes: usize, masters: usize, arguments: impl Fn(usize) -> Vec<String>) -> Self {
         let of_each = [
             "--cluster-enabled",
@@ -76,9 +86,9 @@ impl Cluster {
             let command: Vec<&str> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect();
             let () = master.ask(&command);
         }
+        let port = port_for_nodes(&self.nodes[0]);
         for (epoch, node) in (1..).zip(&self.nodes) {
             let () = node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch.to_string()]);
-            let port = self.nodes[0].port().to_string();
             let () = node.ask(&["CLUSTER", "MEET", "127.0.0.1", &port]);
         }
         for node in &self.nodes {
@@ -256,6 +266,18 @@ pub(crate) fn join_empty(nodes: &[Node]) -> Node {
         });
     }
     node
+}
+
+/// The port of a node that others are told.
+fn port_for_nodes(node: &Node) -> String {
+    let [_, speaks_tls]: [String; 2] = node.ask(&["CONFIG", "GET", "tls-cluster"]);
+    match &*speaks_tls {
+        "yes" => {
+            let [_, port]: [String; 2] = node.ask(&["CONFIG", "GET", "tls-port"]);
+            port
+        }
+        _ => node.port().to_string(),
+    }
 }
 
 fn says(node: &Node, line: &str) -> bool {

@@ -151,7 +151,7 @@ fn spawn(port: u16, arguments: &[String], directory: &Path) -> Process {
 }
 
 /// A port that is free now, as is the one 10 000 above, which a server of a cluster takes as well.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     loop {
         let port = redis_server::free_port();
         let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();

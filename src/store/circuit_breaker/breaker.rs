@@ -229,7 +229,7 @@ impl Breaker {
         None
     }
 
-    /// Forgets what was recorded, because the node serves nothing any more: no check will probe it.
+    /// Forgets what was recorded. For a node that serves no slots any more: no check will probe it.
     pub(super) fn reset(&self) -> Option<Transition> {
         let mut history = self.lock();
         *history = History::default();
