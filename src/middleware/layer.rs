@@ -490,7 +490,8 @@ impl RateLimitLayer {
 
     /// Sets the status of the response to a refused request. The default is 429.
     ///
-    /// Rejections for other reasons keep their status: see [`Rejection::status`].
+    /// Rejections for other reasons keep their status: see [`Rejection::status`]. With `StatusCode::OK`, a GraphQL
+    /// service can put the refusal into the `errors` of its [body](Self::responder).
     pub fn status(self, status: StatusCode) -> Self {
         self.with(|config| config.status = status)
     }
@@ -499,13 +500,16 @@ impl RateLimitLayer {
     /// such as `rate limit exceeded`.
     ///
     /// It returns an [`http::Response`] with a text or bytes as its body or, with the feature `axum-08`, anything
-    /// that implements axum's `IntoResponse`, such as `(rejection.status(), Json(..))` or your own error type.
+    /// that implements axum's `IntoResponse`, such as a text, `Json(..)` or your own error type.
     ///
-    /// **Set the [status](Rejection::status) of the rejection**, as below: the layer does not change the status,
-    /// and a plain text or `Json` would be sent with 200. The layer adds `Retry-After` and
-    /// `Cache-Control: no-store` if they are missing, and the [headers](Self::headers) of the limit. For problem
-    /// details, use [`problem_json`](crate::problem_json()). The function is not called for gRPC calls that
-    /// [`grpc`](Self::grpc) answers.
+    /// **A response of status 200 gets the [status](Rejection::status) of the rejection**, such as 429: it is the
+    /// status of a response that sets none, and clients would take it for a success. Any other status stays, as in
+    /// `(StatusCode::FORBIDDEN, "slow down")`. To answer refused requests with 200, set
+    /// [`status(StatusCode::OK)`](Self::status). A response with a header `grpc-status` also stays 200.
+    ///
+    /// The layer adds `Retry-After` and `Cache-Control: no-store` if they are missing, and the
+    /// [headers](Self::headers) of the limit. For problem details, use [`problem_json`](crate::problem_json()). The
+    /// function is not called for gRPC calls that [`grpc`](Self::grpc) answers.
     ///
     /// The body has to be in memory, as that of a text or of `Json` is. A stream is left out, and one log line says
     /// so.
@@ -516,11 +520,8 @@ impl RateLimitLayer {
     /// use http::Response;
     /// use tollgate::{MemoryStore, Quota, RateLimitLayer};
     ///
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(|rejection| {
-    ///     let mut response = Response::new("slow down\n");
-    ///     *response.status_mut() = rejection.status();
-    ///     response
-    /// });
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60))
+    ///     .responder(|rejection| Response::new(format!("slow down, {}\n", rejection.limiter())));
     /// ```
     ///
     /// In axum:
@@ -539,7 +540,7 @@ impl RateLimitLayer {
     ///
     /// let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_minute(60)).responder(|rejection| {
     ///     let retry_in = rejection.retry_after().map(|wait| wait.as_secs());
-    ///     (rejection.status(), Json(ApiError { code: "rate_limited", retry_in }))
+    ///     Json(ApiError { code: "rate_limited", retry_in })
     /// });
     /// # }
     /// ```

@@ -9,7 +9,8 @@ use http_body::Body;
 
 use super::diagnostics::OnceFlag;
 
-/// The values that a [responder](crate::RateLimitLayer::responder) may return.
+/// The values that a [responder](crate::RateLimitLayer::responder) may return. A response of status 200 gets the
+/// status of the rejection.
 ///
 /// - An [`http::Response`] whose body is a text or bytes: `&'static str`, `String`, `Bytes`, `Vec<u8>`.
 /// - An [`http::Response`] with a body in memory, such as `http_body_util::Full`.
@@ -20,7 +21,7 @@ use super::diagnostics::OnceFlag;
     message = "`{Self}` is not a response to a rejected request",
     label = "the responder returns this",
     note = "return an `http::Response` with a text or bytes as its body or, with the feature `axum-08`, anything \
-            that implements axum's `IntoResponse`, such as `(rejection.status(), \"slow down\")`"
+            that implements axum's `IntoResponse`, such as `\"slow down\"` or `Json(..)`"
 )]
 pub trait RejectionResponse<Form> {
     /// Converts to a response with a body in memory.

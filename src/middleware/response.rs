@@ -247,7 +247,7 @@ pub(super) fn rejection_response(
     // Only if the layer serves gRPC: any client can send the content type of gRPC.
     let grpc = if config.grpc { Grpc::of(parts) } else { None };
     let mut response = match grpc {
-        None => (config.responder)(&rejection),
+        None => rejection.respond(&*config.responder),
         Some(grpc) => grpc.reject(&rejection),
     };
     rejection.complete(&config.templates, &mut response);

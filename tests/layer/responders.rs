@@ -4,16 +4,22 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::http::Response;
+use axum::http::{Response, StatusCode};
+use axum::response::{Html, Redirect};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use tollgate::{MemoryStore, Quota, RateLimitLayer, key};
+use tollgate::{
+    Error, ErrorKind, FailurePolicy, Headers, MemoryStore, Quota, RateLimitLayer, RateLimiter,
+    Rejection, key,
+};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
 use crate::support::log;
-use crate::to;
+use crate::support::moody::Moody;
+use crate::{status, to};
 
 /// A body of several pieces. `None` is a piece that is not ready.
 struct Pieces(std::vec::IntoIter<Option<&'static str>>);
@@ -69,4 +75,94 @@ async fn a_body_that_is_not_ready_is_left_out_and_one_line_says_so() {
         .iter()
         .filter(|line| line.contains("the body of a rejection is left out"));
     assert_eq!(said.count(), 1, "{lines:?}");
+}
+
+fn refusing() -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(key::global())
+}
+
+#[tokio::test]
+async fn a_response_without_a_status_has_the_status_of_the_rejection() {
+    let keyless = || refusing().key(key::header("x-api-key"));
+    let failed = || {
+        let layer = RateLimitLayer::new(Moody::unavailable(), Quota::per_hour(1));
+        layer.key(key::global()).on_failure(FailurePolicy::closed())
+    };
+    let teapot = || refusing().status(StatusCode::IM_A_TEAPOT);
+    let layers: [(&dyn Fn() -> RateLimitLayer, u16); 4] = [
+        (&refusing, 429),
+        (&teapot, 418),
+        (&keyless, 400),
+        (&failed, 503),
+    ];
+    for (layer, expected) in layers {
+        for (what, layer) in [
+            ("text", layer().responder(|_| "slow down")),
+            ("html", layer().responder(|_| Html("<p>slow down"))),
+            ("json", layer().responder(|_| Json(["slow down"]))),
+            ("http", layer().responder(|_| Response::new("slow down"))),
+            (
+                "body",
+                layer().responder(|_| Response::new(Body::from("slow down"))),
+            ),
+            (
+                "header",
+                layer().responder(|_| ([("x-reason", "limit")], "slow down")),
+            ),
+        ] {
+            assert_eq!(status(&layer, "/").await, expected, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_a_responder_sets_stays() {
+    for set in [
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::NO_CONTENT,
+        StatusCode::ACCEPTED,
+    ] {
+        let layer = refusing().responder(move |_| (set, "slow down"));
+        assert_eq!(status(&layer, "/").await, set);
+    }
+    let elsewhere = refusing().responder(|_| Redirect::to("/busy"));
+    assert_eq!(status(&elsewhere, "/").await, 303);
+}
+
+/// As a GraphQL service does, whose errors are in the body.
+#[tokio::test]
+async fn a_refusal_is_answered_200_where_the_layer_says_so() {
+    let graphql = || refusing().status(StatusCode::OK).responder(|_| "errors");
+    assert_eq!(status(&graphql(), "/").await, 200);
+    let keyless = graphql().key(key::header("x-api-key"));
+    assert_eq!(status(&keyless, "/").await, 400, "not a refusal");
+}
+
+/// A gRPC client would take 429 for `UNAVAILABLE`.
+#[tokio::test]
+async fn a_status_of_grpc_that_a_responder_writes_stays_200() {
+    let by_hand = refusing().responder(|_| {
+        let response = Response::builder().header("grpc-status", "8");
+        response.body("").expect("a response")
+    });
+    assert_eq!(status(&by_hand, "/").await, 200);
+}
+
+#[tokio::test]
+async fn a_handler_that_answers_with_a_body_alone_sends_the_status_of_the_rejection() {
+    let slow_down = |_: &Rejection| Response::new(Bytes::from("slow down"));
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1));
+    limiter
+        .check("ada")
+        .await
+        .expect("in memory")
+        .or_reject()
+        .expect("admitted");
+    let decision = limiter.check("ada").await.expect("in memory");
+    let refused = decision.or_reject().expect_err("refused");
+    let failed = Rejection::from(Error::new(ErrorKind::Unavailable, "no store"));
+    for (rejection, expected) in [(refused, 429), (failed, 503)] {
+        let response = rejection.response(&Headers::default(), slow_down);
+        assert_eq!(response.status(), expected);
+    }
 }

@@ -94,8 +94,7 @@ async fn a_responder_writes_the_refusal_and_the_layer_adds_what_is_missing() {
     ] {
         let (response, body) = refused(layer).await;
         assert_eq!(body, text);
-        // The responder sets the status, which is 200 here.
-        assert_eq!(response.status(), 200);
+        assert_eq!(response.status(), 429);
         assert_eq!(told(&response, "retry-after"), "3600");
         assert_eq!(told(&response, "cache-control"), "no-store");
         assert_eq!(told(&response, "x-ratelimit-limit"), "1");

@@ -64,6 +64,16 @@ async fn a_status_and_text() {
 }
 
 #[tokio::test]
+async fn only_a_body() {
+    let text = layer().responder(|_| "slow down");
+    let json = layer().responder(|_| Json("slow down"));
+    let http = layer().responder(|_| Response::new("slow down"));
+    for layer in [text, json, http] {
+        assert_eq!(rejected(layer).await.0, StatusCode::TOO_MANY_REQUESTS);
+    }
+}
+
+#[tokio::test]
 async fn a_status_headers_and_a_page() {
     let layer = layer().responder(|rejection| {
         let headers = [("x-reason", "limit")];

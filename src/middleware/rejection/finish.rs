@@ -1,17 +1,33 @@
-//! The headers of every rejection, regardless of the responder.
+//! The status and the headers of every rejection, regardless of the responder.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::grpc;
 use super::rejection::{Rejection, RejectionReason};
 use super::text::HEADERS;
+use crate::middleware::headers::field_names as field;
 use crate::middleware::headers::{Place, Templates, number_value, whole_seconds};
 
 impl Rejection {
+    /// Calls a responder. A 200 becomes the status of the rejection: a responder that sets none returns it, and
+    /// clients would take it for a success. Only gRPC means it, whose own status is in a header.
+    pub(in crate::middleware) fn respond(
+        &self,
+        responder: impl FnOnce(&Self) -> Response<Bytes>,
+    ) -> Response<Bytes> {
+        let mut response = responder(self);
+        if response.status() == StatusCode::OK
+            && !response.headers().contains_key(field::GRPC_STATUS)
+        {
+            *response.status_mut() = self.status();
+        }
+        response
+    }
+
     /// Adds the headers of every rejection to a response, and this rejection to its extensions.
     pub(in crate::middleware) fn complete(
         self,

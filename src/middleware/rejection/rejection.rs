@@ -95,7 +95,7 @@ impl Rejection {
 
     /// Returns the status of the response; [`RejectionReason`] lists the status of each reason.
     ///
-    /// A [responder](crate::RateLimitLayer::responder) may set another status, and the rejection of a gRPC
+    /// A [responder](crate::RateLimitLayer::responder) may set another status than 200, and the rejection of a gRPC
     /// call has status 200.
     #[must_use]
     pub fn status(&self) -> StatusCode {
