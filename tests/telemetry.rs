@@ -546,6 +546,32 @@ fn conflict_warnings() -> Vec<String> {
     lines
 }
 
+/// As the guide advises: the plan of a key goes into the check, so that one limiter serves all plans.
+#[tokio::test]
+async fn two_limiters_of_one_name_in_memory_are_told_and_plans_of_one_limiter_are_not() {
+    log::keep();
+    let store = MemoryStore::new();
+    let limiter = |limit| RateLimiter::new(store.clone(), Quota::per_minute(limit)).name("jobs");
+    let one = limiter(10);
+    for plan in [10, 100] {
+        let check = one.on("ada").quotas(Quota::per_minute(plan));
+        let _ = RateLimiter::check_all([check]).await.unwrap();
+    }
+    assert_eq!(conflict_warnings(), [""; 0]);
+    let other = limiter(100);
+    for _ in 0..2 {
+        let _ = other.check("ada").await.unwrap();
+    }
+    let warnings = conflict_warnings();
+    let [warning] = warnings.as_slice() else {
+        panic!("{warnings:?}");
+    };
+    assert!(
+        warning.contains("\"10/minute\" and \"100/minute\"") && !warning.contains("process"),
+        "{warning}"
+    );
+}
+
 #[tokio::test]
 async fn two_layers_of_one_name_with_other_quotas_or_keys_are_told_once_each() {
     log::keep();

@@ -40,7 +40,8 @@ pub(super) fn warn_of_conflict(name: &str, limiter: &LimiterInUse, owner: Owner)
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter = name,
                 "two limiters of this name and store have different quotas, \"{other}\" and \"{quotas}\": they share \
-                 the counts of each key; give each limiter its own name"
+                 the counts of each key; give each limiter its own name, or use one limiter with `quotas_for` or \
+                 `LevelCheck::quotas`"
             );
         }
         Some(Conflict::Keys) => {

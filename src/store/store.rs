@@ -130,7 +130,8 @@ pub trait Store: Send + Sync + 'static {
     /// Learns that a limiter begins to ask the store. Limiters call it once, at their first check.
     ///
     /// A store that several services share warns here if another service counts under the same name with other
-    /// quotas. Do this in the background: the check does not wait.
+    /// quotas. The limiters of one store in this process are compared without it. Do this in the background: the check
+    /// does not wait.
     ///
     /// The default implementation does nothing.
     fn announce(&self, limiter: LimiterInfo<'_>) {

@@ -177,23 +177,25 @@ async fn an_extension_with_another_key_to_fall_back_on_is_said_after_many_reques
 }
 
 #[tokio::test]
-async fn a_cost_above_the_limit_is_said_once_after_a_few_requests() {
+async fn what_is_never_admitted_is_said_once_at_the_first_request() {
     let costing = |cost| {
         let layer = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(50)).name("search");
         layer.key(key::global()).cost(move |_| cost)
     };
     let requests = |count| (0..count).map(|_| from("203.0.113.9", &[]));
     let above = costing(51);
-    assert_eq!(said_of(&above, requests(9)).await, [""; 0]);
-    let log = said_of(&above, requests(MANY)).await;
+    let log = said_of(&above, requests(1)).await;
     is_one_line(
         &log,
-        "10 requests cost more than their limit, the last one 51 of 50",
+        "a request costs 51, more than its limit of 50, and is never admitted",
     );
-    // Others wait, and a limit of 0 is meant.
-    assert_eq!(said_of(&costing(50), requests(MANY)).await, [""; 0]);
+    assert_eq!(said_of(&above, requests(MANY)).await, [""; 0]);
     let none = RateLimitLayer::new(MemoryStore::new(), Quota::per_hour(0)).key(key::global());
+    let log = said_of(&none, requests(1)).await;
+    is_one_line(&log, "a quota has the limit 0");
     assert_eq!(said_of(&none, requests(MANY)).await, [""; 0]);
+    // Others wait.
+    assert_eq!(said_of(&costing(50), requests(MANY)).await, [""; 0]);
 }
 
 /// Requests of 1 200 clients that arrive by these proxies in turn, each with the header of its client.

@@ -1,7 +1,5 @@
 //! The findings about one level of a layer, each of which is logged once.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use http::request::Parts;
 
 use super::consequence::answering_500;
@@ -12,15 +10,13 @@ use crate::error::Error;
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::telemetry::OutageLog;
 
-/// The number of requests that can never be admitted before a line is logged.
-const FEW: u32 = 10;
-
 /// The diagnostics of one level: its key, its cost and its settlements.
 #[derive(Debug)]
 pub(in crate::middleware) struct LevelDiagnostics {
     key_misconfigured: OnceFlag,
     cost_too_large: OnceFlag,
-    never_admitted: AtomicU32,
+    cost_above_limit: OnceFlag,
+    limit_of_zero: OnceFlag,
     nothing_to_settle: OnceFlag,
     settlement: OutageLog,
     misconfiguration: MisconfigurationChecks,
@@ -31,7 +27,8 @@ impl Default for LevelDiagnostics {
         Self {
             key_misconfigured: OnceFlag::new(),
             cost_too_large: OnceFlag::new(),
-            never_admitted: AtomicU32::new(0),
+            cost_above_limit: OnceFlag::new(),
+            limit_of_zero: OnceFlag::new(),
             nothing_to_settle: OnceFlag::new(),
             settlement: OutageLog::new("the store"),
             misconfiguration: MisconfigurationChecks::default(),
@@ -87,25 +84,30 @@ impl LevelDiagnostics {
         }
     }
 
-    /// Logs that requests cost more than their limit, after a few of them. A limit of 0 is meant to refuse all.
+    /// Logs that a request can never be admitted: its cost is above the limit, or the limit is 0.
     #[inline]
     pub(in crate::middleware) fn observe_refusal(&self, limiter: &str, decision: &DecisionView) {
-        if decision.retry_after().is_none() && decision.limit() > 0 {
-            self.count_never_admitted(limiter, decision);
+        if decision.retry_after().is_none() {
+            self.never_admitted(limiter, decision);
         }
     }
 
     #[cold]
-    fn count_never_admitted(&self, limiter: &str, decision: &DecisionView) {
-        if self.never_admitted.load(Ordering::Relaxed) >= FEW {
-            return;
-        }
-        if self.never_admitted.fetch_add(1, Ordering::Relaxed) + 1 == FEW {
-            let (cost, limit) = (decision.cost(), decision.limit());
+    fn never_admitted(&self, limiter: &str, decision: &DecisionView) {
+        let (cost, limit) = (decision.cost(), decision.limit());
+        if limit > 0 && self.cost_above_limit.first_time() {
             tracing::warn!(target: "tollgate::diagnostics",
                 limiter,
-                "{FEW} requests cost more than their limit, the last one {cost} of {limit}: they are never \
-                 admitted; raise the limit or lower the cost"
+                "a request costs {cost}, more than its limit of {limit}, and is never admitted: raise the limit or \
+                 lower the cost"
+            );
+        }
+        // A limit of 0 may be meant, as for a plan that has ended.
+        if limit == 0 && self.limit_of_zero.first_time() {
+            tracing::info!(target: "tollgate::diagnostics",
+                limiter,
+                "a quota has the limit 0, which refuses every request of cost {cost}: raise the limit, unless this \
+                 is meant"
             );
         }
     }

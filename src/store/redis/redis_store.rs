@@ -191,7 +191,8 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are in
 /// `prefix:v2:{blocks}:limiter,key` until they are forgotten, in 68 bytes. The quotas of
 /// each limiter are in `prefix:v2:{limiters}:name` for a day: a second after its first check, a process compares
-/// them with its own, and logs a warning if another service counts under the same name with other quotas.
+/// them with its own, and logs a warning if another process, or another store of its own, counts under the same name
+/// with other quotas.
 ///
 /// Run Redis with `maxmemory-policy noeviction`. If Redis evicts a key, its client has the whole limit again.
 #[derive(Clone)]
@@ -494,13 +495,17 @@ impl Store for RedisStore {
         true
     }
 
-    /// Compares the quotas of the limiter with those that other processes have stored. Not with a clock of a test.
+    /// Compares the quotas of the limiter with those that other processes and stores have stored. Not with a clock of a
+    /// test.
     fn announce(&self, limiter: LimiterInfo<'_>) {
         let Shared {
-            client, settings, ..
+            id,
+            client,
+            settings,
+            ..
         } = &*self.shared;
         if !settings.clock.steps_back() {
-            limiter_descriptions::compare(client, limiter);
+            limiter_descriptions::compare(client, *id, limiter);
         }
     }
 
