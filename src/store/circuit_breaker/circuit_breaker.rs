@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::breaker::{Breaker, Permit, Transition};
-use super::nodes::{NUMBERS, Nodes, UNKNOWN};
+#[cfg(feature = "redis")]
+use super::nodes::Nodes;
+use super::nodes::{NUMBERS, UNKNOWN};
 use super::settings::{Partitions, Settings};
 #[cfg(any(feature = "redis", feature = "test-util"))]
 use crate::clock::Clock;

@@ -1,6 +1,6 @@
 //! The nodes that a store is divided among: which of them serves a slot.
 #![cfg_attr(
-    not(feature = "cluster"),
+    not(any(feature = "cluster", test)),
     expect(dead_code, reason = "only a cluster has several nodes")
 )]
 
