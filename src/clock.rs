@@ -1,25 +1,30 @@
 //! The clock of this process, which the memory store, the caches and the logs read.
 
+#[cfg(test)]
+use std::cell::Cell;
 #[cfg(feature = "test-util")]
 use std::sync::Arc;
 #[cfg(feature = "test-util")]
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The source of time in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
     /// The time since this clock was created, beyond its first time.
     ///
-    /// Reads the time stamp counter of the processor if it has a constant rate, else the monotonic clock of
-    /// the system. The counter may run a few millionths faster or slower than the system's clock.
-    Monotonic {
-        clock: quanta::Clock,
-        start: u64,
-        first: u64,
-    },
+    /// Reads the monotonic clock of the system, whose kernel stops using a processor's counter when the counters of
+    /// the cores disagree. `benches/RESULTS.md` says what that costs a check.
+    Monotonic { start: Instant, first: u64 },
     #[cfg(feature = "test-util")]
     Test(TestClock),
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How much older than the time this thread's readings of monotonic clocks are, in microseconds. So is a reading
+    /// of a thread that was delayed after it had read the clock.
+    pub(crate) static LAG: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Clock {
@@ -34,11 +39,8 @@ impl Clock {
     }
 
     fn starting_at(first: u64) -> Self {
-        let clock = quanta::Clock::new();
-        let start = clock.raw();
         Self::Monotonic {
-            clock,
-            start,
+            start: Instant::now(),
             first,
         }
     }
@@ -46,11 +48,11 @@ impl Clock {
     /// Returns the current time in microseconds.
     pub(crate) fn now(&self) -> u64 {
         match self {
-            Self::Monotonic {
-                clock,
-                start,
-                first,
-            } => first + clock.delta_as_nanos(*start, clock.raw()) / 1_000,
+            #[cfg(test)]
+            Self::Monotonic { start, first } if LAG.get() > 0 => {
+                (first + micros(start.elapsed())).saturating_sub(LAG.get())
+            }
+            Self::Monotonic { start, first } => first + micros(start.elapsed()),
             #[cfg(feature = "test-util")]
             Self::Test(clock) => clock.now_micros(),
         }

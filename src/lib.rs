@@ -104,6 +104,13 @@
     )
 )]
 
+// Unit tests share files with the integration tests, which name the crate.
+#[cfg(test)]
+extern crate self as tollgate;
+#[cfg(test)]
+#[path = "../tests/support/spans.rs"]
+mod spans;
+
 // Each room may use the rooms that CONTRIBUTING.md lists below it.
 mod algorithm;
 mod clock;

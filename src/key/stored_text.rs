@@ -11,6 +11,9 @@ use siphasher::sip::SipHasher13;
 /// The maximum length in bytes. A longer text is replaced by its hash.
 const MAX_LENGTH: usize = 64;
 
+/// The bytes of a long text that are hashed at once. BLAKE3 hashes several chunks of 1 024 bytes in parallel.
+const BLOCK: usize = 4_096;
+
 /// The number of hexadecimal digits that are stored of a hash: 160 bits.
 const HASH_DIGITS: usize = 40;
 
@@ -105,17 +108,42 @@ impl StoredText {
 fn hash_long_text(write: impl Fn(&mut dyn Write) -> fmt::Result) -> blake3::Hash {
     /// Computed once, since it takes as long as to hash the text.
     static KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context(LONG_TEXT_CONTEXT));
-    let mut text = LongText(blake3::Hasher::new_from_context_key(&KEY));
-    let _ = write(&mut text);
-    text.0.finalize()
+    let mut hasher = blake3::Hasher::new_from_context_key(&KEY);
+    in_blocks(write, |block| {
+        hasher.update(block);
+    });
+    hasher.finalize()
 }
 
-/// Hashes a text as it is written.
-struct LongText(blake3::Hasher);
+/// Passes the text that `write` produces to `use_block`, in blocks of about [`BLOCK`] bytes.
+fn in_blocks(write: impl Fn(&mut dyn Write) -> fmt::Result, use_block: impl FnMut(&[u8])) {
+    let mut text = Blocks {
+        block: ArrayString::new(),
+        use_block,
+    };
+    // No block fails.
+    let _ = write(&mut text);
+    (text.use_block)(text.block.as_bytes());
+}
 
-impl Write for LongText {
+/// Gathers a text into blocks as it is written. Percent-encoding writes one to three bytes at once, and to hash each
+/// of these alone takes several times as long.
+struct Blocks<F> {
+    block: ArrayString<BLOCK>,
+    use_block: F,
+}
+
+impl<F: FnMut(&[u8])> Write for Blocks<F> {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        self.0.update(s.as_bytes());
+        if self.block.try_push_str(s).is_ok() {
+            return Ok(());
+        }
+        (self.use_block)(self.block.as_bytes());
+        self.block.clear();
+        if self.block.try_push_str(s).is_err() {
+            // A piece that is longer than a block needs none.
+            (self.use_block)(s.as_bytes());
+        }
         Ok(())
     }
 }
@@ -183,6 +211,8 @@ fn is_escape(digits: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -254,5 +284,55 @@ mod tests {
         let joined = (0..1_000).map(|user| text("acme").join(&text(&format!("{user:070}"))));
         let different: HashSet<_> = joined.collect();
         assert_eq!(different.len(), 1_000);
+    }
+
+    #[test]
+    fn a_long_text_is_hashed_in_few_updates_however_it_is_encoded() {
+        for value in [
+            "%".repeat(300_000),
+            "a%".repeat(150_000),
+            "a".repeat(300_000),
+        ] {
+            let (mut bytes, mut updates) = (0, 0);
+            in_blocks(
+                |text| encode(value.as_bytes(), text),
+                |block| {
+                    bytes += block.len();
+                    updates += 1;
+                },
+            );
+            let encoded = encoded(value.as_bytes()).to_string();
+            assert_eq!(bytes, encoded.len());
+            // An escape of three bytes is not split.
+            let most = encoded.len() / (BLOCK - 2) + 1;
+            assert!(updates <= most, "{updates} updates, {most} expected");
+        }
+    }
+
+    proptest! {
+        /// Else the counts of long keys would begin anew with another version of this crate.
+        #[test]
+        fn a_long_text_has_the_hash_of_its_bytes_at_once_in_whatever_pieces_it_is_written(
+            pieces in prop::collection::vec(("[a-z%]{0,9}", 0..400_usize), 1..20),
+            ending in 65..3_000_usize,
+        ) {
+            let mut pieces: Vec<_> = (pieces.iter())
+                .map(|(piece, times)| piece.repeat(*times))
+                .collect();
+            pieces.push("x".repeat(ending));
+            let stored = StoredText::new(|text| {
+                pieces.iter().try_for_each(|piece| text.write_str(piece))
+            });
+            let whole = pieces.concat();
+            let mut hasher = blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT);
+            hasher.update(whole.as_bytes());
+            prop_assert_eq!(stored.as_str(), format!("#{}", hash_digits(&hasher.finalize())));
+            let value = StoredText::new(|text| encode(whole.as_bytes(), text));
+            let mut hasher = blake3::Hasher::new_derive_key(LONG_TEXT_CONTEXT);
+            for piece in encoded(whole.as_bytes()) {
+                hasher.update(piece.as_bytes());
+            }
+            prop_assert_eq!(value.as_str(), format!("#{}", hash_digits(&hasher.finalize())));
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::RngExt;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use tollgate::store::Store;
-use tollgate::{Algorithm, Decision, Quota, RateLimiter};
+use tollgate::{Algorithm, Decision, Promise, Quota, RateLimiter};
 
 use crate::spans::{Admission, Admissions};
 
@@ -38,14 +38,15 @@ impl Traffic {
         *self.limits.iter().max().expect("a limit")
     }
 
-    /// Runs all threads against a store. `wait` makes what waits for its answers.
-    pub(crate) fn run<S, W>(&self, algorithm: Algorithm, store: &S, wait: fn() -> W) -> Outcome
+    /// Runs all threads against a store. `wait` makes what waits for the answers of a thread.
+    pub(crate) fn run<S, W>(&self, algorithm: Algorithm, store: &S, wait: fn(usize) -> W) -> Outcome
     where
         S: Store + Clone,
         W: Wait,
     {
         let barrier = Barrier::new(self.threads);
-        let origin = Instant::now();
+        // So that no check began before it, however much the readings of a thread lag.
+        let origin = Instant::now() - LONGEST_LAG;
         let (mut admissions, mut refused) = (Vec::new(), 0);
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads)
@@ -56,7 +57,7 @@ impl Traffic {
                         traffic: self,
                         limiter: RateLimiter::new(store.clone(), quota).name("contended"),
                         origin,
-                        wait: wait(),
+                        wait: wait(thread),
                         random: random(thread),
                         most_cost: limit.min(3),
                         rests: limit == self.limit(),
@@ -81,10 +82,63 @@ impl Traffic {
     }
 }
 
+/// The most units in a span of this many windows. An algorithm that promises about the limit for steady
+/// traffic also keeps the limit in each aligned window.
+fn max_in_windows(algorithm: Algorithm, windows: u64, limit: u32) -> u64 {
+    let spare = match algorithm.facts().promise {
+        Promise::Limit => 0,
+        _ => 1,
+    };
+    (windows + spare) * u64::from(limit)
+}
+
+/// Returns what a run showed as an error if it broke the promise of its algorithm, or did not try to.
+pub(crate) fn is_kept(
+    algorithm: Algorithm,
+    traffic: &Traffic,
+    outcome: &Outcome,
+) -> Result<(), String> {
+    let Outcome {
+        admissions,
+        refused,
+    } = outcome;
+    let in_window = algorithm.facts().promise.max_units(traffic.limit());
+    // The clocks of Redis and of this test differ by some millionths, and a store's is one of
+    // whole microseconds.
+    let window = traffic.window - traffic.window / 2_000 - Duration::from_micros(2);
+    let most = admissions.most_within(window);
+    // This number of windows covers all admissions, including the last one.
+    let windows = admissions.lasted().as_micros() / window.as_micros() + 1;
+    let windows = u64::try_from(windows).expect("few");
+    let (total, most_in_all) = (
+        admissions.total(),
+        max_in_windows(algorithm, windows, traffic.limit()),
+    );
+    let said = format!(
+        "{algorithm}: at most {most} in a window ({in_window} promised), {total} in {windows} windows \
+         ({most_in_all}), {refused} refused; {traffic:?}"
+    );
+    println!("{said}");
+    let is_tried = *refused > 0 && total >= u64::from(traffic.limit());
+    if is_tried && most <= in_window && total <= most_in_all {
+        Ok(())
+    } else {
+        Err(said)
+    }
+}
+
 /// How a thread waits for an answer.
 pub(crate) trait Wait: Send {
     fn wait<T>(&self, future: impl Future<Output = T>) -> T;
+
+    /// How much older than the time the thread's readings of the store's clock are. A check counts as begun that much
+    /// earlier, as if the thread had been delayed after it had read the clock. At most [`LONGEST_LAG`].
+    fn lag(&self) -> Duration {
+        Duration::ZERO
+    }
 }
+
+const LONGEST_LAG: Duration = Duration::from_secs(1);
 
 fn random(seed: usize) -> TestRng {
     let mut bytes = [0; 32];
@@ -119,7 +173,7 @@ impl<W: Wait> Asking<'_, W> {
             let decision = self.wait.wait(self.limiter.check_n("ada", units));
             let decision = decision.expect("an answer");
             if decision.is_allowed() {
-                let end = self.origin.elapsed();
+                let (start, end) = (start - self.wait.lag(), self.origin.elapsed());
                 open.push((decision, admissions.len()));
                 admissions.push(Admission { start, end, units });
             } else {

@@ -14,9 +14,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tollgate::{Algorithm, MemoryStore, Promise};
+use tollgate::{Algorithm, MemoryStore};
 
-use adversary::{Outcome, Traffic, Wait};
+use adversary::{Traffic, Wait, is_kept};
 use support::redis_server::RedisServer;
 use support::store_on;
 
@@ -36,7 +36,7 @@ impl Wait for AtOnce {
 struct Runtime(tokio::runtime::Runtime);
 
 impl Runtime {
-    fn new() -> Self {
+    fn new(_: usize) -> Self {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         Self(runtime.enable_all().build().expect("a runtime"))
     }
@@ -125,49 +125,9 @@ const IN_REDIS: [Traffic; 3] = [
     },
 ];
 
-/// The most units in a span of this many windows. An algorithm that promises about the limit for steady
-/// traffic also keeps the limit in each aligned window.
-fn max_in_windows(algorithm: Algorithm, windows: u64, limit: u32) -> u64 {
-    let spare = match algorithm.facts().promise {
-        Promise::Limit => 0,
-        _ => 1,
-    };
-    (windows + spare) * u64::from(limit)
-}
-
-fn is_kept(algorithm: Algorithm, traffic: &Traffic, outcome: &Outcome) -> Result<(), String> {
-    let Outcome {
-        admissions,
-        refused,
-    } = outcome;
-    let in_window = algorithm.facts().promise.max_units(traffic.limit());
-    // The clocks of the store and of this test differ by some millionths, and the store's is one of
-    // whole microseconds.
-    let window = traffic.window - traffic.window / 2_000 - Duration::from_micros(2);
-    let most = admissions.most_within(window);
-    // This number of windows covers all admissions, including the last one.
-    let windows = admissions.lasted().as_micros() / window.as_micros() + 1;
-    let windows = u64::try_from(windows).expect("few");
-    let (total, most_in_all) = (
-        admissions.total(),
-        max_in_windows(algorithm, windows, traffic.limit()),
-    );
-    let said = format!(
-        "{algorithm}: at most {most} in a window ({in_window} promised), {total} in {windows} windows \
-         ({most_in_all}), {refused} refused; {traffic:?}"
-    );
-    println!("{said}");
-    let is_tried = *refused > 0 && total >= u64::from(traffic.limit());
-    if is_tried && most <= in_window && total <= most_in_all {
-        Ok(())
-    } else {
-        Err(said)
-    }
-}
-
 fn holds_in_memory(algorithm: Algorithm) {
     let broken = IN_MEMORY.iter().filter_map(|traffic| {
-        let outcome = traffic.run(algorithm, &MemoryStore::new(), || AtOnce);
+        let outcome = traffic.run(algorithm, &MemoryStore::new(), |_| AtOnce);
         is_kept(algorithm, traffic, &outcome).err()
     });
     let broken: Vec<_> = broken.collect();

@@ -18,6 +18,9 @@ use crate::quota::{Algorithm, Quotas};
 use crate::store::{Check, ProtectedStore, Refund, StoreFuture, Subject, join_all};
 use crate::telemetry::LeaseMeter;
 
+#[cfg(all(test, feature = "test-util"))]
+mod tests;
+
 /// Quotas with a lower limit are not leased: an eighth of what is left is too little.
 const MIN_LIMIT: u32 = 21;
 

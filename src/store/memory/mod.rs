@@ -18,4 +18,6 @@ pub(super) use memory_counts::{DEFAULT_MAX_KEYS, MemoryCounts};
 pub use memory_store::MemoryStore;
 
 #[cfg(test)]
+mod lagging_threads;
+#[cfg(test)]
 mod tests;
