@@ -33,7 +33,7 @@ fn assert_names(text: &str, cluster: &Cluster, node: usize) {
 
 /// The keys of a limiter on each master.
 fn key_of_each(cluster: &Cluster) -> [String; 3] {
-    keys_in(cluster, [0..5_000, 6_000..10_000, 11_000..16_000], 1)
+    keys_in(cluster, &[0..5_000, 6_000..10_000, 11_000..16_000], 1)
         .map(|keys| keys.into_iter().next().unwrap())
 }
 
