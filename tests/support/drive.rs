@@ -243,6 +243,12 @@ impl Answers {
         answers.map(Answer::at).max()
     }
 
+    /// Panics if Redis did not decide each of them, unless the machine was late: then a deadline may have passed.
+    pub(crate) fn assert_exact(&self) {
+        let other = self.0.iter().find(|answer| !answer.is_exact());
+        assert!(other.is_none() || self.late().most > CALM, "{other:?}");
+    }
+
     /// How Redis came to decide again, at an instant after which it could.
     pub(crate) fn recovery(&self, from: Duration) -> Recovery {
         let later = self.0.partition_point(|answer| answer.due < from);
