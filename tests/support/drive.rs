@@ -243,9 +243,14 @@ impl Answers {
         answers.map(Answer::at).max()
     }
 
-    /// Panics if Redis did not decide each of them, unless the machine was late: then a deadline may have passed.
+    /// Panics if Redis did not decide each of them.
     pub(crate) fn assert_exact(&self) {
-        let other = self.0.iter().find(|answer| !answer.is_exact());
+        self.assert_all(Answer::is_exact);
+    }
+
+    /// Panics if one is not of a kind, unless the machine was late: then a deadline may have passed.
+    pub(crate) fn assert_all(&self, which: impl Fn(&Answer) -> bool) {
+        let other = self.0.iter().find(|answer| !which(answer));
         assert!(other.is_none() || self.late().most > CALM, "{other:?}");
     }
 
