@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tollgate::{Quota, RateLimiter, RedisStore};
+use tollgate::{ErrorKind, Quota, RateLimiter, RedisStore};
 
 use crate::clock::{preload_skew, skewed_server};
 use crate::suite::alone;
@@ -24,25 +24,33 @@ const AHEAD: [i64; 4] = [0, HOUR, -HOUR, 400 * DAY];
 /// The variable with the server's URL, which only child processes have.
 const SERVER: &str = "TOLLGATE_TEST_CALENDAR";
 
-/// The prefix of the line in which a child process reports its admitted units: of the first day and of the second.
+/// The prefix of the line in which a child process reports its admitted units of the first day and of the second, and
+/// the checks whose deadline has passed.
 const REPORT: &str = "admitted units: ";
 
-/// Checks until the second day refuses. Returns the units admitted on each day.
-async fn hammer(url: &str) -> [u32; 2] {
+/// Checks until the second day refuses. Returns the units admitted on each day, and the checks without an answer.
+async fn hammer(url: &str) -> [u32; 3] {
     let store = RedisStore::open(url).expect("a URL");
     // A refusal that is remembered would make the process miss the end of the day for up to a second.
-    let store = store
-        .deadline(Duration::from_secs(20))
-        .refusal_cache(Duration::ZERO);
+    let store = store.refusal_cache(Duration::ZERO);
     let quota = Quota::per_calendar_day(LIMIT, "UTC").expect("a zone");
     let limiter = RateLimiter::new(store, quota);
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
-                let mut admitted = [0, 0];
+                let mut admitted = [0, 0, 0];
                 loop {
-                    let decision = limiter.check("ada").await.expect("a decision");
+                    let decision = match limiter.check("ada").await {
+                        Ok(decision) => decision,
+                        Err(error) => {
+                            let kinds = [ErrorKind::Timeout, ErrorKind::Unavailable];
+                            assert!(kinds.contains(&error.kind()), "{error}");
+                            admitted[2] += 1;
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                            continue;
+                        }
+                    };
                     // The first day has a few seconds left, the second one nearly all of its hours.
                     let day = usize::from(decision.reset_after() > Duration::from_secs(3_600));
                     admitted[day] += u32::from(decision.is_allowed());
@@ -54,13 +62,17 @@ async fn hammer(url: &str) -> [u32; 2] {
             })
         })
         .collect();
-    let mut admitted = [0, 0];
+    let mut admitted = [0, 0, 0];
     for task in tasks {
         let ended = tokio::time::timeout(PATIENCE, task).await;
         let units = ended.expect("the second day refuses").expect("a task");
-        admitted = [admitted[0] + units[0], admitted[1] + units[1]];
+        admitted = add(admitted, units);
     }
     admitted
+}
+
+fn add(left: [u32; 3], right: [u32; 3]) -> [u32; 3] {
+    std::array::from_fn(|index| left[index] + right[index])
 }
 
 /// Starts a process with a clock that is ahead, which runs the calling test.
@@ -85,16 +97,20 @@ fn start(directory: &Path, index: usize, url: &str) -> std::process::Child {
 fn processes_with_wrong_clocks_admit_exactly_the_limit_on_both_sides_of_midnight() {
     if let Ok(url) = env::var(SERVER) {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let [first, second] = runtime.block_on(hammer(&url));
-        println!("\n{REPORT}{first} {second}");
+        let [first, second, failed] = runtime.block_on(hammer(&url));
+        println!("\n{REPORT}{first} {second} {failed}");
         return;
     }
-    let admitted = alone(async { admitted_by_processes() });
-    assert_eq!(admitted, [LIMIT, LIMIT]);
+    let [first, second, failed] = alone(async { admitted_by_processes() });
+    println!("{first} and {second} of {LIMIT} admitted, {failed} checks failed");
+    for admitted in [first, second] {
+        // A check whose deadline passed may have been charged.
+        assert!((LIMIT.saturating_sub(failed)..=LIMIT).contains(&admitted));
+    }
 }
 
-/// Runs the processes, and returns the units that they admitted on each day.
-fn admitted_by_processes() -> [u32; 2] {
+/// Runs the processes, and returns the sum of their reports.
+fn admitted_by_processes() -> [u32; 3] {
     let directory = tempfile::tempdir().expect("a directory");
     let (server, skew) = skewed_server(directory.path());
     // Midnight is in five seconds, by the clock of the server.
@@ -105,17 +121,20 @@ fn admitted_by_processes() -> [u32; 2] {
     let children: Vec<_> = (0..AHEAD.len())
         .map(|index| start(directory.path(), index, &server.url()))
         .collect();
-    let mut admitted = [0, 0];
+    let mut admitted = [0, 0, 0];
     for child in children {
         let output = child.wait_with_output().expect("a report");
         let text = String::from_utf8(output.stdout).expect("text");
         let report = text.lines().find_map(|line| line.strip_prefix(REPORT));
         let report = report.unwrap_or_else(|| panic!("no report in {text}"));
-        let (first, second) = report.split_once(' ').expect("two numbers");
-        let units = [first, second].map(|units| units.parse::<u32>().expect("a number"));
+        let units: Vec<u32> = report
+            .split(' ')
+            .map(|units| units.parse().expect("a number"))
+            .collect();
+        let units: [u32; 3] = units.try_into().expect("three numbers");
         // On the first day, the units may be gone before the process has started.
         assert!(units[1] > 0, "idle: {units:?}");
-        admitted = [admitted[0] + units[0], admitted[1] + units[1]];
+        admitted = add(admitted, units);
     }
     admitted
 }

@@ -9,7 +9,7 @@ use tollgate::{Quota, RedisStore, Rejection, RejectionReason};
 
 use crate::drive::{Answer, Drive, ask, by_path};
 use crate::proxy::{Proxy, Wire};
-use crate::suite::{beside_others, closed, panics, patient, report, short_or_long};
+use crate::suite::{beside_others, closed, panics, report, short_or_long};
 use crate::support::log;
 use crate::support::redis_server::RedisServer;
 
@@ -75,7 +75,7 @@ fn a_truncated_reply_is_an_error_of_one_call_and_no_panic() {
     beside_others(async {
         let server = RedisServer::start();
         let proxy = Proxy::before(server.port()).await;
-        let store = patient(&proxy.url());
+        let store = RedisStore::open(&proxy.url()).expect("a URL");
         let layer = closed(by_path(store, Quota::per_hour(1_000_000)));
         let drive = Drive::start(&layer, |turn| format!("/{}", turn % 10));
         let span = Duration::from_secs(short_or_long(2, 10));

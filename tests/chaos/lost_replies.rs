@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Quota, RateLimiter};
+use tollgate::{Quota, RateLimiter, RedisStore};
 
 use crate::drive::{Answer, Drive, by_path, key_of};
 use crate::proxy::{Proxy, Wire};
@@ -15,7 +15,7 @@ fn a_check_whose_reply_is_lost_is_counted_once_or_refused() {
     beside_others(async {
         let server = RedisServer::start();
         let proxy = Proxy::before(server.port()).await;
-        let store = patient(&proxy.url());
+        let store = RedisStore::open(&proxy.url()).expect("a URL");
         let quota = Quota::per_hour(9);
         let layer = closed(by_path(store, quota.clone()));
         proxy.set(Wire::CutBeforeReply(20));

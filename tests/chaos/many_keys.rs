@@ -11,7 +11,7 @@ use tollgate::{MemoryStore, Quota, RateLimitLayer, RedisStore};
 
 use crate::drive::{ask, by_path};
 use crate::suite::{
-    Process, alone, answer_parent, closed, patient, report, run, short_or_long, told, until,
+    Process, alone, answer_parent, closed, report, run, short_or_long, told, until,
 };
 use crate::support::redis_server::{DeadPort, RedisServer};
 
@@ -116,7 +116,7 @@ fn a_million_keys_on_redis_leave_nothing_behind() {
     const TEST: &str = "many_keys::a_million_keys_on_redis_leave_nothing_behind";
     let keys = short_or_long(30_000, 1_000_000);
     if let Some(url) = told() {
-        let store = patient(&url);
+        let store = RedisStore::open(&url).expect("a URL");
         let taken = run(async { Taken::by(&closed(by_path(store, ON_REDIS)), keys).await });
         return answer_parent(&taken.write());
     }

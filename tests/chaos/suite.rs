@@ -77,7 +77,8 @@ pub(crate) async fn until(within: Duration, what: &str, mut holds: impl AsyncFnM
     assert!(in_time.is_ok(), "not within {within:?}: {what}");
 }
 
-/// A store with a deadline that a slow machine meets, for tests in which nothing hangs.
+/// A store with which a test looks at counts, with a deadline that a slow machine meets. The store under test has the
+/// default.
 pub(crate) fn patient(url: &str) -> RedisStore {
     let store = RedisStore::open(url).expect("a URL");
     store.deadline(Duration::from_secs(10))

@@ -122,7 +122,9 @@ fn subscribers(sentinel: &Node) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn all_connections_share_one_subscription_to_each_sentinel_which_ends_with_the_store() {
     let mut sentinels = Sentinels::start();
-    let store = RedisStore::open(&format!("{}?connections=4", sentinels.url())).unwrap();
+    // The sentinels know each other by their addresses.
+    let url = sentinels.url().replace("127.0.0.1", "localhost");
+    let store = RedisStore::open(&format!("{url}?connections=4")).unwrap();
     let limiter = RateLimiter::new(store, Quota::per_hour(1_000_000));
     for key in 0..20 {
         let _ = decided(&limiter, &key.to_string()).await;
@@ -177,6 +179,76 @@ async fn a_hanging_or_dead_sentinel_delays_nothing() {
     sentinels.sentinels[0].kill();
     let error = limiter(&url).check("ada").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn without_any_sentinel_a_new_store_says_which_ones_it_asked() {
+    let mut sentinels = Sentinels::start();
+    let limiter = limiter(&sentinels.url());
+    for sentinel in &mut sentinels.sentinels {
+        sentinel.kill();
+    }
+    // The master lives, but nobody says where.
+    let error = limiter.check("ada").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    for sentinel in &sentinels.sentinels {
+        assert!(error.to_string().contains(&sentinel.address()), "{error}");
+    }
+    assert!(error.to_string().contains("Sentinel"), "{error}");
+}
+
+#[tokio::test]
+async fn checks_follow_the_master_when_one_sentinel_has_moved() {
+    let mut sentinels = Sentinels::start();
+    let limiter = limiter(&sentinels.url());
+    let _ = decided(&limiter, "ada").await;
+    sentinels.move_sentinel(0);
+    let _ = decided(&limiter, "ada").await;
+    sentinels.servers[0].kill();
+    let took = until_enforced(&limiter, &sentinels).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn checks_follow_the_master_when_all_sentinels_have_moved_in_turn() {
+    let mut sentinels = Sentinels::start();
+    let limiter = limiter(&sentinels.url());
+    let _ = decided(&limiter, "ada").await;
+    for id in 0..3 {
+        sentinels.move_sentinel(id);
+        wait_until("the store knows where the sentinel is", || {
+            subscribers(&sentinels.sentinels[id]) == 1
+        });
+        let _ = decided(&limiter, "ada").await;
+    }
+    sentinels.servers[0].kill();
+    let took = until_enforced(&limiter, &sentinels).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_store_that_is_told_one_sentinel_follows_the_master_after_its_death() {
+    let mut sentinels = Sentinels::start();
+    // The rights that the guide gives.
+    let user = "on >w&w resetchannels &+switch-master &+promoted-slave &+failover-state-wait-promotion \
+        -@all +subscribe +sentinel|get-master-addr-by-name +sentinel|myid +sentinel|sentinels";
+    for sentinel in &sentinels.sentinels {
+        let user: Vec<_> = user.split_whitespace().collect();
+        let () = sentinel.ask(&[&["ACL", "SETUSER", "watcher"], &user[..]].concat());
+    }
+    let limiter = limiter(&format!(
+        "redis+sentinel://{}/mymaster?sentinel_username=watcher&sentinel_password=w%26w",
+        sentinels.sentinels[0].address()
+    ));
+    let _ = decided(&limiter, "ada").await;
+    wait_until("the store asks all sentinels", || {
+        let mut all = sentinels.sentinels.iter();
+        all.all(|sentinel| subscribers(sentinel) == 1)
+    });
+    sentinels.sentinels[0].kill();
+    sentinels.servers[0].kill();
+    let took = until_enforced(&limiter, &sentinels).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[tokio::test]

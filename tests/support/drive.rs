@@ -243,6 +243,17 @@ impl Answers {
         answers.map(Answer::at).max()
     }
 
+    /// Panics if Redis did not decide each of them.
+    pub(crate) fn assert_exact(&self) {
+        self.assert_all(Answer::is_exact);
+    }
+
+    /// Panics if one is not of a kind, unless the machine was late: then a deadline may have passed.
+    pub(crate) fn assert_all(&self, which: impl Fn(&Answer) -> bool) {
+        let other = self.0.iter().find(|answer| !which(answer));
+        assert!(other.is_none() || self.late().most > CALM, "{other:?}");
+    }
+
     /// How Redis came to decide again, at an instant after which it could.
     pub(crate) fn recovery(&self, from: Duration) -> Recovery {
         let later = self.0.partition_point(|answer| answer.due < from);

@@ -36,12 +36,9 @@ impl Sentinels {
         let servers = vec![master, replica];
         let mut sentinels: Vec<Node> = Vec::new();
         for id in 0..3 {
-            let settings = settings(&servers, &sentinels, id, of_sentinels);
-            let write = |directory: &Path, _| {
-                fs::write(directory.join("sentinel.conf"), &settings).expect("a file");
-            };
-            let arguments = ["sentinel.conf", "--sentinel"];
-            sentinels.push(Node::start_with_files(&arguments, write));
+            let others: Vec<_> = sentinels.iter().enumerate().collect();
+            let settings = settings(&servers, &others, id, of_sentinels);
+            sentinels.push(start_sentinel(&settings));
         }
         let sentinels = Self { servers, sentinels };
         sentinels.wait_until_ready();
@@ -63,6 +60,24 @@ impl Sentinels {
             let info: redis::InfoDict = self.servers[1].ask(&["INFO", "replication"]);
             info.get("master_link_status") == Some("up".to_owned())
         });
+    }
+
+    /// Moves a sentinel to another port, with its id. Returns when the others know.
+    pub(crate) fn move_sentinel(&mut self, id: usize) {
+        self.sentinels[id].kill();
+        let others = self.sentinels.iter().enumerate();
+        let others: Vec<_> = others.filter(|(other, _)| *other != id).collect();
+        let settings = settings(&self.servers, &others, id, "");
+        let moved = start_sentinel(&settings);
+        let port = moved.port().to_string();
+        for (_, other) in others {
+            wait_until("the others know where a sentinel is", || {
+                let known: Vec<HashMap<String, String>> =
+                    other.ask(&["SENTINEL", "SENTINELS", NAME]);
+                known.iter().any(|sentinel| sentinel["port"] == port)
+            });
+        }
+        self.sentinels[id] = moved;
     }
 
     /// `redis+sentinel://a,b,c/mymaster`
@@ -87,13 +102,20 @@ impl Sentinels {
     }
 }
 
+fn start_sentinel(settings: &str) -> Node {
+    let write = |directory: &Path, _| {
+        fs::write(directory.join("sentinel.conf"), settings).expect("a file");
+    };
+    Node::start_with_files(&["sentinel.conf", "--sentinel"], write)
+}
+
 /// What a sentinel says of the master.
 fn master_of(sentinel: &Node) -> HashMap<String, String> {
     sentinel.ask(&["SENTINEL", "MASTER", NAME])
 }
 
-/// The settings of a sentinel, including the other sentinels: discovery would take seconds.
-fn settings(servers: &[Node], others: &[Node], id: usize, further: &str) -> String {
+/// The settings of a sentinel, including the other sentinels with their ids: discovery would take seconds.
+fn settings(servers: &[Node], others: &[(usize, &Node)], id: usize, further: &str) -> String {
     let id_of = |id: usize| id.to_string().repeat(40);
     let [master, replica] = servers else {
         panic!("a master and a replica");
@@ -108,8 +130,8 @@ fn settings(servers: &[Node], others: &[Node], id: usize, further: &str) -> Stri
         master.port(),
         replica.port()
     );
-    for (id, other) in others.iter().enumerate() {
-        let (port, id) = (other.port(), id_of(id));
+    for (id, other) in others {
+        let (port, id) = (other.port(), id_of(*id));
         settings += &format!("sentinel known-sentinel {NAME} 127.0.0.1 {port} {id}\n");
     }
     settings + further

@@ -146,6 +146,7 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// - **Sentinel:** each new connection asks the sentinels for the master. The store connects to the server that
 ///   most sentinels name, if it has the role of a master. It also subscribes to their events, and asks them
 ///   again every second. So it finds a new master whether the old one died, hangs, or was replaced on purpose.
+///   It also asks the sentinels that those in the URL know, so sentinels may move while the service runs.
 ///   The user and the password are those of the servers. For the sentinels, set
 ///   `?sentinel_username=…&sentinel_password=…`.
 /// - **Cluster:** redirects are followed, also while slots move. Checks in the same slot share calls; see
@@ -174,7 +175,8 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 /// - a cluster needs `+cluster|slots`, and `+asking` for slots that move,
 /// - Sentinel needs `+role`, and for the user of the sentinels `+sentinel|get-master-addr-by-name`. For their
 ///   events, this user also needs `+subscribe` and the channels `&+switch-master`, `&+promoted-slave` and
-///   `&+failover-state-wait-promotion`. Without them, the store finds a new master up to two seconds later.
+///   `&+failover-state-wait-promotion`. Without them, the store finds a new master up to two seconds later. To find
+///   sentinels that are not in the URL, this user also needs `+sentinel|myid` and `+sentinel|sentinels`.
 ///
 /// A missing permission is an error of kind [`ErrorKind::Misconfigured`](crate::ErrorKind::Misconfigured).
 /// From Redis 7.2 on, the error names the permission. [`doctor`](Self::doctor) names it on every version.

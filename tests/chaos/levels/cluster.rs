@@ -62,6 +62,8 @@ fn load(cluster: &Cluster) -> Load {
         max_cost: 3,
         cancelled: 0,
         pace: Pace::default(),
+        // A level whose charge is late would be charged without the others.
+        deadline: Some(Duration::from_secs(10)),
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Load {
     /// One check in this number is cancelled; 0: none.
     pub(super) cancelled: u64,
     pub(super) pace: Pace,
+    /// The deadline of the checks, if it is not the default.
+    pub(super) deadline: Option<Duration>,
 }
 
 /// How fast each task checks: by default, as fast as it is answered.
@@ -88,7 +90,10 @@ pub(super) fn hammer(told: &str) {
     let told: Told = serde_json::from_str(told).expect("what is told");
     run(async move {
         let store = RedisStore::open(&told.load.url).expect("a URL");
-        let store = store.deadline(Duration::from_secs(10));
+        let store = match told.load.deadline {
+            Some(deadline) => store.deadline(deadline),
+            None => store,
+        };
         let limiters = told.load.trees.iter().map(|tree| tree.limiters(&store));
         let limiters: Arc<[Limiters]> = limiters.collect();
         // Connects to all servers.

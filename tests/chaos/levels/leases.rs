@@ -73,6 +73,7 @@ impl Round {
             max_cost: 3,
             cancelled: 50,
             pace: self.pace,
+            deadline: None,
         }
     }
 }
@@ -270,6 +271,7 @@ fn plain_load(url: String, quotas: &[Quota], lease: Duration, pace: Pace) -> Loa
         max_cost: 1,
         cancelled: 0,
         pace,
+        deadline: None,
     }
 }
 
@@ -315,19 +317,23 @@ fn what_is_not_used_returns_within_the_lease() {
             18,
             "leases: 4 processes below the limit",
             &format!(
-                "{} units used in {:.1?}, {} of them from leases; of {limit}, at most {most} counted without having been used, {} in the mean; in the end, {} counted",
+                "{} units used in {:.1?}, {} of them from leases, {} checks failed; of {limit}, at most {most} counted without having been used, {} in the mean; in the end, {} counted",
                 notes.total(),
                 admissions.lasted(),
                 notes.leased,
+                notes.failed,
                 all / samples,
                 counted[0][0],
             ),
             "at most 5 % of the limit; in the end, none",
         );
-        assert_eq!((notes.refused[0], notes.failed), (0, 0));
+        assert_eq!(notes.refused[0], 0);
         assert_leased((notes.total().into(), notes.leased.into()), 80);
         assert!(most * 20 <= limit.into(), "{most}");
-        assert_eq!(counted[0][0], notes.total());
+        // Units may be granted by a reply that comes after the deadline.
+        let unused = counted[0][0].checked_sub(notes.total());
+        let most = if notes.failed == 0 { 0 } else { limit / 20 };
+        assert!(unused.is_some_and(|unused| unused <= most), "{unused:?}");
     });
 }
 

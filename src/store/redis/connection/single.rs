@@ -65,6 +65,12 @@ impl Server {
         }
     }
 
+    /// A server at another address with the same settings.
+    #[cfg(feature = "sentinel")]
+    pub(super) fn with_address(&self, (host, port): (String, u16)) -> Self {
+        Self::new(self.settings.with_address(host, port))
+    }
+
     /// A node at an address that a cluster has announced.
     #[cfg(feature = "cluster")]
     pub(super) fn announced(settings: ServerSettings) -> Self {
@@ -146,7 +152,7 @@ impl Server {
         error::tls_mismatch(self.name.clone(), self.settings.is_tls(), self.is_announced)
     }
 
-    fn addr(&self) -> &ConnectionAddr {
+    pub(super) fn addr(&self) -> &ConnectionAddr {
         self.settings.info().addr()
     }
 

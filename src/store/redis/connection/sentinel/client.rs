@@ -1,5 +1,6 @@
 //! A client of one sentinel: asks for the master, and receives the events of a failover.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,21 @@ pub(super) const QUERY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The host and port of a master.
 pub(super) type Address = (String, u16);
+
+/// The answer of a sentinel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vote {
+    pub(super) master: Address,
+    /// Its id and the other sentinels that it knows, if it tells them.
+    pub(super) group: Option<(String, Vec<Peer>)>,
+}
+
+/// A sentinel that another one knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) id: String,
+    pub(super) address: Address,
+}
 
 /// The name of sentinels in errors, without their addresses.
 pub(super) const SENTINEL: &str = "Redis Sentinel";
@@ -47,6 +63,8 @@ pub(super) struct SentinelClient {
     /// The sentinels' name for the master.
     service: Arc<str>,
     connection: Option<MultiplexedConnection>,
+    /// Whether the sentinel did not tell this connection which others it knows.
+    lacks_group: bool,
     events: Option<mpsc::Receiver<Event>>,
 }
 
@@ -56,6 +74,7 @@ impl SentinelClient {
             sentinel: Arc::clone(sentinel),
             service: Arc::clone(service),
             connection: None,
+            lacks_group: false,
             events: None,
         }
     }
@@ -86,6 +105,32 @@ impl SentinelClient {
         })
     }
 
+    /// Returns the master that the sentinel names, and the sentinels that it knows.
+    pub(super) async fn vote(&mut self) -> Result<Vote, ConnectError> {
+        let master = self.master_address().await?;
+        let group = self.group().await;
+        Ok(Vote { master, group })
+    }
+
+    /// Returns the id of the sentinel and the others that it can reach. Nothing if the user has no right to know
+    /// them, or if the sentinel is older than Redis 6.2.
+    async fn group(&mut self) -> Option<(String, Vec<Peer>)> {
+        if self.lacks_group {
+            return None;
+        }
+        let mut questions = redis::pipe();
+        questions.cmd("SENTINEL").arg("MYID");
+        questions
+            .cmd("SENTINEL")
+            .arg("SENTINELS")
+            .arg(&*self.service);
+        let answers = questions.query_async(self.connection.as_mut()?).await;
+        // Not asked again: the sentinel would log each time that a right is missing.
+        self.lacks_group = answers.is_err();
+        let (id, peers): (_, Vec<HashMap<String, String>>) = answers.ok()?;
+        Some((id, peers.iter().filter_map(Peer::of).collect()))
+    }
+
     /// Subscribes to the events of failovers, unless the connection has done so.
     ///
     /// A user without the right to subscribe gets no events, nor does a connection with RESP2, which
@@ -114,6 +159,7 @@ impl SentinelClient {
             );
         }
         self.connection = Some(connection);
+        self.lacks_group = false;
         Ok(())
     }
 
@@ -135,6 +181,28 @@ fn of_sentinel(failure: ConnectError) -> ConnectError {
     ConnectError {
         server: failure.server.of_kind(SENTINEL),
         ..failure
+    }
+}
+
+impl Vote {
+    pub(super) fn id(&self) -> Option<&str> {
+        let (id, _) = self.group.as_ref()?;
+        Some(id)
+    }
+
+    pub(super) fn peers(&self) -> &[Peer] {
+        let group = self.group.as_ref();
+        group.map_or(&[], |(_, peers)| peers)
+    }
+}
+
+impl Peer {
+    /// Returns the sentinel that these fields describe, unless it is down.
+    fn of(fields: &HashMap<String, String>) -> Option<Self> {
+        let is_down = fields.get("flags")?.contains("s_down");
+        let address = (fields.get("ip")?.clone(), fields.get("port")?.parse().ok()?);
+        let id = fields.get("runid")?.clone();
+        (!is_down).then_some(Self { id, address })
     }
 }
 

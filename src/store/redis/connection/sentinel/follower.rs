@@ -3,7 +3,6 @@
 //! An event alone changes nothing. After it, its sentinel is asked, and a majority decides; a
 //! replica that is being promoted is asked for its role.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +11,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{self, Instant};
 
 use super::super::server_settings::ServerSettings;
-use super::client::{Address, Event, QUERY_TIMEOUT, SentinelClient};
+use super::super::single::Server;
+use super::client::{Address, Event, QUERY_TIMEOUT, SentinelClient, Vote};
 use super::master;
+use super::voters::Voters;
 
 /// How often the sentinels are asked for the master, beside their events. A master that was
 /// replaced on purpose, or while it hung, believes for ten more seconds that it is the master.
@@ -42,6 +43,8 @@ pub(super) struct NamedMaster {
     elected: Option<Address>,
     /// A replica that a sentinel has promoted, until a majority names it.
     promoted: Option<Promotion>,
+    /// The sentinels that answered when they were asked last.
+    answering: Vec<Arc<Server>>,
 }
 
 #[derive(Debug)]
@@ -53,7 +56,7 @@ struct Promotion {
 /// A report of a task to the follower.
 enum Report {
     /// The answer of one sentinel, if it gave one.
-    Vote(usize, Option<Address>),
+    Vote(usize, Option<Vote>),
     /// A sentinel has sent a replica the command to take over from a master.
     Promoting { replica: Address, master: Address },
     /// The replica says that it is the master.
@@ -62,9 +65,21 @@ enum Report {
 
 impl MasterFollower {
     /// Starts to follow on the current runtime.
-    pub(super) fn start(clients: Vec<SentinelClient>, settings: ServerSettings) -> Self {
+    pub(super) fn start(
+        sentinels: &[Arc<Server>],
+        service: &Arc<str>,
+        settings: ServerSettings,
+    ) -> Self {
         let (sender, named) = watch::channel(NamedMaster::default());
-        let task = tokio::spawn(follow(clients, settings, sender)).abort_handle();
+        let (reports, received) = mpsc::channel(sentinels.len().max(1));
+        let (service, votes) = (Arc::clone(service), reports.clone());
+        let ask = move |number, sentinel: &_| {
+            let client = SentinelClient::new(sentinel, &service);
+            tokio::spawn(report(client, number, votes.clone())).abort_handle()
+        };
+        let voters = Voters::start(sentinels, Box::new(ask));
+        let following = follow(voters, settings, sender, reports, received);
+        let task = tokio::spawn(following).abort_handle();
         Self { named, task }
     }
 
@@ -83,28 +98,22 @@ impl Drop for MasterFollower {
 }
 
 async fn follow(
-    clients: Vec<SentinelClient>,
+    mut voters: Voters,
     settings: ServerSettings,
     named: watch::Sender<NamedMaster>,
+    reports: mpsc::Sender<Report>,
+    mut received: mpsc::Receiver<Report>,
 ) {
-    let (reports, mut received) = mpsc::channel(clients.len().max(1));
-    let majority = clients.len() / 2;
     // Aborted when this task is.
     let mut tasks = JoinSet::new();
-    for (index, client) in clients.into_iter().enumerate() {
-        tasks.spawn(report(client, index, reports.clone()));
-    }
-    let mut votes = BTreeMap::new();
     while let Some(report) = received.recv().await {
         match report {
-            Report::Vote(index, vote) => {
-                votes.insert(index, vote);
-                let cast = || votes.values().flatten();
-                let elected = cast().find(|address| {
-                    let count = cast().filter(|other| other == address).count();
-                    count > majority
+            Report::Vote(number, vote) => {
+                voters.record(number, vote);
+                named.send_if_modified(|named| {
+                    named.answering = voters.answering();
+                    named.elect(voters.elected())
                 });
-                named.send_if_modified(|named| named.elect(elected));
             }
             Report::Promoting { replica, master } => {
                 let elected = named.borrow().elected.clone();
@@ -122,15 +131,15 @@ async fn follow(
 }
 
 /// Reports the master that one sentinel names: now, after each event, and every second.
-async fn report(mut client: SentinelClient, index: usize, reports: mpsc::Sender<Report>) {
+async fn report(mut client: SentinelClient, number: usize, reports: mpsc::Sender<Report>) {
     loop {
         let asked = async {
             client.subscribe().await?;
-            client.master_address().await
+            client.vote().await
         };
         let answer = time::timeout(QUERY_TIMEOUT, asked).await;
         let vote = answer.ok().and_then(Result::ok);
-        let sent = reports.send(Report::Vote(index, vote)).await;
+        let sent = reports.send(Report::Vote(number, vote)).await;
         let event = time::timeout(POLL_INTERVAL, client.next_event()).await;
         if let Ok(Event::Promoting { replica, master }) = event {
             let promoting = Report::Promoting { replica, master };
@@ -184,6 +193,10 @@ impl NamedMaster {
     pub(super) fn promoted(&self) -> Option<&Address> {
         let promoted = self.promoted.as_ref()?;
         (Instant::now() < promoted.until).then_some(&promoted.address)
+    }
+
+    pub(super) fn answering(&self) -> &[Arc<Server>] {
+        &self.answering
     }
 
     fn master(&self) -> Option<&Address> {

@@ -4,6 +4,7 @@ mod client;
 mod follower;
 mod master;
 mod sentinel;
+mod voters;
 
 pub(super) use follower::MasterWatcher;
 pub(crate) use sentinel::Sentinel;

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -16,7 +15,7 @@ use super::client::{Address, QUERY_TIMEOUT, SENTINEL, SentinelClient};
 use super::follower::{MasterFollower, MasterWatcher};
 use super::master;
 use crate::store::redis::protocol::ServerName;
-use crate::store::redis::protocol::errors::{ConnectError, Handshake};
+use crate::store::redis::protocol::errors::{self as error, ConnectError, Handshake};
 
 /// The sentinels, and the settings for the master that they name.
 pub(crate) struct Sentinel {
@@ -32,14 +31,11 @@ pub(crate) struct Sentinel {
 
 impl Sentinel {
     pub(crate) fn new(sentinels: Vec<Server>, service: String, master: ServerSettings) -> Self {
-        let addresses: Vec<_> = sentinels
-            .iter()
-            .map(|sentinel| format!("{sentinel:?}"))
-            .collect();
+        let sentinels: Vec<_> = sentinels.into_iter().map(Arc::new).collect();
         Self {
-            sentinels: sentinels.into_iter().map(Arc::new).collect(),
+            name: name_all("the Redis master of the sentinels", &sentinels),
+            sentinels,
             service: service.into(),
-            name: ServerName::new("the Redis master of the sentinels", &addresses.join(", ")),
             master,
             followers: PerRuntime::default(),
         }
@@ -68,10 +64,11 @@ impl Sentinel {
         {
             return Ok(connected);
         }
-        let mut failure = self.failed(timed_out());
+        let mut failure = failed(self.name.clone());
         // During a failover, some sentinels name the old master, which may be gone or a replica by
         // now.
-        for address in self.find_masters().await? {
+        let answering = named.borrow().answering().to_vec();
+        for address in self.find_masters(&answering).await? {
             match connect_to(address).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => failure = error,
@@ -84,40 +81,48 @@ impl Sentinel {
         &self.name
     }
 
-    fn failed(&self, error: RedisError) -> ConnectError {
-        ConnectError {
-            server: self.name.clone().of_kind(SENTINEL),
-            error,
-            handshake: Handshake::Unknown,
-        }
-    }
-
     /// Returns what follows the master on the current runtime.
     fn follower(&self) -> Arc<MasterFollower> {
         self.followers.get_or_make(&Handle::current(), || {
-            let clients = self.clients().collect();
-            Arc::new(MasterFollower::start(clients, self.master.clone()))
+            let follower =
+                MasterFollower::start(&self.sentinels, &self.service, self.master.clone());
+            Arc::new(follower)
         })
     }
 
-    /// Returns the addresses that the sentinels name, those with the most votes first.
-    async fn find_masters(&self) -> Result<Vec<Address>, ConnectError> {
+    /// Returns the addresses that the sentinels name, those with the most votes first. Asks the sentinels that
+    /// answered last, or if there is none, those of the URL.
+    async fn find_masters(&self, answering: &[Arc<Server>]) -> Result<Vec<Address>, ConnectError> {
+        let asked = match answering {
+            [] => &*self.sentinels,
+            answering => answering,
+        };
         let mut queries = JoinSet::new();
-        for mut sentinel in self.clients() {
+        for sentinel in asked {
+            let mut sentinel = SentinelClient::new(sentinel, &self.service);
             queries.spawn(async move { sentinel.master_address().await });
         }
         let until = Instant::now() + QUERY_TIMEOUT;
         let mut votes = Vec::<(Address, usize)>::new();
-        let mut failure = self.failed(timed_out());
+        let all = name_all(SENTINEL, asked);
+        let mut failure = failed(all.clone());
         // Returning drops the queries that are still running.
         while let Ok(Some(answer)) = time::timeout_at(until, queries.join_next()).await {
-            match answer.unwrap_or_else(|_| Err(self.failed(timed_out()))) {
+            match answer.unwrap_or_else(|_| Err(failed(all.clone()))) {
                 Ok(address) => {
-                    if count_vote(&mut votes, address) > self.sentinels.len() / 2 {
+                    if count_vote(&mut votes, address) > asked.len() / 2 {
                         break;
                     }
                 }
-                Err(error) => failure = error,
+                // Tells more than a sentinel that is down.
+                Err(error) if error::is_misconfigured(&error.error) => failure = error,
+                Err(error) if !error::is_misconfigured(&failure.error) => {
+                    failure = ConnectError {
+                        server: all.clone(),
+                        ..error
+                    };
+                }
+                Err(_) => {}
             }
         }
         if votes.is_empty() {
@@ -126,10 +131,20 @@ impl Sentinel {
         votes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         Ok(votes.into_iter().map(|(address, _)| address).collect())
     }
+}
 
-    fn clients(&self) -> impl Iterator<Item = SentinelClient> {
-        let sentinels = self.sentinels.iter();
-        sentinels.map(|sentinel| SentinelClient::new(sentinel, &self.service))
+/// Names several sentinels, or what they stand for.
+fn name_all(what: &'static str, sentinels: &[Arc<Server>]) -> ServerName {
+    let addresses: Vec<_> = sentinels.iter().map(|one| format!("{one:?}")).collect();
+    ServerName::new(what, &addresses.join(", "))
+}
+
+/// The error of servers that did not answer.
+fn failed(server: ServerName) -> ConnectError {
+    ConnectError {
+        server,
+        error: timed_out(),
+        handshake: Handshake::Unknown,
     }
 }
 
