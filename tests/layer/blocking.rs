@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tollgate::store::{
@@ -305,6 +305,36 @@ async fn a_block_is_logged_once_without_its_key() {
         assert!(line.contains(part), "{line}");
     }
     assert!(!line.contains("lovelace"), "{line}");
+}
+
+#[tokio::test]
+async fn a_flood_of_blocks_is_ten_lines_a_second_and_each_counts_those_left_out() {
+    log::keep();
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).name("search");
+    let limiter = limiter.block_after(AT_ONCE);
+    let begin = Instant::now();
+    for key in 0..900 {
+        for _ in 0..2 {
+            let _ = limiter.check(key).await.expect("a decision");
+        }
+    }
+    // In the next second, a line counts the others.
+    tokio::time::sleep(SECOND).await;
+    let _ = refused_until_blocked(&limiter, "last").await;
+    let seconds = usize::try_from(begin.elapsed().as_secs()).expect("few") + 2;
+    let lines = log::all_kept();
+    let at_info = lines.iter().filter(|line| line.contains("key blocked"));
+    let at_info: Vec<_> = at_info.filter(|line| line.contains(" INFO ")).collect();
+    let lines = at_info.len();
+    assert!((11..=10 * seconds).contains(&lines), "{lines} lines");
+    let left_out: usize = at_info.iter().map(|line| field(line, "left_out=")).sum();
+    assert_eq!(lines + left_out, 901, "{at_info:?}");
+}
+
+fn field(line: &str, name: &str) -> usize {
+    let (_, value) = line.split_once(name).expect(name);
+    let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
 }
 
 /// A store without blocks.
