@@ -260,7 +260,7 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
     assert!(list.blocked_for(&limiter, &Key::from("ada")) > Some(23 * HOUR));
 
     for number in 1..9_000 {
-        let key = Key::from(number);
+        let (limiter, key) = (Key::from(number % 10), Key::from(number));
         let _ = store.block(Block::new(&limiter, &key, DAY)).await;
     }
     assert_eq!(count("bob").await, RefusalOutcome::NoRoom);
@@ -269,7 +269,7 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
     let by_operator = store.block(Block::new(&limiter, &Key::from("eve"), DAY));
     by_operator.await.expect("there is room");
     for key in [1, 2] {
-        let key = Key::from(key);
+        let (limiter, key) = (Key::from(key), Key::from(key));
         let unblocked = Block::new(&limiter, &key, Duration::ZERO);
         let _ = store.block(unblocked).await;
     }
@@ -277,6 +277,59 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
         count("bob").await,
         RefusalOutcome::Blocked { blocks: 1, .. }
     ));
+}
+
+#[tokio::test]
+async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
+    const RULE: Blocking = GROWING.for_(Duration::from_secs(10)).at_most(HOUR);
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let limiter = RateLimiter::new(store, Quota::new(1, 10 * SECOND)).block_after(RULE);
+    for seconds in [10, 20, 40] {
+        let (_, block) = refused_until_blocked(&limiter, "ada").await;
+        assert_eq!(block, seconds * SECOND);
+        clock.advance(block);
+    }
+    for invented in 0..12_000 {
+        // Before the list of blocks is full.
+        if invented % 900 == 899 {
+            clock.advance(10 * SECOND);
+        }
+        for _ in 0..4 {
+            let _ = limiter.check(invented).await.expect("a decision");
+        }
+    }
+    let (_, block) = refused_until_blocked(&limiter, "ada").await;
+    assert_eq!(block, 80 * SECOND);
+}
+
+#[tokio::test]
+async fn a_limiter_with_too_many_blocks_to_remember_blocks_no_new_key_and_others_do() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let rule = Blocking::refusals(1).for_(SECOND).doubling();
+    let count = async |limiter: &str, key: u32| {
+        let (limiter, key) = (Key::from(limiter), Key::from(key));
+        let counted = store.count_refusals(&[Refusals::new(&limiter, &key, &rule, 1)]);
+        counted.await.expect("an outcome").remove(0)
+    };
+    for key in 0..10_000 {
+        if key % 900 == 0 {
+            clock.advance(SECOND);
+        }
+        let outcome = count("flooded", key).await;
+        assert!(matches!(outcome, RefusalOutcome::Blocked { blocks: 1, .. }));
+    }
+    clock.advance(SECOND);
+    assert_eq!(count("flooded", 10_000).await, RefusalOutcome::NoRoom);
+    for (limiter, key, blocks) in [("flooded", 0, 2), ("login", 10_000, 1)] {
+        let (outcome, duration) = (count(limiter, key).await, blocks * SECOND);
+        assert_eq!(outcome, RefusalOutcome::Blocked { duration, blocks });
+    }
+    // A day after its block, a key is forgotten.
+    clock.advance(2 * DAY);
+    let outcome = count("flooded", 10_000).await;
+    assert!(matches!(outcome, RefusalOutcome::Blocked { blocks: 1, .. }));
 }
 
 #[tokio::test]
