@@ -17,11 +17,13 @@ the longest block, and the time after which earlier blocks are forgotten. `doubl
   0  no block is due
   1  the key is blocked now, for `micros`
   2  the key was blocked before by this script, and stays so for `micros`; the refusals do not count
-  3  a block is due, but the list has no room
+  3  a block is due, but the list has no room for a key of this limiter
 ]]
 
 -- The rest of the list is for operators.
 local MAX_AUTOMATIC = 9000
+-- A flood at one limiter leaves room for others.
+local MAX_PER_LIMITER = 1000
 local PARTS = 10
 -- The length of a part, the number of the newest part, the end of the last block, the blocks, and the refusals in
 -- each part, oldest first.
@@ -29,9 +31,28 @@ local FORMAT = '>dddI4' .. string.rep('I4', PARTS)
 local MAX_COUNT = 4294967295
 
 local list, version, has_blocked, reply = KEYS[1], nil, false, {}
+-- The blocked keys of each limiter, once they are counted.
+local blocked_of = {}
 
 local function text_of(number)
   return string.format('%.0f', number)
+end
+
+-- Whether the list has room for a member.
+local function has_room(limiter)
+  if not is_full(list, MAX_PER_LIMITER) then
+    return true
+  end
+  if not blocked_of[limiter] then
+    local blocked = 0
+    for _, member in ipairs(call('ZRANGE', list, '1', '-1')) do
+      if string.sub(member, 1, #limiter) == limiter then
+        blocked = blocked + 1
+      end
+    end
+    blocked_of[limiter] = blocked
+  end
+  return blocked_of[limiter] < MAX_PER_LIMITER and not is_full(list, MAX_AUTOMATIC)
 end
 
 local function length_of(blocks, first, longest, doubles)
@@ -87,12 +108,15 @@ local function count_refusals(key, at)
   if sum >= refusals then
     length = length_of(blocks, ARGV[at + 5] + 0, ARGV[at + 6] + 0, ARGV[at + 7] == '1')
     version = version or begin_change(list)
-    if is_full(list, MAX_AUTOMATIC) then
+    -- With its comma, as names of limiters have none.
+    local limiter = string.match(member, '^[^,]*,')
+    if not has_room(limiter) then
       outcome = 3
     -- Not if an operator has blocked the key.
     elseif call('ZADD', list, 'NX', text_of(now + length), member) == 1 then
       -- Even if the record cannot be written, the list needs a new version and a time to live.
       has_blocked = true
+      blocked_of[limiter] = blocked_of[limiter] and blocked_of[limiter] + 1
       outcome, blocks, blocked_until = 1, blocks + 1, now + length
       for index = 1, PARTS do
         counts[index] = 0

@@ -243,3 +243,50 @@ fn memory_and_redis_block_as_the_model_does() {
         "{blocked} {doubled} {forgotten}"
     );
 }
+
+#[test]
+fn a_flood_at_one_limiter_neither_stops_nor_lifts_blocks_of_another() {
+    let server = RedisServer::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _entered = runtime.enter();
+    let time = TestTime::new(&server);
+    let count = |limiter: &Key, numbers: std::ops::Range<u32>| {
+        let keys: Vec<_> = numbers.map(Key::from).collect();
+        let refusals = keys
+            .iter()
+            .map(|key| Refusals::new(limiter, key, &DOUBLING, 5));
+        let refusals: Vec<_> = refusals.collect();
+        let in_memory = runtime.block_on(time.memory.count_refusals(&refusals));
+        let in_redis = runtime.block_on(time.redis.count_refusals(&refusals));
+        let (in_memory, in_redis) = (in_memory.expect("outcomes"), in_redis.expect("outcomes"));
+        assert_eq!(in_memory, in_redis);
+        let is_blocked =
+            |outcome: &&RefusalOutcome| matches!(outcome, RefusalOutcome::Blocked { .. });
+        in_memory.iter().filter(is_blocked).count()
+    };
+    let login = Key::from("login");
+    assert_eq!(count(&login, 0..1), 1);
+    // Its name begins with the other one.
+    let flooded = Key::from("login,search");
+    assert_eq!(count(&flooded, 0..950), 950);
+    assert_eq!(count(&flooded, 950..9_100), 50, "1 000 keys of a limiter");
+    assert_eq!(count(&login, 1..100), 99);
+    for list in [time.memory.block_list(), time.redis.block_list()] {
+        assert!(list.blocked_for(&login, &Key::from(0)).is_some());
+        assert!(list.blocked_for(&flooded, &Key::from(999)).is_some());
+        assert!(list.blocked_for(&flooded, &Key::from(1_000)).is_none());
+    }
+    // The limiters together leave room for operators.
+    let others: usize = (2..10)
+        .map(|limiter| count(&Key::from(limiter), 0..1_000))
+        .sum();
+    assert_eq!(others, 9_000 - 1_000 - 100);
+    let (eve, hour) = (Key::from("eve"), 3_600 * SECOND);
+    let block = Block::new(&flooded, &eve, hour);
+    runtime
+        .block_on(time.memory.block(block))
+        .expect("room for operators");
+    runtime
+        .block_on(time.redis.block(block))
+        .expect("room for operators");
+}

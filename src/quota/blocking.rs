@@ -93,8 +93,8 @@ const FORGOTTEN_RULE: &str = "earlier blocks are forgotten after 1 s to 366 days
 ///
 /// - A process holds the unsent refusals of at most 10 000 keys. It does not count the refusals of more keys until it
 ///   has sent these. Refusals that a failing store may have counted are not sent again.
-/// - Automatic blocks use at most 9 000 of the 10 000 entries of the block list, so that operators have room. A key
-///   that finds no room is not blocked, and the log says so.
+/// - A key is not blocked automatically while 1 000 keys of its limiter are blocked, or 9 000 keys of the store. So other
+///   limiters have room, and so do operators: the block list has 10 000 entries. The log says that there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Blocking {
     refusals: u32,

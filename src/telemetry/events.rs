@@ -16,8 +16,8 @@ use crate::clock::Clock;
 use crate::decision::{DecisionView, LevelDecision};
 use crate::key::Key;
 
-/// The most refusals per second and limiter that are logged at level info; the others are logged at debug.
-/// This shows which keys are refused and why, and a client cannot fill a disk.
+/// The most refusals per second and limiter that are logged at level info, and the most automatic blocks; the others
+/// are logged at debug. This shows which keys are refused and why, and a client cannot fill a disk.
 const MAX_INFO_PER_SECOND: u64 = 10;
 
 /// Logs a refusal at a level.
@@ -38,13 +38,35 @@ macro_rules! refusal {
     };
 }
 
+/// Logs an automatic block at a level.
+macro_rules! block {
+    ($level:ident, $limiter:ident, $key:ident, $duration:ident, $blocks:ident $(, $left_out:ident)?) => {
+        $level!(
+            target: "tollgate::block",
+            limiter = $limiter,
+            key_alias = key_alias($key),
+            duration = $duration.as_secs_f64(),
+            blocks = $blocks,
+            $($left_out,)?
+            "key blocked: it was refused too often"
+        )
+    };
+}
+
 /// The events of one limiter.
 #[derive(Debug)]
 pub(super) struct Events {
     clock: Clock,
-    /// The last second with a refusal at info, times 16, plus the number of such refusals in that second.
+    refusals: Turns,
+    blocks: Turns,
+}
+
+/// The events of one kind that are logged at info.
+#[derive(Debug, Default)]
+struct Turns {
+    /// The last second with an event at info, times 16, plus the number of such events in that second.
     logged: AtomicU64,
-    /// The refusals since the last one at info.
+    /// The events since the last one at info.
     left_out: AtomicU64,
 }
 
@@ -52,8 +74,8 @@ impl Default for Events {
     fn default() -> Self {
         Self {
             clock: Clock::monotonic(),
-            logged: AtomicU64::new(0),
-            left_out: AtomicU64::new(0),
+            refusals: Turns::default(),
+            blocks: Turns::default(),
         }
     }
 }
@@ -88,14 +110,11 @@ impl Events {
     }
 
     pub(super) fn log_block(&self, limiter: &str, key: &Key, duration: Duration, blocks: u32) {
-        info!(
-            target: "tollgate::block",
-            limiter,
-            key_alias = key_alias(key),
-            duration = duration.as_secs_f64(),
-            blocks,
-            "key blocked: it was refused too often"
-        );
+        let is_info = enabled!(target: "tollgate::block", Level::INFO);
+        match is_info.then(|| self.blocks.take(self.second())).flatten() {
+            Some(left_out) => block!(info, limiter, key, duration, blocks, left_out),
+            None => block!(debug, limiter, key, duration, blocks),
+        }
     }
 
     pub(super) fn log_exempt(&self, limiter: &str) {
@@ -142,15 +161,18 @@ impl Events {
         // A dry run has its own log line, with the number of refusals.
         let is_info =
             outcome == OutcomeLabel::Refused && enabled!(target: "tollgate::check", Level::INFO);
-        if is_info {
-            self.take_turn(self.clock.now() / 1_000_000)
-        } else {
-            None
-        }
+        is_info.then(|| self.refusals.take(self.second())).flatten()
     }
 
-    /// Does the same for a refusal in this second.
-    fn take_turn(&self, second: u64) -> Option<u64> {
+    fn second(&self) -> u64 {
+        self.clock.now() / 1_000_000
+    }
+}
+
+impl Turns {
+    /// Returns `Some` if an event of this second is to be logged at info, with the number of events that were left
+    /// out since the last one at info.
+    fn take(&self, second: u64) -> Option<u64> {
         let step = |logged: u64| match (logged / 16, logged % 16) {
             (last, count) if last == second && count >= MAX_INFO_PER_SECOND => None,
             (last, count) if last == second => Some(last * 16 + count + 1),
@@ -188,15 +210,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_refusals_per_second_are_logged_at_info_and_the_next_counts_the_others() {
-        let events = Events::default();
+    fn ten_events_per_second_are_logged_at_info_and_the_next_counts_the_others() {
+        let turns = Turns::default();
         for second in [7, 8, 30] {
             for index in 0..MAX_INFO_PER_SECOND {
                 let left_out = if index == 0 && second > 7 { 90 } else { 0 };
-                assert_eq!(events.take_turn(second), Some(left_out), "{second}");
+                assert_eq!(turns.take(second), Some(left_out), "{second}");
             }
             for _ in 0..90 {
-                assert_eq!(events.take_turn(second), None);
+                assert_eq!(turns.take(second), None);
             }
         }
     }

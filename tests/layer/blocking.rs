@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tollgate::store::{
@@ -260,7 +260,7 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
     assert!(list.blocked_for(&limiter, &Key::from("ada")) > Some(23 * HOUR));
 
     for number in 1..9_000 {
-        let key = Key::from(number);
+        let (limiter, key) = (Key::from(number % 10), Key::from(number));
         let _ = store.block(Block::new(&limiter, &key, DAY)).await;
     }
     assert_eq!(count("bob").await, RefusalOutcome::NoRoom);
@@ -269,7 +269,7 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
     let by_operator = store.block(Block::new(&limiter, &Key::from("eve"), DAY));
     by_operator.await.expect("there is room");
     for key in [1, 2] {
-        let key = Key::from(key);
+        let (limiter, key) = (Key::from(key), Key::from(key));
         let unblocked = Block::new(&limiter, &key, Duration::ZERO);
         let _ = store.block(unblocked).await;
     }
@@ -277,6 +277,59 @@ async fn a_key_that_an_operator_has_blocked_and_a_full_list_get_no_automatic_blo
         count("bob").await,
         RefusalOutcome::Blocked { blocks: 1, .. }
     ));
+}
+
+#[tokio::test]
+async fn a_flood_of_invented_keys_does_not_end_the_growth_of_a_block() {
+    const RULE: Blocking = GROWING.for_(Duration::from_secs(10)).at_most(HOUR);
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let limiter = RateLimiter::new(store, Quota::new(1, 10 * SECOND)).block_after(RULE);
+    for seconds in [10, 20, 40] {
+        let (_, block) = refused_until_blocked(&limiter, "ada").await;
+        assert_eq!(block, seconds * SECOND);
+        clock.advance(block);
+    }
+    for invented in 0..12_000 {
+        // Before the list of blocks is full.
+        if invented % 900 == 899 {
+            clock.advance(10 * SECOND);
+        }
+        for _ in 0..4 {
+            let _ = limiter.check(invented).await.expect("a decision");
+        }
+    }
+    let (_, block) = refused_until_blocked(&limiter, "ada").await;
+    assert_eq!(block, 80 * SECOND);
+}
+
+#[tokio::test]
+async fn a_limiter_with_too_many_blocks_to_remember_blocks_no_new_key_and_others_do() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    let rule = Blocking::refusals(1).for_(SECOND).doubling();
+    let count = async |limiter: &str, key: u32| {
+        let (limiter, key) = (Key::from(limiter), Key::from(key));
+        let counted = store.count_refusals(&[Refusals::new(&limiter, &key, &rule, 1)]);
+        counted.await.expect("an outcome").remove(0)
+    };
+    for key in 0..10_000 {
+        if key % 900 == 0 {
+            clock.advance(SECOND);
+        }
+        let outcome = count("flooded", key).await;
+        assert!(matches!(outcome, RefusalOutcome::Blocked { blocks: 1, .. }));
+    }
+    clock.advance(SECOND);
+    assert_eq!(count("flooded", 10_000).await, RefusalOutcome::NoRoom);
+    for (limiter, key, blocks) in [("flooded", 0, 2), ("login", 10_000, 1)] {
+        let (outcome, duration) = (count(limiter, key).await, blocks * SECOND);
+        assert_eq!(outcome, RefusalOutcome::Blocked { duration, blocks });
+    }
+    // A day after its block, a key is forgotten.
+    clock.advance(2 * DAY);
+    let outcome = count("flooded", 10_000).await;
+    assert!(matches!(outcome, RefusalOutcome::Blocked { blocks: 1, .. }));
 }
 
 #[tokio::test]
@@ -305,6 +358,36 @@ async fn a_block_is_logged_once_without_its_key() {
         assert!(line.contains(part), "{line}");
     }
     assert!(!line.contains("lovelace"), "{line}");
+}
+
+#[tokio::test]
+async fn a_flood_of_blocks_is_ten_lines_a_second_and_each_counts_those_left_out() {
+    log::keep();
+    let limiter = RateLimiter::new(MemoryStore::new(), Quota::per_hour(1)).name("search");
+    let limiter = limiter.block_after(AT_ONCE);
+    let begin = Instant::now();
+    for key in 0..900 {
+        for _ in 0..2 {
+            let _ = limiter.check(key).await.expect("a decision");
+        }
+    }
+    // In the next second, a line counts the others.
+    tokio::time::sleep(SECOND).await;
+    let _ = refused_until_blocked(&limiter, "last").await;
+    let seconds = usize::try_from(begin.elapsed().as_secs()).expect("few") + 2;
+    let lines = log::all_kept();
+    let at_info = lines.iter().filter(|line| line.contains("key blocked"));
+    let at_info: Vec<_> = at_info.filter(|line| line.contains(" INFO ")).collect();
+    let lines = at_info.len();
+    assert!((11..=10 * seconds).contains(&lines), "{lines} lines");
+    let left_out: usize = at_info.iter().map(|line| field(line, "left_out=")).sum();
+    assert_eq!(lines + left_out, 901, "{at_info:?}");
+}
+
+fn field(line: &str, name: &str) -> usize {
+    let (_, value) = line.split_once(name).expect(name);
+    let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
 }
 
 /// A store without blocks.

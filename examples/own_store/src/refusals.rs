@@ -1,6 +1,6 @@
 //! Automatic blocks: counts refusals and blocks keys by the rules of [`RefusalRecord`], in the transaction of a request.
 
-use rusqlite::{Transaction, params};
+use rusqlite::{Row, Transaction, params};
 use tollgate::store::{RefusalOutcome, RefusalRecord, Refusals};
 use tollgate::{Error, ErrorKind, Key};
 
@@ -8,6 +8,9 @@ use crate::{REMOVED_PER_CHECK, failed, micros, read_text, signed};
 
 /// The most keys that are blocked automatically. The list has room for 10 000; the rest is for operators.
 const MAX_BLOCKS: i64 = 9_000;
+
+/// The most of one limiter, so that a flood at it leaves room for others.
+const MAX_BLOCKS_PER_LIMITER: i64 = 1_000;
 
 /// Counts the refusals of a key, and blocks it if a block is due.
 pub(crate) fn count(
@@ -63,9 +66,11 @@ fn block(
     until: u64,
 ) -> rusqlite::Result<Option<bool>> {
     transaction.execute("DELETE FROM blocks WHERE until <= ?", params![signed(now)])?;
-    let blocked: i64 =
-        transaction.query_row("SELECT count(*) FROM blocks", [], |row| row.get(0))?;
-    if blocked >= MAX_BLOCKS {
+    let count = "SELECT count(*), count(*) FILTER (WHERE limiter = ?) FROM blocks";
+    let counts = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let (blocked, of_limiter): (i64, i64) =
+        transaction.query_row(count, [limiter.as_str()], counts)?;
+    if blocked >= MAX_BLOCKS || of_limiter >= MAX_BLOCKS_PER_LIMITER {
         return Ok(None);
     }
     let added = transaction.execute(

@@ -176,7 +176,7 @@ impl RefusalCounter {
         tracing::warn!(
             target: "tollgate::diagnostics",
             limiter = self.limiter.as_str(),
-            "cannot block a key that was refused too often: the block list has no room for automatic blocks; \
+            "cannot block a key that was refused too often: the limiter or the store has no room for more automatic blocks; \
              unblock keys, or block after more refusals"
         );
     }

@@ -21,6 +21,10 @@ const MAX_BLOCKED: usize = 10_000;
 /// The most blocked keys for an automatic block to be added, so that operators have room for more.
 pub(in crate::store) const MAX_AUTOMATIC: usize = 9_000;
 
+/// The most blocked keys of a limiter for an automatic block of it to be added, so that a flood at one limiter leaves
+/// room for nine.
+const MAX_AUTOMATIC_PER_LIMITER: usize = 1_000;
+
 /// The list of keys that operators have [blocked](crate::Admin::block), as this process knows it. It also has the
 /// [automatic](crate::Blocking) blocks.
 ///
@@ -202,18 +206,19 @@ impl BlockList {
     ///
     /// # Errors
     ///
-    /// Returns an error of kind [`Full`](ErrorKind::Full) if 9 000 other keys are blocked. The rest of the list is for
-    /// operators.
+    /// Returns an error of kind [`Full`](ErrorKind::Full) if 1 000 keys of the limiter are blocked, or 9 000 of all limiters. The rest of the list is for operators.
     pub fn put_automatic(&self, block: Block<'_>) -> Result<bool, Error> {
         let now = self.inner.clock.now();
         let name = (block.key().fingerprint()).within(block.limiter().fingerprint());
         let mut blocked = self.write();
+        if !self.make_room(&mut blocked, MAX_AUTOMATIC, now)
+            || !has_room(&blocked, block.limiter(), now)
+        {
+            return Err(full());
+        }
         let known = blocked.get(&name);
         if known.is_some_and(|known| known.remaining(now).is_some()) {
             return Ok(false);
-        }
-        if !self.make_room(&mut blocked, MAX_AUTOMATIC, now) {
-            return Err(full());
         }
         self.insert(&mut blocked, name, block, now);
         Ok(true)
@@ -296,6 +301,13 @@ impl BlockList {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether a limiter has room for an automatic block.
+fn has_room(blocked: &Blocked, limiter: &Key, now: u64) -> bool {
+    let of_limiter = |key: &&BlockedKey| key.limiter == *limiter && key.expires_at > now;
+    blocked.len() < MAX_AUTOMATIC_PER_LIMITER
+        || blocked.values().filter(of_limiter).count() < MAX_AUTOMATIC_PER_LIMITER
 }
 
 impl BlockedKey {
