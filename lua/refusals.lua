@@ -5,7 +5,7 @@ and block_list. Twin of src/algorithm/refusal_record.rs.
 KEYS    the block list; then the record of each key
 ARGV    for each record: member, count, age, refusals, width, first, longest, doubles, quiet
 reply   for each record: outcome, blocks, micros
-calls   GET, SET; ZADD; those of block_list
+calls   GET, SET; ZADD; if the list is large ZRANGE; those of block_list
 server  Redis 5.0
 
 `member` is the key in the block list. `count` refusals happened at most `age` ago; 0 only looks. The rest is the rule:

@@ -33,9 +33,9 @@ impl<T> Locked<T> {
     /// Locks the value. Returns it with the time, which never runs backwards: the clock's time, or the time of
     /// the latest use if that is later.
     ///
-    /// The clock is read before the lock is taken, so that the lock is not held for the time of a reading. So a thread that waited for the lock has an old reading. Without the time of the
-    /// latest use, that would look like a clock that stepped back. Either time is between the start and the end of
-    /// this call, so either is correct.
+    /// The clock is read before the lock is taken, so that the lock is not held for the time of a reading. So a
+    /// thread that waited for the lock has an old reading. Without the time of the latest use, that would look like a
+    /// clock that stepped back. Either time is between the start and the end of this call, so either is correct.
     #[inline]
     pub(super) fn lock_now(&self, clock: &Clock) -> (Guard<'_, T>, u64) {
         let mut now = clock.now();
