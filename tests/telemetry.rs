@@ -13,11 +13,12 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use tollgate::store::{TestClock, TestStore};
 use tollgate::{
     ErrorKind, FailurePolicy, Level, MemoryStore, MissingKey, Plan, Quota, RateLimitLayer,
-    RateLimiter, Source, key,
+    RateLimiter, RedisStore, Source, key,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use support::calls::ok;
+use support::cluster::Cluster;
 use support::redis_server::{RedisServer, signal};
 use support::{log, store_on};
 
@@ -944,4 +945,86 @@ async fn breakers_of_stores_of_one_name_are_told_each() {
     assert_eq!(scraped(&handle, OPEN), 2.0);
     drop(one);
     assert_eq!(scraped(&handle, OPEN), 1.0);
+}
+
+/// The open breakers of the store `idle`.
+fn idle_open(handle: &PrometheusHandle) -> f64 {
+    scraped(handle, "tollgate_circuit_breakers_open{store=\"idle\"}")
+}
+
+/// Waits until the breakers of the store `idle` are all closed, and checks nothing meanwhile.
+async fn until_closed_without_checks(handle: &PrometheusHandle) {
+    let patience = std::time::Instant::now() + Duration::from_secs(30);
+    while idle_open(handle) > 0.0 {
+        assert!(std::time::Instant::now() < patience, "they stay open");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_breaker_closes_when_the_store_is_back_though_nobody_checks() {
+    let (handle, _guard) = scrape();
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
+    let _ = limiter.check(WHO).await.expect("Redis answers");
+    server.kill();
+    while idle_open(&handle) == 0.0 {
+        let _ = limiter.check(WHO).await;
+    }
+    let _server = RedisServer::spawn(server.port());
+    until_closed_without_checks(&handle).await;
+    let decision = limiter.check(WHO).await.expect("the next check asks Redis");
+    assert_eq!(decision.source(), Source::Redis);
+}
+
+#[tokio::test]
+async fn a_breaker_that_callers_who_gave_up_have_opened_closes_though_nobody_checks() {
+    let (handle, _guard) = scrape();
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
+    let _ = limiter.check(WHO).await.expect("Redis answers");
+    signal(&server, "STOP");
+    while idle_open(&handle) == 0.0 {
+        // A quarter of the deadline, and a little more.
+        let _ = tokio::time::timeout(Duration::from_millis(30), limiter.check(WHO)).await;
+    }
+    signal(&server, "CONT");
+    until_closed_without_checks(&handle).await;
+}
+
+#[tokio::test]
+async fn the_breakers_of_a_cluster_close_when_a_replica_takes_over_though_nobody_checks() {
+    let (handle, _guard) = scrape();
+    let mut cluster = Cluster::start();
+    let store = RedisStore::open(&cluster.url()).expect("a URL");
+    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
+    let check_all = async || {
+        for key in 0..20 {
+            let _ = limiter.check(key.to_string()).await;
+        }
+    };
+    check_all().await;
+    cluster.nodes[0].kill();
+    while idle_open(&handle) == 0.0 {
+        check_all().await;
+    }
+    until_closed_without_checks(&handle).await;
+}
+
+/// A limiter that is gone does not probe for ever.
+#[tokio::test]
+async fn a_breaker_without_a_limiter_leaves_the_gauge() {
+    let (handle, _guard) = scrape();
+    let mut server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
+    let _ = limiter.check(WHO).await.expect("Redis answers");
+    server.kill();
+    while idle_open(&handle) == 0.0 {
+        let _ = limiter.check(WHO).await;
+    }
+    drop(limiter);
+    until_closed_without_checks(&handle).await;
 }

@@ -173,8 +173,12 @@ impl OutcomeRecorder {
             Ok(()) => WaitOutcome::Answered,
             Err(error) => WaitOutcome::Failed(error.kind()),
         };
-        self.circuit_breaker
-            .record(self.partition, self.operation, outcome);
+        if self
+            .circuit_breaker
+            .record(self.partition, self.operation, outcome)
+        {
+            self.circuit_breaker.probe_while_idle(self.partition);
+        }
     }
 }
 
@@ -185,9 +189,14 @@ impl Drop for OutcomeRecorder {
             let outcome = self.wait_outcome;
             self.circuit_breaker.record_wait(self.started_at, outcome);
         }
-        if self.wait_outcome == WaitOutcome::Abandoned {
-            self.circuit_breaker
-                .record_abandoned(self.partition, self.operation, self.started_at);
+        if self.wait_outcome == WaitOutcome::Abandoned
+            && self.circuit_breaker.record_abandoned(
+                self.partition,
+                self.operation,
+                self.started_at,
+            )
+        {
+            self.circuit_breaker.probe_while_idle(self.partition);
         }
     }
 }

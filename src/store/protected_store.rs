@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::circuit_breaker::{CircuitBreaker, Operation, Permit};
+use super::circuit_breaker::{CircuitBreaker, Operation, Permit, Prober};
 use super::future::{OutcomeRecorder, StoreFuture};
 use super::memory::MemoryCounts;
 use super::refusal_cache::{RefusalCache, SendMark};
@@ -17,7 +17,7 @@ use super::store::Store;
 use crate::decision::{Answer, Source, StoreId};
 use crate::error::{Error, ErrorKind};
 use crate::key::Key;
-use crate::quota::Quotas;
+use crate::quota::{Quota, Quotas};
 
 /// A store with its deadline, circuit breaker, fallback counts and refusal cache.
 #[derive(Clone)]
@@ -28,7 +28,13 @@ pub(crate) struct ProtectedStore {
     refusal_cache: Option<RefusalCache>,
     /// `None` if the store enforces its own deadline.
     deadline: Option<Duration>,
+    /// Sends probes while no limiter checks. `None` in the handle that it uses itself.
+    _prober: Option<Arc<Prober>>,
 }
+
+/// The name under which an idle process probes, and the most keys of which it looks for one in a partition.
+const PROBE: &str = "probe";
+const PROBE_KEYS: u64 = 20_000;
 
 /// An answer that was not written in place: it is pending, or it is an error.
 pub(crate) struct PendingAnswer {
@@ -63,12 +69,20 @@ impl From<StoreFuture<Vec<Answer>>> for PendingAnswers {
 impl ProtectedStore {
     pub(crate) fn new(store: impl Store) -> Self {
         let circuit_breaker = store.circuit_breaker();
-        Self {
+        let store = Self {
             id: store.id(),
             deadline: circuit_breaker.deadline_to_enforce(),
             refusal_cache: store.refusal_cache(),
             circuit_breaker,
             store: Arc::new(store),
+            _prober: None,
+        };
+        let handle = store.clone();
+        let prober: Arc<Prober> = Arc::new(move |partition| handle.probe_partition(partition));
+        store.circuit_breaker.add_prober(&prober);
+        Self {
+            _prober: Some(prober),
+            ..store
         }
     }
 
@@ -239,6 +253,27 @@ impl ProtectedStore {
         let future = self.store.check(check.subject.check(0));
         drop(runtime.spawn(self.protect_check(future, partition, Operation::Probe)));
         self.refuse(partition)
+    }
+
+    /// Sends a probe of a partition in the background, with a key that no client has.
+    fn probe_partition(&self, partition: usize) {
+        let (limiter, quotas) = (Key::from(PROBE), Quotas::from(Quota::per_second(1)));
+        // Other keys each time: few may be in a partition with few slots.
+        let first = self.circuit_breaker.now();
+        for number in first..first.saturating_add(PROBE_KEYS) {
+            let key = Key::from(number.to_string());
+            let subject = Subject {
+                limiter: &limiter,
+                key: &key,
+                quotas: &quotas,
+            };
+            if self.circuit_breaker.partition_of(subject) == partition {
+                if let (partition, Permit::Probe) = self.circuit_breaker.permit(subject) {
+                    drop(self.probe(subject.check(0), partition));
+                }
+                return;
+            }
+        }
     }
 
     #[cold]

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+
+use tokio::runtime::Handle;
 
 use super::breaker::{Breaker, Permit, Transition};
 #[cfg(feature = "redis")]
@@ -48,7 +50,8 @@ use crate::telemetry::{StoreMeter, WaitOutcome};
 /// While it is open, checks fail at once with [`ErrorKind::Unavailable`], and the store is not asked. After 100
 /// to 200 ms, a check triggers a probe: a check of cost 0, which runs in the background inside a tokio runtime.
 /// A probe that is answered closes the circuit breaker. After one that fails, the next wait is longer, up to
-/// 500 ms.
+/// 500 ms. If no check comes for a second, the crate probes with a key of its own, so that the circuit breaker of an
+/// idle process closes too. It does so unless the checks that failed were answered at once, or outside a tokio runtime.
 ///
 /// A refusal that the [refusal cache](crate::store::RefusalCache) repeats has no effect on it.
 ///
@@ -102,8 +105,16 @@ struct Inner {
     breakers: Box<[Breaker]>,
     /// The version of the nodes at which the breakers without slots were reset.
     reset_at: AtomicUsize,
+    /// What sends a probe for the limiters of the store. Those of limiters that are gone are removed now and then.
+    probers: Mutex<Vec<Weak<Prober>>>,
     fallback: OnceLock<MemoryCounts>,
 }
+
+/// Sends a probe of a partition in the background.
+pub(in crate::store) type Prober = dyn Fn(usize) + Send + Sync;
+
+/// The time between two looks at whether checks probe.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The kind of a request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +144,7 @@ impl CircuitBreaker {
                 deadline_micros: u64::try_from(deadline_micros).unwrap_or(u64::MAX),
                 breakers: breakers.take(count).collect(),
                 reset_at: AtomicUsize::new(0),
+                probers: Mutex::default(),
                 fallback: OnceLock::new(),
                 settings,
             }),
@@ -321,18 +333,71 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records the outcome of a request.
+    /// Adds what sends probes, for as long as the limiter that owns it exists.
+    pub(in crate::store) fn add_prober(&self, prober: &Arc<Prober>) {
+        let mut probers = self.probers();
+        if probers.len() == probers.capacity() {
+            probers.retain(|prober| prober.strong_count() > 0);
+        }
+        probers.push(Arc::downgrade(prober));
+    }
+
+    fn probers(&self) -> MutexGuard<'_, Vec<Weak<Prober>>> {
+        let probers = self.inner.probers.lock();
+        probers.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Probes a partition that has just opened, whenever no check does, until its breaker closes. Otherwise the breaker of
+    /// an idle process would stay open, and its gauge would tell of an outage that is over.
+    pub(in crate::store) fn probe_while_idle(&self, partition: usize) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let Some(opening) = self.opening(partition) else {
+            return;
+        };
+        let inner = Arc::downgrade(&self.inner);
+        runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(WATCH_INTERVAL).await;
+                let Some(inner) = inner.upgrade() else {
+                    return;
+                };
+                let circuit_breaker = Self { inner };
+                if circuit_breaker.opening(partition) != Some(opening) {
+                    return;
+                }
+                circuit_breaker.probe_if_overdue(partition);
+            }
+        });
+    }
+
+    fn opening(&self, partition: usize) -> Option<u32> {
+        self.inner.breakers.get(partition)?.opening()
+    }
+
+    fn probe_if_overdue(&self, partition: usize) {
+        let breaker = self.inner.breakers.get(partition);
+        if breaker.is_some_and(|breaker| breaker.is_probe_overdue(self.now())) {
+            let prober = self.probers().iter().find_map(Weak::upgrade);
+            if let Some(prober) = prober {
+                prober(partition);
+            }
+        }
+    }
+
+    /// Records the outcome of a request. Returns whether it has opened a breaker.
     pub(in crate::store) fn record(
         &self,
         partition: usize,
         operation: Operation,
         outcome: Result<(), &Error>,
-    ) {
+    ) -> bool {
         if let Err(error) = &outcome {
             self.inner.settings.meter.record_error(error.kind());
         }
         let Some(breaker) = self.inner.breakers.get(partition) else {
-            return;
+            return false;
         };
         // A check that waited in this process tells nothing about the store. The next caller probes instead.
         let is_unasked = outcome.is_err_and(|error| error.kind() == ErrorKind::QueueTimeout);
@@ -340,7 +405,7 @@ impl CircuitBreaker {
             if operation == Operation::Probe {
                 self.count_transition(breaker.record_probe(self.now(), None));
             }
-            return;
+            return false;
         }
         // Any other error is an answer of the store.
         let failure = outcome.err().filter(|error| is_failure(error));
@@ -354,18 +419,18 @@ impl CircuitBreaker {
                 None
             }
         };
-        self.count_transition(transition);
+        self.count_transition(transition)
     }
 
-    /// Records a request that started at `started_at` and whose caller gave up.
+    /// Records a request that started at `started_at` and whose caller gave up. Returns whether it has opened a breaker.
     pub(in crate::store) fn record_abandoned(
         &self,
         partition: usize,
         operation: Operation,
         started_at: u64,
-    ) {
+    ) -> bool {
         let Some(breaker) = self.inner.breakers.get(partition) else {
-            return;
+            return false;
         };
         let now = self.now();
         let transition = match operation {
@@ -375,7 +440,7 @@ impl CircuitBreaker {
             Operation::Probe => breaker.record_probe(now, None),
             Operation::Adjust => None,
         };
-        self.count_transition(transition);
+        self.count_transition(transition)
     }
 
     /// Records how long a caller has waited since `started_at`, and how the wait ended.
@@ -387,7 +452,8 @@ impl CircuitBreaker {
             .record_duration(Duration::from_micros(waited), outcome);
     }
 
-    fn count_transition(&self, transition: Option<Transition>) {
+    /// Counts a change in metrics. Returns whether a breaker has opened.
+    fn count_transition(&self, transition: Option<Transition>) -> bool {
         let meter = &self.inner.settings.meter;
         match transition {
             None => {}
@@ -398,6 +464,7 @@ impl CircuitBreaker {
             }
             Some(Transition::Closed) => meter.record_breaker_closed(),
         }
+        transition == Some(Transition::Opened)
     }
 }
 
@@ -507,6 +574,21 @@ mod tests {
         assert!(!breaker.is_open_at(lost));
         nodes.replace([(&(0..=99), "master", 1)]);
         assert!(partition(&breaker, 0) == lost && !is_open(&breaker, 0));
+    }
+
+    #[test]
+    fn limiters_that_are_gone_leave_no_probers() {
+        let breaker = CircuitBreaker::new();
+        let prober = || -> Arc<Prober> { Arc::new(|_| {}) };
+        let kept: Vec<_> = (0..10).map(|_| prober()).collect();
+        kept.iter().for_each(|prober| breaker.add_prober(prober));
+        for _ in 0..10_000 {
+            breaker.add_prober(&prober());
+        }
+        let probers = breaker.probers();
+        assert!(probers.len() <= 32, "{}", probers.len());
+        let alive = probers.iter().filter_map(Weak::upgrade);
+        assert_eq!(alive.count(), kept.len());
     }
 
     #[test]

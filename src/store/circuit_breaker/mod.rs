@@ -9,6 +9,6 @@ mod settings;
 
 pub(super) use breaker::Permit;
 pub use circuit_breaker::CircuitBreaker;
-pub(super) use circuit_breaker::Operation;
+pub(super) use circuit_breaker::{Operation, Prober};
 #[cfg(feature = "redis")]
 pub(super) use nodes::Nodes;
