@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tollgate::{Admin, DecisionView, Key};
 
@@ -21,7 +22,7 @@ use crate::limiter::{BUSIEST, KeyInput, Limiter};
 use crate::token::Token;
 use crate::{login, page};
 
-/// The largest request body. Valid ones are shorter.
+/// The largest request body. A longer value of a key can be named by its stored key, which is short.
 const MAX_BYTES: usize = 4_096;
 
 type Limiters = State<Arc<[Limiter]>>;
@@ -48,6 +49,30 @@ async fn list(State(limiters): Limiters) -> Json<Value> {
     Json(limiters.iter().map(Limiter::describe).collect())
 }
 
+/// A request body in JSON. If it is too long, the page shows what the operator can do instead.
+struct Body<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => {
+                let status = rejection.status();
+                let text = match status {
+                    StatusCode::PAYLOAD_TOO_LARGE => format!(
+                        "the value is too long: a request may have {MAX_BYTES} bytes; enter the stored key, as a \
+                         log shows it"
+                    ),
+                    _ => rejection.body_text(),
+                };
+                Err(Failure(status, text))
+            }
+        }
+    }
+}
+
 /// A request for all that the page shows of a limiter.
 #[derive(Deserialize)]
 struct ViewRequest {
@@ -62,7 +87,7 @@ struct ViewRequest {
 async fn view(
     State(limiters): Limiters,
     Path(name): Path<String>,
-    Json(request): Json<ViewRequest>,
+    Body(request): Body<ViewRequest>,
 ) -> Result<Json<Value>, Failure> {
     let limiter = find(&limiters, &name)?;
     let admin = &limiter.admin;
@@ -95,7 +120,7 @@ struct PeekRequest {
 async fn peek(
     State(limiters): Limiters,
     Path(name): Path<String>,
-    Json(request): Json<PeekRequest>,
+    Body(request): Body<PeekRequest>,
 ) -> Result<Json<Value>, Failure> {
     let limiter = find(&limiters, &name)?;
     let key = limiter.key(&request.key).await?;
@@ -123,7 +148,7 @@ async fn change(
     State(limiters): Limiters,
     Path(name): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    Json(ChangeRequest { key, change }): Json<ChangeRequest>,
+    Body(ChangeRequest { key, change }): Body<ChangeRequest>,
 ) -> Result<Json<Value>, Failure> {
     let limiter = find(&limiters, &name)?;
     let (admin, key) = (&limiter.admin, limiter.key(&key).await?);

@@ -65,6 +65,7 @@ impl Desk {
 
     /// Looks up the key of this machine in the limiter of `/`.
     async fn look(&self) {
+        self.browser.until("#quotas", |text| !text.is_empty()).await;
         let limiter = self.browser.find("#limiter").await;
         limiter.select_by_value("site").await.expect("an option");
         self.browser
@@ -135,6 +136,7 @@ async fn an_operator_looks_at_a_key_resets_it_credits_it_and_blocks_it() {
         .await
         .expect("an option");
     browser.click("#block button").await;
+    browser.click("#confirm-yes").await;
     browser
         .until("#blocked-for", |text| text == "Blocked for 3 h.")
         .await;
@@ -197,6 +199,7 @@ async fn a_token_that_is_wrong_is_said_and_one_that_is_right_is_kept_until_logge
 /// Holds back responses for paths with this ending, until the page calls `release`.
 const HOLD: &str = r"
     const fetched = window.fetch;
+    window.fetched = fetched;
     const held = new Promise((release) => { window.release = release; });
     window.fetch = async (path, options) => {
         const answer = await fetched(path, options);
@@ -262,6 +265,9 @@ async fn all_of_it_is_done_by_the_keyboard() {
         passed.contains(&json!("reset")) && passed.contains(&json!("units")),
         "{passed:?}"
     );
+    desk.press(ENTER).await;
+    assert_eq!(desk.focus().await, "confirm-no");
+    desk.press(TAB).await;
     desk.press(ENTER).await;
     desk.browser
         .until("#blocked-for", |text| text.starts_with("Blocked for "))
@@ -437,6 +443,111 @@ async fn a_reset_is_confirmed_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_block_is_confirmed_first() {
+    let desk = Desk::start().await;
+    desk.log_in(&desk.token).await;
+    desk.look().await;
+    let browser = &desk.browser;
+    browser.click("#block button").await;
+    assert!(desk.is_shown("#confirm").await);
+    assert_eq!(
+        browser.text("#confirm-text").await,
+        "Block ip=127.0.0.1 for 10 min? All its requests are refused until then, in all processes."
+    );
+    assert_eq!(browser.text("#confirm-yes").await, "Block");
+    // The harmless answer has the focus.
+    assert_eq!(desk.focus().await, "confirm-no");
+    desk.press(ENTER).await;
+    assert!(!desk.is_shown("#confirm").await);
+    assert_eq!(desk.statuses(1).await, [200]);
+    browser.click("#block button").await;
+    browser.click("#confirm-yes").await;
+    browser
+        .until("#status", |text| text.starts_with("Blocked for 10 min."))
+        .await;
+    assert_eq!(desk.statuses(1).await, [429]);
+    desk.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_that_fails_leaves_no_key_to_change() {
+    let desk = Desk::start().await;
+    desk.log_in(&desk.token).await;
+    desk.look().await;
+    let browser = &desk.browser;
+    browser.put("#value", "127.0.0").await;
+    browser.click("#look button").await;
+    browser
+        .until("#status", |text| {
+            text == "IP address is not valid: enter one like 192.0.2.1 or 2001:db8::1"
+        })
+        .await;
+    assert!(!desk.is_shown("#key-status").await);
+
+    // Nor does an earlier look-up show its key when it is answered after the failed one.
+    browser.put("#value", "127.0.0.1").await;
+    browser
+        .run(&HOLD.replace("arguments[0]", "\"/site/peek\""))
+        .await;
+    browser.click("#look button").await;
+    while browser.run("return window.arrived === true").await != true {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    browser.run("window.fetch = window.fetched").await;
+    browser.put("#value", "127.0.0").await;
+    browser.click("#look button").await;
+    browser
+        .until("#status", |text| text.starts_with("IP address is not"))
+        .await;
+    // All that waits for the answer runs before the next command.
+    browser.run("window.release()").await;
+    browser
+        .run("return new Promise((done) => setTimeout(done, 50))")
+        .await;
+    assert!(!desk.is_shown("#key-status").await);
+    let console = browser.console().await;
+    assert!(
+        console.iter().all(|line| line.contains("400")),
+        "{console:#?}"
+    );
+    desk.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_is_too_long_is_said_in_words_of_the_page() {
+    let desk = Desk::start().await;
+    desk.log_in(&desk.token).await;
+    let browser = &desk.browser;
+    browser.until("#quotas", |text| !text.is_empty()).await;
+    let limiter = browser.find("#limiter").await;
+    limiter.select_by_value("search").await.expect("an option");
+    browser
+        .until("#values", |text| text == "Value of the header x-api-key")
+        .await;
+    for length in [5_000, 1_000_000] {
+        browser
+            .run(&format!(
+                "document.getElementById('value').value = 'k'.repeat({length});
+                document.getElementById('status').textContent = ''"
+            ))
+            .await;
+        browser.click("#look button").await;
+        let status = browser.until("#status", |text| !text.is_empty()).await;
+        assert_eq!(
+            status,
+            "the value is too long: a request may have 4096 bytes; enter the stored key, as a log shows it",
+            "{length}"
+        );
+    }
+    let console = browser.console().await;
+    assert!(
+        console.iter().all(|line| line.contains("413")),
+        "{console:#?}"
+    );
+    desk.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_asks_for_what_it_counts_and_says_what_is_wrong() {
     let desk = Desk::start().await;
     desk.log_in(&desk.token).await;
@@ -479,6 +590,7 @@ async fn a_limiter_asks_for_what_it_counts_and_says_what_is_wrong() {
         .await;
     assert!(desk.is_shown("#unused").await);
     browser.click("#block button").await;
+    browser.click("#confirm-yes").await;
     browser
         .until("#status", |text| {
             text == "Blocked for 10 min. No request of this key counts now, so check the value."
@@ -554,6 +666,7 @@ async fn it_is_readable_in_dark_and_light_and_on_a_narrow_window() {
     let _ = desk.statuses(12).await;
     desk.look().await;
     desk.browser.click("#block button").await;
+    desk.browser.click("#confirm-yes").await;
     desk.browser
         .until("#blocked-rows", |text| text.starts_with("ip="))
         .await;

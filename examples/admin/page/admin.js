@@ -37,6 +37,8 @@ async function request(path, body) {
 let limiters = [];
 // The key whose status is shown: the path of its limiter, how the operator named it, and its status.
 let shown = null;
+// What the latest look-up asked for. Answers to earlier ones are ignored.
+let asked = null;
 // The page of the list of blocked keys, from 0.
 let page = 0;
 let isLive = true;
@@ -126,18 +128,26 @@ function show(limiter, input, keyStatus) {
   byId("key-status").hidden = false;
 }
 
+// Hides the key first: if the look-up fails, no button may change the key of the look-up before.
 async function peek(key) {
   const limiter = limiterPath();
+  hideKey();
+  asked = key;
   say("");
   const keyStatus = await request(`${limiter}/peek`, { key });
-  if (!isCurrent(limiter)) return;
-  show(limiter, key, keyStatus);
+  if (asked === key) show(limiter, key, keyStatus);
+}
+
+function hideKey() {
+  shown = null;
+  asked = null;
+  byId("key-status").hidden = true;
 }
 
 async function change(edit, done) {
   const { limiter, input, keyStatus: before } = shown;
   const keyStatus = await request(`${limiter}/change`, { key: input, ...edit });
-  if (!isCurrent(limiter)) return;
+  if (asked !== input) return;
   show(limiter, input, keyStatus);
   const isUnknown = edit.do === "block" && isUnused(before);
   say(isUnknown ? `${done} No request of this key counts now, so check the value.` : done);
@@ -217,7 +227,7 @@ async function live() {
   timer = setTimeout(live, REFRESH);
 }
 
-// Asks before something that cannot be undone.
+// Asks before something that cannot be undone, or that refuses all requests of a key.
 function confirmed(text, button) {
   const dialog = byId("confirm");
   put(byId("confirm-text"), text);
@@ -231,10 +241,9 @@ function confirmed(text, button) {
 
 // Removes everything that belongs to the previous limiter or login.
 function clear() {
-  shown = null;
+  hideKey();
   page = 0;
   updates += 1;
-  byId("key-status").hidden = true;
   byId("pager").hidden = true;
   byId("search").value = "";
   if (byId("confirm").open) byId("confirm").close();
@@ -335,9 +344,12 @@ on("credit", "submit", () => {
   const units = byId("units").valueAsNumber;
   return change({ do: "credit", units }, `Credited ${units} units.`);
 });
-on("block", "submit", () => {
+on("block", "submit", async () => {
+  const { key } = shown.keyStatus;
   const seconds = byId("time").valueAsNumber * Number(byId("unit").value);
-  return change({ do: "block", seconds }, `Blocked for ${duration(seconds)}.`);
+  const time = duration(seconds);
+  const text = `Block ${key} for ${time}? All its requests are refused until then, in all processes.`;
+  if (await confirmed(text, "Block")) await change({ do: "block", seconds }, `Blocked for ${time}.`);
 });
 on("unblock", "click", () => change({ do: "unblock" }, "Unblocked."));
 on("previous", "click", () => turn(-1));
