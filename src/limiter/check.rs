@@ -176,8 +176,16 @@ impl RateLimiter {
         key: impl Into<Key>,
         cost: u32,
     ) -> CheckProgress {
-        let blocked_for = |subject: Subject<'_>| self.block_list.lookup(subject);
+        let blocked_for = |subject: Subject<'_>| self.blocked_for(subject);
         self.start(quotas, key, cost, blocked_for)
+    }
+
+    /// Returns how long a blocked key is refused: until its block ends, and the quotas that have caused it admit again.
+    #[inline]
+    pub(super) fn blocked_for(&self, subject: Subject<'_>) -> Option<Duration> {
+        let left = self.block_list.lookup(subject)?;
+        let refusals = self.refusals.as_ref();
+        Some(refusals.map_or(left, |refusals| left.max(refusals.wait_of(subject.key))))
     }
 
     /// Starts a check, unless its cost is above a limit.
@@ -359,8 +367,7 @@ pub(in crate::limiter) fn exceeded_limit(quotas: &Quotas, cost: u32) -> Option<u
 
 /// Refuses a check of a blocked key.
 ///
-/// The wait is the rest of the block. A cost above a limit has no wait: it does not pass after the block
-/// either.
+/// A cost above a limit has no wait: it does not pass after the block either.
 #[cold]
 pub(in crate::limiter) fn blocked(quotas: &Quotas, cost: u32, left: Duration) -> Answer {
     let wait = exceeded_limit(quotas, cost).is_none().then_some(left);

@@ -21,7 +21,7 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let mut builder = DecisionBuilder::new();
         let (key, answer) = builder.start(&self.quotas, cost, self.level_name(), key);
-        match self.block_list.lookup(self.subject(&self.quotas, key)) {
+        match self.blocked_for(self.subject(&self.quotas, key)) {
             None => self.apply_failure_policy(builder, error),
             Some(left) => {
                 *answer = blocked(&self.quotas, cost, left);

@@ -187,9 +187,11 @@ impl RateLimiter {
             store,
             scope,
             telemetry,
+            block_list,
             ..
         } = &self;
-        self.refusals = Some(RefusalCounter::new(rule, store, scope, telemetry));
+        let clock = block_list.clock().clone();
+        self.refusals = Some(RefusalCounter::new(rule, store, clock, scope, telemetry));
         self
     }
 

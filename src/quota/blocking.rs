@@ -66,6 +66,10 @@ const FORGOTTEN_RULE: &str = "earlier blocks are forgotten after 1 s to 366 days
 /// # }).unwrap();
 /// ```
 ///
+/// While the key is blocked, `retry_after` is the later of two: the end of the block, and the wait of the last refusal in
+/// this process, because the quotas would refuse the key until then. A credit or a reset meanwhile is not seen. A process
+/// that refused none of the requests of the key, or that refused 10 000 other keys since, tells the end of the block.
+///
 /// # Counted refusals
 ///
 /// A refusal counts if a quota refused the check and a wait would help. These do not count:

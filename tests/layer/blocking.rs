@@ -43,7 +43,10 @@ async fn refused_until_blocked(limiter: &RateLimiter, key: &str) -> (u32, Durati
     loop {
         let decision = limiter.check(key).await.expect("a decision");
         match decision.source() {
-            Source::Block => return (refusals, decision.retry_after().expect("a wait")),
+            Source::Block => {
+                let status = limiter.admin().peek(key).await.expect("a status");
+                return (refusals, status.blocked_for().expect("a block"));
+            }
             _ if !decision.is_allowed() => refusals += 1,
             _ => {}
         }
@@ -82,6 +85,34 @@ async fn blocks_grow_and_the_growth_is_forgotten_after_a_quiet_time() {
     assert_eq!(refused_until_blocked(&limiter, "ada").await, (3, 2 * HOUR));
     // Other keys are not affected.
     assert_eq!(refused_until_blocked(&limiter, "bob").await, (3, HOUR));
+}
+
+#[tokio::test]
+async fn a_blocked_key_is_told_when_its_block_has_ended_and_its_quotas_admit_it() {
+    let clock = TestClock::new();
+    let store = MemoryStore::with_clock(clock.clone());
+    for (block, told) in [(10 * SECOND, 50 * SECOND), (HOUR, HOUR)] {
+        let limiter = RateLimiter::new(store.clone(), Quota::per_minute(1))
+            .block_after(Blocking::refusals(3).for_(block));
+        let limiter = limiter.name(format!("{block:?}"));
+        let tree = [limiter.on("ada")];
+        assert!(limiter.check("ada").await.expect("a decision").is_allowed());
+        clock.advance(10 * SECOND);
+        let _ = refused_until_blocked(&limiter, "ada").await;
+        for decision in [
+            limiter.check("ada").await.expect("a decision"),
+            RateLimiter::check_all(tree).await.expect("a decision"),
+        ] {
+            assert_eq!(decision.source(), Source::Block);
+            assert_eq!(decision.retry_after(), Some(told));
+        }
+        // One microsecond earlier it is refused, be it by the block or by the quota.
+        clock.advance(told - Duration::from_micros(1));
+        let early = limiter.check("ada").await.expect("a decision");
+        assert_eq!(early.retry_after(), Some(Duration::from_micros(1)));
+        clock.advance(Duration::from_micros(1));
+        assert!(limiter.check("ada").await.expect("a decision").is_allowed());
+    }
 }
 
 #[tokio::test]

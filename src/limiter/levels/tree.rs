@@ -174,7 +174,7 @@ impl<L: Borrow<RateLimiter>> Tree<L> {
             }
         }
         if self.refuse(|level| {
-            let left = level.limiter().block_list.lookup(level.subject())?;
+            let left = level.limiter().blocked_for(level.subject())?;
             Some(blocked(level.quotas(), level.cost, left))
         }) {
             return Ok(());

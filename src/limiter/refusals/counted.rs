@@ -1,5 +1,7 @@
 //! The refusals that count towards a block.
 
+use std::time::Duration;
+
 use crate::decision::{DecisionView, LevelDecision, Source};
 use crate::limiter::limiter::RateLimiter;
 
@@ -10,24 +12,28 @@ pub(crate) fn count_refusals<'a>(
 ) {
     for (limiter, level) in limiters.into_iter().zip(decision.levels()) {
         if let (Some(counter), Some(key)) = (&limiter.refusals, level.key())
-            && is_counted(level)
+            && let Some(wait) = counted_wait(level)
         {
-            counter.count(key);
+            counter.count(key, wait);
         }
     }
 }
 
-/// Returns whether a quota has refused a level, and a wait would help.
-fn is_counted(level: LevelDecision<'_>) -> bool {
+/// Returns the wait that a refusal tells, if a quota has refused the level and a wait would help.
+fn counted_wait(level: LevelDecision<'_>) -> Option<Duration> {
     let is_by_store = match level.source() {
         Source::Redis | Source::Memory | Source::RefusalCache | Source::Other => true,
         // The counts of a process may have a part of the limit only.
         Source::Fallback => false,
         Source::Block | Source::Lease | Source::None => false,
     };
-    let waits_help = |level: LevelDecision<'_>| {
-        let mut refusing = level.quotas().filter(|quota| !quota.is_allowed());
-        refusing.all(|quota| quota.retry_after().is_some())
-    };
-    is_by_store && level.is_asked() && !level.is_allowed() && level.cost() > 0 && waits_help(level)
+    if !is_by_store || !level.is_asked() || level.is_allowed() || level.cost() == 0 {
+        return None;
+    }
+    let refusing = level.quotas().filter(|quota| !quota.is_allowed());
+    refusing
+        .map(|quota| quota.retry_after())
+        .try_fold(Duration::ZERO, |longest, wait| {
+            wait.map(|wait| longest.max(wait))
+        })
 }

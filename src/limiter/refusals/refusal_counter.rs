@@ -8,13 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::pending::{PendingRefusals, RefusedOften};
-use crate::clock::Clock;
+use crate::clock::{Clock, micros};
 use crate::error::{Error, ErrorKind};
-use crate::key::Key;
+use crate::key::{Fingerprint, HashFingerprint, Key};
 use crate::quota::Blocking;
 use crate::store::{ProtectedStore, RefusalOutcome, Refusals, StoreFuture};
 use crate::telemetry::Telemetry;
@@ -28,6 +30,9 @@ const FAILURES_BEFORE_WARNING: u32 = 3;
 /// The time between two warnings that the block list is full, in microseconds.
 const WARNING_INTERVAL: u64 = 60_000_000;
 
+/// The most keys whose waits are known. When there are more, the least used are forgotten.
+const MAX_WAITS: usize = 10_000;
+
 /// The refusals of one limiter. Clones of the limiter share them.
 pub(in crate::limiter) struct RefusalCounter {
     rule: Blocking,
@@ -36,6 +41,8 @@ pub(in crate::limiter) struct RefusalCounter {
     telemetry: Arc<Telemetry>,
     clock: Clock,
     pending: PendingRefusals,
+    /// The times until which the quotas refuse keys, so that a blocked key is told the later of both ends.
+    refused_until: Cache<Fingerprint, u64, UnitWeighter, HashFingerprint>,
     /// Whether a thread or a task sends.
     is_sending: Arc<AtomicBool>,
     /// The calls in a row that failed.
@@ -63,6 +70,7 @@ impl RefusalCounter {
     pub(in crate::limiter) fn new(
         rule: Blocking,
         store: &ProtectedStore,
+        clock: Clock,
         limiter: &Key,
         telemetry: &Arc<Telemetry>,
     ) -> Arc<Self> {
@@ -71,8 +79,15 @@ impl RefusalCounter {
             limiter: limiter.clone(),
             store: store.clone(),
             telemetry: Arc::clone(telemetry),
-            clock: Clock::monotonic(),
+            clock,
             pending: PendingRefusals::new(rule.within_micros()),
+            refused_until: Cache::with(
+                0,
+                MAX_WAITS as u64,
+                UnitWeighter,
+                HashFingerprint::default(),
+                DefaultLifecycle::default(),
+            ),
             is_sending: Arc::default(),
             failures: AtomicU32::new(0),
             next_warning_at: AtomicU64::new(0),
@@ -83,11 +98,20 @@ impl RefusalCounter {
         self.rule
     }
 
-    /// Counts a refusal of a key.
-    pub(super) fn count(self: &Arc<Self>, key: &Key) {
+    /// Counts a refusal of a key with this wait.
+    pub(super) fn count(self: &Arc<Self>, key: &Key, wait: Duration) {
         let now = self.clock.now();
+        let refused_until = now.saturating_add(micros(wait));
+        self.refused_until.insert(key.fingerprint(), refused_until);
         self.pending.add(key, now);
         self.send_unless_sending(now);
+    }
+
+    /// Returns how long the quotas would go on to refuse a key, by its last refusal in this process.
+    pub(in crate::limiter) fn wait_of(&self, key: &Key) -> Duration {
+        let refused_until = self.refused_until.get(&key.fingerprint());
+        let wait = refused_until.map(|until| until.saturating_sub(self.clock.now()));
+        Duration::from_micros(wait.unwrap_or_default())
     }
 
     /// Sends pending refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.

@@ -127,6 +127,11 @@ impl BlockList {
         }
     }
 
+    /// Returns the clock of the blocks.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
     /// Returns how long a key stays blocked. Starts a refresh in the background if one is due.
     #[inline]
     pub(crate) fn lookup(&self, subject: Subject<'_>) -> Option<Duration> {
