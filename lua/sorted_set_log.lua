@@ -8,7 +8,8 @@ reply   make_ops
 calls   ZCARD, ZRANGE twice; if units have expired ZCOUNT; to charge ZADD; to remove what has expired PEXPIRE,
 calls   ZREMRANGEBYRANK, or if all has expired UNLINK; to undo a charge ZREMRANGEBYRANK; after a step back of the
 calls   clock PEXPIRE, ZCOUNT, ZREMRANGEBYRANK, ZRANGEBYSCORE, ZADD; to refund ZCOUNT twice, ZRANGE, ZREMRANGEBYRANK,
-calls   EXISTS, PEXPIRE, and of the newest charge ZCOUNT; to credit ZREMRANGEBYRANK, PEXPIRE, or if nothing is left UNLINK
+calls   EXISTS, PEXPIRE, and of the newest charge ZCOUNT; to credit ZREMRANGEBYRANK, PEXPIRE, or if nothing is
+calls   left UNLINK
 server  Redis 5.0
 
 Members are numbers of 16 digits that count up from the newest one. So each is unique, and those of one
