@@ -1,137 +1,151 @@
 --[[
-decide: decides the entries of one call, one after the other. An entry is one check, or several alike. A
-check has one level or several, each with its own key, quotas and cost. It asks all quotas of all levels and
-charges all of them if all admit it, else none. An entry that fails, for example on a key of another type,
-replies with the text of its error; the others are still decided.
+decide: decides the entries that a loop has left, or all, one after the other. The end of every script of checks.
 
-KEYS    the values of the subjects, each once; then their extra keys
-ARGV    call: quota_lists, values
-ARGV    quota_list: quotas
-ARGV    quota: algorithm, buckets, counter, extra, limit, window, ttl
-ARGV    run: entries, count, more, levels
-ARGV    level: quota_list, cost
-ARGV    place: value, extra
-reply   call: time
-reply   entry: admitted
-reply   admitted: used, reset
-reply   refused: used, wait, reset
-reply   receipt: generation, position
-calls   MGET; those of fast_path, fast_path_counters, grant, levels and multi_quota
+KEYS    those of call
+ARGV    those of call
+reply   entry: how many checks are admitted, or the text of an error; if `more` is not 0, the units that are charged
+reply   then, if units are charged, the reply of each level to its charge; if a check is refused or only looks, to that
+calls   those of the kinds of values
 server  Redis 6.0
 
-The arguments are packed into one, as MessagePack, and so is the reply: a number that is an argument of
-its own, or that a client parses from text, costs about a hundred instructions more. More than 4 000
-values are packed as one array, since a Lua function returns at most 8 000. Fewer are packed one after
-the other, which takes half the time to unpack.
-
-`quota_lists` and `quotas` say how many of them follow, and `values` how many of the keys are values. `buckets`
-is the number of buckets of a window. Quotas of one `counter` share a count; counters are numbered from 1. `extra`
-of a quota is which extra key of its level the count may need, from 1, or 0: a sorted set, or the list of a large
-log. A run is a number of entries in a row, each of `count` checks of the same levels but for their keys. A
-level asks the list of quotas of a number, from 1. Its place is the number of the key that is its value, or 0 if
-no count is packed, and of its first extra key, or 0. The places of all levels of all entries follow the levels; if
-there is one level, only that of the first entry, since the keys of the others follow each other. `cost`, `more`,
-`limit` and `used` are units. If `more` is not 0, an entry is one check of one level, which is charged up to `more`
-units beyond its cost; the reply has the number of charged units in place of `admitted`. `window`, `wait`, `reset`
-and `time` are whole microseconds. `ttl`, the time to live that a count is given, is in milliseconds, as text.
-
-The reply is flat. Each entry has the number of its admitted checks, or the text of an error; then the
-reply of each quota, level by level, to each admitted check; then, unless all were admitted, the reply of each
-quota to the first refused one, which holds for all after it. The counters add a receipt to each admitted
-check: by `time`, `generation` and `position` of the strictest quota of a count, refund finds the charge again.
-In place of the numbers of counters stands a text of their new data, which lua/README.md describes. If it comes
-first, it is the reply to all admitted checks.
-A `wait` of 0 admits, -1 never ends. A check whose levels all cost 0 only looks; all looks of an entry share
-one reply. A run of several levels replies in another order, which lua/README.md describes.
+A level of cost 0 replies as to a refusal. A shared value replies once to all its charges: behind the entries of the run, in the
+order of the numbers.
 ]]
 
--- Units that the checks of one entry may ask a level for together. The client splits larger ones.
-local MAX_ENTRY_UNITS = 100000
-
-local packed, quota_lists = { cmsgpack.unpack(ARGV[1]) }, {}
-local args = packed[2] and packed or packed[1]
-local at = 3
--- Room for the usual reply, so that the table does not grow.
-local reply, size = { now, 0, 0, 0 }, 1
-
--- A list is its first quota, linked to the next. It has the number of its extra keys.
-local make_quota = require('quota')
-for index = 1, args[1] do
-  local first_quota, last, is_usual, has_counters = nil, nil, true, true
-  for _ = 1, args[at] do
-    local quota = make_quota(args[at + 1], args[at + 2], args[at + 5], args[at + 6], args[at + 7])
-    quota.counter, quota.extra = args[at + 3], args[at + 4]
-    if last then
-      last.next, first_quota.extras = quota, math.max(first_quota.extras, quota.extra)
-    else
-      first_quota, quota.extras = quota, quota.extra
-    end
-    -- Unusual are a sorted set, and two quotas of one count.
-    is_usual = is_usual and (quota.step or quota.attempt) and not (last and last.counter >= quota.counter)
-    has_counters = has_counters and quota.step
-    last = quota
-    at = at + 7
-  end
-  if is_usual and has_counters then
-    first_quota.path = first_quota == last and 'fast_path_counter' or 'fast_path_counters'
-  elseif is_usual then
-    first_quota.path = first_quota == last and 'fast_path' or 'fast_path_several'
-  end
-  quota_lists[index] = first_quota
-  at = at + 1
+local function append(item)
+  size = size + 1
+  reply[size] = item
 end
 
--- The stored values, as changed by the entries so far.
-local values, count_of_values = {}, args[2]
-if count_of_values > 0 then
-  values = redis.call('MGET', (table.unpack or unpack)(KEYS, 1, count_of_values))
+-- Returns how many of the checks there is room for.
+local function admit(left, cost, count)
+  if cost == 0 or cost * count <= left then
+    return count
+  end
+  return left < cost and 0 or floor(left / cost)
 end
 
-local decide_one_level, decide_run
-while args[at] do
-  local entries, count, more, levels = args[at], args[at + 1], args[at + 2], args[at + 3]
-  at = at + 4
-  if levels > 1 then
-    if not decide_run then
-      decide_run = require('levels')(args, quota_lists, values, reply)
+-- Decides an entry of one level.
+local function decide(list, number, cost, count, more)
+  local left, problem = list.room(list, number)
+  if not left then
+    return append(problem)
+  end
+  local admitted = admit(left, cost, count)
+  local units = admitted * cost
+  if more > 0 and units > 0 then
+    -- At most an eighth of what is left, so that other processes get units too.
+    units = units + floor(math.min(8 * more, left - units) / 8)
+  end
+  append(more > 0 and units or admitted)
+  if units > 0 then
+    list.charge(list, number, units)
+  end
+  if admitted < count or cost == 0 then
+    if units > 0 then
+      list.room(list, number)
     end
-    size, at = decide_run(entries, count, levels, at, size)
-  else
-    local first_quota, cost = quota_lists[args[at]], args[at + 1]
-    local value, extra = args[at + 2], args[at + 3]
-    local path, decide = cost > 0 and first_quota.path, nil
-    if path then
-      decide = first_quota.decide or require(path)
-      first_quota.decide = decide
-    else
-      decide_one_level = decide_one_level or select(2, require('multi_quota'))
-      decide = decide_one_level
+    list.refuse(list, number, cost)
+  end
+end
+
+-- Of the shared values of a run, by number: the list, the units that are left, those to charge, and the reply to the last
+-- charge, if there was one.
+local shared = {}
+
+-- Charges what is due to a shared value, and keeps the reply.
+local function settle(number)
+  local value, before = shared[number], size
+  value.list.room(value.list, number)
+  if value.units > 0 then
+    value.list.charge(value.list, number, value.units)
+    value.units, value.reply = 0, { spread(reply, before + 1, size) }
+    while size > before do
+      reply[size], size = nil, size - 1
     end
-    if more > 0 then
-      decide = require('grant')(decide, more)
-    elseif count > 1 and cost * count > MAX_ENTRY_UNITS then
-      decide = function()
-        error('ERR an entry of more than 100000 units', 0)
+  end
+end
+
+-- Decides an entry of several levels, whose keys begin at a place.
+local function decide_levels(levels, count, place)
+  local admitted, depth = count, #levels
+  for index = 1, depth do
+    local level, number = levels[index], args[place + index - 1]
+    local list, value = level.list, shared[number]
+    local left, problem = value and value.left, nil
+    if not left then
+      left, problem = list.room(list, number)
+    end
+    if not left then
+      return append(problem)
+    end
+    if level.is_shared then
+      shared[number] = value or { list = list, left = left, units = 0, reply = {} }
+    end
+    admitted = admit(left, level.cost, admitted)
+  end
+  append(admitted)
+  for index = 1, depth do
+    local level, number = levels[index], args[place + index - 1]
+    local list, value, units = level.list, shared[number], level.cost * admitted
+    if value then
+      value.left, value.units = value.left - units, value.units + units
+    elseif units > 0 then
+      list.room(list, number)
+      list.charge(list, number, units)
+    end
+    if admitted < count or level.cost == 0 then
+      if value then
+        settle(number)
       end
+      list.room(list, number)
+      list.refuse(list, number, level.cost)
     end
-    for _ = 1, entries do
-      local head = size + 1
-      -- The reply of an entry goes behind its head.
-      reply[head] = 0
-      local succeeded, result, new_size =
-        pcall(decide, first_quota, value, extra, cost, count, reply, head, values)
-      if succeeded then
-        reply[head], size = result, new_size
-      else
-        size = require('failure')(reply, head, result)
-      end
-      value, extra = value + 1, extra + first_quota.extras
-    end
-    at = at + 4
   end
 end
-if size == 3 then
-  -- A single counter replies with less than the room for it.
-  reply[4] = nil
+
+-- Decides the entry of a run that has the key of this number, or with 0 all its entries.
+local function decide_run(lists, at, number)
+  local entries, count, more, depth, place = args[at + 2], args[at + 3], args[at + 4], args[at + 5], args[at + 9]
+  if depth == 1 then
+    local list, cost = lists[args[at + 6]], args[at + 7]
+    for key = number > 0 and number or place, number > 0 and number or place + entries - 1 do
+      decide(list, key, cost, count, more)
+    end
+    return
+  end
+  local levels = {}
+  for index = 1, depth do
+    local from = at + 3 + 3 * index
+    levels[index] = { list = lists[args[from]], cost = args[from + 1], is_shared = args[from + 2] > 0 }
+  end
+  for first = at + 6 + 3 * depth, at + 5 + 3 * depth + entries * depth, depth do
+    decide_levels(levels, count, first)
+  end
+  local numbers = {}
+  for key in pairs(shared) do
+    numbers[#numbers + 1] = key
+  end
+  table.sort(numbers)
+  for index = 1, #numbers do
+    settle(numbers[index])
+    for _, item in ipairs(shared[numbers[index]].reply) do
+      append(item)
+    end
+  end
+  shared = {}
+end
+
+local lists = read_lists(3, args[2])
+if left then
+  for index = 1, #left, 2 do
+    decide_run(lists, left[index], left[index + 1])
+  end
+else
+  local at = args[2]
+  while args[at] do
+    decide_run(lists, at, 0)
+    at = at + args[at + 1]
+  end
 end
 return cmsgpack.pack(reply)

@@ -1,106 +1,50 @@
 --[[
-fixed_window: one count for each aligned window. Twin of src/algorithm/fixed_window.rs.
+fixed_window: one count for each aligned window, or for each day, week or month of a time zone. Twin of
+src/algorithm/fixed_window.rs.
 
 KEYS    none
-ARGV    none; the caller passes the quota
-reply   make_ops, nil, prepare, code, format, length, step
+ARGV    none; the caller passes a quota, and a row with the place of a counter in it
+reply   none
 calls   none
-server  Redis 5.0
+server  Redis 6.0
 
-Stored: the generation, the number of the window, its count. After a step back of the clock, the window may be the
-next one, the `last` of a quota: its count stays until that window has ended.
+Numbers: the window 8, its count 4. After a step back of the clock, the count stays until the `last` window has ended that a
+count may be of: the next one. That of a calendar is the window after it, since zones share a count, and their dates differ
+by up to two: 26 hours are between the time zones.
+
+The `window` of a calendar is, in four bytes each, the number of the first window that the client knows, and the seconds since
+1970 at which six windows begin. If the time is in none of those with two others behind them, because the clock of the client
+is wrong by more than a window, the entry fails with that time, and the client sends the windows around it.
 ]]
 
-local unpack, pack = struct.unpack, struct.pack
-local FORMAT, LENGTH = '>ddI4', 20
-
-local rule = {
-  parse = function(data)
-    if #data == 20 then
-      local generation, window, count = unpack(FORMAT, data)
-      return { window, count }, generation
-    end
-  end,
-
-  format = function(numbers, generation)
-    return pack(FORMAT, generation, numbers[1], numbers[2])
-  end,
-
-  is_after = function(numbers, quota)
-    return numbers[1] > quota.last
-  end,
-
-  at = function(numbers, quota)
-    local stored, current = numbers[1], quota.current
-    if not stored or stored < current then
-      return { current, 0 }
-    elseif stored > quota.last then
-      return { quota.last, numbers[2] }
-    end
-    return numbers
-  end,
-
-  used = function(numbers)
-    return numbers[2]
-  end,
-
-  until_at_most = function(numbers, quota)
-    local ahead = numbers[1] - quota.current
-    return ahead <= 0 and quota.left or ahead == 1 and quota.next_left or quota.needs
-  end,
-
-  add = function(numbers, _, cost)
-    numbers[2] = numbers[2] + cost
-  end,
-
-  position = function(numbers)
-    return numbers[1]
-  end,
-
-  take = function(numbers, _, charge, units)
-    local counts = numbers[1] == charge.position
-    if counts then
-      numbers[2] = math.max(numbers[2] - units, 0)
-    end
-    return counts
-  end,
-
-  credit = function(numbers, _, units)
-    numbers[2] = numbers[2] - units
-    return numbers
-  end,
-}
-
--- Charges the stored numbers, or none. Returns the new numbers and those of the quotas that follow; fewer if one
--- refuses or something unusual is stored.
-local function step(quota, units, generation, window, counted, ...)
-  local current = quota.current
-  if window ~= current or counted == 0 then
-    if window and window > current then
-      return
-    end
-    generation, counted = now, 0
+local function settle_window(quota, counters, at)
+  local counting, is_ahead = counters[at + 1], counters[at + 1] > quota.last
+  if is_ahead then
+    counters[at], counters[at + 1] = now, quota.last
+  elseif counting < quota.current then
+    counters[at + 1], counters[at + 2] = quota.current, 0
   end
-  counted = counted + units
-  if counted > quota.limit then
-    return
-  end
-  local following = quota.following
-  if following then
-    return generation, current, counted, following.step(following, units, ...)
-  end
-  return generation, current, counted
+  return counters[at + 2], is_ahead
 end
 
-local function prepare(quota)
-  require('aligned')(quota)
-  -- After a step back of the clock, a charge counts until the end of the next window.
-  quota.last, quota.next_left = quota.current + 1, quota.left + quota.window
-  quota.needs = quota.next_left
+local function add_to_window(_, counters, at, units)
+  counters[at + 2] = counters[at + 2] + units
 end
 
-local function make_ops()
-  return require('counter')(rule)
+rules.fixed_window = function(quota)
+  local window = quota.window
+  quota.settle, quota.add, quota.current = settle_window, add_to_window, floor(now / window)
+  quota.last, quota.needs = quota.current + 1, (quota.current + 2) * window - now
 end
 
-return make_ops, nil, prepare, string.byte('f'), FORMAT, LENGTH, step
+rules.calendar_window = function(quota)
+  local starts = { unpack('>I4I4I4I4I4I4I4', quota.window) }
+  quota.settle, quota.add, quota.current, quota.last, quota.problem = settle_window, add_to_window, 0, 0, 'NOWINDOW ' .. now_text
+  for place = 2, 4 do
+    if now >= starts[place] * 1000000 and now < starts[place + 1] * 1000000 then
+      quota.current, quota.problem = starts[1] + place - 2, nil
+      -- Longer than the time to live: each charge renews it.
+      quota.last, quota.needs = quota.current + 2, starts[place + 3] * 1000000 - now
+    end
+  end
+end

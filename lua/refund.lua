@@ -1,38 +1,50 @@
 --[[
-refund: gives back units that one check charged, of each count, if they still count. Takes the
-place of decide at the end of the script.
+refund: gives back units that one check charged, if they still count; or credits units to counts, whichever check charged
+them; or forgets counts. The end of a script behind the kinds of values and their refunds.
 
-KEYS    the value of the subject, if a count is packed; then the extra keys of the counts
-ARGV    count: algorithm, buckets, extra, limit, window, ttl, units, time, generation, position, cost,
-ARGV    count: refundable
+KEYS    the value of each list
+ARGV    call: values, runs; list, quota: those of call; then what, units, time, cost, refundable
+ARGV    quota: generation, position
 reply   1
-calls   those of give_back
+calls   to change a value PEXPIRE, SET; where nothing is left UNLINK; those of the kinds of values
 server  Redis 6.0
 
-`limit`, `window` and `ttl` are those of the strictest quota of the count; `extra` is which key is its extra key,
-from 1, or 0. `units` is how many to give
-back of the `cost` that was charged; `refundable` is how many may be given back later. `time`,
-`generation` and `position` are what decide replied to the charge.
+`what` is refund, credit or reset. `units` is how many of the `cost` that was charged are given back, and `refundable` how
+many may be later. `time`, `generation` and `position` are those of the reply to the charge. All values are read before one is
+written: if one cannot be read, none changes.
 ]]
 
-local make_quota = require('quota')
-local add_count, give_back = require('give_back')
-
-local at = 1
-while at <= #ARGV do
-  local quota = make_quota(ARGV[at], ARGV[at + 1], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
-  local state = add_count(quota, tonumber(ARGV[at + 2]))
-  state.units = tonumber(ARGV[at + 6])
-  state.charge = {
-    time = tonumber(ARGV[at + 7]),
-    generation = tonumber(ARGV[at + 8]),
-    position = tonumber(ARGV[at + 9]),
-    cost = tonumber(ARGV[at + 10]),
-    refundable = tonumber(ARGV[at + 11]),
-  }
-  at = at + 12
+local lists, at = read_lists(3, args[2]), args[2]
+local places, changes = {}, {}
+local charged = { units = args[at + 1], time = args[at + 2], cost = args[at + 3], refundable = args[at + 4] }
+for place in pairs(lists) do
+  places[#places + 1] = place
 end
-give_back(function(state)
-  return state.ops.refund(state, state.charge, state.units)
-end)
+table.sort(places)
+at = at + 5
+for number = 1, #places do
+  local list, problem = lists[places[number]], nil
+  local quota = list
+  repeat
+    quota.generation, quota.position, quota, at = args[at], args[at + 1], quota.next, at + 2
+  until not quota
+  values[number] = true
+  -- The new value, '' if nothing is left, a function that changes a sorted set, or false.
+  changes[number], problem = list[args[args[2]]](list, number, charged)
+  if problem then
+    return redis.error_reply(problem)
+  end
+end
+for number = 1, #places do
+  local key, change = KEYS[number], changes[number]
+  if change == '' then
+    call('UNLINK', key)
+  elseif type(change) == 'function' then
+    change()
+  elseif change then
+    -- A full server accepts PEXPIRE, and then the rest of the script.
+    call('PEXPIRE', key, digits(math.max(unpack('>I4', change) * 1000 - floor(now / 1000), 1)))
+    call('SET', key, change, 'KEEPTTL')
+  end
+end
 return 1

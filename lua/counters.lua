@@ -1,0 +1,195 @@
+--[[
+counters: a value with the counters of a key, a row: those of fixed_window, sliding_counter and gcra, by window. Twin of
+src/algorithm/counter_state.rs.
+
+KEYS    none; the caller passes the number of a key
+ARGV    none; the caller passes a list of quotas, sorted by header, then by limit
+reply   the numbers of each counter of the list, as they are stored
+calls   GET; to charge SETRANGE, SET; after a step back of the clock PEXPIRE, SET
+server  Redis 6.0
+
+  expires 4     the second at which the value expires
+  length 1, headers   the length of all headers; then code 1, window 6 of each counter
+  generation 8, numbers   of each counter, as the file of its algorithm says
+  holes         18 bytes each: what was given back of a gcra, see gcra_refund.lua
+
+The generation is the time at which a counter began: no refund of an earlier charge finds its units. Numbers are those of the
+last charge. What time has changed since is computed on reading, by the client too: so a refusal writes nothing, and replies
+with the numbers. Counters that a list does not ask are carried along.
+]]
+
+local HOLE = 18
+local FORMATS, NUMBERS = { f = 'ddI4', c = 'ddI4I4', g = 'ddI4dI4I4' }, { f = 3, c = 4, g = 6 }
+
+-- By algorithm: prepares a quota. `settle(quota, row, at)` moves a counter to now, and returns the units that count, and
+-- whether it was later than now. `add(quota, row, at, units)` charges, and returns whether that begins a generation.
+local rules = {}
+
+-- The open row: expires, headers, numbers; its layout; the value, whether it has other headers, and its holes.
+local row, layout, text, is_other, holes
+
+-- By its headers, how a row is packed, and where the numbers of each counter start.
+local layouts = {}
+
+local function layout_of(headers)
+  local made = layouts[headers]
+  if not made then
+    local format, at, starts = '', 3, {}
+    for index = 2, #headers, 7 do
+      local header = sub(headers, index, index + 6)
+      local code = sub(header, 1, 1)
+      if #header < 7 or not FORMATS[code] or starts[header] then
+        return
+      end
+      format, starts[header], at = format .. FORMATS[code], at, at + NUMBERS[code]
+    end
+    made = { headers = headers, starts = starts, numbers = '>' .. format, format = '>I4c' .. #headers .. format, last = at - 1 }
+    made.length, made.at = struct.size(made.format), digits(4 + #headers)
+    layouts[headers] = made
+  end
+  return made
+end
+
+-- Opens a value that is missing, has holes, or other counters than the list: those of the list come first in the row.
+local function open_other(list)
+  local stored, old, headers = nil, nil, sub(list.layout.headers, 2)
+  if text then
+    stored = #text > 11 and layout_of(sub(text, 5, 5 + string.byte(text, 5)))
+    if not stored or #text < stored.length or (#text - stored.length) % HOLE > 0 then
+      return false
+    end
+    old = { unpack(stored.format, text) }
+    for index = 2, #stored.headers, 7 do
+      local header = sub(stored.headers, index, index + 6)
+      headers = list.layout.starts[header] and headers or headers .. header
+    end
+  end
+  if #headers > 252 then
+    return false
+  end
+  row = { old and old[1] or 0, string.char(#headers) .. headers }
+  layout = layout_of(row[2])
+  for header, at in pairs(layout.starts) do
+    local from = stored and stored.starts[header]
+    for index = 0, NUMBERS[sub(header, 1, 1)] - 1 do
+      row[at + index] = from and old[from + index] or 0
+    end
+  end
+  is_other, holes = stored ~= layout, stored and sub(text, stored.length + 1) or ''
+  return true
+end
+
+local function write(list, number, is_due)
+  local key, numbers = KEYS[number], pack(layout.numbers, spread(row, 3, layout.last))
+  if is_due or is_other then
+    row[1] = is_due and expiry(list.ttl) or row[1]
+    text = pack('>I4', row[1]) .. row[2] .. numbers .. holes
+    if is_due then
+      call('SET', key, text, 'PX', digits(list.ttl))
+    else
+      call('SET', key, text, 'KEEPTTL')
+    end
+    values[number] = text
+  else
+    call('SETRANGE', key, layout.at, numbers)
+    values[number] = true
+  end
+end
+
+-- Writes a row with counters that were later than now, as they are now.
+local function write_rewound(list, number)
+  local ttl = math.max(list.ttl, row[1] * 1000 - floor(now / 1000))
+  row[1] = math.max(row[1], expiry(list.ttl))
+  text = pack('>I4', row[1]) .. row[2] .. pack(layout.numbers, spread(row, 3, layout.last)) .. holes
+  -- A full server accepts PEXPIRE, and then the rest of the script.
+  call('PEXPIRE', KEYS[number], digits(ttl))
+  call('SET', KEYS[number], text, 'KEEPTTL')
+  values[number], is_other = text, false
+end
+
+-- Opens the value of a key. Returns whether it is a row.
+local function open(list, number)
+  text = values[number]
+  if text == true then
+    text = call('GET', KEYS[number])
+  end
+  layout, is_other, holes = list.layout, false, ''
+  if not text or #text ~= layout.length then
+    return open_other(list)
+  end
+  row = { unpack(layout.format, text) }
+  return row[2] == layout.headers or open_other(list)
+end
+
+local function room(list, number)
+  if list.problem or not open(list, number) then
+    return nil, list.problem or WRONG_TYPE
+  end
+  local left, quota, is_rewound = nil, list, false
+  repeat
+    local used, was_ahead = quota.settle(quota, row, quota.at)
+    quota.used, is_rewound = used, is_rewound or was_ahead
+    left = (not left or quota.limit - used < left) and quota.limit - used or left
+    quota = quota.next
+  until not quota
+  if left ~= left then
+    return nil, WRONG_TYPE
+  end
+  if is_rewound then
+    write_rewound(list, number)
+  end
+  return left
+end
+
+-- Removes the holes of a counter whose generation has ended.
+local function remove_holes(header)
+  local kept = {}
+  for at = 1, #holes, HOLE do
+    if sub(holes, at, at + 5) ~= sub(header, 2) then
+      kept[#kept + 1] = sub(holes, at, at + HOLE - 1)
+    end
+  end
+  holes, is_other = table.concat(kept), true
+end
+
+-- Appends the numbers of the counters that a list asks.
+local function append(list)
+  size = size + 1
+  reply[size] = pack(list.layout.numbers, spread(row, 3, list.layout.last))
+end
+
+local function charge(list, number, units)
+  local quota = list
+  repeat
+    if not quota.is_view then
+      local begins = quota.add(quota, row, quota.at, units)
+      if begins or quota.used == 0 then
+        row[quota.at] = now
+        if holes ~= '' then
+          remove_holes(quota.header)
+        end
+      end
+    end
+    quota = quota.next
+  until not quota
+  write(list, number, row[1] * 1000000 < now + list.needs)
+  append(list)
+end
+
+kinds.counters = function(list)
+  local headers, quota, last = '', list, nil
+  repeat
+    -- A quota with the header of the one before it judges by the same counter, which the lower limit charges.
+    quota.is_view = last and quota.header == last.header
+    headers = quota.is_view and headers or headers .. quota.header
+    rules[quota.algorithm](quota)
+    list.needs, list.problem = math.max(list.needs, quota.needs), list.problem or quota.problem
+    quota, last = quota.next, quota
+  until not quota
+  list.layout = layout_of(string.char(#headers) .. headers)
+  quota = list
+  repeat
+    quota.at, quota = list.layout.starts[quota.header], quota.next
+  until not quota
+  list.room, list.charge, list.refuse = room, charge, append
+end

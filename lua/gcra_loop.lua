@@ -1,0 +1,55 @@
+--[[
+gcra_loop: decides the usual checks of gcra: those of a row that has one counter, which drains at the limit of the quota and was
+never refunded. Leaves all others to `decide`.
+
+KEYS    those of call
+ARGV    those of call
+reply   1 if it is admitted, or 0; the numbers of the counter
+calls   SETRANGE
+server  Redis 6.0
+]]
+
+do
+  local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
+  left = {}
+  while args[at] do
+    if args[at] == 0 then
+      left[#left + 1], left[#left + 2] = at, 0
+    else
+      local list, cost, first = args[at + 6], args[at + 7], args[at + 9]
+      local limit, window, usual = args[list + 6], args[list + 7], '\7' .. args[list + 8]
+      local below = (now + window + (window - window % 100000) / 100000) / 1000000
+      for number = first, first + args[at + 2] - 1 do
+        local stored, is_decided = values[number], false
+        if stored and #stored == 48 then
+          local expires, found, generation, time, level, rest, inflow, rate = unpack('>I4c8ddI4dI4I4', stored)
+          if found == usual and rate == limit and time <= now and expires >= below and inflow < 4000000000 then
+            local parts = level * window + rest - (now - time) * limit
+            if parts > 0 then
+              rest = parts % window
+              level = (parts - rest) / window
+            else
+              generation, level, rest, inflow = now, 0, 0, 0
+            end
+            if level + cost <= limit and (rest == 0 or level + cost < limit) then
+              local numbers = pack('>ddI4dI4I4', generation, now, level + cost, rest, inflow + cost, limit)
+              call('SETRANGE', KEYS[number], '12', numbers)
+              values[number], reply[size + 1], reply[size + 2] = true, 1, numbers
+            else
+              reply[size + 1], reply[size + 2] = 0, string.sub(stored, 13)
+            end
+            size, is_decided = size + 2, true
+          end
+        end
+        if not is_decided then
+          size, left[#left + 1], left[#left + 2] = size + 1, at, number
+          reply[size] = false
+        end
+      end
+    end
+    at = at + args[at + 1]
+  end
+  if not left[1] then
+    return cmsgpack.pack(reply)
+  end
+end

@@ -1,0 +1,130 @@
+--[[
+gcra_refund: gives back units of a gcra, or credits them, for refund. Twin of src/algorithm/gcra/holes.rs, which says what
+holes are for.
+
+KEYS    none
+ARGV    none; the caller passes a quota, a row with the place of a counter in it, and what was charged
+reply   those of counters_refund
+calls   none
+server  Redis 6.0
+
+A hole is adjacent charges of which units were given back: the window of the counter 6, the position where the first of them
+starts 4; that where the last ends 4, or one less while more of that charge may be given back; the units that were given
+back 4.
+]]
+
+local MAX_HOLES = 32
+
+-- Returns the holes of a counter, oldest first, as tables of start, end and units.
+local function holes_of(quota)
+  local found = {}
+  for at = 1, #holes, HOLE do
+    if sub(holes, at, at + 5) == sub(quota.header, 2) then
+      found[#found + 1] = { unpack('>I4I4I4', holes, at + 6) }
+    end
+  end
+  return found
+end
+
+local function store_holes(quota, list)
+  remove_holes(quota.header)
+  local parts = { holes }
+  for index = 1, #list do
+    parts[index + 1] = sub(quota.header, 2) .. pack('>I4I4I4', list[index][1], list[index][2], list[index][3])
+  end
+  holes = table.concat(parts)
+end
+
+-- Merges a hole with the next one.
+local function merge(list, index)
+  local following = table.remove(list, index + 1)
+  list[index][2], list[index][3] = following[2], list[index][3] + following[3]
+end
+
+-- The same, if the next one starts where this one ends.
+local function join(list, index)
+  if list[index] and list[index + 1] and list[index][2] == list[index + 1][1] then
+    merge(list, index)
+  end
+end
+
+-- Adds units of one charge that were given back.
+local function add_hole(list, first, stop, units, is_open)
+  local index, till = 1, is_open and stop - 1 or stop
+  while list[index] and list[index][2] <= first do
+    index = index + 1
+  end
+  if list[index] and list[index][1] < stop then
+    -- Part of the charge was given back before.
+    list[index][2], list[index][3] = math.max(list[index][2], till), list[index][3] + units
+  else
+    table.insert(list, index, { first, till, units })
+  end
+  join(list, index)
+  join(list, index - 1)
+  if #list > MAX_HOLES then
+    local smallest, fewest = 1, math.huge
+    for at = 1, #list - 1 do
+      local together = list[at][3] + list[at + 1][3]
+      if together < fewest then
+        smallest, fewest = at, together
+      end
+    end
+    merge(list, smallest)
+  end
+end
+
+-- Drops the holes before which all units have drained.
+local function drop_drained(list, inflow, level)
+  local given_back, index = 0, #list
+  while index > 0 do
+    given_back = given_back + list[index][3]
+    if level < math.max(inflow - list[index][1] - given_back, 0) then
+      break
+    end
+    index = index - 1
+  end
+  for _ = 1, index do
+    table.remove(list, 1)
+  end
+end
+
+-- Lowers a level, in parts.
+local function lower(quota, counters, at, taken)
+  local tick, whole = rate_of(quota, counters, at)
+  local level = math.max(counters[at + 2] * whole + math.ceil(counters[at + 3] / tick) - taken, 0)
+  counters[at + 2] = floor(level / whole)
+  counters[at + 3] = (level - counters[at + 2] * whole) * tick
+end
+
+-- Units drain in the order in which they flowed in: at most the level, less what flowed in later, is left of a charge.
+takes.gcra = function(quota, counters, at, charged)
+  local stop, inflow, list, later = quota.position, counters[at + 4], holes_of(quota), 0
+  if stop > inflow then
+    -- The charge is of another generation, which began in the same microsecond.
+    return false
+  end
+  for index = #list, 1, -1 do
+    later = list[index][1] >= stop and later + list[index][3] or later
+  end
+  later = math.max(inflow - stop - later, 0)
+  local tick, whole = rate_of(quota, counters, at)
+  local level = counters[at + 2] * whole + math.ceil(counters[at + 3] / tick)
+  local taken = math.min(math.max(level - later * whole, 0), charged.units * whole)
+  if taken == 0 then
+    return false
+  end
+  lower(quota, counters, at, taken)
+  if taken >= whole then
+    add_hole(list, math.max(stop - charged.cost, 0), stop, floor(taken / whole), charged.refundable > 0)
+    drop_drained(list, inflow, counters[at + 2])
+    store_holes(quota, list)
+  end
+  return true
+end
+
+-- Takes the oldest units, which would drain next.
+credits.gcra = function(quota, counters, at, units)
+  local _, whole = rate_of(quota, counters, at)
+  lower(quota, counters, at, units * whole)
+end

@@ -1,0 +1,251 @@
+--[[
+log: a value with the times of units, of sliding_log and of sliding_buckets. Twin of src/algorithm/log.
+
+KEYS    none; the caller passes the number of a key
+ARGV    none; the caller passes a list of quotas, of which the first has the longest window
+reply   a charge: of each quota used, reset; of buckets also generation, position. A refusal: used, wait, reset
+calls   GET; of a long value GETRANGE, STRLEN; to charge APPEND, SETRANGE, SET; after a step back of the clock PEXPIRE, SET
+server  Redis 6.0
+
+  expires 4     the second at which the value expires
+  generation 8  of buckets, when the log began or was reset, credited or moved; else 0
+  'l' 1, longest 8, largest 4   the longest window that was asked, and the largest limit that was asked with it
+  before 4      the position before the first run
+  time 8, position 4   of each run, oldest first
+
+A run is the units of one time. Its position is the number of units charged up to and with it, modulo 2^32, so the units of
+any runs in a row are one subtraction. Each quota is a window over the runs: a unit counts for as long as the window. A unit
+of a bucket is charged at the last moment of the bucket.
+
+A charge drops runs when half of all can go: those older than the longest window, and, of those that no window of the list
+reaches, all but the newest `largest` units. A value of a list that `is_long` is read in pages of 16 runs.
+]]
+
+local HEADER, RUN, PAGE, RANGE = 29, 12, 16, 4294967296
+
+-- The open value: its text, or its first page and its pages; the fields of its header; the runs, the newest time, and the
+-- last position.
+local text, pages, expires, generation, longest, largest, before, runs, newest, last
+
+local function range(key, from, to)
+  return call('GETRANGE', key, digits(from), digits(to))
+end
+
+-- Returns the time and the position of a run.
+local function run_at(index)
+  if not pages then
+    return unpack('>dI4', text, HEADER + 1 + RUN * index)
+  end
+  local number = floor(index / PAGE)
+  local page = pages[number]
+  if not page then
+    local from = HEADER + number * PAGE * RUN
+    page = range(pages.key, from, from + PAGE * RUN - 1)
+    pages[number] = page
+  end
+  return unpack('>dI4', page, (index - number * PAGE) * RUN + 1)
+end
+
+-- Returns the position before a run.
+local function before_run(index)
+  if index == 0 then
+    return before
+  end
+  local _, position = run_at(index - 1)
+  return position
+end
+
+-- Returns the first run after a time, its time, and the position before it.
+local function first_after(edge)
+  if newest <= edge then
+    return runs, 0, last
+  end
+  local time, position = run_at(0)
+  if time > edge then
+    return 0, time, before
+  end
+  -- Run `from` is not after it, run `to` is. Runs are often spaced evenly: the first probes are a guess and its neighbour.
+  local from, to, to_time = 0, runs - 1, newest
+  local probe, step = floor((edge - time) / (newest - time) * to) + 1, 1
+  while to - from > 1 do
+    if not (probe > from and probe < to) then
+      probe = floor((from + to) / 2)
+    end
+    local probed, probed_position = run_at(probe)
+    if probed > edge then
+      to, to_time, probe = probe, probed, probe - step
+    else
+      from, position, probe = probe, probed_position, probe + step
+    end
+    step = runs
+  end
+  return to, to_time, position
+end
+
+-- Returns the last run from `from` to `to` from which on there are at least so many units before a position, or `from`.
+local function last_with(units, position, from, to)
+  while from < to do
+    local middle = math.ceil((from + to) / 2)
+    if (position - before_run(middle)) % RANGE >= units then
+      from = middle
+    else
+      to = middle - 1
+    end
+  end
+  return from
+end
+
+-- Moves the runs later than the clock to the clock, so that none counts for longer than a window, and drops those that had
+-- expired at the newest.
+local function rewind(list, number)
+  local key = KEYS[number]
+  if pages then
+    text, pages = call('GET', key), nil
+  end
+  local from, _, from_before = first_after(newest - longest)
+  local to = math.max((first_after(list.clock - 1)), from)
+  local ttl = lifetime(longest)
+  generation = list.bucket > 0 and now or 0
+  text = pack('>I4d', expiry(ttl), generation) .. sub(text, 13, 25) .. pack('>I4', from_before)
+    .. sub(text, HEADER + 1 + from * RUN, HEADER + to * RUN) .. pack('>dI4', list.clock, last)
+  -- A full server accepts PEXPIRE, and then the rest of the script.
+  call('PEXPIRE', key, digits(ttl))
+  call('SET', key, text, 'KEEPTTL')
+  values[number], expires, before, runs, newest = text, expiry(ttl), from_before, to - from + 1, list.clock
+end
+
+-- Opens a value. Returns whether it is a log.
+local function open(list, number)
+  text, pages = values[number], nil
+  local length = text and text ~= true and #text
+  if list.is_long then
+    text = redis.pcall('GETRANGE', KEYS[number], '0', digits(HEADER + PAGE * RUN - 1))
+    length = type(text) == 'string' and #text
+    if length == HEADER + PAGE * RUN then
+      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, HEADER + 1) }
+    elseif length == 0 and call('EXISTS', KEYS[number]) == 0 then
+      text = false
+    end
+  elseif text == true or text == nil then
+    text = redis.pcall('GET', KEYS[number])
+    length = type(text) == 'string' and #text
+  end
+  if text == false then
+    expires, generation, longest, largest, before, runs, newest, last = 0, 0, 0, 0, 0, 0, 0, 0
+    return true
+  end
+  runs = ((length or 0) - HEADER) / RUN
+  if runs < 1 or runs % 1 > 0 or string.byte(text, 13) ~= 108 then
+    return false
+  end
+  expires, generation, longest, largest, before = unpack('>I4dxdI4I4', text)
+  newest, last = unpack('>dI4', pages and range(pages.key, -RUN, -1) or text, pages and 1 or length - 11)
+  if not (longest >= 1000 and longest < 1e15 and newest >= 0 and newest < 1e16) then
+    return false
+  end
+  if newest > list.clock then
+    rewind(list, number)
+  end
+  return true
+end
+
+local function room(list, number)
+  if not open(list, number) then
+    return nil, WRONG_TYPE
+  end
+  local left, quota = nil, list
+  repeat
+    local first, time, position = first_after(now - quota.window)
+    local used = (last - position) % RANGE
+    quota.first, quota.used, quota.time = first, used, time
+    left = (not left or quota.limit - used < left) and quota.limit - used or left
+    quota = quota.next
+  until not quota
+  return left
+end
+
+-- Returns the first run that a charge keeps, and the position before it.
+local function first_kept(list, units)
+  local first = list.first
+  if longest > list.window then
+    local left_behind = first
+    first = first_after(now - longest)
+    first = last_with(largest, before_run(left_behind), first, left_behind)
+  end
+  local position = before_run(first)
+  if (last - position) % RANGE + units >= RANGE then
+    first = last_with(RANGE - units, last, first, list.first) + 1
+    position = before_run(first)
+  end
+  return first, position
+end
+
+local function charge(list, number, units)
+  local key, clock, is_changed = KEYS[number], list.clock, false
+  if list.window > longest or list.window == longest and list.limit > largest then
+    longest, largest, is_changed = list.window, list.limit, true
+  end
+  local run, first, position = pack('>dI4', clock, (last + units) % RANGE), first_kept(list, units)
+  local is_due = expires * 1000000 < clock + longest
+  if is_changed or is_due or 2 * first >= runs or (last - before) % RANGE + units >= RANGE then
+    local ttl = lifetime(longest)
+    local from, to = HEADER + first * RUN, HEADER + (newest == clock and runs - 1 or runs) * RUN
+    local kept = runs > 0 and from < to and (pages and range(key, from, to - 1) or sub(text, from + 1, to)) or ''
+    generation = runs == 0 and list.bucket > 0 and now or generation
+    text = pack('>I4dc1dI4I4', is_due and expiry(ttl) or expires, generation, 'l', longest, largest, position) .. kept .. run
+    if is_due then
+      call('SET', key, text, 'PX', digits(ttl))
+    else
+      call('SET', key, text, 'KEEPTTL')
+    end
+    values[number] = list.is_long or text
+  else
+    if newest == clock then
+      call('SETRANGE', key, digits(HEADER + (runs - 1) * RUN), run)
+    else
+      call('APPEND', key, run)
+    end
+    values[number] = true
+  end
+  local quota = list
+  repeat
+    reply[size + 1], reply[size + 2] = quota.used + units, (quota.used > 0 and quota.time or clock) + quota.window - now
+    size = size + 2
+    if list.bucket > 0 then
+      reply[size + 1], reply[size + 2], size = generation, clock, size + 2
+    end
+    quota = quota.next
+  until not quota
+end
+
+-- Returns the microseconds until a unit expires, by its number from the oldest that counts in the window of a quota.
+local function expires_in(quota, unit)
+  local run = last_with(quota.used - unit + 1, last, quota.first, runs - 1)
+  return (run_at(run)) + quota.window - now
+end
+
+local function refuse(list, _, cost)
+  local quota = list
+  repeat
+    local used, limit, wait, reset = quota.used, quota.limit, 0, 0
+    if used > limit then
+      reset = expires_in(quota, used - limit + 1)
+    elseif used > 0 then
+      reset = quota.time + quota.window - now
+    end
+    if cost > limit then
+      wait = -1
+    elseif used + cost > limit then
+      wait = expires_in(quota, used + cost - limit)
+    end
+    reply[size + 1], reply[size + 2], reply[size + 3] = used, wait, reset
+    size, quota = size + 3, quota.next
+  until not quota
+end
+
+kinds.log = function(list)
+  if list.bucket > 0 then
+    list.clock = now - now % list.bucket + list.bucket - 1
+  end
+  list.room, list.charge, list.refuse = room, charge, refuse
+end

@@ -1,0 +1,76 @@
+--[[
+log_loop: decides the usual checks of logs: those of a value that is there, has the quota's window as its longest, and is not
+due for a trim or a new time to live. Leaves all others to `decide`.
+
+KEYS    those of call
+ARGV    those of call
+reply   admitted: 1, used, reset; of buckets also generation, position
+reply   refused: 0, used, wait, reset
+calls   APPEND; if the newest run is of this time SETRANGE
+server  Redis 6.0
+
+log.lua describes the bytes. A loop creates no function: to create those of the general path takes as long as a check.
+]]
+
+do
+  local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
+  left = {}
+  while args[at] do
+    if args[at] == 0 then
+      left[#left + 1], left[#left + 2] = at, 0
+    else
+      local list, cost, first = args[at + 6], args[at + 7], args[at + 9]
+      local bucket, limit, window, usual = args[list + 3], args[list + 6], args[list + 7], args[list + 8]
+      local clock = bucket > 0 and now - now % bucket + bucket - 1 or now
+      local edge, most, passed, below = now - window, limit - cost, window - now, (clock + window) / 1000000
+      local time_of_run = pack('>d', clock)
+      for number = first, first + args[at + 2] - 1 do
+        local stored, is_decided = values[number], false
+        if stored and #stored > 40 then
+          local length = #stored
+          local expires, generation, found, largest, position = unpack('>I4dc9I4I4', stored)
+          local newest, last = unpack('>dI4', stored, length - 11)
+          if found == usual and largest >= limit and newest <= clock and newest > edge and expires >= below then
+            local time, count, index = unpack('>d', stored, 30), (length - 29) / 12, 0
+            if time <= edge then
+              -- The run that has expired last and its neighbour, if runs are spaced evenly.
+              index = (edge - time) / (newest - time) * (count - 1)
+              index = index - index % 1 + 1
+              if 2 * index < count then
+                local expired
+                expired, position, time = unpack('>dI4d', stored, index * 12 + 18)
+                index = expired <= edge and time > edge and index or count
+              end
+            end
+            local used = (last - position) % 4294967296
+            if 2 * index < count and used <= most then
+              local run = time_of_run .. pack('>I4', (last + cost) % 4294967296)
+              if newest < clock then
+                call('APPEND', KEYS[number], run)
+              else
+                call('SETRANGE', KEYS[number], string.format('%d', length - 12), run)
+              end
+              values[number], reply[size + 1], reply[size + 2], reply[size + 3] = true, 1, used + cost, time + passed
+              size, is_decided = size + 3, true
+              if bucket > 0 then
+                reply[size + 1], reply[size + 2], size = generation, clock, size + 2
+              end
+            elseif 2 * index < count and used == most + 1 and used <= limit then
+              -- The cost fits as soon as one unit is gone.
+              reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = 0, used, time + passed, time + passed
+              size, is_decided = size + 4, true
+            end
+          end
+        end
+        if not is_decided then
+          size, left[#left + 1], left[#left + 2] = size + 1, at, number
+          reply[size] = false
+        end
+      end
+    end
+    at = at + args[at + 1]
+  end
+  if not left[1] then
+    return cmsgpack.pack(reply)
+  end
+end

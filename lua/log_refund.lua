@@ -1,0 +1,73 @@
+--[[
+log_refund: gives back units of a log, credits them, or forgets the log, for refund.
+
+KEYS    none; the caller passes the number of a key
+ARGV    none; the caller passes a list of quotas, and what was charged
+reply   the new value; '' if nothing is left; false if nothing changes
+calls   those of log
+server  Redis 6.0
+]]
+
+-- Opens a value to change it, and returns the units that count, or nothing and a problem.
+local function open_whole(list, number)
+  local left, problem = list.room(list, number)
+  if not left then
+    return nil, problem
+  elseif pages then
+    text, pages = call('GET', KEYS[number]), nil
+  end
+  return list.used
+end
+
+-- Units of a charge are those of its time. The positions of later runs fall.
+local function refund_log(list, number, charged)
+  local used, problem = open_whole(list, number)
+  local time = list.bucket > 0 and list.position or charged.time
+  if not used or used == 0 or time <= now - list.window or list.bucket > 0 and list.generation ~= generation then
+    return false, problem
+  end
+  local at, found, position = first_after(time - 1)
+  if found ~= time then
+    return false
+  end
+  local _, own = run_at(at)
+  local taken, parts = math.min(charged.units, (own - position) % RANGE), { sub(text, 1, HEADER + at * RUN) }
+  for index = at, runs - 1 do
+    local run_time, run_position = run_at(index)
+    local after = (run_position - taken) % RANGE
+    if after ~= position then
+      -- A run without units is left out.
+      parts[#parts + 1], position = pack('>dI4', run_time, after), after
+    end
+  end
+  return at + #parts > 1 and table.concat(parts) or ''
+end
+
+-- Takes the newest units, so that every window gets them.
+local function credit_log(list, number, charged)
+  local used, problem = open_whole(list, number)
+  if not used or used == 0 then
+    return false, problem
+  end
+  local left, kept = (last - before) % RANGE - math.min(charged.units, used), runs
+  while kept > 0 and (before_run(kept - 1) - before) % RANGE >= left do
+    kept = kept - 1
+  end
+  local time = kept > 0 and run_at(kept - 1) or 0
+  if time <= now - longest then
+    return ''
+  end
+  return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, HEADER + (kept - 1) * RUN)
+    .. pack('>dI4', time, (before + left) % RANGE)
+end
+
+local function reset_log(list, number)
+  local _, problem = list.room(list, number)
+  return text and '' or false, problem
+end
+
+local prepare_log = kinds.log
+kinds.log = function(list)
+  prepare_log(list)
+  list.refund, list.credit, list.reset = refund_log, credit_log, reset_log
+end
