@@ -21,6 +21,18 @@ with the numbers. Counters that a list does not ask are carried along.
 local HOLE = 18
 local FORMATS, NUMBERS = { f = 'ddI4', c = 'ddI4I4', g = 'ddI4dI4I4' }, { f = 3, c = 4, g = 6 }
 
+-- Returns the tick, in microseconds, in which units times a window is exact, and the ticks of the window, rounded down: the
+-- smallest power of ten for which the product is below 2^53. There a quotient never rounds to a whole number that it is not,
+-- so its floor and ceil are exact. Twin of src/algorithm/arithmetic.rs.
+local function scale(units, window)
+  local tick = 1
+  -- 1.0 makes it a float in Lua 5.4 too, whose integers would wrap.
+  while 1.0 * units * math.ceil(window / tick) >= 9007199254740992 do
+    tick = tick * 10
+  end
+  return tick, floor(window / tick)
+end
+
 -- By algorithm: prepares a quota. `settle(quota, row, at)` moves a counter to now, and returns the units that count, and
 -- whether it was later than now. `add(quota, row, at, units)` charges, and returns whether that begins a generation.
 local rules = {}

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::connection::{Acquired, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, ListKeys, ServerClock, ServerName, decode_replies,
-    encode_checks, encode_credit, encode_refund, encode_reset, errors as error,
+    BatchEntry, EntryReply, KeyNames, ServerClock, ServerName, decode_replies, encode_checks,
+    encode_credit, encode_refund, encode_reset, errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
@@ -81,11 +81,11 @@ impl Client {
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         self.meter
             .record_batch(entries.iter().map(|entry| entry.count).sum());
-        let mut replies = self
-            .call_decide(connection, entries, ListKeys::OfLargeLimits)
-            .await?;
-        if replies.iter().any(lacks_arguments) {
-            self.decide_with_all_arguments(connection, entries, &mut replies)
+        let mut replies = self.call_decide(connection, entries).await?;
+        let mut failed = replies.iter().filter_map(|reply| reply.as_ref().err());
+        if let Some(time) = failed.find_map(error::time_without_window) {
+            self.clock.learn(time);
+            self.decide_with_other_windows(connection, entries, &mut replies)
                 .await;
         }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
@@ -95,29 +95,27 @@ impl Client {
         Ok(replies)
     }
 
-    /// Decides the entries anew for which the call lacked arguments: the keys of logs that are lists, or the window of a
-    /// calendar at the time of the server.
+    /// Decides the entries anew for which the call lacked the window of a calendar at the time of the server.
     ///
-    /// The script wrote nothing for them, so this is safe. It is rare: their limits were higher before, or the clock of
-    /// this process differs from that of the server by more than a window.
-    async fn decide_with_all_arguments(
+    /// The script wrote nothing for them, so this is safe. It is rare: the clock of this process differs from that of the
+    /// server by more than a window.
+    async fn decide_with_other_windows(
         &self,
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
         replies: &mut [Result<EntryReply, Error>],
     ) {
-        let mut failed = replies.iter().filter_map(|reply| reply.as_ref().err());
-        if let Some(time) = failed.find_map(error::time_without_window) {
-            self.clock.learn(time);
-        }
+        let lacks_window = |reply: &&mut Result<EntryReply, Error>| {
+            let error = reply.as_ref().err();
+            error.is_some_and(|error| error::time_without_window(error).is_some())
+        };
         let (repeated, replies): (Vec<BatchEntry<'_>>, Vec<&mut Result<EntryReply, Error>>) =
             entries
                 .iter()
                 .zip(replies)
-                .filter(|(_, reply)| lacks_arguments(reply))
+                .filter(|(_, reply)| lacks_window(reply))
                 .unzip();
-        let outcome = self.call_decide(connection, &repeated, ListKeys::All).await;
-        match outcome {
+        match self.call_decide(connection, &repeated).await {
             Ok(repeated) => {
                 for (reply, new_reply) in replies.into_iter().zip(repeated) {
                     *reply = new_reply;
@@ -131,39 +129,27 @@ impl Client {
         }
     }
 
-    /// Sends a call with these list keys. A cluster that is moving their slot, and has only some of the keys of a
-    /// call, has not run it: then without the keys of lists, and then each entry in a call of its own. What can be
-    /// decided so need not wait for the slot.
+    /// Sends a call. A cluster that is moving the slot, and has only some of the keys, has not run it: then each entry
+    /// goes in a call of its own, so that what can be decided need not wait for the slot.
     async fn call_decide(
         &self,
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
-        lists: ListKeys,
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
-        let script = &self.scripts.decide;
-        let (call, runs) = encode_checks(script, &self.names, &self.clock, entries, lists);
-        let is_last = match lists {
-            ListKeys::OfLargeLimits => false,
-            // The script has said that it needs them.
-            ListKeys::All => true,
-            ListKeys::None => entries.len() == 1,
-        };
-        match run(connection, script, &call, is_last).await {
-            Err(error) if error::is_moving(&error) && lists != ListKeys::None => {
-                Box::pin(self.call_decide(connection, entries, ListKeys::None)).await
-            }
-            Err(error) if error::is_moving(&error) && entries.len() > 1 => {
+        let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
+        let is_alone = entries.len() == 1;
+        match run(connection, script, &call, is_alone).await {
+            Err(error) if error::is_moving(&error) && !is_alone => {
                 let mut replies = Vec::with_capacity(entries.len());
                 for entry in entries.chunks(1) {
-                    let call = Box::pin(self.call_decide(connection, entry, ListKeys::None));
-                    match call.await {
+                    match Box::pin(self.call_decide(connection, entry)).await {
                         Ok(reply) => replies.extend(reply),
                         Err(error) => replies.push(Err(error)),
                     }
                 }
                 Ok(replies)
             }
-            reply => decode_replies(reply?, &connection.server(), entries, &runs),
+            reply => decode_replies(reply?, &connection.server(), entries, &plan),
         }
     }
 
@@ -209,18 +195,8 @@ impl Client {
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = |lists| {
-            encode_reset(
-                &self.scripts.credit,
-                &self.names,
-                &self.clock,
-                &reset,
-                lists,
-            )
-        };
-        let calls = [call(ListKeys::All), call(ListKeys::None)];
-        let (client, index) = (self.clone(), self.connection_index(reset.subject));
-        async move { client.change(index, &client.scripts.credit, calls).await }
+        let call = encode_reset(&self.scripts.refund, &self.names, &self.clock, &reset);
+        self.change(reset.subject, call)
     }
 
     /// Takes back units that a check charged.
@@ -228,18 +204,8 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = |lists| {
-            encode_refund(
-                &self.scripts.refund,
-                &self.names,
-                &self.clock,
-                refund,
-                lists,
-            )
-        };
-        let calls = [call(ListKeys::All), call(ListKeys::None)];
-        let (client, index) = (self.clone(), self.connection_index(refund.subject));
-        async move { client.change(index, &client.scripts.refund, calls).await }
+        let call = encode_refund(&self.scripts.refund, &self.names, &self.clock, refund);
+        self.change(refund.subject, call)
     }
 
     /// Reduces the units that count against a key.
@@ -247,41 +213,24 @@ impl Client {
         &self,
         credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = |lists| {
-            encode_credit(
-                &self.scripts.credit,
-                &self.names,
-                &self.clock,
-                credit,
-                lists,
-            )
-        };
-        let calls = [call(ListKeys::All), call(ListKeys::None)];
-        let (client, index) = (self.clone(), self.connection_index(credit.subject));
-        async move { client.change(index, &client.scripts.credit, calls).await }
+        let call = encode_credit(&self.scripts.refund, &self.names, &self.clock, credit);
+        self.change(credit.subject, call)
     }
 
-    /// Runs a script that changes counts: with the keys of lists; without them if the server has not run
-    /// the call, because it is moving their slot and has only some of the keys. Most have no list. If there is one,
-    /// waits until the server has all keys.
-    async fn change(
+    /// Runs the script that changes counts.
+    fn change(
         &self,
-        index: usize,
-        script: &Script,
-        [with_lists, without]: [Cmd; 2],
-    ) -> Result<(), Error> {
-        let connection = self.acquire(index).await?;
-        let mut reply = run(&connection, script, &with_lists, false).await;
-        if reply.as_ref().is_err_and(error::is_moving) {
-            reply = run(&connection, script, &without, true).await;
+        subject: Subject<'_>,
+        call: Cmd,
+    ) -> impl Future<Output = Result<(), Error>> + use<> {
+        let (client, index) = (self.clone(), self.connection_index(subject));
+        async move {
+            let reply = client.run(index, &client.scripts.refund, call).await;
+            if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
+                client.clock.learn(time);
+            }
+            reply.map(drop)
         }
-        if reply.as_ref().is_err_and(error::lacks_list_key) {
-            reply = run(&connection, script, &with_lists, true).await;
-        }
-        if let Some(time) = reply.as_ref().err().and_then(error::time_without_window) {
-            self.clock.learn(time);
-        }
-        reply.map(drop)
     }
 
     /// Runs a script over the connection of an index.
@@ -380,13 +329,6 @@ impl Progress {
         let sent_at = Some(sent_at);
         Self { since, sent_at }
     }
-}
-
-/// Whether the script did not decide an entry because the call lacks the key of a list, or a window.
-fn lacks_arguments(reply: &Result<EntryReply, Error>) -> bool {
-    let lacks =
-        |error: &Error| error::lacks_list_key(error) || error::time_without_window(error).is_some();
-    reply.as_ref().is_err_and(lacks)
 }
 
 /// Runs a script by its hash. A server that does not know the script, which may happen at any time,

@@ -392,11 +392,14 @@ impl RedisStore {
         self.shared.misuse.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns the Lua script that decides checks, as Redis gets it.
+    /// Returns the name and the text of each Lua script, as Redis gets it.
     ///
-    /// Use it to review what runs in Redis, or to find the line of an error: Redis names a line of this text.
-    /// The text is joined from several files, and a line such as `-- lua/sliding_log.lua` precedes each of
-    /// them. The example `script` prints it with line numbers.
+    /// Use it to review what runs in Redis, or to find the line of an error: Redis names a line of such a text. Each is
+    /// joined from several files, and a line such as `-- lua/log.lua` precedes each of them. The example `script` prints
+    /// them with line numbers.
+    ///
+    /// `log`, `fixed_window`, `sliding_counter`, `gcra` and `sorted_set_log` decide checks, and `mixed` those of several
+    /// algorithms in one call. `refund` returns units. `block`, `blocked` and `refusals` keep the list of blocked keys.
     ///
     /// # Examples
     ///
@@ -404,19 +407,9 @@ impl RedisStore {
     /// use tollgate::RedisStore;
     ///
     /// // Redis says: "user_script:7: attempt to …".
-    /// let line = RedisStore::script().lines().nth(7 - 1);
-    /// assert!(line.is_some());
+    /// let (_, text) = RedisStore::scripts().find(|(name, _)| *name == "log").unwrap();
+    /// assert!(text.lines().nth(7 - 1).is_some());
     /// ```
-    #[must_use]
-    pub fn script() -> &'static str {
-        let [(_, decide), ..] = Scripts::texts();
-        decide
-    }
-
-    /// Returns the name and the text of each script.
-    ///
-    /// They are [`decide`](Self::script), `refund` and `credit`, which return units, and `block`, `blocked` and
-    /// `refusals`, which keep the list of blocked keys.
     pub fn scripts() -> impl Iterator<Item = (&'static str, &'static str)> {
         Scripts::texts().into_iter()
     }

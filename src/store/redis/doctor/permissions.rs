@@ -11,7 +11,7 @@ use super::scratch_key::ScratchKey;
 use super::session::Session;
 use crate::error::Error;
 use crate::quota::{Algorithm, Quota};
-use crate::store::redis::protocol::problems;
+use crate::store::redis::protocol::{Value, problems};
 
 const TOPIC: &str = "permissions";
 
@@ -135,10 +135,10 @@ async fn missing(session: &Session) -> Result<(Missing, Cleanup), Error> {
     outcome?;
     let mut eval = redis::cmd("EVAL");
     eval.arg("return 0").arg(1);
-    names.write_value(key.subject(), &mut eval);
+    names.write_value(key.subject(), Value::Row, &mut eval);
     let mut evalsha = redis::cmd("EVALSHA");
     evalsha.arg("0".repeat(40)).arg(1);
-    names.write_value(key.subject(), &mut evalsha);
+    names.write_value(key.subject(), Value::Row, &mut evalsha);
     for (name, command) in [
         ("EVAL", eval),
         ("EVALSHA", evalsha),

@@ -7,7 +7,7 @@ use redis::Cmd;
 
 use crate::key::Key;
 use crate::quota::Quotas;
-use crate::store::redis::protocol::KeyNames;
+use crate::store::redis::protocol::{Count, KeyNames, Value};
 use crate::store::requests::{Check, Reset, Subject};
 
 /// The name of the doctor's limiter.
@@ -57,19 +57,18 @@ impl ScratchKey {
         command: &str,
         arguments: &[&str],
     ) -> impl Iterator<Item = Cmd> {
-        let extras = self.quotas.strictest().map(move |quota| {
-            let mut built = redis::cmd(command);
-            names.write_extra(self.subject(), quota, &mut built);
-            built.arg(arguments);
-            built
-        });
-        std::iter::once(self.command(names, command, arguments)).chain(extras)
+        let counts = Count::all(&self.quotas).into_iter();
+        counts.map(move |count| self.on(count.value, names, command, arguments))
     }
 
-    /// Builds a command on the key of the value, with arguments behind it.
+    /// Builds a command on the key of the row, with arguments behind it.
     pub(super) fn command(&self, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
+        self.on(Value::Row, names, command, arguments)
+    }
+
+    fn on(&self, value: Value, names: &KeyNames, command: &str, arguments: &[&str]) -> Cmd {
         let mut built = redis::cmd(command);
-        names.write_value(self.subject(), &mut built);
+        names.write_value(self.subject(), value, &mut built);
         built.arg(arguments);
         built
     }

@@ -2,24 +2,25 @@
 
 use std::borrow::Cow;
 
-use redis::Value;
+use redis::Value as RedisValue;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
-use super::encode::{BatchEntry, RunOfLevels};
+use super::counts::{Count, Value, header};
+use super::encode::{BatchEntry, CallPlan, Run};
 use super::errors::{self, malformed_reply};
 use super::last_reply::{LastReply, Numbers};
 use super::packed_counter;
 use super::server_name::ServerName;
+use crate::algorithm::{QuotaCheck, State};
 use crate::decision::{Answer, QuotaAnswer, Receipt, Source, Wait};
 use crate::error::Error;
-use crate::quota::{Quota, Quotas};
-use crate::store::requests::OwnedCheck;
+use crate::quota::Quota;
 
 /// The answers to the checks of one entry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct EntryReply {
-    /// The answers to the admitted checks, in order. Looks all see the same, so they share one.
+    /// The answers to the admitted checks, in order.
     pub(crate) admitted: SmallVec<[Answer; 1]>,
     /// The answer to all other checks.
     pub(crate) refused: Option<Answer>,
@@ -32,15 +33,15 @@ impl EntryReply {
     }
 }
 
-/// Decodes the reply to a call of `entries`, some in runs of several levels. The answer to a check of several levels
-/// has the quotas of all of them. The inner error fails one entry, the outer one the whole call.
+/// Decodes the reply to a call. The answer to a check of several levels has the quotas of all of them. The inner error
+/// fails one entry, the outer one the whole call.
 pub(crate) fn decode_replies(
-    reply: Value,
+    reply: RedisValue,
     server: &ServerName,
     entries: &[BatchEntry<'_>],
-    runs: &[RunOfLevels],
+    plan: &CallPlan<'_>,
 ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
-    let Value::BulkString(packed) = reply else {
+    let RedisValue::BulkString(packed) = reply else {
         return Err(malformed_reply("not a packed array", server));
     };
     let mut rest = &*packed;
@@ -49,195 +50,353 @@ pub(crate) fn decode_replies(
     let mut reader = ReplyReader {
         rest,
         time: 0,
+        plan,
         server,
         nonsense: None,
     };
     reader.time = reader.number_of_call()?;
-    let mut replies = Vec::with_capacity(entries.len());
-    let (mut left, mut runs) = (entries, runs.iter().peekable());
-    while let Some((entry, others)) = left.split_first() {
-        if let Some(run) = runs.next_if(|run| run.first == replies.len()) {
-            let (of_run, others) = left.split_at(run.entries.min(left.len()));
-            reader.run_of_levels(of_run, &run.values, &mut replies)?;
-            left = others;
-        } else {
-            replies.push(reader.entry(entry)?);
-            left = others;
+    let mut decided: Vec<Option<Result<EntryReply, Error>>> = Vec::new();
+    decided.resize_with(entries.len(), || None);
+    // First what a loop has decided, then what it has left, and all other runs.
+    for run in plan.runs.iter().filter(|run| run.is_usual) {
+        for index in run.entries.clone() {
+            if let (false, Some(entry), Some(place)) = (
+                reader.skip_false(),
+                entries.get(index),
+                decided.get_mut(index),
+            ) {
+                let parts = reader.entry(entry, run)?;
+                *place = Some(parts.map(|parts| reader.reply(run, &parts, &[], &mut Vec::new())));
+            }
         }
+    }
+    for run in &plan.runs {
+        let (entries, decided) = (
+            entries.get(run.entries.clone()).unwrap_or_default(),
+            decided.get_mut(run.entries.clone()).unwrap_or_default(),
+        );
+        reader.run(run, entries, decided)?;
     }
     if !reader.rest.is_empty() {
         return Err(malformed_reply("more values than expected", server));
     }
-    Ok(replies)
+    let unanswered = || Err(malformed_reply("no answer", server));
+    let replies = decided.into_iter();
+    Ok(replies
+        .map(|reply| reply.unwrap_or_else(unanswered))
+        .collect())
+}
+
+/// What the script has replied to an entry.
+struct EntryParts {
+    /// The checks that were admitted.
+    admitted: u64,
+    /// Whether a reply to refused checks follows, or the checks only look.
+    has_refused: bool,
+    /// The units that were charged beyond the cost.
+    extra: u32,
+    levels: SmallVec<[LevelParts; 1]>,
+}
+
+/// What the script has replied for a level, in the order of the quotas of its count.
+#[derive(Default)]
+struct LevelParts {
+    charged: Replies,
+    refused: SmallVec<[QuotaAnswer; 1]>,
+}
+
+type Replies = SmallVec<[LastReply; 1]>;
+
+/// A value that several entries of a run have charged.
+struct SharedValue {
+    number: u64,
+    /// The units of the checks that have no answer yet.
+    units: u64,
+    replies: Replies,
+    /// The error of all its checks, if the reply makes no sense.
+    error: Option<Error>,
 }
 
 /// Reads a packed reply from front to back.
-pub(super) struct ReplyReader<'a> {
-    rest: &'a [u8],
-    pub(super) time: u64,
+struct ReplyReader<'r, 'a> {
+    rest: &'r [u8],
+    time: u64,
+    plan: &'r CallPlan<'a>,
     /// The server that sent the reply, for errors.
-    pub(super) server: &'a ServerName,
+    server: &'r ServerName,
     /// Why the part that is being read makes no sense, though what follows can be read.
     nonsense: Option<&'static str>,
 }
 
-impl<'a> ReplyReader<'a> {
-    /// Reads the reply of one entry. The outer error makes the rest unreadable too.
-    pub(super) fn entry(
+impl<'r> ReplyReader<'r, '_> {
+    /// Reads the replies to the entries of a run that have none yet.
+    fn run(
+        &mut self,
+        run: &Run,
+        entries: &[BatchEntry<'_>],
+        decided: &mut [Option<Result<EntryReply, Error>>],
+    ) -> Result<(), Error> {
+        let mut parts = Vec::with_capacity(entries.len());
+        for (entry, decided) in entries.iter().zip(&*decided) {
+            parts.push(match decided {
+                Some(_) => None,
+                None => Some(self.entry(entry, run)?),
+            });
+        }
+        let numbers = self.plan.numbers_of(run).chunks(run.levels.len().max(1));
+        let mut shared = self.shared_values(run, &parts)?;
+        for ((parts, own), decided) in parts.into_iter().zip(numbers).zip(decided) {
+            if let Some(parts) = parts {
+                let reply = parts.map(|parts| self.reply(run, &parts, own, &mut shared));
+                let mut values = shared.iter().filter(|value| own.contains(&value.number));
+                let error = values.find_map(|value| value.error.clone());
+                *decided = Some(error.map_or(reply, Err));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the reply to an entry. The outer error makes the rest unreadable too.
+    fn entry(
         &mut self,
         entry: &BatchEntry<'_>,
-    ) -> Result<Result<EntryReply, Error>, Error> {
-        let BatchEntry { levels, count, .. } = *entry;
-        let server = self.server;
+        run: &Run,
+    ) -> Result<Result<EntryParts, Error>, Error> {
         if let Some(text) = self.text()? {
-            return Ok(Err(errors::from_script(&text, server)));
+            return Ok(Err(errors::from_script(&text, self.server)));
         }
-        let mut admitted = self.number_of_call()?;
-        let extra = match entry.more() {
-            0 => None,
+        let (mut admitted, mut extra) = (self.number_of_call()?, Some(0));
+        if entry.more() > 0 {
             // In place of the number of admitted checks stands that of charged units.
-            more => {
-                let cost = levels.first().map_or(0, |level| level.check().cost());
-                let extra = admitted.saturating_sub(cost.into());
-                admitted = admitted.min(1);
-                Some(u32::try_from(extra).unwrap_or(u32::MAX)).filter(|extra| *extra <= more)
-            }
-        };
-        if entry.more() > 0 && extra.is_none() || admitted > count.into() {
+            let cost = run.levels.first().map_or(0, |level| level.cost);
+            let beyond = admitted.saturating_sub(cost.into());
+            extra = u32::try_from(beyond)
+                .ok()
+                .filter(|extra| *extra <= entry.more());
+            admitted = admitted.min(1);
+        }
+        let (Some(extra), true) = (extra, admitted <= entry.count.into()) else {
             return Err(malformed_reply(
                 "more checks admitted than sent",
                 self.server,
             ));
+        };
+        let mut parts = EntryParts {
+            admitted,
+            has_refused: admitted < entry.count.into()
+                || run.levels.iter().all(|level| level.cost == 0),
+            extra,
+            levels: SmallVec::new(),
+        };
+        for level in &run.levels {
+            let (plan, mut replied) = (self.plan, LevelParts::default());
+            if let Some(count) = plan.count_of(level) {
+                if admitted > 0 && level.cost > 0 && !level.is_shared {
+                    replied.charged = self.charged(count)?;
+                }
+                if admitted < entry.count.into() || level.cost == 0 {
+                    replied.refused = self.refused(count, level.cost)?;
+                }
+            }
+            parts.levels.push(replied);
         }
-        let is_look = || levels.iter().all(|level| level.check().cost() == 0);
-        let answers = if admitted > 1 && is_look() {
-            1
-        } else {
-            admitted
-        };
-        let mut reply = EntryReply {
-            admitted: SmallVec::new(),
-            refused: None,
-        };
-        if answers > 0 && self.is_text_next() {
-            self.admitted_by_text(levels, answers, &mut reply)?;
-        } else {
-            for _ in 0..answers {
-                reply.admitted.push(self.admitted(levels)?);
+        Ok(self.take_nonsense().map_or(Ok(parts), Err))
+    }
+
+    /// Reads the replies of the shared values of a run, in the order of their numbers.
+    fn shared_values(
+        &mut self,
+        run: &Run,
+        parts: &[Option<Result<EntryParts, Error>>],
+    ) -> Result<Vec<SharedValue>, Error> {
+        let plan = self.plan;
+        let mut charged: Vec<(u64, usize, u64)> = Vec::new();
+        if run.levels.iter().any(|level| level.is_shared) {
+            let numbers = plan.numbers_of(run).chunks(run.levels.len());
+            for (parts, own) in parts.iter().zip(numbers) {
+                let Some(Ok(parts)) = parts else {
+                    continue;
+                };
+                for (index, (level, number)) in run.levels.iter().zip(own).enumerate() {
+                    let units = parts.admitted * u64::from(level.cost);
+                    if level.is_shared && units > 0 {
+                        charged.push((*number, index, units));
+                    }
+                }
+            }
+            charged.sort_unstable();
+        }
+        let mut values = Vec::<SharedValue>::new();
+        for (number, level, units) in charged {
+            if let Some(known) = values.last_mut().filter(|known| known.number == number) {
+                known.units += units;
+                continue;
+            }
+            let level = run.levels.get(level);
+            let count = level.and_then(|level| plan.count_of(level));
+            let replies = count.map(|count| self.charged(count)).transpose()?;
+            values.push(SharedValue {
+                number,
+                units,
+                replies: replies.unwrap_or_default(),
+                error: self.take_nonsense(),
+            });
+        }
+        Ok(values)
+    }
+
+    /// Returns the answers to the checks of an entry, whose keys have these numbers.
+    fn reply(
+        &self,
+        run: &Run,
+        parts: &EntryParts,
+        own: &[u64],
+        shared: &mut [SharedValue],
+    ) -> EntryReply {
+        let is_look = run.levels.iter().all(|level| level.cost == 0);
+        let answers = if is_look { 0 } else { parts.admitted };
+        let admitted = (0..answers).rev().map(|later| {
+            let mut answer = self.answer(run, |index, quota, at| {
+                let level = run.levels.get(index)?;
+                let replied = parts.levels.get(index)?;
+                let number = own.get(index).filter(|_| level.is_shared);
+                let value = number.and_then(|number| {
+                    let at = shared.binary_search_by_key(number, |value| value.number);
+                    shared.get_mut(at.ok()?)
+                });
+                match value {
+                    Some(value) => {
+                        if at == 0 {
+                            value.units = value.units.saturating_sub(level.cost.into());
+                        }
+                        let reply = value.replies.get(at)?;
+                        Some(reply.before(value.units, quota, self.time))
+                    }
+                    None if level.cost == 0 => replied.refused.get(at).cloned(),
+                    None => {
+                        let later = later * u64::from(level.cost);
+                        Some(replied.charged.get(at)?.before(later, quota, self.time))
+                    }
+                }
+            });
+            answer.set_extra(parts.extra);
+            answer
+        });
+        let admitted = admitted.collect();
+        let refused = parts.has_refused.then(|| {
+            self.answer(run, |index, _, at| {
+                parts.levels.get(index)?.refused.get(at).cloned()
+            })
+        });
+        EntryReply { admitted, refused }
+    }
+
+    /// Returns an answer with the quotas of all levels in the order in which each was asked. `reply` has that of a level,
+    /// and of the place of a quota in its count.
+    fn answer(
+        &self,
+        run: &Run,
+        mut reply: impl FnMut(usize, &Quota, usize) -> Option<QuotaAnswer>,
+    ) -> Answer {
+        let mut answer = Answer::at(self.time, Source::Redis, []);
+        let mut of_check = SmallVec::<[(usize, QuotaAnswer); 4]>::new();
+        for (index, level) in run.levels.iter().enumerate() {
+            if level.is_first_of_check() {
+                push_in_order(&mut of_check, &mut answer);
+            }
+            let Some(count) = self.plan.count_of(level) else {
+                continue;
+            };
+            for (at, (place, quota)) in count.quotas.iter().enumerate() {
+                if let Some(quota_answer) = reply(index, quota, at) {
+                    of_check.push((*place, quota_answer));
+                }
             }
         }
-        if admitted < count.into() {
-            reply.refused = Some(self.refused(levels)?);
+        push_in_order(&mut of_check, &mut answer);
+        answer
+    }
+
+    /// Reads the reply of a count to a charge, for each of its quotas.
+    fn charged(&mut self, count: &Count<'_>) -> Result<Replies, Error> {
+        if count.value == Value::Row {
+            let counters = self.counters(count)?;
+            return Ok(counters.into_iter().map(LastReply::Counter).collect());
         }
-        for answer in &mut reply.admitted {
-            answer.set_extra(extra.unwrap_or(0));
+        let mut replies = Replies::new();
+        for _ in &count.quotas {
+            let (used, reset) = (self.units()?, self.number()?);
+            let receipt = match count.value {
+                Value::Buckets { .. } => Receipt::new(self.number()?, self.number()?),
+                _ => Receipt::default(),
+            };
+            replies.push(LastReply::Numbers(Numbers {
+                used,
+                reset,
+                receipt,
+            }));
         }
-        Ok(self.take_nonsense().map_or(Ok(reply), Err))
+        Ok(replies)
+    }
+
+    /// Reads the reply of a count to a cost that it refuses, or only looks at, for each of its quotas.
+    fn refused(
+        &mut self,
+        count: &Count<'_>,
+        cost: u32,
+    ) -> Result<SmallVec<[QuotaAnswer; 1]>, Error> {
+        if count.value == Value::Row {
+            let time = self.time;
+            let counters = self.counters(count)?.into_iter().zip(count.quotas());
+            let answers = counters.map(|(mut counter, quota)| {
+                QuotaAnswer::from(counter.evaluate(QuotaCheck::new(quota, cost, time)))
+            });
+            return Ok(answers.collect());
+        }
+        let mut answers = SmallVec::new();
+        for _ in &count.quotas {
+            let used = self.units()?;
+            let wait = match self.integer()? {
+                -1 => Wait::Never,
+                0 => Wait::Zero,
+                micros => Wait::Micros(self.non_negative(micros)),
+            };
+            answers.push(QuotaAnswer::from_micros(used, wait, self.number()?));
+        }
+        Ok(answers)
+    }
+
+    /// Reads the counters of a row, for each quota of a count. Quotas with one header have one counter.
+    fn counters(&mut self, count: &Count<'_>) -> Result<SmallVec<[State; 1]>, Error> {
+        let malformed = || malformed_reply("counters of another shape", self.server);
+        let mut bytes = self.bytes()?.ok_or_else(malformed)?;
+        let mut counters = SmallVec::<[State; 1]>::new();
+        let mut last = None;
+        for quota in count.quotas() {
+            let (algorithm, own) = (quota.counted_by(), header(quota));
+            if let (true, Some(counter)) = (last.as_ref() == Some(&own), counters.last()) {
+                let counter = counter.clone();
+                counters.push(counter);
+                continue;
+            }
+            let counter = packed_counter::split(algorithm, &mut bytes).ok_or_else(malformed)?;
+            counters.push(packed_counter::read(algorithm, counter).unwrap_or_else(|| {
+                self.nonsense = Some("a counter of numbers that are not whole");
+                State::empty(algorithm)
+            }));
+            last = Some(own);
+        }
+        if bytes.is_empty() {
+            Ok(counters)
+        } else {
+            Err(malformed())
+        }
     }
 
     /// Returns the error of what was read since the last call, if it makes no sense.
-    pub(super) fn take_nonsense(&mut self) -> Option<Error> {
+    fn take_nonsense(&mut self) -> Option<Error> {
         let cause = self.nonsense.take()?;
         Some(errors::malformed_entry(cause, self.server))
-    }
-
-    /// Reads the replies of all quotas to an admitted check.
-    fn admitted(&mut self, levels: &[OwnedCheck]) -> Result<Answer, Error> {
-        let time = self.time;
-        let mut answer = Answer::at(time, Source::Redis, []);
-        for level in levels {
-            self.last_replies(level.check().quotas(), |quota, last| {
-                answer.push(last.before(0, quota, time));
-            })?;
-        }
-        Ok(answer)
-    }
-
-    /// Reads a text of counters that all admitted checks of one level share, and adds their answers.
-    fn admitted_by_text(
-        &mut self,
-        levels: &[OwnedCheck],
-        answers: u64,
-        reply: &mut EntryReply,
-    ) -> Result<(), Error> {
-        let [level] = levels else {
-            return Err(malformed_reply("a text of several levels", self.server));
-        };
-        let (time, check) = (self.time, level.check());
-        let empty = || Answer::at(time, Source::Redis, []);
-        reply.admitted.extend((0..answers).map(|_| empty()));
-        self.last_replies(check.quotas(), |quota, last| {
-            for (answer, later) in reply.admitted.iter_mut().zip((0..answers).rev()) {
-                answer.push(last.before(later * u64::from(check.cost()), quota, time));
-            }
-        })
-    }
-
-    /// Reads the reply of each quota of a level: numbers or, in a text, the counters of one or more quotas.
-    #[inline]
-    pub(super) fn last_replies(
-        &mut self,
-        quotas: &Quotas,
-        mut each: impl FnMut(&Quota, LastReply),
-    ) -> Result<(), Error> {
-        let mut counters: &[u8] = &[];
-        for quota in quotas.iter() {
-            if counters.is_empty() {
-                counters = self.bytes()?.unwrap_or_default();
-            }
-            let reply = if counters.is_empty() {
-                LastReply::Numbers(self.numbers(quota)?)
-            } else {
-                let algorithm = quota.counted_by();
-                let counter = packed_counter::split(algorithm, &mut counters);
-                let malformed = || malformed_reply("a counter of another shape", self.server);
-                match packed_counter::read(algorithm, counter.ok_or_else(malformed)?) {
-                    Some(counter) => LastReply::Counter(counter),
-                    None => {
-                        self.nonsense = Some("a counter of numbers that are not whole");
-                        LastReply::Numbers(Numbers::default())
-                    }
-                }
-            };
-            each(quota, reply);
-        }
-        if counters.is_empty() {
-            Ok(())
-        } else {
-            Err(malformed_reply("more counters than expected", self.server))
-        }
-    }
-
-    #[inline]
-    fn numbers(&mut self, quota: &Quota) -> Result<Numbers, Error> {
-        let (used, reset) = (self.units()?, self.number()?);
-        let receipt = if quota.counted_by().facts().needs_receipt {
-            Receipt::new(self.number()?, self.number()?)
-        } else {
-            Receipt::default()
-        };
-        Ok(Numbers {
-            used,
-            reset,
-            receipt,
-        })
-    }
-
-    /// Reads the replies of all quotas to a refused check.
-    fn refused(&mut self, levels: &[OwnedCheck]) -> Result<Answer, Error> {
-        let mut answer = Answer::at(self.time, Source::Redis, []);
-        for level in levels {
-            for _ in level.check().quotas().iter() {
-                let used = self.units()?;
-                let wait = match self.integer()? {
-                    -1 => Wait::Never,
-                    0 => Wait::Zero,
-                    micros => Wait::Micros(self.non_negative(micros)),
-                };
-                answer.push(QuotaAnswer::from_micros(used, wait, self.number()?));
-            }
-        }
-        Ok(answer)
     }
 
     /// Reads used units. A log may hold more than a `u32`, which is as full as one that holds
@@ -247,7 +406,7 @@ impl<'a> ReplyReader<'a> {
     }
 
     /// Reads a number that tells how to read what follows, so that nonsense makes the whole reply unreadable.
-    pub(super) fn number_of_call(&mut self) -> Result<u64, Error> {
+    fn number_of_call(&mut self) -> Result<u64, Error> {
         let number = self.number()?;
         match self.nonsense {
             Some(cause) => Err(malformed_reply(cause, self.server)),
@@ -284,6 +443,16 @@ impl<'a> ReplyReader<'a> {
         Ok(0)
     }
 
+    /// Skips a `false`, if one comes next.
+    fn skip_false(&mut self) -> bool {
+        let mut rest = self.rest;
+        let is_false = matches!(decode::read_bool(&mut rest), Ok(false));
+        if is_false {
+            self.rest = rest;
+        }
+        is_false
+    }
+
     fn is_text_next(&self) -> bool {
         self.rest.first().is_some_and(|first| {
             use Marker::{FixStr, Str8, Str16, Str32};
@@ -293,12 +462,12 @@ impl<'a> ReplyReader<'a> {
     }
 
     /// Reads a text, if one comes next.
-    fn text(&mut self) -> Result<Option<Cow<'a, str>>, Error> {
+    fn text(&mut self) -> Result<Option<Cow<'r, str>>, Error> {
         Ok(self.bytes()?.map(String::from_utf8_lossy))
     }
 
     /// Reads the bytes of a text, if one comes next.
-    fn bytes(&mut self) -> Result<Option<&'a [u8]>, Error> {
+    fn bytes(&mut self) -> Result<Option<&'r [u8]>, Error> {
         if !self.is_text_next() {
             return Ok(None);
         }
@@ -312,389 +481,10 @@ impl<'a> ReplyReader<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use rmp::encode;
-
-    use super::*;
-    use crate::error::ErrorKind;
-    use crate::key::Key;
-    use crate::quota::{Algorithm, Quotas};
-    use crate::store::requests::{Check, OwnedCheck};
-
-    fn entry(levels: &[OwnedCheck], count: u32) -> BatchEntry<'_> {
-        BatchEntry {
-            levels,
-            count,
-            may_repeat: false,
-        }
-    }
-
-    fn level(quotas: &Quotas, cost: u32) -> OwnedCheck {
-        let key = Key::from("k");
-        Check::new(&key, &key, quotas, cost).into()
-    }
-
-    fn server() -> ServerName {
-        ServerName::new("Redis", "127.0.0.1:6379")
-    }
-
-    /// One field of a reply.
-    #[derive(Clone, Debug)]
-    enum Field {
-        Number(i64),
-        Fraction(f64),
-        Text(&'static str),
-        Data(Vec<u8>),
-    }
-
-    fn numbers(numbers: &[i64]) -> Vec<Field> {
-        numbers
-            .iter()
-            .map(|number| Field::Number(*number))
-            .collect()
-    }
-
-    fn packed(fields: &[Field]) -> Value {
-        let mut packed = Vec::new();
-        encode::write_array_len(&mut packed, fields.len().try_into().unwrap()).unwrap();
-        for field in fields {
-            match field {
-                Field::Number(number) => drop(encode::write_sint(&mut packed, *number).unwrap()),
-                Field::Fraction(number) => encode::write_f64(&mut packed, *number).unwrap(),
-                Field::Text(text) => encode::write_str(&mut packed, text).unwrap(),
-                // The script packs data as a text.
-                Field::Data(data) => {
-                    encode::write_str_len(&mut packed, data.len().try_into().unwrap()).unwrap();
-                    packed.extend(data);
-                }
-            }
-        }
-        Value::BulkString(packed)
-    }
-
-    #[test]
-    fn each_entry_has_its_answers_or_an_error_of_its_own() {
-        let log = Quotas::from(Quota::per_second(5));
-        let meter = Quota::per_second(9).algorithm(Algorithm::Gcra);
-        let both = Quotas::from([Quota::per_second(5), meter]);
-        let reply = [
-            numbers(&[1_000]),
-            // Two of three are admitted.
-            numbers(&[2, 3, 17, 4, 18, 4, 9, 19]),
-            vec![Field::Text("WRONGTYPE Operation against a key")],
-            numbers(&[1, 3, 17, 6, 7, 8, 2]),
-            numbers(&[0, 5, -1, 9, 1, 0, 0]),
-            // Looks share one reply.
-            numbers(&[7, 3, 17]),
-        ];
-        let entries = [
-            (vec![level(&log, 1)], 3),
-            (vec![level(&log, 1)], 1),
-            (vec![level(&both, 1)], 1),
-            (vec![level(&both, 6)], 2),
-            (vec![level(&log, 0)], 7),
-        ];
-        let entries: Vec<_> = entries
-            .iter()
-            .map(|(levels, count)| entry(levels, *count))
-            .collect();
-        let reply = packed(&reply.concat());
-        let replies = decode_replies(reply, &server(), &entries, &[]).unwrap();
-        let answers: Vec<_> = replies
-            .into_iter()
-            .map(|reply| {
-                let reply = reply.map_err(|error| error.kind())?;
-                assert!(reply.admitted.iter().all(|answer| answer.time() == 1_000));
-                let quotas = |answer: &Answer| answer.quotas().to_vec();
-                let admitted: Vec<_> = reply.admitted.iter().map(quotas).collect();
-                Ok((admitted, reply.refused.as_ref().map(quotas)))
-            })
-            .collect();
-        let said = QuotaAnswer::from_micros;
-        let receipt = Receipt {
-            generation: 8,
-            position: 2,
-            ..Receipt::default()
-        };
-        let metered = said(6, Wait::Zero, 7).with_receipt(receipt);
-        assert_eq!(
-            answers,
-            [
-                Ok((
-                    vec![vec![said(3, Wait::Zero, 17)], vec![said(4, Wait::Zero, 18)]],
-                    Some(vec![said(4, Wait::Micros(9), 19)])
-                )),
-                Err(ErrorKind::Misconfigured),
-                Ok((vec![vec![said(3, Wait::Zero, 17), metered]], None)),
-                Ok((
-                    vec![],
-                    Some(vec![said(5, Wait::Never, 9), said(1, Wait::Zero, 0)])
-                )),
-                Ok((vec![vec![said(3, Wait::Zero, 17)]], None)),
-            ]
-        );
-    }
-
-    fn used(answer: &Answer) -> Vec<(u32, u64)> {
-        let quotas = answer.quotas().iter();
-        let position = |quota: &QuotaAnswer| quota.receipt().position();
-        quotas
-            .map(|quota| (quota.used(), position(quota)))
-            .collect()
-    }
-
-    #[test]
-    fn the_entries_of_a_run_that_were_charged_together_share_the_replies_of_their_values() {
-        let log = Quotas::from([Quota::per_second(50), Quota::per_hour(90)]);
-        let meter = Quotas::from(Quota::per_second(90).algorithm(Algorithm::Gcra));
-        let levels = [level(&log, 2), level(&meter, 3)];
-        let entries = [
-            entry(&levels, 1),
-            entry(&levels, 2),
-            entry(&levels, 2),
-            entry(&levels, 2),
-        ];
-        // The value 1 is of the first and the last entry, 2 and 4 of others, 3 of all.
-        let run = RunOfLevels {
-            first: 0,
-            entries: 4,
-            values: vec![1, 3, 2, 3, 4, 3, 1, 3],
-        };
-        let reply = [
-            numbers(&[1_000]),
-            // The third was decided alone.
-            numbers(&[1, 3]),
-            numbers(&[6, 17, 16, 18, 4, 7, 14, 8]),
-            numbers(&[25, 9, 500, 125]),
-            // One check admitted, one refused.
-            numbers(&[1, 2, 1, 2, 1, 28, 9, 500, 128, 2, 0, 1, 2, 5, 1, 28, 4, 9]),
-        ];
-        let decoded = |reply: &[Field], entries: &[BatchEntry<'_>], run: &RunOfLevels| {
-            decode_replies(packed(reply), &server(), entries, std::slice::from_ref(run))
-        };
-        let replies = decoded(&reply.concat(), &entries, &run).unwrap();
-        let replies: Vec<_> = replies.into_iter().map(Result::unwrap).collect();
-        let admitted = |index: usize| -> Vec<_> {
-            let reply: &EntryReply = &replies[index];
-            reply.admitted.iter().map(used).collect()
-        };
-        assert_eq!(admitted(0), [[(2, 0), (12, 0), (13, 113)]]);
-        assert_eq!(
-            admitted(1),
-            [[(2, 0), (12, 0), (16, 116)], [(4, 0), (14, 0), (19, 119)]]
-        );
-        assert_eq!(admitted(2), [[(2, 0), (2, 0), (28, 128)]]);
-        assert_eq!(
-            admitted(3),
-            [[(4, 0), (14, 0), (22, 122)], [(6, 0), (16, 0), (25, 125)]]
-        );
-        let refused = replies.iter().map(|reply| reply.refused.is_some());
-        assert_eq!(refused.collect::<Vec<_>>(), [false, false, true, false]);
-        // An entry that is not in the run.
-        for index in [0, 5] {
-            let mut fields = reply.concat();
-            fields[2] = Field::Number(index);
-            let error = decoded(&fields, &entries, &run).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidReply);
-        }
-    }
-
-    /// The data of a counter: numbers of eight bytes, as doubles, and of four.
-    #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-    fn data(numbers: &[(u64, usize)]) -> Vec<u8> {
-        let bytes = numbers.iter().flat_map(|(number, size)| match size {
-            8 => (*number as f64).to_be_bytes().to_vec(),
-            _ => u32::try_from(*number).unwrap().to_be_bytes().to_vec(),
-        });
-        bytes.collect()
-    }
-
-    const TIME: u64 = 7_000_000;
-
-    fn fixed_window(count: u64) -> Vec<u8> {
-        data(&[(5, 8), (TIME / 1_000_000, 8), (count, 4)])
-    }
-
-    fn sliding_counter(previous: u64, count: u64) -> Vec<u8> {
-        let window = TIME / 1_000_000;
-        data(&[(4, 8), (window, 8), (previous, 4), (count, 4)])
-    }
-
-    fn gcra(units: u64, poured: u64) -> Vec<u8> {
-        data(&[(3, 8), (TIME, 8), (units, 4), (0, 8), (poured, 4), (10, 4)])
-    }
-
-    fn numbers_of(answer: &Answer) -> Vec<(u32, u64, u64, u64)> {
-        let quotas = answer.quotas().iter();
-        let numbers = quotas.map(|quota| {
-            let (reset, receipt) = (quota.reset_after(), quota.receipt());
-            let micros = u64::try_from(reset.as_micros()).unwrap();
-            (
-                quota.used(),
-                micros,
-                receipt.generation(),
-                receipt.position(),
-            )
-        });
-        numbers.collect()
-    }
-
-    #[test]
-    fn a_text_holds_the_counters_of_the_next_quotas_after_the_last_check() {
-        let of = |algorithm| Quota::per_second(10).algorithm(algorithm);
-        let [fixed, counter, meter] = [
-            Algorithm::FixedWindow,
-            Algorithm::SlidingCounter,
-            Algorithm::Gcra,
-        ];
-        let all = Quotas::from([of(fixed), of(counter), of(meter)]);
-        let log = Quotas::from([Quota::per_second(10), of(fixed)]);
-        let (all, log) = ([level(&all, 2)], [level(&log, 1)]);
-        let entries = [entry(&all, 3), entry(&log, 1)];
-        let first = [fixed_window(7), sliding_counter(0, 6), gcra(6, 9)].concat();
-        let reply = [
-            numbers(&[TIME.try_into().unwrap(), 3]),
-            vec![Field::Data(first.clone())],
-            numbers(&[1, 3, 17]),
-            vec![Field::Data(fixed_window(8))],
-        ];
-        let decoded =
-            |fields: Vec<Field>| decode_replies(packed(&fields), &server(), &entries, &[]);
-        let replies = decoded(reply.concat()).unwrap();
-        let replies = replies.into_iter().map(Result::unwrap);
-        let answers: Vec<Vec<_>> = replies
-            .map(|reply| reply.admitted.iter().map(numbers_of).collect())
-            .collect();
-        let second = 1_000_000;
-        // A window that is new at this time returns its units in the next second, one by one.
-        let counter = |used: u32| {
-            (
-                used,
-                2 * second - (u64::from(used) - 1) * second / u64::from(used),
-                4,
-                7,
-            )
-        };
-        assert_eq!(
-            answers,
-            [
-                vec![
-                    vec![(3, second, 5, 7), counter(2), (2, 100_000, 3, 5)],
-                    vec![(5, second, 5, 7), counter(4), (4, 100_000, 3, 7)],
-                    vec![(7, second, 5, 7), counter(6), (6, 100_000, 3, 9)],
-                ],
-                vec![vec![(3, 17, 0, 0), (8, second, 5, 7)]],
-            ]
-        );
-        // Cut short, and too long.
-        let with = |data: &[u8]| {
-            let mut reply = reply.concat();
-            reply[2] = Field::Data(data.to_vec());
-            decoded(reply)
-        };
-        for data in [&first[..first.len() - 1], &[&first[..], &[0]].concat()] {
-            let error = with(data).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidReply);
-        }
-        // A number that is not whole, in each of the counters: the length of the data is right.
-        for at in [7, 27, 51] {
-            let mut broken = first.clone();
-            broken[at] = 1;
-            assert_eq!(kinds(with(&broken)), [Some(ErrorKind::InvalidReply), None]);
-        }
-    }
-
-    /// The kind of error of each entry.
-    fn kinds(replies: Result<Vec<Result<EntryReply, Error>>, Error>) -> Vec<Option<ErrorKind>> {
-        let replies = replies.unwrap().into_iter();
-        let errors = replies.map(|reply| {
-            let error = reply.err()?;
-            assert!(error.is_of_one_check(), "{error}");
-            Some(error.kind())
-        });
-        errors.collect()
-    }
-
-    #[test]
-    fn numbers_that_make_no_sense_are_the_error_of_their_entry() {
-        let log = Quotas::from(Quota::per_second(5));
-        let levels = [level(&log, 1)];
-        let entries = [entry(&levels, 1), entry(&levels, 2), entry(&levels, 1)];
-        let whole = numbers(&[9, 1, 3, 17, 1, 4, 18, 4, 9, 19, 0, 5, 7, 7]);
-        let invalid = Some(ErrorKind::InvalidReply);
-        for (at, number) in [(5, -1), (6, -1), (7, -1), (8, -2), (9, -1)] {
-            let mut fields = whole.clone();
-            fields[at] = Field::Number(number);
-            let replies = decode_replies(packed(&fields), &server(), &entries, &[]);
-            assert_eq!(kinds(replies), [None, invalid, None], "{at}");
-        }
-        for fraction in [0.5, f64::NAN, 0.1] {
-            let mut fields = whole.clone();
-            fields[8] = Field::Fraction(fraction);
-            let replies = decode_replies(packed(&fields), &server(), &entries, &[]);
-            assert_eq!(kinds(replies), [None, invalid, None], "{fraction}");
-        }
-        // Those that share a value that makes no sense.
-        let levels = [level(&log, 1), level(&log, 2)];
-        let entries = [entry(&levels, 1), entry(&levels, 1), entry(&levels, 1)];
-        let run = RunOfLevels {
-            first: 0,
-            entries: 3,
-            values: vec![1, 3, 2, 3, 1, 4],
-        };
-        let replies = |fields: &[i64]| {
-            decode_replies(
-                packed(&numbers(fields)),
-                &server(),
-                &entries,
-                std::slice::from_ref(&run),
-            )
-        };
-        assert_eq!(
-            kinds(replies(&[9, 0, 2, 5, 1, 5, 4, 6, 2, 6])),
-            [None, None, None]
-        );
-        assert_eq!(
-            kinds(replies(&[9, 0, 2, 5, 1, 5, 4, -6, 2, 6])),
-            [invalid, invalid, None]
-        );
-    }
-
-    #[test]
-    fn a_reply_of_another_shape_is_an_error() {
-        let quotas = Quotas::from(Quota::per_second(5));
-        let levels = [level(&quotas, 1)];
-        let decoded = |reply| decode_replies(reply, &server(), &[entry(&levels, 2)], &[]);
-        let whole = numbers(&[9, 1, 3, 5, 3, 7, 5]);
-        let Value::BulkString(bytes) = packed(&whole) else {
-            unreachable!()
-        };
-        assert!(decoded(Value::BulkString(bytes.clone())).is_ok());
-        let with = |at: usize, field| {
-            let mut fields = whole.clone();
-            fields[at] = field;
-            packed(&fields)
-        };
-        let half_a_text = [bytes[0], bytes[1], 0xa5, b'x'];
-        let mut replies = vec![
-            Value::Nil,
-            Value::Int(1),
-            Value::Array(vec![]),
-            Value::BulkString(half_a_text.to_vec()),
-            packed(&[&whole[..], &whole[..1]].concat()),
-            with(0, Field::Number(-1)),
-            with(0, Field::Text("9")),
-            with(1, Field::Number(-1)),
-            with(1, Field::Number(3)),
-            with(1, Field::Fraction(0.5)),
-            with(4, Field::Text("OK")),
-        ];
-        // Cut off anywhere.
-        replies.extend((0..bytes.len()).map(|end| Value::BulkString(bytes[..end].to_vec())));
-        for reply in replies {
-            let error = decoded(reply.clone()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidReply, "{reply:?}");
-        }
+/// Appends the answers of the quotas of a check in the order of its list.
+fn push_in_order(of_check: &mut SmallVec<[(usize, QuotaAnswer); 4]>, answer: &mut Answer) {
+    of_check.sort_by_key(|(place, _)| *place);
+    for (_, quota_answer) in of_check.drain(..) {
+        answer.push(quota_answer);
     }
 }

@@ -14,15 +14,12 @@ use crate::error::{Error, ErrorKind};
 /// The code with which a replica refuses writes.
 const READONLY: &str = "READONLY";
 
-/// The code with which the script refuses an entry that lacks the key of a list.
-const NO_LIST_KEY: &str = "NOLISTKEY";
-
 /// The code with which the script refuses an entry of a calendar of which the call has no window at the time of the server.
 /// The time follows.
 const NO_WINDOW: &str = "NOWINDOW";
 
 /// The codes of transient errors: the server cannot serve now, or another one has to be asked.
-const TRANSIENT: [&str; 13] = [
+const TRANSIENT: [&str; 12] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
@@ -30,7 +27,6 @@ const TRANSIENT: [&str; 13] = [
     "MASTERDOWN",
     "MISCONF",
     "MOVED",
-    NO_LIST_KEY,
     NO_WINDOW,
     "NOREPLICAS",
     READONLY,
@@ -101,29 +97,6 @@ impl fmt::Display for Replica {
 }
 
 impl StdError for Replica {}
-
-/// Whether an entry or a call wrote nothing because the key of a list is not among its keys.
-pub(crate) fn lacks_list_key(error: &Error) -> bool {
-    StdError::source(error).is_some_and(|source| match source.downcast_ref::<RedisError>() {
-        Some(error) => {
-            let code = error.code().unwrap_or_default();
-            matches_code(code, error.detail().unwrap_or_default(), NO_LIST_KEY)
-        }
-        None => source.is::<ListKeyMissing>(),
-    })
-}
-
-/// The source of the error of an entry whose log is a list that is not among the keys of the call.
-#[derive(Debug)]
-struct ListKeyMissing;
-
-impl fmt::Display for ListKeyMissing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the key of the list is not among those of the call")
-    }
-}
-
-impl StdError for ListKeyMissing {}
 
 /// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
 pub(crate) fn time_without_window(error: &Error) -> Option<u64> {
@@ -380,9 +353,6 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     let code = code.unwrap_or_default();
     let (description, remedy) = problems::describe_reply(server, without_arguments(text));
     let error = Error::with_remedy(kind_of(code, text), description, remedy);
-    if code == NO_LIST_KEY {
-        return error.with_source(ListKeyMissing);
-    }
     if code == NO_WINDOW
         && let Some(time) = time_behind_no_window(text)
     {

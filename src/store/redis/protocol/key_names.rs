@@ -1,5 +1,4 @@
-//! The names of stored keys: `{prefix}:v2:{tag}` for the value of a subject, `{prefix}:v2:{tag}:…` for
-//! its other keys.
+//! The names of stored keys: `{prefix}:v3:{tag}` for the row of a subject, `{prefix}:v3:{tag}:…` for its logs and sets.
 
 use std::io::{self, Write};
 use std::num::NonZeroU16;
@@ -8,8 +7,8 @@ use std::sync::Arc;
 use crc16::{State, XMODEM};
 use redis::{Cmd, RedisWrite};
 
+use super::counts::Value;
 use crate::key::Key;
-use crate::quota::Quota;
 use crate::store::requests::Subject;
 
 /// Names the keys of a store: its prefix, and how hash tags are chosen.
@@ -42,7 +41,7 @@ impl HashTags {
 }
 
 /// The version of the stored format. Another version starts new counts.
-const FORMAT_VERSION: &str = "v2";
+const FORMAT_VERSION: &str = "v3";
 
 /// The hash tag of the block list. No key has it: theirs contain a comma or are numbers.
 const BLOCK_LIST_TAG: &str = "blocks";
@@ -68,21 +67,17 @@ impl KeyNames {
         Self { hash_tags, ..self }
     }
 
-    /// Writes the name of a subject's value as an argument of a command.
-    pub(crate) fn write_value(&self, subject: Subject<'_>, command: &mut Cmd) {
-        self.write(subject, None, command);
-    }
-
-    /// Writes the name of another key of a subject, which a count has that is not in its value.
-    pub(crate) fn write_extra(&self, subject: Subject<'_>, quota: &Quota, command: &mut Cmd) {
-        self.write(subject, Some(quota), command);
-    }
-
-    fn write(&self, subject: Subject<'_>, extra: Option<&Quota>, command: &mut Cmd) {
+    /// Writes the name of a value of a subject as an argument of a command.
+    pub(in crate::store::redis) fn write_value(
+        &self,
+        subject: Subject<'_>,
+        value: Value,
+        command: &mut Cmd,
+    ) {
         let name = KeyName {
             names: self,
             subject,
-            extra,
+            value,
         };
         // Writing to a command does not fail.
         let _ = name.write_to(command.writer_for_next_arg());
@@ -173,8 +168,7 @@ fn crc_of(subject: Subject<'_>) -> u16 {
 struct KeyName<'a> {
     names: &'a KeyNames,
     subject: Subject<'a>,
-    /// The quota whose count has a key of its own. `None` for the value of the subject.
-    extra: Option<&'a Quota>,
+    value: Value,
 }
 
 impl KeyName<'_> {
@@ -192,13 +186,14 @@ impl KeyName<'_> {
             None => pieces(&[limiter, ",", key, "}"])?,
             Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key])?,
         }
-        let Some(quota) = self.extra else {
-            return Ok(());
-        };
         // No key contains a semicolon: it is encoded.
         let separator = if shared_tag.is_some() { ";" } else { ":" };
-        let tag = quota.counted_by().facts().key_tag;
-        write!(out, "{separator}{tag}:{}", quota.counted_micros())
+        match self.value {
+            Value::Row => Ok(()),
+            Value::Log => write!(out, "{separator}log"),
+            Value::Buckets { length } => write!(out, "{separator}buckets:{length}"),
+            Value::SortedSet { window } => write!(out, "{separator}set:{window}"),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::algorithm::{QuotaCheck, State};
 use crate::decision::{QuotaAnswer, Receipt, Wait};
-use crate::quota::{Algorithm, Quota};
+use crate::quota::Quota;
 
 /// The reply of a quota to the last check.
 #[derive(Clone)]
@@ -25,8 +25,7 @@ impl LastReply {
     #[inline]
     pub(super) fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
         match self {
-            Self::Numbers(numbers) if later_units == 0 => numbers.answer(),
-            Self::Numbers(numbers) => numbers.before(later_units, quota, time).answer(),
+            Self::Numbers(numbers) => numbers.before(later_units),
             Self::Counter(counter) => {
                 let mut counter = counter.clone();
                 if later_units > 0 {
@@ -39,33 +38,11 @@ impl LastReply {
 }
 
 impl Numbers {
+    /// All units of a call have the same time, so nothing else changes with earlier ones.
     #[inline]
-    fn answer(self) -> QuotaAnswer {
-        QuotaAnswer::from_micros(self.used, Wait::Zero, self.reset).with_receipt(self.receipt)
-    }
-
-    fn before(self, later_units: u64, quota: &Quota, time: u64) -> Self {
-        let Self {
-            used,
-            mut reset,
-            mut receipt,
-        } = self;
-        let used = u64::from(used).saturating_sub(later_units);
-        let window = quota.counted_micros();
-        match quota.counted_by() {
-            Algorithm::Gcra => receipt.position = receipt.position.saturating_sub(later_units),
-            // Nothing of the previous window counts, so that this one has to slide out. The product is below
-            // 2^53, else the script decides one by one.
-            Algorithm::SlidingCounter if reset > window - time % window => {
-                let units = used.max(1);
-                reset = 2 * window - time % window - (units - 1) * window / units;
-            }
-            _ => {}
-        }
-        Self {
-            used: u32::try_from(used).unwrap_or(u32::MAX),
-            reset,
-            receipt,
-        }
+    fn before(self, later_units: u64) -> QuotaAnswer {
+        let used = u64::from(self.used).saturating_sub(later_units);
+        let used = u32::try_from(used).unwrap_or(u32::MAX);
+        QuotaAnswer::from_micros(used, Wait::Zero, self.reset).with_receipt(self.receipt)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The format is documented in `lua/README.md`.
 
+mod counts;
 mod decode;
-mod decode_levels;
 mod encode;
 pub(super) mod errors;
 mod fields;
@@ -14,10 +14,10 @@ pub(super) mod problems;
 mod server_clock;
 mod server_name;
 
+pub(super) use counts::{Count, Value};
 pub(super) use decode::{EntryReply, decode_replies};
 pub(super) use encode::{
-    BatchEntry, ListKeys, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund,
-    encode_reset,
+    BatchEntry, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund, encode_reset,
 };
 pub(super) use key_names::{HashTags, KeyNames, member};
 #[cfg(feature = "cluster")]

@@ -21,7 +21,7 @@ const fn problem(code: &'static str, text: &'static str, remedy: &'static str) -
 }
 
 /// The meaning and the remedy of each code.
-const PROBLEMS: [Problem; 16] = [
+const PROBLEMS: [Problem; 15] = [
     problem(
         "NOAUTH",
         "requires a password",
@@ -58,11 +58,6 @@ const PROBLEMS: [Problem; 16] = [
         "CLUSTERDOWN",
         "belongs to a cluster that is down",
         "run CLUSTER INFO: some slots are not served",
-    ),
-    problem(
-        "NOLISTKEY",
-        "is moving a slot, and has only a part of a large log",
-        "wait until the slot has moved",
     ),
     problem(
         "NOWINDOW",

@@ -4,6 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use redis::{Arg, Cmd, RedisWrite};
 
+use crate::quota::Algorithm;
+
 /// The text of a file in `lua/`.
 macro_rules! file {
     ($name:literal) => {
@@ -11,75 +13,63 @@ macro_rules! file {
     };
 }
 
-/// The text of a file behind a line with its path, by which a reader of a script finds the file.
-macro_rules! marked {
-    ($name:literal) => {
-        concat!("-- lua/", $name, ".lua\n", file!($name))
+/// Joins files, each behind a line with its path, by which a reader of a script finds the file.
+macro_rules! joined {
+    ($($name:literal)*) => {
+        concat!($("-- lua/", $name, ".lua\n", file!($name)),*)
     };
 }
 
-/// Joins the files behind the clock. `modules` are common to the scripts of counts and become branches
-/// of one function `require`, since a function that a call does not use still takes a twentieth of a
-/// command to create, and there are dozens. One of `ends` follows them. Those of `alone` follow
-/// the clock and, if they change the block list, `list`.
+/// The files by name.
 macro_rules! files {
-    (
-        modules: $($module:literal)*;
-        ends: $decide:literal $refund:literal $credit:literal;
-        list: $list:literal;
-        alone: $block:literal $blocked:literal $refusals:literal
-    ) => {
-        /// The files by name.
+    ($($name:literal)*) => {
         #[cfg(test)]
-        const FILES: &[(&str, &str)] = &[
-            ("clock", file!("clock")),
-            $(($module, file!($module)),)*
-            ($decide, file!($decide)),
-            ($refund, file!($refund)),
-            ($credit, file!($credit)),
-            ($list, file!($list)),
-            ($block, file!($block)),
-            ($blocked, file!($blocked)),
-            ($refusals, file!($refusals)),
-        ];
-
-        const CLOCK: &str = marked!("clock");
-        const MODULES: &str = concat!(
-            "local function require(name)\n",
-            $("if name == '", $module, "' then\n", marked!($module), "end\n",)*
-            "end\n",
-        );
-        const DECIDE: &str = marked!($decide);
-        const REFUND: &str = marked!($refund);
-        const CREDIT: &str = marked!($credit);
-        const BLOCK: &str = concat!(marked!($list), marked!($block));
-        const BLOCKED: &str = marked!($blocked);
-        const REFUSALS: &str = concat!(marked!($list), marked!($refusals));
+        const FILES: &[(&str, &str)] = &[$(($name, file!($name))),*];
     };
 }
 
 files!(
-    modules:
-        "quota" "fast_path" "grant" "sliding_log" "runs" "fast_path_counter" "gcra" "fixed_window" "calendar_window" "sliding_counter" "sliding_buckets"
-        "fast_path_counters" "fast_path_several" "aligned" "arithmetic" "levels" "refused_levels" "sorted_set_log" "multi_quota" "failure"
-        "subject" "value" "journal" "holes" "counter" "judge_log" "packed_log" "piece" "rotation" "segments" "set_ttl" "format_integer"
-        "give_back";
-    ends: "decide" "refund" "credit";
-    list: "block_list";
-    alone: "block" "blocked" "refusals"
+    "clock" "call" "log_loop" "fixed_window_loop" "sliding_counter_loop" "gcra_loop" "prelude" "log" "counters"
+    "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide" "log_refund" "counters_refund" "gcra_refund"
+    "sorted_set_refund" "refund" "block_list" "block" "blocked" "refusals"
 );
+
+const CLOCK: &str = joined!("clock");
+
+// The loop of an algorithm stands before all functions: if it leaves no entry, the script returns and none is created.
+const LOG: &str = joined!("call" "log_loop" "prelude" "log" "decide");
+const FIXED_WINDOW: &str =
+    joined!("call" "fixed_window_loop" "prelude" "counters" "fixed_window" "decide");
+const SLIDING_COUNTER: &str =
+    joined!("call" "sliding_counter_loop" "prelude" "counters" "sliding_counter" "decide");
+const GCRA: &str = joined!("call" "gcra_loop" "prelude" "counters" "gcra" "decide");
+const SORTED_SET_LOG: &str = joined!("call" "prelude" "sorted_set_log" "decide");
+const MIXED: &str = joined!(
+    "call" "prelude" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide"
+);
+const REFUND: &str = joined!(
+    "call" "prelude" "log" "log_refund" "counters" "fixed_window" "sliding_counter" "gcra" "counters_refund"
+    "gcra_refund" "sorted_set_log" "sorted_set_refund" "refund"
+);
+const BLOCK: &str = joined!("block_list" "block");
+const BLOCKED: &str = joined!("blocked");
+const REFUSALS: &str = joined!("block_list" "refusals");
 
 static SHARED: LazyLock<Arc<Scripts>> = LazyLock::new(|| Arc::new(Scripts::with_clock(CLOCK)));
 
 /// The scripts of a store.
 #[derive(Debug)]
 pub(crate) struct Scripts {
-    /// Decides checks.
-    pub(crate) decide: Script,
-    /// Gives units of a check back. Apart from `decide`, which it would make longer.
+    /// Decide checks, of one algorithm each.
+    log: Script,
+    fixed_window: Script,
+    sliding_counter: Script,
+    gcra: Script,
+    sorted_set_log: Script,
+    /// Decides checks of several algorithms.
+    mixed: Script,
+    /// Gives units of a check back, credits units to a key, or forgets its counts.
     pub(crate) refund: Script,
-    /// Credits units to a key.
-    pub(crate) credit: Script,
     /// Blocks or unblocks a key.
     pub(crate) block: Script,
     /// Lists the blocked keys.
@@ -94,35 +84,50 @@ impl Scripts {
         Arc::clone(&SHARED)
     }
 
-    /// Returns the texts of the shared scripts by name, first that of `decide`.
-    pub(crate) fn texts() -> [(&'static str, &'static str); 6] {
-        let Self {
-            decide,
-            refund,
-            credit,
-            block,
-            blocked,
-            refusals,
-        } = &**SHARED;
+    /// Returns the script that decides checks of this algorithm, or of several.
+    pub(crate) fn decide(&self, algorithm: Option<Algorithm>) -> &Script {
+        match algorithm {
+            Some(Algorithm::SlidingLog | Algorithm::SlidingBuckets(_)) => &self.log,
+            Some(Algorithm::FixedWindow) => &self.fixed_window,
+            Some(Algorithm::SlidingCounter) => &self.sliding_counter,
+            Some(Algorithm::Gcra) => &self.gcra,
+            Some(Algorithm::SortedSetLog) => &self.sorted_set_log,
+            None => &self.mixed,
+        }
+    }
+
+    /// Returns the texts of the shared scripts by name, first those that decide.
+    pub(crate) fn texts() -> [(&'static str, &'static str); 10] {
+        let scripts: &'static Self = &SHARED;
         [
-            ("decide", &decide.text),
-            ("refund", &refund.text),
-            ("credit", &credit.text),
-            ("block", &block.text),
-            ("blocked", &blocked.text),
-            ("refusals", &refusals.text),
+            ("log", &scripts.log),
+            ("fixed_window", &scripts.fixed_window),
+            ("sliding_counter", &scripts.sliding_counter),
+            ("gcra", &scripts.gcra),
+            ("sorted_set_log", &scripts.sorted_set_log),
+            ("mixed", &scripts.mixed),
+            ("refund", &scripts.refund),
+            ("block", &scripts.block),
+            ("blocked", &scripts.blocked),
+            ("refusals", &scripts.refusals),
         ]
+        .map(|(name, script)| (name, &*script.text))
     }
 
     /// Puts the same files behind another clock, for tests.
     pub(crate) fn with_clock(clock: &str) -> Self {
+        let behind = |text: &str| Script::new([clock, text].concat());
         Self {
-            decide: Script::new([clock, MODULES, DECIDE].concat()),
-            refund: Script::new([clock, MODULES, REFUND].concat()),
-            credit: Script::new([clock, MODULES, CREDIT].concat()),
-            block: Script::new([clock, BLOCK].concat()),
-            blocked: Script::new([clock, BLOCKED].concat()),
-            refusals: Script::new([clock, REFUSALS].concat()),
+            log: behind(LOG),
+            fixed_window: behind(FIXED_WINDOW),
+            sliding_counter: behind(SLIDING_COUNTER),
+            gcra: behind(GCRA),
+            sorted_set_log: behind(SORTED_SET_LOG),
+            mixed: behind(MIXED),
+            refund: behind(REFUND),
+            block: behind(BLOCK),
+            blocked: behind(BLOCKED),
+            refusals: behind(REFUSALS),
         }
     }
 }

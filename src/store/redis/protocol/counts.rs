@@ -1,0 +1,153 @@
+//! The values that count the quotas of a check: which quotas share one, and in which order the script has them.
+
+use std::cmp::Reverse;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::time_to_live_millis;
+use crate::quota::{Algorithm, Quota, Quotas};
+
+/// A value that counts quotas of a limiter and key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::store::redis) enum Value {
+    /// All counters.
+    Row,
+    /// All exact logs.
+    Log,
+    /// The logs of buckets of this length.
+    Buckets { length: u64 },
+    /// The sorted sets of this window.
+    SortedSet { window: u64 },
+}
+
+impl Value {
+    pub(super) fn of(quota: &Quota) -> Self {
+        let window = quota.counted_micros();
+        match quota.counted_by() {
+            Algorithm::SlidingLog => Self::Log,
+            Algorithm::SlidingBuckets(_) => Self::Buckets {
+                length: window.div_ceil(quota.counted_by().parts()),
+            },
+            Algorithm::SortedSetLog => Self::SortedSet { window },
+            Algorithm::SlidingCounter | Algorithm::FixedWindow | Algorithm::Gcra => Self::Row,
+        }
+    }
+
+    /// The name of the kind of value in a call.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Row => "counters",
+            Self::Log | Self::Buckets { .. } => "log",
+            Self::SortedSet { .. } => "sorted_set",
+        }
+    }
+
+    /// The length of a bucket, or 0.
+    pub(super) fn bucket(self) -> u64 {
+        match self {
+            Self::Buckets { length } => length,
+            _ => 0,
+        }
+    }
+}
+
+/// The most units of a log that is read whole. Of a longer one, the script reads pages.
+const MAX_WHOLE: u32 = 1_000;
+
+/// The quotas of a check that one value counts.
+#[derive(Clone, Debug)]
+pub(in crate::store::redis) struct Count<'a> {
+    pub(in crate::store::redis) value: Value,
+    /// In the order of the script, each with its index in the list of the check.
+    pub(super) quotas: SmallVec<[(usize, &'a Quota); 1]>,
+}
+
+impl<'a> Count<'a> {
+    /// Returns the counts of a list of quotas, those of the same kind of value in the same order for every list.
+    pub(in crate::store::redis) fn all(quotas: &'a Quotas) -> SmallVec<[Self; 1]> {
+        let mut counts = SmallVec::<[Self; 1]>::new();
+        for quota in quotas.iter().enumerate() {
+            let value = Value::of(quota.1);
+            match counts.iter_mut().find(|count| count.value == value) {
+                Some(count) => count.quotas.push(quota),
+                None => counts.push(Self {
+                    value,
+                    quotas: SmallVec::from_iter([quota]),
+                }),
+            }
+        }
+        for Self { value, quotas } in &mut counts {
+            match value {
+                // The lowest limit first, which charges a counter that several quotas share.
+                Value::Row => quotas.sort_by_key(|(_, quota)| (header(quota), quota.limit())),
+                // The longest window first, which decides how long runs are kept.
+                _ => quotas
+                    .sort_by_key(|(_, quota)| Reverse((quota.counted_micros(), quota.limit()))),
+            }
+        }
+        counts.sort_by_key(|count| count.value);
+        counts
+    }
+
+    pub(super) fn quotas(&self) -> impl Iterator<Item = &'a Quota> {
+        self.quotas.iter().map(|(_, quota)| *quota)
+    }
+
+    /// Returns whether the value is read in pages, as the script needs them.
+    pub(super) fn is_long(&self) -> bool {
+        self.value == Value::Log && self.quotas().any(|quota| quota.limit() > MAX_WHOLE)
+    }
+
+    /// Returns whether the script does not read the value before it decides.
+    pub(super) fn is_apart(&self) -> bool {
+        self.is_long() || matches!(self.value, Value::SortedSet { .. })
+    }
+
+    /// The time to live of a value that is charged now.
+    pub(super) fn ttl_millis(&self) -> u64 {
+        let windows = self.quotas().map(Quota::longest_counted_micros);
+        time_to_live_millis(windows.max().unwrap_or_default())
+    }
+
+    /// Returns whether the loop of a script may decide a check of this cost.
+    pub(super) fn is_usual(&self) -> bool {
+        /// A double holds every integer below this number.
+        const EXACT: u64 = 1 << 53;
+        let [(_, quota)] = &*self.quotas else {
+            return false;
+        };
+        let units = u64::from(quota.limit());
+        !self.is_apart()
+            && quota.calendar().is_none()
+            && (quota.counted_by() != Algorithm::Gcra
+                || units.checked_mul(quota.counted_micros()) < Some(EXACT))
+    }
+}
+
+/// Returns the bytes that name a counter in its row, or the longest window of a log.
+pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
+    let window = quota.counted_micros();
+    let mut header = SmallVec::new();
+    let mut counter = |code| {
+        let [_, _, micros @ ..] = window.to_be_bytes();
+        header.push(code);
+        header.extend_from_slice(&micros);
+    };
+    match quota.counted_by() {
+        Algorithm::FixedWindow => counter(b'f'),
+        Algorithm::SlidingCounter => counter(b'c'),
+        Algorithm::Gcra => counter(b'g'),
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
+            header.push(b'l');
+            header.extend_from_slice(&double(window).to_be_bytes());
+        }
+        Algorithm::SortedSetLog => {}
+    }
+    header
+}
+
+/// Converts a number below 2^53, as Lua has it.
+fn double(number: u64) -> f64 {
+    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).map_or(0.0, f64::from);
+    half(number >> 32) * (f64::from(u32::MAX) + 1.0) + half(number)
+}
