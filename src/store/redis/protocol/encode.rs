@@ -525,7 +525,10 @@ pub(crate) fn encode_refund(
     let args = quotas.strictest().count() * REFUND_FIELDS.len();
     let mut call = call_for_counts(script, names, refund.subject, lists, args);
     let extras = extra_numbers(quotas, lists, first_extra(quotas));
-    for ((quota, answer), extra) in refund.charged().zip(extras) {
+    let answers = refund.answer().quotas();
+    let charged = quotas.strictest_with_index();
+    let charged = charged.filter_map(|(index, quota)| Some((quota, answers.get(index)?)));
+    for ((quota, answer), extra) in charged.zip(extras) {
         let receipt = answer.receipt();
         write_quota(quota, extra, clock, &mut call);
         call.arg(refund.units()).arg(refund.answer().time());
