@@ -9,7 +9,6 @@
 
 use super::log::Log;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
-use crate::decision::Wait;
 
 /// The charged units, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -20,12 +19,15 @@ pub(crate) struct SortedSetLog(Log);
 impl SortedSetLog {
     /// Evaluates the check, and charges it if it fits.
     pub(crate) fn check(&mut self, check: &QuotaCheck) -> Verdict {
-        let judged = self.evaluate(check);
-        if check.cost == 0 || judged.wait != Wait::Zero {
-            return judged;
+        if check.cost == 0 {
+            return self.evaluate(check);
         }
-        let changes = judged.changes | self.charge(check);
-        let verdict = self.evaluate(&QuotaCheck { cost: 0, ..*check });
+        let rewound = self.0.rewind(check);
+        let renewed = self.renewed_by_charge(check);
+        // The log itself does not expire: the caller renews by the changes.
+        let verdict = self.0.check(check, u64::MAX);
+        let is_charged = verdict.changes.any(Changes::CHARGED);
+        let changes = verdict.changes | rewound | renewed.only_if(is_charged);
         Verdict { changes, ..verdict }
     }
 
@@ -44,13 +46,16 @@ impl SortedSetLog {
     /// Charges a cost that all quotas admitted.
     #[must_use]
     pub(crate) fn charge(&mut self, check: &QuotaCheck) -> Changes {
+        self.renewed_by_charge(check) | self.0.charge(check, u64::MAX)
+    }
+
+    /// Returns whether a charge renews the time to live: the first one, and one that drops units. The newest charge has
+    /// renewed for those that had expired before it.
+    fn renewed_by_charge(&self, check: &QuotaCheck) -> Changes {
         let expired = self.0.expired(check.window, check.now);
         let begins = self.0.units_after(expired) == 0;
-        // The newest charge has renewed for what had expired before it.
-        let newly_expired = self.0.expired(check.window, self.0.newest_time()) < expired;
-        // It does not expire: the caller renews by the changes.
-        let charged = self.0.charge(check, u64::MAX);
-        charged | Changes::RENEWED.only_if(begins || newly_expired)
+        let drops = self.0.expired(check.window, self.0.newest_time()) < expired;
+        Changes::RENEWED.only_if(begins || drops)
     }
 
     /// Removes up to `units` units of a charge.

@@ -75,14 +75,25 @@ impl State {
         }
     }
 
+    /// Moves the units of a log that are in the future to now. The other states do so with each check.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn rewind(&mut self, check: &QuotaCheck) -> Changes {
+        match self {
+            Self::Log(log) => log.rewind(check),
+            _ => Changes::NONE,
+        }
+    }
+
     /// Evaluates the check, and charges it if it fits. `expires` is the end of the time to live, in microseconds.
+    /// Call [`rewind`](Self::rewind) before.
     ///
     /// Only for checks with one quota. With several, call [`evaluate`](Self::evaluate) on each. If all admit,
     /// call [`charge`](Self::charge) on each count, and evaluate each quota again with a cost of 0.
     #[inline(always)]
     pub(crate) fn check(&mut self, check: QuotaCheck, expires: u64) -> Verdict {
         match self {
-            Self::Log(log) => log.check(check, expires),
+            Self::Log(log) => log.check(&check, expires),
             Self::SortedSetLog(log) => log.check(&check),
             Self::SlidingCounter(counter) => counter.check(check),
             Self::FixedWindow(window) => window.check(check),

@@ -378,6 +378,8 @@ impl Count {
 
     #[inline(always)]
     fn check(&mut self, check: QuotaCheck, row: &mut Row) -> Verdict {
+        let rewound = self.state.rewind(&check);
+        self.note(rewound, check.now, row);
         let verdict = self.state.check(check, self.expires());
         self.note(verdict.changes, check.now, row);
         if check.cost > 0 {

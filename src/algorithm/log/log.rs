@@ -9,6 +9,7 @@
 //! row are one subtraction, and a check of one unit reads only the ends of the log. A refusal changes nothing. Charges
 //! drop the runs that no window needs once these are half of all, so a run is moved about once.
 
+use super::super::arithmetic::saturate;
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use crate::decision::{CountScope, Receipt, Wait};
 
@@ -22,6 +23,9 @@ pub(crate) struct Log {
     /// The longest window that was asked, and the largest limit that was asked with it.
     longest: u64,
     largest: u32,
+    /// How many runs had expired at the newest charge, from which a search begins.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    hint: u32,
     /// The start, and then the runs. Nothing if there are no runs.
     ///
     /// The time of the start is the generation of buckets: when the log began, or was credited or moved. Its position is
@@ -70,16 +74,16 @@ impl From<(u64, u32)> for Run {
 
 // Runs are counted from the oldest. So the first `n` runs end at `entries[n]`, and the next run is `entries[n + 1]`.
 impl Log {
-    /// Evaluates the check, and charges it if it fits. Redis knows that the log expires at `expires`, in microseconds.
+    /// Evaluates the check, and charges it if it fits. Call [`rewind`](Self::rewind) before. Redis knows that the log
+    /// expires at `expires`, in microseconds.
     #[inline]
-    pub(in crate::algorithm) fn check(&mut self, check: QuotaCheck, expires: u64) -> Verdict {
-        let changes = self.rewind(&check);
+    pub(in crate::algorithm) fn check(&mut self, check: &QuotaCheck, expires: u64) -> Verdict {
         let expired = self.expired(check.window, check.now);
         let used = self.units_after(expired);
         match used.checked_add(check.cost) {
             Some(used) if used <= check.limit && check.cost > 0 => {
                 let oldest = self.run(expired).map(Run::time);
-                let changes = changes | self.push(expired, &check, expires);
+                let changes = self.push(expired, check, expires);
                 let oldest = oldest.unwrap_or_else(|| check.charge_time());
                 Verdict {
                     used,
@@ -87,13 +91,10 @@ impl Log {
                     // The log is within the limit, so more units are left as soon as the first one returns.
                     reset: oldest + check.window - check.now,
                     changes,
-                    receipt: self.receipt(&check),
+                    receipt: self.receipt(check),
                 }
             }
-            _ => Verdict {
-                changes,
-                ..self.judge(&check, expired, used)
-            },
+            _ => self.judge(check, expired, used),
         }
     }
 
@@ -159,6 +160,9 @@ impl Log {
         let is_full = self.units_after(0).checked_add(check.cost).is_none();
         if is_wider || is_due || is_full || 2 * unneeded >= self.len() {
             self.drop_first(unneeded);
+            self.hint = saturate((expired - unneeded) as u64);
+        } else {
+            self.hint = saturate(expired as u64);
         }
         self.add(time, check);
         Changes::CHARGED | Changes::RENEWED.only_if(is_due)
@@ -341,12 +345,20 @@ impl Log {
     #[inline]
     pub(in crate::algorithm) fn expired(&self, window: u64, now: u64) -> usize {
         let runs = self.runs();
-        match (now.checked_sub(window), runs.first()) {
-            (Some(edge), Some(first)) if first.time() <= edge => {
-                runs.partition_point(|run| run.time() <= edge)
+        let Some(edge) = now.checked_sub(window) else {
+            return 0;
+        };
+        // Usually as many as before, or one more.
+        let is_expired = |run: &Run| run.time() <= edge;
+        let known = self.hint as usize;
+        for expired in [known, known + 1] {
+            let oldest = runs.get(expired);
+            let newest_expired = expired.checked_sub(1).and_then(|index| runs.get(index));
+            if oldest.is_some_and(|run| !is_expired(run)) && newest_expired.is_none_or(is_expired) {
+                return expired;
             }
-            _ => 0,
         }
+        runs.partition_point(is_expired)
     }
 
     /// Returns the number of units after the first `count` runs.
@@ -418,5 +430,17 @@ impl Log {
     #[inline]
     fn newest_mut(&mut self) -> Option<&mut Run> {
         self.entries.get_mut(1..)?.last_mut()
+    }
+
+    /// Returns the longest window, the largest limit, the generation, and the time and the units of each run.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> (u64, u32, u64, Vec<(u64, u64)>) {
+        let pairs = self.entries.iter().zip(self.runs());
+        let runs = pairs.map(|(start, run)| {
+            let units = run.position.wrapping_sub(start.position);
+            (run.time(), units.into())
+        });
+        let generation = self.entries.first().map_or(0, |start| start.time());
+        (self.longest, self.largest, generation, runs.collect())
     }
 }
