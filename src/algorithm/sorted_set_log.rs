@@ -52,9 +52,13 @@ impl SortedSetLog {
     /// Returns whether a charge renews the time to live: the first one, and one that drops units. The newest charge has
     /// renewed for those that had expired before it.
     fn renewed_by_charge(&self, check: &QuotaCheck) -> Changes {
-        let expired = self.0.expired(check.window, check.now);
+        let (expired, newest) = (
+            self.0.expired(check.window, check.now),
+            self.0.newest_time(),
+        );
         let begins = self.0.units_after(expired) == 0;
-        let drops = self.0.expired(check.window, self.0.newest_time()) < expired;
+        let last = expired.checked_sub(1).and_then(|last| self.0.time_of(last));
+        let drops = last.is_some_and(|last| last + check.window > newest);
         Changes::RENEWED.only_if(begins || drops)
     }
 

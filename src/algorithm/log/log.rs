@@ -206,7 +206,8 @@ impl Log {
     }
 
     /// Moves units in the future to now, so that none counts for longer than a window. There are such units after the
-    /// clock has stepped back. Units that had expired at the newest charge do not count again.
+    /// clock has stepped back. Units that had expired when the newest bucket began, or at the newest charge, do not count
+    /// again.
     #[inline]
     #[must_use]
     pub(in crate::algorithm) fn rewind(&mut self, check: &QuotaCheck) -> Changes {
@@ -220,7 +221,9 @@ impl Log {
 
     #[cold]
     fn move_back(&mut self, newest: Run, time: u64, check: &QuotaCheck) {
-        let expired = self.expired(self.longest, newest.time());
+        // In buckets, units were charged before the time of the run.
+        let latest = newest.time() - check.bucket.saturating_sub(1);
+        let expired = self.expired(self.longest, latest);
         let earlier = self.runs().partition_point(|run| run.time() < time);
         self.entries.truncate(earlier.max(expired) + 1);
         self.entries.push(Run::new(time, newest.position));
@@ -420,6 +423,11 @@ impl Log {
     #[inline]
     fn newest(&self) -> Option<Run> {
         self.runs().last().copied()
+    }
+
+    /// Returns the time of the run after the first `count` runs.
+    pub(in crate::algorithm) fn time_of(&self, count: usize) -> Option<u64> {
+        self.run(count).map(Run::time)
     }
 
     /// Returns the time of the newest run; 0 if there is none.

@@ -73,7 +73,10 @@ impl Model {
         if newest <= clock {
             return;
         }
-        self.runs.retain(|(time, _)| time + self.longest > newest);
+        // The newest bucket began that much before the time of its run.
+        let bucket = self.bucket.max(1) - 1;
+        self.runs
+            .retain(|(time, _)| time + self.longest > newest - bucket);
         let mut moved = 0;
         self.runs.retain(|(time, units)| {
             moved += if *time >= clock { *units } else { 0 };
@@ -207,7 +210,9 @@ impl Kept {
     }
 
     fn evaluate(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<Verdict> {
-        let checks = list.iter().map(|quota| check_of(*quota, self.bucket, cost, now));
+        let checks = list
+            .iter()
+            .map(|quota| check_of(*quota, self.bucket, cost, now));
         let verdicts: Vec<_> = checks.map(|check| self.log.evaluate(&check)).collect();
         for verdict in &verdicts {
             self.note(verdict.changes, now);
