@@ -488,12 +488,4 @@ fn parts_of_1024(used: u32, limit: u32) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counters_take_at_most_80_bytes() {
-        let size = size_of::<Counters>();
-        assert!(size <= 80, "{size} bytes");
-    }
-}
+mod tests;

@@ -451,4 +451,10 @@ impl Log {
         let generation = self.entries.first().map_or(0, |start| start.time());
         (self.longest, self.largest, generation, runs.collect())
     }
+
+    /// Returns the bytes of the runs in memory.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Run>()
+    }
 }

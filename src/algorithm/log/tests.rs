@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::super::arithmetic::time_to_live_millis;
 use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::super::sorted_set_log::SortedSetLog;
 use super::log::Log;
 use crate::decision::{Receipt, Wait};
 
@@ -370,4 +371,169 @@ proptest! {
             prop_assert_eq!(kept.model(), model.clone());
         }
     }
+}
+
+/// A list of the times of all units that were ever charged, with their units.
+#[derive(Default)]
+struct History(Vec<(u64, u64)>);
+
+impl History {
+    fn used(&self, window: u64, now: u64) -> u64 {
+        let counts = |run: &&(u64, u64)| run.0 + window > now;
+        sum(&self.0.iter().filter(counts).copied().collect::<Vec<_>>())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
+
+    /// Lists with other longest windows trim the log, and none of them misses a unit that it needs.
+    #[test]
+    fn each_list_admits_as_if_nothing_was_ever_dropped(
+        limits in (1..10_u32, 0..30_u32, 0..30_u32),
+        bucket in prop::sample::select(&[0_u64, 25][..]),
+        checks in prop::collection::vec((0..3_usize, 1..4_u32, 0..90_u64), 1..300),
+    ) {
+        let (short, middle) = ((100, limits.0), (300, limits.0 + limits.1));
+        let long = (2_000, limits.0 + limits.1 + limits.2);
+        let lists = [vec![short], vec![long], vec![middle, short, long]];
+        let mut kept = Kept { log: Log::default(), bucket, dies_at: 0 };
+        let (mut history, mut now) = (History::default(), START);
+        // Nothing is kept for a window that was not asked yet.
+        for (list, cost, step) in [(1, 1, 0)].into_iter().chain(checks) {
+            now += step;
+            let quotas = &lists[list];
+            let fits = quotas.iter().all(|(window, limit)| {
+                history.used(*window, now) + u64::from(cost) <= u64::from(*limit)
+            });
+            let verdicts = kept.check(quotas, cost, now);
+            let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
+            prop_assert_eq!(admitted, fits);
+            if admitted {
+                history.0.push((Model { bucket, ..Model::default() }.clock(now), cost.into()));
+            }
+            let longest = verdicts.iter().filter_map(|verdict| match verdict.wait {
+                Wait::Micros(wait) => Some(wait),
+                Wait::Zero | Wait::Never => None,
+            });
+            if let Some(wait) = longest.max() && verdicts.iter().all(|verdict| verdict.wait != Wait::Never) {
+                let fits_after = |wait: u64| quotas.iter().all(|(window, limit)| {
+                    history.used(*window, now + wait) + u64::from(cost) <= u64::from(*limit)
+                });
+                prop_assert!(fits_after(wait) && !fits_after(wait - 1));
+            }
+            // The short window and the middle one, what the longest one needs, and as many that wait to be dropped.
+            let most = 2 * (limits.0 + limits.1 + long.1) as usize;
+            prop_assert!(kept.log.parts().3.len() <= most);
+        }
+    }
+}
+
+#[test]
+fn a_long_window_that_was_asked_once_keeps_no_more_runs_than_its_limit() {
+    const DAY: u64 = 86_400_000_000;
+    let mut kept = Kept {
+        log: Log::default(),
+        bucket: 0,
+        dies_at: 0,
+    };
+    let mut now = START;
+    kept.check(&[(DAY, 10)], 1, now);
+    let (mut admitted, mut most) = (0, 0);
+    for _ in 0..100_000 {
+        now += 5_000;
+        let verdicts = kept.check(&[(1_000_000, 100)], 1, now);
+        admitted += u32::from(verdicts[0].changes.any(Changes::CHARGED));
+        most = most.max(kept.log.parts().3.len());
+    }
+    assert_eq!(admitted, 500 * 100);
+    assert!(most <= 220, "{most}");
+    let refused = kept.check(&[(DAY, 10)], 1, now).remove(0);
+    assert!(refused.used >= 10);
+    // The oldest of the newest ten units has to return.
+    let newest = kept.log.parts().3.into_iter().rev().nth(9).unwrap().0;
+    assert_eq!(refused.wait, Wait::Micros(newest + DAY - now));
+}
+
+#[test]
+fn positions_that_begin_again_admit_nothing() {
+    for bucket in [0, 100] {
+        let mut kept = Kept {
+            log: Log::default(),
+            bucket,
+            dies_at: 0,
+        };
+        let (short, long) = ((1_000, u32::MAX), (10_000, u32::MAX));
+        let mut now = START;
+        let is_admitted = |verdicts: Vec<Verdict>| verdicts[0].wait == Wait::Zero;
+        assert!(is_admitted(kept.check(&[long], u32::MAX, now)));
+        for _ in 0..5 {
+            for (list, cost) in [([short], 1), ([short], u32::MAX), ([long], 1)] {
+                assert!(!is_admitted(kept.check(&list, cost, now)));
+            }
+            now += 1_100;
+            // What the short window has left behind would be 2^32 units with these: it goes.
+            assert!(is_admitted(kept.check(&[short], 7, now)));
+            assert!(is_admitted(kept.check(&[short], u32::MAX - 7, now)));
+            assert_eq!(kept.evaluate(&[short], 0, now)[0].used, u32::MAX);
+            assert_eq!(kept.evaluate(&[long], 0, now)[0].used, u32::MAX);
+        }
+    }
+}
+
+#[test]
+fn units_of_one_time_are_one_run_of_twelve_bytes() {
+    let mut log = Log::default();
+    for _ in 0..1_000 {
+        let check = check_of((1_000, 100_000), 0, 100, START);
+        assert_eq!(log.check(&check, 0).wait, Wait::Zero);
+    }
+    assert_eq!(log.parts().3, [(START, 100_000)]);
+    assert!(log.bytes() <= 4 * 12, "{}", log.bytes());
+}
+
+#[test]
+fn a_full_log_has_room_for_twice_its_limit_and_a_quiet_one_frees_it() {
+    let mut log = Log::default();
+    let quota = (1_000, 1_000);
+    for now in START..START + 20_000 {
+        log.check(&check_of(quota, 0, 1, now), u64::MAX);
+        assert!(log.bytes() <= 2 * 1_000 * 12 + 12, "{}", log.bytes());
+    }
+    let later = START + 60_000;
+    log.check(&check_of(quota, 0, 1, later), u64::MAX);
+    assert!(log.bytes() <= 16 * 12, "{}", log.bytes());
+}
+
+/// The model of a sorted set: a list of units, of which a credit takes the oldest.
+#[test]
+fn a_sorted_set_keeps_its_rules() {
+    let check = |cost, now| check_of((1_000, 5), 0, cost, now);
+    let mut log = SortedSetLog::default();
+    for (cost, now, renews) in [
+        (2, START, true),
+        (1, START + 600, false),
+        // Two units have expired since the newest charge.
+        (1, START + 1_100, true),
+    ] {
+        let changes = log.check(&check(cost, now)).changes;
+        assert_eq!(changes.any(Changes::RENEWED), renews, "{now}");
+    }
+    // A look after a step back sees all units at now, and changes nothing.
+    let looked = log.check(&check(0, START + 50));
+    assert_eq!((looked.used, looked.reset), (2, 1_000));
+    let looked = log.check(&check(0, START + 1_200));
+    assert_eq!((looked.used, looked.reset), (2, 400));
+    let changes = log.credit(&check(0, START + 1_200), 1);
+    assert!(changes.any(Changes::RENEWED));
+    let looked = log.check(&check(0, START + 1_200));
+    assert_eq!((looked.used, looked.reset), (1, 900));
+    let charge = Charge {
+        time: START + 1_100,
+        receipt: Receipt::default(),
+        cost: 1,
+        is_open: false,
+    };
+    let changes = log.refund(&check(0, START + 1_200), charge, 1);
+    assert!(changes.any(Changes::EMPTIED));
 }
