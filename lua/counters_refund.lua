@@ -7,27 +7,34 @@ reply   the new value; '' if nothing is left; false if nothing changes
 calls   those of counters
 server  Redis 6.0
 
-What is left is written as of now, with the generation it has, so that other charges can still be given back.
+What is left is written as it was stored, with the generation it has: other charges can still be given back. After a step
+back of the clock, units are no longer where they were charged, so no charge is found; a credit works all the same.
 ]]
 
--- By algorithm: `take(quota, counters, at, charged)` gives back units of a charge, and returns whether any still counted;
--- `credit(quota, counters, at, units)` takes fewer units than count.
+-- By algorithm: `take(quota, row, at, settled, charged)` gives back units of a charge, and returns whether any still counted;
+-- `credit(quota, row, at, settled, units)` takes fewer units than count. `settled` is the row as of now.
 local takes, credits = {}, {}
 
--- Changes the counters of a list, and returns the new value, if one has changed.
+-- Opens the row of a key, and changes each counter of a list. Returns the new value, if a counter has changed.
 local function change_each(list, number, change)
-  local quota, has_changed, is_left = list, false, false
+  if list.problem or not open(list, number) then
+    return nil, list.problem or WRONG_TYPE
+  elseif not text then
+    return false
+  end
+  local quota, settled, has_changed, is_left = list, { spread(row, 1, layout.last) }, false, false
   repeat
-    has_changed = not quota.is_view and change(quota, quota.at) or has_changed
+    if not quota.is_view then
+      local used, is_ahead = quota.settle(quota, settled, quota.at)
+      has_changed = change(quota, quota.at, settled, used, is_ahead) or has_changed
+    end
     quota = quota.next
   until not quota
   for _, at in pairs(layout.starts) do
     is_left = is_left or row[at] > 0
   end
-  if not has_changed then
-    return false
-  end
-  return is_left and pack('>I4', row[1]) .. row[2] .. pack(layout.numbers, spread(row, 3, layout.last)) .. holes or ''
+  local numbers = has_changed and pack(layout.numbers, spread(row, 3, layout.last))
+  return numbers and (is_left and pack('>I4', row[1]) .. row[2] .. numbers .. holes or '')
 end
 
 local function clear(quota, at)
@@ -40,43 +47,41 @@ local function clear(quota, at)
 end
 
 local function refund_counters(list, number, charged)
-  local left, problem = list.room(list, number)
-  return left and text and change_each(list, number, function(quota, at)
-    return quota.used > 0 and row[at] == quota.generation and takes[quota.algorithm](quota, row, at, charged)
-  end), problem
+  return change_each(list, number, function(quota, at, settled, used, is_ahead)
+    return used > 0 and not is_ahead and row[at] == quota.generation
+      and takes[quota.algorithm](quota, row, at, settled, charged)
+  end)
 end
 
 local function credit_counters(list, number, charged)
-  local left, problem = list.room(list, number)
-  return left and text and change_each(list, number, function(quota, at)
-    if charged.units >= quota.used then
-      return quota.used > 0 and clear(quota, at)
+  return change_each(list, number, function(quota, at, settled, used, is_ahead)
+    if charged.units >= used then
+      return used > 0 and clear(quota, at)
     end
-    credits[quota.algorithm](quota, row, at, charged.units)
+    credits[quota.algorithm](quota, row, at, settled, charged.units, is_ahead)
     return charged.units > 0
-  end), problem
+  end)
 end
 
+-- Works without the window of a calendar, too.
 local function reset_counters(list, number)
-  if not open(list, number) then
-    return nil, WRONG_TYPE
-  end
-  return text and change_each(list, number, clear)
+  list.problem = nil
+  return change_each(list, number, clear)
 end
 
-takes.fixed_window = function(quota, counters, at, charged)
+takes.fixed_window = function(quota, counters, at, _, charged)
   local counts = counters[at + 1] == quota.position
   counters[at + 2] = counts and math.max(counters[at + 2] - charged.units, 0) or counters[at + 2]
   return counts
 end
 
-credits.fixed_window = function(_, counters, at, units)
+credits.fixed_window = function(_, counters, at, _, units)
   counters[at + 2] = counters[at + 2] - units
 end
 
 takes.calendar_window, credits.calendar_window = takes.fixed_window, credits.fixed_window
 
-takes.sliding_counter = function(quota, counters, at, charged)
+takes.sliding_counter = function(quota, counters, at, _, charged)
   local place = at + 3 - (counters[at + 1] - quota.position)
   local counts = place == at + 2 or place == at + 3
   if counts then
@@ -86,16 +91,26 @@ takes.sliding_counter = function(quota, counters, at, charged)
 end
 
 -- Takes the units of this window first, which would count longest, and then as few of the previous one as needed.
-credits.sliding_counter = function(quota, counters, at, units)
-  local previous, count = counters[at + 2], counters[at + 3]
+credits.sliding_counter = function(quota, counters, at, settled, units, is_ahead)
+  if is_ahead then
+    local taken = math.min(counters[at + 3], units)
+    counters[at + 3], counters[at + 2] = counters[at + 3] - taken, math.max(counters[at + 2] - units + taken, 0)
+    return
+  end
+  local previous, count = settled[at + 2], settled[at + 3]
   if units <= count then
-    counters[at + 3] = count - units
+    counters[at + 3] = counters[at + 3] - units
     return
   end
   local tick, window = scale(math.max(previous, count, quota.limit), quota.window)
-  local target = quota.used - units
-  local most = floor(target * window / math.ceil(quota.remaining / tick))
-  counters[at + 2], counters[at + 3] = math.min(math.max(most, target), previous), 0
+  local target = quota.settle(quota, settled, at) - units
+  local most = math.min(math.max(floor(target * window / math.ceil(quota.remaining / tick)), target), previous)
+  if counters[at + 1] < quota.current then
+    -- This window of the row has become the previous one.
+    counters[at + 3] = most
+  else
+    counters[at + 2], counters[at + 3] = most, 0
+  end
 end
 
 local prepare_counters = kinds.counters

@@ -98,18 +98,21 @@ local function lower(quota, counters, at, taken)
 end
 
 -- Units drain in the order in which they flowed in: at most the level, less what flowed in later, is left of a charge.
-takes.gcra = function(quota, counters, at, charged)
-  local stop, inflow, list, later = quota.position, counters[at + 4], holes_of(quota), 0
+takes.gcra = function(quota, counters, at, settled, charged)
+  local stop, inflow, list, given_back = quota.position, counters[at + 4], holes_of(quota), 0
   if stop > inflow then
     -- The charge is of another generation, which began in the same microsecond.
     return false
   end
   for index = #list, 1, -1 do
-    later = list[index][1] >= stop and later + list[index][3] or later
+    if list[index][1] < stop then
+      break
+    end
+    given_back = given_back + list[index][3]
   end
-  later = math.max(inflow - stop - later, 0)
   local tick, whole = rate_of(quota, counters, at)
-  local level = counters[at + 2] * whole + math.ceil(counters[at + 3] / tick)
+  local level = settled[at + 2] * whole + math.ceil(settled[at + 3] / tick)
+  local later = math.max(inflow - stop - given_back, 0)
   local taken = math.min(math.max(level - later * whole, 0), charged.units * whole)
   if taken == 0 then
     return false
@@ -124,7 +127,7 @@ takes.gcra = function(quota, counters, at, charged)
 end
 
 -- Takes the oldest units, which would drain next.
-credits.gcra = function(quota, counters, at, units)
+credits.gcra = function(quota, counters, at, _, units)
   local _, whole = rate_of(quota, counters, at)
   lower(quota, counters, at, units * whole)
 end

@@ -102,7 +102,8 @@ local function rewind(list, number)
   if pages then
     text, pages = call('GET', key), nil
   end
-  local from, _, from_before = first_after(newest - longest)
+  -- The newest bucket began earlier than its last moment.
+  local from, _, from_before = first_after(newest - math.max(list.bucket - 1, 0) - longest)
   local to = math.max((first_after(list.clock - 1)), from)
   local ttl = lifetime(longest)
   generation = list.bucket > 0 and now or 0
@@ -229,7 +230,7 @@ local function refuse(list, _, cost)
   repeat
     local used, limit, wait, reset = quota.used, quota.limit, 0, 0
     if used > limit then
-      reset = expires_in(quota, used - limit + 1)
+      reset = limit > 0 and expires_in(quota, used - limit + 1) or 0
     elseif used > 0 then
       reset = quota.time + quota.window - now
     end

@@ -145,7 +145,7 @@ local function refuse(list, _, cost)
   local quota, used = list, set.used
   repeat
     local limit, wait, reset = quota.limit, 0, 0
-    if used > 0 then
+    if used > 0 and limit > 0 then
       reset = leaves_in(list, math.max(used - limit, 0))
     end
     if cost > limit then

@@ -30,7 +30,8 @@ fn place(algorithm: Algorithm, unit: &Unit) -> (u64, usize) {
     }
 }
 
-/// Removes units that count: in a sliding counter first those of the current window, otherwise the oldest.
+/// Removes units that count: in a sliding counter first those of the current window, of a log or of buckets the newest,
+/// otherwise the oldest.
 fn credit(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
     let left = used(algorithm, units, now).saturating_sub(given.into());
     let counts = |unit: &Unit| used(algorithm, std::slice::from_ref(unit), now) > 0;
@@ -39,8 +40,11 @@ fn credit(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
             .iter()
             .position(|unit| unit.time / WINDOW == now / WINDOW)
             .filter(|_| algorithm == Algorithm::SlidingCounter);
-        let oldest = units.iter().position(counts);
-        units.remove(of_this_window.or(oldest).unwrap());
+        let index = match algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => units.iter().rposition(counts),
+            _ => units.iter().position(counts),
+        };
+        units.remove(of_this_window.or(index).unwrap());
     }
 }
 
@@ -148,7 +152,15 @@ async fn taken_back_as_listed(algorithm: Algorithm, steps: Vec<Step>) -> Result<
                 }
             }
             Step::Credit(given) => {
+                // As on a server, it comes later than what was charged.
+                clock.advance(Duration::from_micros(1));
+                let now = clock.now_micros();
                 let counted = used(algorithm, &units, now);
+                if counted > 0 && given > 0 && matches!(algorithm, Algorithm::SlidingBuckets(_)) {
+                    // No refund of an earlier charge finds its units any more.
+                    begun += 1;
+                    units.iter_mut().for_each(|unit| unit.begun = begun);
+                }
                 credit(algorithm, &mut units, given, now);
                 limiter.admin().credit("ada", given).await.unwrap();
                 let left = limiter.peek("ada").await.unwrap().used();

@@ -4,8 +4,6 @@
 //! A counter is stored as of its last charge. A check calculates which units have expired since then, so a
 //! refusal writes nothing.
 
-use std::borrow::Cow;
-
 use super::arithmetic::saturate;
 use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
 use crate::decision::{CountScope, Receipt, Wait};
@@ -18,10 +16,8 @@ pub(crate) trait CountingRule: Clone + Default {
     fn is_in_future(&self, check: &QuotaCheck) -> bool;
 
     /// Returns the current counter. Charges in the future count as if they were made now.
-    ///
-    /// Returns a borrow if copying would allocate. The other methods then ignore expired units.
     #[must_use]
-    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self>;
+    fn current(&self, check: &QuotaCheck) -> Self;
 
     /// Stores the counter that [`current`](Self::current) returned.
     fn store(&mut self, current: Self) {
@@ -30,7 +26,7 @@ pub(crate) trait CountingRule: Clone + Default {
 
     /// Replaces the stored counter by the current one.
     fn advance(&mut self, check: &QuotaCheck) {
-        let current = self.current(check).into_owned();
+        let current = self.current(check);
         self.store(current);
     }
 
@@ -52,9 +48,9 @@ pub(crate) trait CountingRule: Clone + Default {
     /// Returns the position of the last charge in a current counter.
     fn position(&self, check: &QuotaCheck) -> u64;
 
-    /// Removes up to `units` of a charge from a stored counter, if they still count. Returns whether any did.
-    /// The other units return when they would have returned anyway.
-    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) -> bool;
+    /// Removes up to `units` of a charge from a stored counter, if they still count. The other units return when they
+    /// would have returned anyway.
+    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64);
 
     /// Removes `units` units of any charges from a stored counter. They are fewer than the units that count.
     /// The other units return when they would have returned anyway.
@@ -90,13 +86,10 @@ impl<T: CountingRule> CounterState<T> {
         let used = current.used(&check);
         let cost = u64::from(check.cost);
         if cost == 0 || used + cost > check.limit.into() {
-            let verdict = judge(&*current, used, self.generation, check);
+            let verdict = judge(&current, used, self.generation, check);
             return Verdict { changes, ..verdict };
         }
-        match current {
-            Cow::Owned(current) => self.counter.store(current),
-            Cow::Borrowed(_) => self.counter.advance(&check),
-        }
+        self.counter.store(current);
         if self.counter.charge(&check, cost) || used == 0 {
             self.generation = check.now;
         }
@@ -110,21 +103,19 @@ impl<T: CountingRule> CounterState<T> {
     pub(super) fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
         let changes = self.rewind(&check);
         let current = self.counter.current(&check);
-        let verdict = judge(&*current, current.used(&check), self.generation, check);
+        let verdict = judge(&current, current.used(&check), self.generation, check);
         Verdict { changes, ..verdict }
     }
 
-    /// Moves charges in the future to now, if the check has a cost.
-    ///
-    /// There are such charges after the clock has stepped back.
+    /// Moves charges in the future to now. There are such charges after the clock has stepped back.
     #[inline(always)]
     fn rewind(&mut self, check: &QuotaCheck) -> Changes {
-        let is_in_future = check.cost > 0 && self.counter.is_in_future(check);
+        let is_in_future = self.counter.is_in_future(check);
         if is_in_future {
             self.counter.advance(check);
             self.generation = check.now;
         }
-        Changes::REWOUND.only_if(is_in_future)
+        Changes::RENEWED.only_if(is_in_future)
     }
 
     /// Charges the cost.
@@ -137,39 +128,30 @@ impl<T: CountingRule> CounterState<T> {
         Changes::CHARGED
     }
 
-    /// Returns whether nothing was charged since the counter was cleared.
-    pub(super) fn is_blank(&self) -> bool {
-        self.generation == 0
-    }
-
     pub(super) fn is_idle(&self, check: QuotaCheck) -> bool {
         self.counter.is_idle(&check)
     }
 
     /// Removes units of a charge. Removes none while charges are in the future, after the clock stepped back:
     /// the receipt may then not tell where the charge is.
-    pub(super) fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32) -> bool {
-        self.generation == charge.receipt.generation
-            && !self.counter.is_in_future(&check)
-            && self.counter.current(&check).used(&check) > 0
-            && self.counter.refund(&check, charge, units.into())
+    pub(super) fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u32) {
+        if self.generation == charge.receipt.generation
+            && !self.counter.is_in_future(check)
+            && self.counter.current(check).used(check) > 0
+        {
+            self.counter.refund(check, charge, units.into());
+        }
     }
 
-    /// Removes units of any charges, also after the clock stepped back. Clears the counter if no unit is left.
-    /// Otherwise the generation stays, so that refunds still find earlier charges.
-    pub(super) fn credit(&mut self, check: QuotaCheck, units: u32) -> bool {
-        let used = self.counter.current(&check).used(&check);
+    /// Removes units of any charges, also after the clock stepped back. The generation stays, so that refunds still
+    /// find earlier charges.
+    pub(super) fn credit(&mut self, check: &QuotaCheck, units: u32) -> Changes {
+        let used = self.counter.current(check).used(check);
         let units = u64::from(units);
-        if units >= used {
-            if used > 0 {
-                *self = Self::default();
-            }
-            return false;
+        if 0 < units && units < used {
+            self.counter.credit(check, units);
         }
-        if units > 0 {
-            self.counter.credit(&check, units);
-        }
-        units > 0
+        Changes::EMPTIED.only_if(used > 0 && units >= used)
     }
 }
 

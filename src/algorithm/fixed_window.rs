@@ -10,8 +10,6 @@
 //! With a calendar, it may also be the one after that, since other zones share the count: their dates may be two days
 //! ahead. A count that was moved back to an earlier window would have ended there, and be admitted again.
 
-use std::borrow::Cow;
-
 use super::counter_state::CountingRule;
 #[cfg(feature = "redis")]
 use super::counter_state::FixedNumbers;
@@ -30,9 +28,9 @@ impl CountingRule for FixedWindow {
         self.window > check.fixed_window().last_index()
     }
 
-    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
+    fn current(&self, check: &QuotaCheck) -> Self {
         let current = check.fixed_window();
-        Cow::Owned(if self.window < current.index {
+        if self.window < current.index {
             let window = current.index;
             Self { window, count: 0 }
         } else {
@@ -40,7 +38,7 @@ impl CountingRule for FixedWindow {
                 window: self.window.min(current.last_index()),
                 count: self.count,
             }
-        })
+        }
     }
 
     fn used(&self, _: &QuotaCheck) -> u64 {
@@ -60,12 +58,10 @@ impl CountingRule for FixedWindow {
         self.window
     }
 
-    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
-        let counts = self.window == charge.receipt.position;
-        if counts {
+    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) {
+        if self.window == charge.receipt.position {
             self.count = self.count.saturating_sub(units);
         }
-        counts
     }
 
     fn credit(&mut self, _: &QuotaCheck, units: u64) {

@@ -9,11 +9,10 @@ mod arithmetic;
 mod counter_state;
 mod fixed_window;
 mod gcra;
+mod log;
 mod quota_check;
 mod refusal_record;
-mod sliding_buckets;
 mod sliding_counter;
-mod sliding_log;
 mod sorted_set_log;
 mod state;
 

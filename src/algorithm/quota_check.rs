@@ -3,7 +3,7 @@
 use std::ops::BitOr;
 
 use super::arithmetic::aligned;
-use crate::decision::{Answer, QuotaAnswer, Receipt, Wait};
+use crate::decision::{QuotaAnswer, Receipt, Wait};
 use crate::quota::{AlignedWindow, Quota};
 
 /// The part of a check that concerns one quota. Times are microseconds.
@@ -11,8 +11,8 @@ use crate::quota::{AlignedWindow, Quota};
 pub(crate) struct QuotaCheck {
     pub(crate) limit: u32,
     pub(crate) window: u64,
-    /// The number of buckets in the window; 1 for algorithms without buckets.
-    pub(crate) parts: u64,
+    /// The length of a bucket; 0 for algorithms without buckets.
+    pub(crate) bucket: u64,
     pub(crate) cost: u32,
     pub(crate) now: u64,
     /// The window that `now` is in, if windows are those of a calendar.
@@ -25,15 +25,23 @@ impl QuotaCheck {
         Self {
             limit: quota.limit(),
             window: quota.counted_micros(),
-            parts: quota.counted_by().parts(),
+            bucket: quota.bucket_micros(),
             cost,
             now,
             calendar: quota.calendar().map(|calendar| calendar.window_at(now)),
         }
     }
-}
 
-impl QuotaCheck {
+    /// Returns the time at which a log charges units now: in buckets, the last moment of the current one.
+    #[inline]
+    pub(super) fn charge_time(&self) -> u64 {
+        if self.bucket == 0 {
+            self.now
+        } else {
+            self.now - self.now % self.bucket + self.bucket - 1
+        }
+    }
+
     /// Returns how long a unit that is charged now may count in a fixed window: until the end of the last one that its
     /// count may be of. With a calendar, that is longer than the time to live, so that each charge renews it.
     #[inline]
@@ -79,27 +87,17 @@ pub(crate) struct Verdict {
     pub(crate) receipt: Receipt,
 }
 
-/// The part of a [`Verdict`] that is needed after it was written to the answer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CheckSummary {
-    pub(crate) used: u32,
-    pub(crate) admitted: bool,
-    pub(crate) changes: Changes,
-}
-
-/// The changes of a check to a state, which may renew its time to live.
+/// The changes of a request to a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes(u8);
 
 impl Changes {
     pub(crate) const NONE: Self = Self(0);
-    /// A charge has dropped units that had expired.
-    pub(crate) const TRIMMED: Self = Self(1);
-    /// Units in the future were moved to now.
-    pub(crate) const REWOUND: Self = Self(2);
-    pub(crate) const CHARGED: Self = Self(4);
-    /// The first units were charged.
-    pub(crate) const BEGUN: Self = Self(8);
+    pub(crate) const CHARGED: Self = Self(1);
+    /// The state gets its full time to live.
+    pub(crate) const RENEWED: Self = Self(2);
+    /// No unit is left, so the state is not needed any more.
+    pub(crate) const EMPTIED: Self = Self(4);
 
     /// Returns these changes if `happened`, else none.
     #[inline(always)]
@@ -120,19 +118,6 @@ impl BitOr for Changes {
     #[inline(always)]
     fn bitor(self, rhs: Self) -> Self {
         Self(self.0 | rhs.0)
-    }
-}
-
-impl Verdict {
-    /// Appends the verdict to the answer, and returns the rest.
-    #[inline(always)]
-    pub(super) fn write_to(self, answer: &mut Answer) -> CheckSummary {
-        answer.push(self.into());
-        CheckSummary {
-            used: self.used,
-            admitted: self.wait == Wait::Zero,
-            changes: self.changes,
-        }
     }
 }
 

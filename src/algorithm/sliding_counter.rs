@@ -5,8 +5,6 @@
 //! Admits about the limit for steady traffic, and less than twice the limit at worst. The same rule in Redis:
 //! `lua/sliding_counter.lua`.
 
-use std::borrow::Cow;
-
 use super::arithmetic::{aligned, tick, ticks, ticks_up};
 use super::counter_state::CountingRule;
 #[cfg(feature = "redis")]
@@ -60,7 +58,7 @@ impl CountingRule for SlidingCounter {
         self.window > aligned(check.now, check.window).0
     }
 
-    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
+    fn current(&self, check: &QuotaCheck) -> Self {
         let (window, _) = aligned(check.now, check.window);
         let (previous, current) = match window.checked_sub(self.window) {
             // After the clock has stepped back, both windows overlap the sliding window in full.
@@ -69,11 +67,11 @@ impl CountingRule for SlidingCounter {
             Some(1) => (self.current, 0),
             Some(_) => (0, 0),
         };
-        Cow::Owned(Self {
+        Self {
             window,
             previous,
             current,
-        })
+        }
     }
 
     fn used(&self, check: &QuotaCheck) -> u64 {
@@ -107,14 +105,13 @@ impl CountingRule for SlidingCounter {
         self.window
     }
 
-    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) -> bool {
+    fn refund(&mut self, _: &QuotaCheck, charge: Charge, units: u64) {
         let count = match self.window.checked_sub(charge.receipt.position) {
             Some(0) => &mut self.current,
             Some(1) => &mut self.previous,
-            _ => return false,
+            _ => return,
         };
         *count = count.saturating_sub(units);
-        true
     }
 
     /// Removes the units of the current window first, which would count longest, and then as few of the
@@ -129,7 +126,7 @@ impl CountingRule for SlidingCounter {
             self.previous = self.previous.saturating_sub(units - current);
             return;
         }
-        let now = self.current(check).into_owned();
+        let now = self.current(check);
         if units <= now.current {
             self.current -= units;
             return;

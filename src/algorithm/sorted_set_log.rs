@@ -1,6 +1,99 @@
 //! The sliding log in its usual form: in Redis, a sorted set of units by time, which other programs can read.
 //!
-//! It makes the same decisions as the [sliding log](super::sliding_log), and in memory the two are the same.
-//! In Redis: `lua/sorted_set_log.lua`.
+//! The same rule in Redis: `lua/sorted_set_log.lua`. Each window has a log of its own. It admits as the
+//! [log](super::log) does, with these differences:
+//!
+//! - A look changes nothing after the clock has stepped back.
+//! - A credit removes the oldest units, which would return first.
+//! - A refund and a credit renew the time to live, and a charge does if it drops units.
 
-pub(super) use super::sliding_log::SlidingLog as SortedSetLog;
+use super::log::Log;
+use super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+
+/// The charged units, oldest first.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(transparent))]
+pub(crate) struct SortedSetLog(Log);
+
+impl SortedSetLog {
+    /// Evaluates the check, and charges it if it fits.
+    pub(crate) fn check(&mut self, check: &QuotaCheck) -> Verdict {
+        if check.cost == 0 {
+            return self.evaluate(check);
+        }
+        let rewound = self.0.rewind(check);
+        let renewed = self.renewed_by_charge(check);
+        // The log itself does not expire: the caller renews by the changes.
+        let verdict = self.0.check(check, u64::MAX);
+        let is_charged = verdict.changes.any(Changes::CHARGED);
+        let changes = verdict.changes | rewound | renewed.only_if(is_charged);
+        Verdict { changes, ..verdict }
+    }
+
+    /// Evaluates the check without charging it.
+    pub(crate) fn evaluate(&mut self, check: &QuotaCheck) -> Verdict {
+        if check.cost > 0 || self.0.newest_time() <= check.now {
+            return self.0.evaluate(check);
+        }
+        let changes = Changes::NONE;
+        Verdict {
+            changes,
+            ..self.0.clone().evaluate(check)
+        }
+    }
+
+    /// Charges a cost that all quotas admitted.
+    #[must_use]
+    pub(crate) fn charge(&mut self, check: &QuotaCheck) -> Changes {
+        self.renewed_by_charge(check) | self.0.charge(check, u64::MAX)
+    }
+
+    /// Returns whether a charge renews the time to live: the first one, and one that drops units. The newest charge has
+    /// renewed for those that had expired before it.
+    fn renewed_by_charge(&self, check: &QuotaCheck) -> Changes {
+        let (expired, newest) = (
+            self.0.expired(check.window, check.now),
+            self.0.newest_time(),
+        );
+        let begins = self.0.units_after(expired) == 0;
+        let last = expired.checked_sub(1).and_then(|last| self.0.time_of(last));
+        let drops = last.is_some_and(|last| last + check.window > newest);
+        Changes::RENEWED.only_if(begins || drops)
+    }
+
+    /// Removes up to `units` units of a charge.
+    pub(crate) fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u32) -> Changes {
+        if charge.time.saturating_add(check.window) <= check.now {
+            return Changes::NONE;
+        }
+        // What had expired at the newest charge does not count again when that is removed.
+        let newest = self.0.newest_time();
+        self.0.drop_first(self.0.expired(check.window, newest));
+        let found = self.0.take(charge.time, units);
+        self.given_back(found)
+    }
+
+    /// Removes up to `units` of the oldest units that count.
+    pub(crate) fn credit(&mut self, check: &QuotaCheck, units: u32) -> Changes {
+        let now = check.now.max(self.0.newest_time());
+        let expired = self.0.expired(check.window, now);
+        if units == 0 || self.0.units_after(expired) == 0 {
+            return Changes::NONE;
+        }
+        self.0.drop_oldest(expired, units);
+        self.given_back(true)
+    }
+
+    fn given_back(&self, found: bool) -> Changes {
+        match (found, self.0.is_empty()) {
+            (true, true) => Changes::EMPTIED,
+            (true, false) => Changes::RENEWED,
+            (false, _) => Changes::NONE,
+        }
+    }
+
+    pub(crate) fn is_idle(&self, now: u64) -> bool {
+        self.0.is_idle(now)
+    }
+}

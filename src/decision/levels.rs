@@ -377,7 +377,7 @@ impl<'a> LevelDecision<'a> {
             return false;
         };
         let is_shared =
-            |quota: &Quota| (other.quota_list().iter()).any(|other| quota.counts_as(other));
+            |quota: &Quota| (other.quota_list().iter()).any(|other| quota.shares_count_with(other));
         self.is_charged()
             && other.is_charged()
             && (one.limiter, &one.key) == (two.limiter, &two.key)

@@ -138,6 +138,9 @@ impl Admin {
 
     /// Deletes the counts of a key, so that it has its whole quotas again. A block stays.
     ///
+    /// A [log](crate::Algorithm::SlidingLog) is deleted with the history of all its windows, also those of other quotas
+    /// of the key. So are buckets of one length.
+    ///
     /// # Errors
     ///
     /// Returns an error if the store fails, or does not support resets.
@@ -153,16 +156,17 @@ impl Admin {
     /// The algorithm determines the units that no longer count. The other units return at the same time as
     /// without the credit, except with `Gcra`, whose lower level drains sooner.
     ///
-    /// - The logs and [`SlidingBuckets`](crate::Algorithm::SlidingBuckets): the oldest, which would have
-    ///   returned first.
+    /// - [`SlidingLog`](crate::Algorithm::SlidingLog) and [`SlidingBuckets`](crate::Algorithm::SlidingBuckets): the
+    ///   newest of those in the longest window. So every window has that much more room.
+    /// - [`SortedSetLog`](crate::Algorithm::SortedSetLog): the oldest, which would have returned first.
     /// - [`SlidingCounter`](crate::Algorithm::SlidingCounter): those of the current window, then as few as
     ///   needed of the previous window.
     /// - [`FixedWindow`](crate::Algorithm::FixedWindow) and [`Gcra`](crate::Algorithm::Gcra): these have a
     ///   single count or level, which is lowered.
     ///
-    /// A decision from before the credit can still be refunded. With the logs and `Gcra`, units that were
-    /// credited are not refunded again. The other algorithms do not distinguish the units of one window or
-    /// bucket. There, such a refund may give back units that were charged after the credit.
+    /// A decision from before the credit can still be refunded, except with `SlidingBuckets`. With the logs and `Gcra`,
+    /// units that were credited are not refunded again. `SlidingCounter` and `FixedWindow` do not distinguish the units
+    /// of one window. There, such a refund may give back units that were charged after the credit.
     ///
     /// # Errors
     ///

@@ -14,8 +14,8 @@
 /// | [`FixedWindow`](Self::FixedWindow) | never more than the limit in one aligned window, up to twice across an edge | one count |
 /// | [`Gcra`](Self::Gcra) | the limit per window after a burst of at most the limit: below twice | a time and a level |
 ///
-/// Each algorithm has its own stored count, so a change of the algorithm starts at 0 units. The guide
-/// [helps to choose](crate::guide::algorithms). [`Algorithm::ALL`] has these facts as values.
+/// Each algorithm has its own stored counts, so a change of the algorithm starts at 0 units. All windows of
+/// `SlidingLog` are one stored count, so another window keeps the history. The guide [helps to choose](crate::guide::algorithms). [`Algorithm::ALL`] has these facts as values.
 ///
 /// # Examples
 ///
@@ -35,8 +35,10 @@ pub enum Algorithm {
     /// Stores the time of each charged unit. The default, because it never admits more than the limit and
     /// returns each unit exactly one window after it was charged.
     ///
-    /// In a [`MemoryStore`](crate::MemoryStore), a key takes 8 bytes for each microsecond in which units were
-    /// charged. A check may cost at most 100 000 units.
+    /// All quotas of a key that count so share one log, whatever their windows.
+    ///
+    /// In a [`MemoryStore`](crate::MemoryStore), a key takes 12 bytes for each microsecond in which units were
+    /// charged, and up to twice that with those that wait to be removed. A check may cost at most 100 000 units.
     #[default]
     SlidingLog,
     /// Decides exactly as [`SlidingLog`](Self::SlidingLog) does, but stores a Redis sorted set with times as
@@ -54,6 +56,9 @@ pub enum Algorithm {
     ///
     /// Never admits more than the limit, and the size is bounded however high the limit is. With 60 buckets,
     /// a unit of a one-minute quota returns at most one second late.
+    ///
+    /// Quotas of a key with buckets of one length share them: those of `SlidingBuckets(60)` of an hour and of
+    /// `SlidingBuckets(1)` of a minute.
     ///
     /// The number of buckets is from 1 to 1000. [`Quota::algorithm`](crate::Quota::algorithm) accepts no
     /// other.

@@ -305,7 +305,46 @@ impl Quota {
         longest_window(self.counted_micros())
     }
 
+    /// Returns the length of a bucket, rounded up so that n + 1 buckets cover the window; 0 without buckets.
+    #[inline]
+    pub(crate) fn bucket_micros(&self) -> u64 {
+        let buckets = self.algorithm.buckets();
+        buckets.map_or(0, |buckets| self.counted_micros().div_ceil(buckets.into()))
+    }
+
+    /// Returns the algorithm and the window of the stored count of a key.
+    ///
+    /// All windows of a log are one count, so it has no window here. Buckets of one length are one count, whatever
+    /// their number.
+    #[inline]
+    pub(crate) fn stored_count(&self) -> (Algorithm, u64) {
+        match self.algorithm {
+            Algorithm::SlidingLog => (Algorithm::SlidingLog, 0),
+            Algorithm::SlidingBuckets(_) => (Algorithm::SlidingBuckets(1), self.bucket_micros()),
+            algorithm => (algorithm, self.counted_micros()),
+        }
+    }
+
     /// Returns whether both quotas share one stored count, for the same limiter and key.
+    pub(crate) fn shares_count_with(&self, other: &Self) -> bool {
+        self.stored_count() == other.stored_count() && self.calendar == other.calendar
+    }
+
+    /// Returns whether this quota charges the stored count that both share.
+    ///
+    /// The one with the longest window does, and of these the one with the largest limit, so that a log keeps what they
+    /// need. A counter is charged by the lowest limit: `Gcra` drains at its rate.
+    pub(super) fn charges_before(&self, other: &Self) -> bool {
+        let (limit, window) = (self.limit, self.counted_micros());
+        match self.algorithm {
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
+                (window, limit) > (other.counted_micros(), other.limit)
+            }
+            _ => limit < other.limit,
+        }
+    }
+
+    /// Returns whether both quotas have one algorithm and window, for the same limiter and key.
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
         (self.algorithm, self.counted_micros()) == (other.algorithm, other.counted_micros())
             && self.calendar == other.calendar

@@ -17,8 +17,9 @@ use crate::error::ConfigError;
 /// An empty list admits every check, and the store is not asked. Empty text is an error, and so is an empty
 /// list in a configuration, because a missing setting would disable the limiter.
 ///
-/// Two quotas with the same algorithm and window share one stored count. A check charges that count
-/// once, and each of the two quotas compares it with its own limit.
+/// Quotas of one list may share a stored count: all that count with [`SlidingLog`](crate::Algorithm::SlidingLog),
+/// whatever their windows, all buckets of one length, and otherwise those with the same algorithm and window. A check
+/// charges that count once, and each of the quotas compares the units in its window with its own limit.
 ///
 /// # Examples
 ///
@@ -38,8 +39,10 @@ pub struct Quotas(Arc<List>);
 #[derive(Debug)]
 struct List {
     quotas: SmallVec<[ListedQuota; 1]>,
-    /// The index of the quota with the lowest limit of each stored count.
+    /// The index of the quota with the lowest limit of each algorithm and window.
     strictest: SmallVec<[usize; 1]>,
+    /// The index of the quota that charges each stored count.
+    charging: SmallVec<[usize; 1]>,
     /// The lowest limit. A higher cost is never admitted.
     min_limit: Option<u32>,
     /// The highest cost that all algorithms accept.
@@ -79,6 +82,7 @@ impl Quotas {
             }
             list.push(ListedQuota { quota, counter });
         }
+        let charging = charging(&list);
         let quotas = list.iter().map(|listed| &listed.quota);
         let max_costs = quotas
             .clone()
@@ -88,6 +92,7 @@ impl Quotas {
             max_cost: max_costs.min().unwrap_or(u32::MAX),
             quotas: list,
             strictest,
+            charging,
             leased: OnceLock::new(),
         }))
     }
@@ -191,21 +196,47 @@ impl Quotas {
         quotas.map(|listed| (&listed.quota, listed.counter))
     }
 
-    /// Returns the quota with the lowest limit of each stored count, in the order of the counts.
-    ///
-    /// This quota charges the count. `Gcra` drains at the rate of the limit that charged it.
+    /// Returns the quota with the lowest limit of each algorithm and window, in their order.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn strictest(&self) -> impl Iterator<Item = &Quota> {
         self.strictest_with_index().map(|(_, quota)| quota)
     }
 
-    /// Returns the quota with the lowest limit of each stored count, with its index in the list.
+    /// Returns the quota with the lowest limit of each algorithm and window, with its index in the list.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn strictest_with_index(&self) -> impl Iterator<Item = (usize, &Quota)> {
-        let List {
-            quotas, strictest, ..
-        } = &*self.0;
-        let indices = strictest.iter();
+        self.with_index(&self.0.strictest)
+    }
+
+    /// Returns the quota that charges each stored count, with its index in the list.
+    pub(crate) fn charging(&self) -> impl Iterator<Item = (usize, &Quota)> {
+        self.with_index(&self.0.charging)
+    }
+
+    fn with_index<'a>(&'a self, indices: &'a [usize]) -> impl Iterator<Item = (usize, &'a Quota)> {
+        let quotas = &self.0.quotas;
+        let indices = indices.iter();
         indices.filter_map(|index| Some((*index, &quotas.get(*index)?.quota)))
     }
+}
+
+/// Returns the index of the quota that charges each stored count.
+fn charging(list: &[ListedQuota]) -> SmallVec<[usize; 1]> {
+    let mut charging: SmallVec<[usize; 1]> = SmallVec::new();
+    for (index, ListedQuota { quota, .. }) in list.iter().enumerate() {
+        let quota_at = |index: usize| list.get(index).map(|listed| &listed.quota);
+        let shares = |other: &&mut usize| {
+            quota_at(**other).is_some_and(|other| quota.shares_count_with(other))
+        };
+        match charging.iter_mut().find(shares) {
+            None => charging.push(index),
+            Some(other) if quota_at(*other).is_some_and(|other| quota.charges_before(other)) => {
+                *other = index;
+            }
+            Some(_) => {}
+        }
+    }
+    charging
 }
 
 /// Gives a quota a count of its own if its calendar is another one than those of the same unit before it. They would

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{Changes, Charge, QuotaCheck, State, Verdict, time_to_live_millis};
-use crate::decision::{Answer, QuotaAnswer, Source, Wait};
+use crate::decision::{Answer, Source, Wait};
 use crate::quota::{Algorithm, Quota, Quotas, longest_window};
 use crate::store::requests::{Check, Credit, Refund, Reset};
 
@@ -73,25 +73,26 @@ use crate::store::requests::{Check, Credit, Refund, Reset};
 /// # assert!(limiter.check("ada").await.unwrap().is_allowed());
 /// # });
 /// ```
-// It has one counter for each algorithm and window.
+// A log for all windows of `SlidingLog`, one for each length of bucket, and a count for each other algorithm and window.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(transparent))]
 pub struct Counters {
-    list: SmallVec<[Counter; 1]>,
+    counts: SmallVec<[Count; 1]>,
 }
 
+/// A stored count: that of a quota's [`stored_count`](Quota::stored_count).
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-struct Counter {
+struct Count {
     algorithm: Algorithm,
     window: u64,
     state: State,
-    /// The end of the time to live, in milliseconds of the store's clock. Counters that share a key in Redis have
-    /// the same end.
+    /// The end of the time to live, in milliseconds of the store's clock. The counters have the same end, because they
+    /// share a key in Redis.
     dies_at: u64,
     /// The used part of the limit, in 1/1024, as of the last check with a cost. If several quotas share the
-    /// counter, it is the largest part.
+    /// count, it is the largest part.
     used_part: u16,
 }
 
@@ -127,225 +128,215 @@ impl Counters {
     /// To decide several checks together, call `judge` for each. If all of them are
     /// [admitted](Answer::is_admitted), call `check` for each.
     pub fn judge(&mut self, check: Check<'_>, source: Source, now: u64) -> Answer {
-        let mut expiry = self.expiry(now);
-        let verdicts = check.quotas().iter().map(|quota| {
-            let check = QuotaCheck::new(quota, check.cost(), now);
-            let verdict = self.evaluate(check, quota.counted_by());
-            self.note(quota.counted_by(), &check, verdict.changes, &mut expiry);
-            verdict
-        });
-        let answer = Answer::at(now, source, verdicts.map(QuotaAnswer::from));
-        self.share(expiry, now);
-        answer
+        let (verdicts, row) = self.evaluate_all(check, now);
+        self.renew(row, now);
+        Answer::at(now, source, verdicts.into_iter().map(Into::into))
     }
 
     /// Evaluates every quota, and charges all if all admit.
     #[inline]
     pub(super) fn check_in_place(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
-        if check.more() > 0 {
-            return self.check_for_more(check, now, answer);
-        }
-        let quotas = check.quotas();
-        if let Some(quota) = quotas.single() {
-            self.check_one(quota, check.cost(), now, answer);
-        } else {
-            self.check_all(quotas, check.cost(), now, answer);
+        match check.quotas().single() {
+            Some(quota) if check.more() == 0 => self.check_one(quota, check.cost(), now, answer),
+            _ => self.check_all(check, now, answer),
         }
     }
 
-    /// Charges the cost and at most an eighth of what is left after it.
-    #[inline(never)]
-    fn check_for_more(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
-        let cost = check.cost();
-        let judged = self.judge(check, answer.source(), now);
-        let left = check.quotas().iter().zip(judged.quotas());
-        let left = left.map(|(quota, answer)| quota.limit().saturating_sub(answer.used()));
-        let left = left.min().unwrap_or(0).saturating_sub(cost);
-        let most = check.quotas().max_cost().saturating_sub(cost);
-        let extra = check.more().min(left / MAX_EXTRA_PART).min(most);
-        let (cost, extra) = match judged.is_admitted() {
-            true => (cost + extra, extra),
-            false => (cost, 0),
-        };
-        self.check_in_place(check.subject.check(cost), now, answer);
-        answer.set_extra(extra);
-    }
-
-    /// Checks a single quota, which is the usual case, with one lookup of its counter.
+    /// Checks a single quota, which is the usual case, with one lookup of its count.
     #[inline(always)]
     fn check_one(&mut self, quota: &Quota, cost: u32, now: u64, answer: &mut Answer) {
+        self.remove_dead(now);
+        let mut row = self.row();
         let check = QuotaCheck::new(quota, cost, now);
-        let algorithm = quota.counted_by();
-        let mut expiry = self.expiry(now);
-        if let Some(counter) = self.find(algorithm, check.window) {
-            counter.check(check, answer, &mut expiry);
+        let (algorithm, window) = quota.stored_count();
+        row.ask(algorithm, window, &check);
+        if let Some(count) = self.find(algorithm, window) {
+            answer.push(count.check(check, &mut row).into());
         } else {
-            let mut counter = Counter::new(algorithm, check.window);
-            if counter.check(check, answer, &mut expiry) && cost > 0 {
-                self.list.push(counter);
+            let mut count = Count::new(algorithm, window);
+            let verdict = count.check(check, &mut row);
+            answer.push(verdict.into());
+            if verdict.changes.any(Changes::CHARGED) {
+                self.counts.push(count);
             }
         }
-        self.share(expiry, now);
+        self.renew(row, now);
     }
 
+    /// Checks any number of quotas. Charges what the check asks beyond its cost, up to an eighth of what is left then.
     #[inline(never)]
-    fn check_all(&mut self, quotas: &Quotas, cost: u32, now: u64, answer: &mut Answer) {
-        let mut expiry = self.expiry(now);
-        let verdicts: SmallVec<[(QuotaCheck, Verdict); 2]> = quotas
-            .iter()
-            .map(|quota| {
-                let check = QuotaCheck::new(quota, cost, now);
-                (check, self.evaluate(check, quota.counted_by()))
-            })
-            .collect();
-        let mut waits = verdicts.iter().map(|(_, verdict)| verdict.wait);
-        let admitted = waits.all(|wait| wait == Wait::Zero);
-        let is_charged = Changes::CHARGED.only_if(admitted && cost > 0);
-        for (quota, (check, verdict)) in quotas.iter().zip(&verdicts) {
-            let changes = verdict.changes | is_charged;
-            self.note(quota.counted_by(), check, changes, &mut expiry);
+    fn check_all(&mut self, check: Check<'_>, now: u64, answer: &mut Answer) {
+        let (quotas, cost) = (check.quotas(), check.cost());
+        let (mut verdicts, mut row) = self.evaluate_all(check, now);
+        let is_admitted = |verdict: &Verdict| verdict.wait == Wait::Zero;
+        if cost > 0 && verdicts.iter().all(is_admitted) {
+            let left = quotas.iter().zip(&verdicts);
+            let left = left.map(|(quota, verdict)| quota.limit().saturating_sub(verdict.used));
+            let left = left.min().unwrap_or(0).saturating_sub(cost);
+            let most = quotas.max_cost().saturating_sub(cost);
+            let extra = check.more().min(left / MAX_EXTRA_PART).min(most);
+            for (_, quota) in quotas.charging() {
+                self.charge(quota, cost + extra, now, &mut row);
+            }
+            for (quota, verdict) in quotas.iter().zip(&mut verdicts) {
+                *verdict = self.evaluate(quota, 0, now, &mut row);
+            }
+            answer.set_extra(extra);
         }
-        if admitted && cost > 0 {
-            for quota in quotas.strictest() {
-                let check = QuotaCheck::new(quota, cost, now);
-                let changes = self.charge(check, quota.counted_by());
-                self.note(quota.counted_by(), &check, changes, &mut expiry);
-            }
-            self.share(expiry, now);
-            for quota in quotas.iter() {
-                let peek = QuotaCheck::new(quota, 0, now);
-                answer.push(self.evaluate(peek, quota.counted_by()).into());
-            }
-        } else {
-            self.share(expiry, now);
-            for (_, verdict) in verdicts {
-                answer.push(verdict.into());
-            }
+        for verdict in &verdicts {
+            answer.push((*verdict).into());
         }
         if cost > 0 {
-            self.update_used_parts(quotas, answer.quotas());
+            self.update_used_parts(quotas, &verdicts);
+        }
+        self.renew(row, now);
+    }
+
+    fn evaluate_all(&mut self, check: Check<'_>, now: u64) -> (SmallVec<[Verdict; 2]>, Row) {
+        self.remove_dead(now);
+        let mut row = self.row();
+        let quotas = check.quotas().iter();
+        let verdicts = quotas.map(|quota| self.evaluate(quota, check.cost(), now, &mut row));
+        (verdicts.collect(), row)
+    }
+
+    fn evaluate(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) -> Verdict {
+        let check = QuotaCheck::new(quota, cost, now);
+        let (algorithm, window) = quota.stored_count();
+        row.ask(algorithm, window, &check);
+        let Some(count) = self.find(algorithm, window) else {
+            return State::empty(algorithm).evaluate(check);
+        };
+        let verdict = count.state.evaluate(check);
+        count.note(verdict.changes, now, row);
+        verdict
+    }
+
+    fn charge(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) {
+        let check = QuotaCheck::new(quota, cost, now);
+        let (algorithm, window) = quota.stored_count();
+        if self.find(algorithm, window).is_none() {
+            self.counts.push(Count::new(algorithm, window));
+        }
+        if let Some(count) = self.find(algorithm, window) {
+            let changes = count.state.charge(check, count.expires());
+            count.note(changes, now, row);
         }
     }
 
-    fn evaluate(&mut self, check: QuotaCheck, algorithm: Algorithm) -> Verdict {
-        match self.find(algorithm, check.window) {
-            Some(counter) => counter.evaluate(check),
-            None => State::empty(algorithm).evaluate(check),
-        }
-    }
-
-    fn charge(&mut self, check: QuotaCheck, algorithm: Algorithm) -> Changes {
-        if self.find(algorithm, check.window).is_none() {
-            self.list.push(Counter::new(algorithm, check.window));
-        }
-        let counter = self.find(algorithm, check.window);
-        counter.map_or(Changes::NONE, |counter| counter.state.charge(check))
-    }
-
-    /// Returns the end of the time to live that the counters share.
+    /// Returns the end of the time to live of the counters.
     #[inline(always)]
-    fn expiry(&self, now: u64) -> Expiry {
-        let stored = self.list.iter().filter(|counter| counter.is_stored(now));
-        Expiry {
-            known: stored.map(|counter| counter.dies_at).max().unwrap_or(0),
-            longest: 0,
-            is_touched: false,
+    fn row(&self) -> Row {
+        let counters = self.counts.iter().filter(|count| count.is_in_row());
+        Row {
+            dies_at: counters.map(|counter| counter.dies_at).max().unwrap_or(0),
+            ..Row::default()
         }
     }
 
-    fn note(
-        &mut self,
-        algorithm: Algorithm,
-        check: &QuotaCheck,
-        changes: Changes,
-        expiry: &mut Expiry,
-    ) {
-        if changes != Changes::NONE
-            && let Some(counter) = self.find(algorithm, check.window)
-        {
-            counter.note(changes, check, expiry);
-        }
-    }
-
-    /// Gives the counters that share a key in Redis the time to live that they need after a change.
+    /// Gives the counters the time to live that they need after their changes.
     #[inline(always)]
-    fn share(&mut self, expiry: Expiry, now: u64) {
-        if expiry.is_touched {
-            let dies_at = expiry.renewed(now);
-            for counter in self.list.iter_mut().filter(|counter| counter.is_packed()) {
+    fn renew(&mut self, row: Row, now: u64) {
+        if row.changes != Changes::NONE {
+            let dies_at = row.renewed(now);
+            for counter in self.counts.iter_mut().filter(|count| count.is_in_row()) {
                 counter.dies_at = dies_at;
             }
         }
     }
 
-    fn update_used_parts(&mut self, quotas: &Quotas, answers: &[QuotaAnswer]) {
-        for quota in quotas.strictest() {
-            if let Some(counter) = self.find(quota.counted_by(), quota.counted_micros()) {
-                counter.used_part = 0;
+    fn update_used_parts(&mut self, quotas: &Quotas, verdicts: &[Verdict]) {
+        for (_, quota) in quotas.charging() {
+            if let Some(count) = self.find_of(quota) {
+                count.used_part = 0;
             }
         }
-        for (quota, answer) in quotas.iter().zip(answers) {
-            if let Some(counter) = self.find(quota.counted_by(), quota.counted_micros()) {
-                let part = parts_of_1024(answer.used(), quota.limit());
-                counter.used_part = counter.used_part.max(part);
+        for (quota, verdict) in quotas.iter().zip(verdicts) {
+            if let Some(count) = self.find_of(quota) {
+                let part = parts_of_1024(verdict.used, quota.limit());
+                count.used_part = count.used_part.max(part);
             }
         }
     }
 
-    fn find(&mut self, algorithm: Algorithm, window: u64) -> Option<&mut Counter> {
-        self.list
+    fn find_of(&mut self, quota: &Quota) -> Option<&mut Count> {
+        let (algorithm, window) = quota.stored_count();
+        self.find(algorithm, window)
+    }
+
+    #[inline(always)]
+    fn find(&mut self, algorithm: Algorithm, window: u64) -> Option<&mut Count> {
+        self.counts
             .iter_mut()
-            .find(|counter| counter.is_of(algorithm, window))
+            .find(|count| count.is_of(algorithm, window))
     }
 
     /// Returns those units of an earlier charge that still count.
     pub fn refund(&mut self, refund: Refund<'_>, now: u64) {
-        let mut expiry = self.expiry(now);
         for (quota, answer) in refund.charged() {
-            let check = QuotaCheck::new(quota, 0, now);
             let charge = Charge {
                 time: refund.answer().time(),
                 receipt: answer.receipt(),
                 cost: refund.cost,
                 is_open: refund.held > 0,
             };
-            if let Some(counter) = self.find(quota.counted_by(), check.window) {
-                counter.refund(check, charge, refund.units(), &mut expiry);
-            }
+            let units = refund.units();
+            self.give_back(quota, now, |state, check| {
+                state.refund(check, charge, units)
+            });
         }
-        self.share(expiry, now);
     }
 
-    /// Returns units in the counter of each quota, whichever checks charged them.
+    /// Returns units in the count of each quota, whichever checks charged them.
     pub fn credit(&mut self, credit: Credit<'_>, now: u64) {
-        let mut expiry = self.expiry(now);
-        for quota in credit.quotas().strictest() {
-            let check = QuotaCheck::new(quota, 0, now);
-            if let Some(counter) = self.find(quota.counted_by(), check.window) {
-                counter.credit(check, credit.units(), &mut expiry);
+        for (_, quota) in credit.quotas().charging() {
+            self.give_back(quota, now, |state, check| {
+                state.credit(check, credit.units())
+            });
+        }
+    }
+
+    /// Gives back units of the count of a quota, and removes the count if none is left.
+    fn give_back(
+        &mut self,
+        quota: &Quota,
+        now: u64,
+        give_back: impl FnOnce(&mut State, QuotaCheck) -> Changes,
+    ) {
+        self.remove_dead(now);
+        let (algorithm, window) = quota.stored_count();
+        if let Some(count) = self.find(algorithm, window) {
+            let changes = give_back(&mut count.state, QuotaCheck::new(quota, 0, now));
+            // The time to live of counters stays.
+            count.note(changes, now, &mut Row::default());
+            if changes.any(Changes::EMPTIED) {
+                self.counts.retain(|count| !count.is_of(algorithm, window));
             }
         }
-        self.share(expiry, now);
     }
 
     /// Removes all units that count under the quotas of a reset.
+    ///
+    /// A log is removed with the history of all its windows, also those of quotas that the reset does not have.
     pub fn reset(&mut self, reset: Reset<'_>) {
-        for quota in reset.quotas().strictest() {
-            let (algorithm, window) = (quota.counted_by(), quota.counted_micros());
-            self.list
-                .retain(|counter| !counter.is_of(algorithm, window));
+        for (_, quota) in reset.quotas().charging() {
+            let (algorithm, window) = quota.stored_count();
+            self.counts.retain(|count| !count.is_of(algorithm, window));
         }
     }
 
-    /// Drops the counters that have expired.
+    /// Drops the counts that have expired, as Redis drops an expired key.
+    #[inline]
     pub(super) fn remove_dead(&mut self, now: u64) {
-        self.list.retain(|counter| !counter.is_dead(now));
+        if self.counts.iter().any(|count| count.is_dead(now)) {
+            self.counts.retain(|count| !count.is_dead(now));
+        }
     }
 
     /// Returns whether there are no counters, so that a store can drop the key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.counts.is_empty()
     }
 
     /// Returns the time after which a store can drop the key, in microseconds of the store's clock.
@@ -354,23 +345,23 @@ impl Counters {
     /// change.
     #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
-        let last = self.list.iter().map(|counter| counter.dies_at).max()?;
+        let last = self.counts.iter().map(|count| count.dies_at).max()?;
         Some(last.saturating_mul(1_000))
     }
 
     /// Returns whether all units have returned.
     pub(super) fn is_idle(&self, now: u64) -> bool {
-        self.list.iter().all(|counter| counter.is_idle(now))
+        self.counts.iter().all(|count| count.is_idle(now))
     }
 
     /// Returns the largest used part of any limit, in 1/1024; 0 if all units have returned.
     pub(super) fn used_part(&self, now: u64) -> u16 {
-        let active = self.list.iter().filter(|counter| !counter.is_idle(now));
-        active.map(|counter| counter.used_part).max().unwrap_or(0)
+        let active = self.counts.iter().filter(|count| !count.is_idle(now));
+        active.map(|count| count.used_part).max().unwrap_or(0)
     }
 }
 
-impl Counter {
+impl Count {
     fn new(algorithm: Algorithm, window: u64) -> Self {
         Self {
             algorithm,
@@ -386,84 +377,35 @@ impl Counter {
     }
 
     #[inline(always)]
-    fn check(&mut self, check: QuotaCheck, answer: &mut Answer, expiry: &mut Expiry) -> bool {
-        self.clear_if_dead(check.now);
-        let summary = self.state.check(check, answer);
-        self.note(summary.changes, &check, expiry);
+    fn check(&mut self, check: QuotaCheck, row: &mut Row) -> Verdict {
+        let rewound = self.state.rewind(&check);
+        self.note(rewound, check.now, row);
+        let verdict = self.state.check(check, self.expires());
+        self.note(verdict.changes, check.now, row);
         if check.cost > 0 {
-            self.used_part = parts_of_1024(summary.used, check.limit);
+            self.used_part = parts_of_1024(verdict.used, check.limit);
         }
-        summary.admitted
+        verdict
     }
 
-    fn evaluate(&mut self, check: QuotaCheck) -> Verdict {
-        self.clear_if_dead(check.now);
-        self.state.evaluate(check)
+    fn is_in_row(&self) -> bool {
+        is_in_row(self.algorithm)
     }
 
-    fn refund(&mut self, check: QuotaCheck, charge: Charge, units: u32, expiry: &mut Expiry) {
-        self.clear_if_dead(check.now);
-        let renews = self.state.refund(check, charge, units);
-        self.note(Changes::REWOUND.only_if(renews), &check, expiry);
-    }
-
-    fn credit(&mut self, check: QuotaCheck, units: u32, expiry: &mut Expiry) {
-        self.clear_if_dead(check.now);
-        let renews = self.state.credit(check, units);
-        self.note(Changes::REWOUND.only_if(renews), &check, expiry);
-    }
-
-    /// Returns whether the counter shares a key in Redis with others.
-    fn is_packed(&self) -> bool {
-        self.algorithm != Algorithm::SortedSetLog
-    }
-
-    /// Returns whether the shared key in Redis holds the counter.
+    /// Returns the end of the time to live as Redis knows it, in microseconds.
     #[inline(always)]
-    fn is_stored(&self, now: u64) -> bool {
-        self.is_packed() && !self.is_dead(now) && !self.state.is_blank()
+    fn expires(&self) -> u64 {
+        whole_seconds(self.dies_at)
     }
 
-    /// Notes what a change does to the time to live. A charge renews that of a shared key only if it is too
-    /// short; units that were moved or given back always do.
+    /// Notes what a change does to the time to live.
     #[inline(always)]
-    fn note(&mut self, changes: Changes, check: &QuotaCheck, expiry: &mut Expiry) {
-        let now = check.now;
-        let time_to_live = || time_to_live_millis(longest_window(self.window));
-        if !self.is_packed() {
-            if changes.any(Changes::TRIMMED | Changes::REWOUND | Changes::BEGUN) {
-                self.dies_at = now / 1_000 + time_to_live();
-            }
-            return;
-        }
-        let is_charged = changes.any(Changes::CHARGED);
-        let is_tidied = changes.any(Changes::REWOUND);
-        if is_tidied || is_charged && expiry.micros() < now + self.needs(check) {
-            expiry.longest = expiry.longest.max(time_to_live());
-        }
-        expiry.is_touched |= is_tidied || is_charged;
-    }
-
-    /// Returns how long a unit that is charged now may count.
-    #[inline(always)]
-    fn needs(&self, check: &QuotaCheck) -> u64 {
-        let window = self.window;
-        match self.algorithm {
-            // Until the end of the next aligned window.
-            Algorithm::SlidingCounter => 2 * window - check.now % window,
-            Algorithm::FixedWindow => check.fixed_window_needs(),
-            Algorithm::SlidingBuckets(_) => window + window.div_ceil(self.algorithm.parts()),
-            // A level drains in whole ticks, each below a hundred-thousandth of the window.
-            Algorithm::Gcra => window + window / 100_000,
-            _ => window,
-        }
-    }
-
-    /// Clears the counter if its time to live is over, as Redis drops an expired key.
-    #[inline]
-    fn clear_if_dead(&mut self, now: u64) {
-        if self.is_dead(now) {
-            self.state = State::empty(self.algorithm);
+    fn note(&mut self, changes: Changes, now: u64, row: &mut Row) {
+        if self.is_in_row() {
+            row.changes = row.changes | changes;
+        } else if changes.any(Changes::RENEWED) {
+            let window = self.state.longest_window().unwrap_or(self.window);
+            self.dies_at = now / 1_000 + time_to_live_millis(window);
         }
     }
 
@@ -476,7 +418,7 @@ impl Counter {
         self.state.is_idle(QuotaCheck {
             limit: 0,
             window: self.window,
-            parts: self.algorithm.parts(),
+            bucket: 0,
             cost: 0,
             now,
             // Not known here. Then the count is used, until its time to live is over.
@@ -485,35 +427,58 @@ impl Counter {
     }
 }
 
-/// The end of the time to live of the counters that share a key in Redis, which keeps it in whole seconds.
-#[derive(Clone, Copy, Debug)]
-struct Expiry {
-    /// The end before a change, in milliseconds; 0 if nothing is stored.
-    known: u64,
-    /// The longest time to live that a changed counter is given, in milliseconds; 0 if none is.
-    longest: u64,
-    is_touched: bool,
+/// Returns whether counts of this algorithm are counters, which share one key in Redis.
+fn is_in_row(algorithm: Algorithm) -> bool {
+    use Algorithm::{FixedWindow, Gcra, SlidingCounter};
+    matches!(algorithm, FixedWindow | SlidingCounter | Gcra)
 }
 
-impl Expiry {
-    /// Returns the end before a change as Redis knows it, in microseconds.
+/// What a request asks of the counters of a key, and what it has changed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    /// The end of the time to live before the request, in milliseconds; 0 if there are no counters.
+    dies_at: u64,
+    changes: Changes,
+    /// How long a unit that is charged now may count, in microseconds.
+    needs: u64,
+    /// The full time to live, in milliseconds.
+    time_to_live: u64,
+}
+
+impl Row {
+    /// Notes a quota of the request.
     #[inline(always)]
-    fn micros(self) -> u64 {
-        self.known / 1_000 * 1_000_000
+    fn ask(&mut self, algorithm: Algorithm, window: u64, check: &QuotaCheck) {
+        let needs = match algorithm {
+            // Until the end of the next aligned window.
+            Algorithm::SlidingCounter => 2 * window - check.now % window,
+            Algorithm::FixedWindow => check.fixed_window_needs(),
+            // A level drains in whole ticks, each below a hundred-thousandth of the window.
+            Algorithm::Gcra => window + window / 100_000,
+            _ => return,
+        };
+        let time_to_live = time_to_live_millis(longest_window(window));
+        self.needs = self.needs.max(needs);
+        self.time_to_live = self.time_to_live.max(time_to_live);
     }
 
-    /// Returns the end after the change.
+    /// Returns the end of the time to live after the changes. A charge renews it only if it is too short.
     #[inline(always)]
     fn renewed(self, now: u64) -> u64 {
-        let dies_at = now / 1_000 + self.longest;
-        if self.longest == 0 {
-            self.known
-        } else if dies_at / 1_000 < self.known / 1_000 {
-            self.known / 1_000 * 1_000
+        let known = whole_seconds(self.dies_at);
+        if self.changes.any(Changes::RENEWED) || known < now + self.needs {
+            (now / 1_000 + self.time_to_live).max(known / 1_000)
         } else {
-            dies_at
+            self.dies_at
         }
     }
+}
+
+/// Returns the end of a time to live in milliseconds as Redis stores it in a value, in whole seconds: here in
+/// microseconds.
+#[inline(always)]
+fn whole_seconds(dies_at: u64) -> u64 {
+    dies_at / 1_000 * 1_000_000
 }
 
 /// Returns `used` of `limit` in 1/1024, rounded up.
@@ -523,12 +488,4 @@ fn parts_of_1024(used: u32, limit: u32) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counters_take_at_most_80_bytes() {
-        let size = size_of::<Counters>();
-        assert!(size <= 80, "{size} bytes");
-    }
-}
+mod tests;

@@ -190,7 +190,8 @@ impl From<Check<'_>> for OwnedCheck {
 
 /// A request to a [`Store`](crate::Store): remove all units that count against a key.
 ///
-/// Only the counts of [`quotas`](Self::quotas) are removed. A blocked key stays blocked.
+/// Only the counts of [`quotas`](Self::quotas) are removed: a log with the history of all its windows, also those of
+/// other quotas. A blocked key stays blocked.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Reset<'a> {
@@ -410,10 +411,12 @@ impl<'a> Refund<'a> {
 
     /// Returns one quota for each stored count that was charged, with its answer.
     ///
-    /// Quotas of one algorithm and window share a count. Of these it is the one with the lowest limit.
+    /// All quotas of [`SlidingLog`](crate::Algorithm::SlidingLog) share a count, and so do all buckets of one length. Of
+    /// these it is the quota with the longest window, and then with the largest limit. Otherwise, quotas of one
+    /// algorithm and window share a count. Of these it is the one with the lowest limit.
     pub fn charged(&self) -> impl Iterator<Item = (&'a Quota, &'a QuotaAnswer)> {
         let answers = self.answer.quotas();
-        let charging = self.subject.quotas.strictest_with_index();
+        let charging = self.subject.quotas.charging();
         charging.filter_map(|(index, quota)| Some((quota, answers.get(index)?)))
     }
 }

@@ -14,8 +14,6 @@
 //! of units charged later. [`Holes`] lists which of them were refunded, so that a refund of one charge takes no
 //! units of another.
 
-use std::borrow::Cow;
-
 use super::super::arithmetic::{saturate, tick, ticks, ticks_up};
 use super::super::counter_state::CountingRule;
 #[cfg(feature = "redis")]
@@ -103,13 +101,13 @@ impl CountingRule for Gcra {
 
     /// Returns the counter without its holes, which do not change with time.
     #[inline(always)]
-    fn current(&self, check: &QuotaCheck) -> Cow<'_, Self> {
+    fn current(&self, check: &QuotaCheck) -> Self {
         let scale = self.scale(check);
         let level = self.level(scale);
         let time = self.time.min(check.now);
         let passed = ticks(check.now - time, scale.tick);
         let drained = passed.saturating_mul(scale.rate.into());
-        Cow::Owned(if drained >= level {
+        if drained >= level {
             Self {
                 time: check.now,
                 ..Self::default()
@@ -126,7 +124,7 @@ impl CountingRule for Gcra {
                 holes: None,
                 _niche: false,
             }
-        })
+        }
     }
 
     #[inline(always)]
@@ -174,12 +172,12 @@ impl CountingRule for Gcra {
 
     /// Units drain in the order in which they were charged, so the level minus the units charged later is the
     /// most that can be left of the charge.
-    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) -> bool {
+    fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u64) {
         let scale = self.scale(check);
         let (end, inflow) = (charge.receipt.position, u64::from(self.inflow));
         if end > inflow {
             // The charge belongs to an earlier generation, which began in the same microsecond.
-            return false;
+            return;
         }
         let returned = self
             .holes
@@ -190,7 +188,7 @@ impl CountingRule for Gcra {
         let left = level.saturating_sub(after * scale.whole);
         let taken = left.min(units * scale.whole);
         if taken == 0 {
-            return false;
+            return;
         }
         self.lower(scale, taken);
         let taken = taken / scale.whole;
@@ -200,7 +198,6 @@ impl CountingRule for Gcra {
             holes.add(start, end, taken, charge.is_open);
             holes.drop_drained(inflow, self.units.into());
         }
-        true
     }
 
     /// Removes the oldest units, which would drain next.

@@ -11,8 +11,8 @@ use crate::store::counters::{Counters, DROPPABLE_PART};
 use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
 
-/// The most keys of a store by default. With a quota of 100 units, these take about 100 MB if every key is at
-/// its limit, and 10 to 20 MB if keys have few units.
+/// The most keys of a store by default. With a quota of 100 units, these take up to 250 MB if every key is at
+/// its limit, and 15 to 30 MB if keys have few units.
 pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
 
 /// The counts of a bounded number of keys, by the same rules as in Redis.

@@ -47,8 +47,8 @@ use crate::telemetry::StoreMeter;
 ///    warning, at most once a minute.
 ///
 /// To keep checks fast, each looks at 64 keys at most, and the next check at the next 64. The memory of a key
-/// depends on its quotas. A log takes 8 bytes for each microsecond in which units were charged, and up to half
-/// more while it grows.
+/// depends on its quotas. A log takes 12 bytes for each microsecond in which units were charged, and up to twice
+/// that with those that wait to be removed.
 ///
 /// # A flood of new keys
 ///
@@ -84,7 +84,7 @@ struct Inner {
 impl MemoryStore {
     /// Creates a store for at most 100 000 keys.
     ///
-    /// With a quota of 100 units, these take about 100 MB if every key is at its limit, and 10 to 20 MB if
+    /// With a quota of 100 units, these take up to 250 MB if every key is at its limit, and 15 to 30 MB if
     /// keys have few units.
     #[must_use]
     pub fn new() -> Self {

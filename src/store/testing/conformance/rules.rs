@@ -70,7 +70,7 @@ pub(super) const RULES_OF_ALGORITHMS: &[(&str, AlgorithmRule)] = &[
         Box::pin(changed_limit(kit, algorithm))
     }),
     (
-        "limiters, keys, windows and algorithms count apart",
+        "limiters, keys and algorithms count apart, and so do windows but those of a log",
         |kit, algorithm| Box::pin(counted_apart(kit, algorithm)),
     ),
 ];
@@ -569,7 +569,18 @@ async fn counted_apart(kit: &Conformance, algorithm: Algorithm) -> Result<(), Br
     let quota = Quota::per_hour(2).algorithm(algorithm);
     let subject = kit.subject(quota.clone());
     let _ = kit.charge(&subject, 2).await?;
-    let mut others = vec![subject.with(Quota::per_day(2).algorithm(algorithm))];
+    let day = subject.with(Quota::per_day(2).algorithm(algorithm));
+    let used = kit.used(&day).await?;
+    let shared = if algorithm == Algorithm::SlidingLog {
+        2
+    } else {
+        0
+    };
+    ensure!(
+        used == shared,
+        "{used} units used within a day, not {shared}"
+    );
+    let mut others = Vec::new();
     for facts in Algorithm::ALL {
         if facts.algorithm != algorithm {
             others.push(subject.with(Quota::per_hour(2).algorithm(facts.algorithm)));

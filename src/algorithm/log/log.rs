@@ -1,0 +1,460 @@
+//! The times of units, for the exact sliding window and for the sliding window in steps.
+//!
+//! The same rule in Redis: `lua/log.lua`. A log is a list of runs: the units that were charged at one time. A quota is
+//! a window over the log, so all quotas of a log share its units. A unit that is charged at *t* counts in
+//! [*t*, *t* + window). With buckets, units are charged at the last moment of the bucket: none returns early, and none
+//! more than a bucket late.
+//!
+//! The position of a run is the number of units charged up to and with it, modulo 2^32. So the units of any runs in a
+//! row are one subtraction, and a check of one unit reads only the ends of the log. A refusal changes nothing. Charges
+//! drop the runs that no window needs once these are half of all, so a run is moved about once.
+
+use super::super::arithmetic::saturate;
+use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use crate::decision::{CountScope, Receipt, Wait};
+
+/// The capacity below which the runs do not shrink, because intermittent traffic would free and allocate repeatedly.
+const MIN_CAPACITY: usize = 16;
+
+/// The charged units, oldest first.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub(crate) struct Log {
+    /// The longest window that was asked, and the largest limit that was asked with it.
+    longest: u64,
+    largest: u32,
+    /// How many runs had expired at the newest charge, from which a search begins.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    hint: u32,
+    /// The start, and then the runs. Nothing if there are no runs.
+    ///
+    /// The time of the start is the generation of buckets: when the log began, or was credited or moved. Its position is
+    /// that before the first run.
+    entries: Vec<Run>,
+}
+
+/// The units of one time.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(from = "(u64, u32)", into = "(u64, u32)"))]
+struct Run {
+    /// The upper and the lower half of the time, so that a run takes 12 bytes.
+    time: [u32; 2],
+    position: u32,
+}
+
+impl Run {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
+    fn new(time: u64, position: u32) -> Self {
+        let time = [(time >> 32) as u32, time as u32];
+        Self { time, position }
+    }
+
+    #[inline]
+    fn time(self) -> u64 {
+        let [upper, lower] = self.time;
+        u64::from(upper) << 32 | u64::from(lower)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<Run> for (u64, u32) {
+    fn from(run: Run) -> Self {
+        (run.time(), run.position)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<(u64, u32)> for Run {
+    fn from((time, position): (u64, u32)) -> Self {
+        Self::new(time, position)
+    }
+}
+
+// Runs are counted from the oldest. So the first `n` runs end at `entries[n]`, and the next run is `entries[n + 1]`.
+impl Log {
+    /// Evaluates the check, and charges it if it fits. Call [`rewind`](Self::rewind) before. Redis knows that the log
+    /// expires at `expires`, in microseconds.
+    #[inline]
+    pub(in crate::algorithm) fn check(&mut self, check: &QuotaCheck, expires: u64) -> Verdict {
+        let expired = self.expired(check.window, check.now);
+        let used = self.units_after(expired);
+        match used.checked_add(check.cost) {
+            Some(used) if used <= check.limit && check.cost > 0 => {
+                let oldest = self.run(expired).map(Run::time);
+                let changes = self.push(expired, check, expires);
+                let oldest = oldest.unwrap_or_else(|| check.charge_time());
+                Verdict {
+                    used,
+                    wait: Wait::Zero,
+                    // The log is within the limit, so more units are left as soon as the first one returns.
+                    reset: oldest + check.window - check.now,
+                    changes,
+                    receipt: self.receipt(check),
+                }
+            }
+            _ => self.judge(check, expired, used),
+        }
+    }
+
+    /// Evaluates the check without charging it.
+    pub(in crate::algorithm) fn evaluate(&mut self, check: &QuotaCheck) -> Verdict {
+        let changes = self.rewind(check);
+        let expired = self.expired(check.window, check.now);
+        Verdict {
+            changes,
+            ..self.judge(check, expired, self.units_after(expired))
+        }
+    }
+
+    /// Compares the used units, which were charged after the expired runs, with the quota.
+    fn judge(&self, check: &QuotaCheck, expired: usize, used: u32) -> Verdict {
+        let QuotaCheck { limit, cost, .. } = *check;
+        let wait = if cost > limit {
+            Wait::Never
+        } else if used <= limit - cost {
+            Wait::Zero
+        } else {
+            // Enough units must return for the cost to fit, and units return in order.
+            Wait::Micros(self.returns_in(check, expired, used - (limit - cost)))
+        };
+        // If the limit was lowered below the used units, the surplus has to return first.
+        let surplus = used.saturating_sub(limit);
+        let reset = if surplus < used {
+            self.returns_in(check, expired, surplus + 1)
+        } else {
+            0
+        };
+        Verdict {
+            used,
+            wait,
+            reset,
+            changes: Changes::NONE,
+            receipt: self.receipt(check),
+        }
+    }
+
+    /// Charges a cost for which all windows have room. The check is that of the longest window that is asked, with the
+    /// largest limit asked with it.
+    #[must_use]
+    pub(in crate::algorithm) fn charge(&mut self, check: &QuotaCheck, expires: u64) -> Changes {
+        self.push(self.expired(check.window, check.now), check, expires)
+    }
+
+    /// Charges the cost, where so many runs have expired in the window.
+    #[inline]
+    fn push(&mut self, expired: usize, check: &QuotaCheck, expires: u64) -> Changes {
+        let (time, asked) = (check.charge_time(), (check.window, check.limit));
+        let is_wider = asked > (self.longest, self.largest);
+        if is_wider {
+            (self.longest, self.largest) = asked;
+        }
+        let is_due = expires < time + self.longest;
+        let unneeded = if self.longest == check.window {
+            expired
+        } else {
+            self.unneeded(expired, check)
+        };
+        // A difference of positions tells the units of all runs only if these are fewer than 2^32.
+        let is_full = self.units_after(0).checked_add(check.cost).is_none();
+        if is_wider || is_due || is_full || 2 * unneeded >= self.len() {
+            self.drop_first(unneeded);
+            self.hint = saturate((expired - unneeded) as u64);
+        } else {
+            self.hint = saturate(expired as u64);
+        }
+        self.add(time, check);
+        Changes::CHARGED | Changes::RENEWED.only_if(is_due)
+    }
+
+    /// Returns how many of the oldest runs are not needed, if a longer window was asked before.
+    ///
+    /// Of the runs that have expired in all windows that are asked now, the newest ones are kept, with as many units as
+    /// the largest limit: enough to refuse what the longest window refuses, and to tell the wait.
+    fn unneeded(&self, expired: usize, check: &QuotaCheck) -> usize {
+        let (unneeded, end) = (self.expired(self.longest, check.now), self.end_of(expired));
+        let starts = self.entries.get(unneeded..=expired).unwrap_or_default();
+        let full = starts.partition_point(|start| end.wrapping_sub(start.position) >= self.largest);
+        let unneeded = unneeded + full.saturating_sub(1);
+        let (end, most) = (self.end_of(self.len()), u32::MAX - check.cost);
+        let starts = self.entries.get(unneeded..).unwrap_or_default();
+        unneeded + starts.partition_point(|start| end.wrapping_sub(start.position) > most)
+    }
+
+    #[inline]
+    fn add(&mut self, time: u64, check: &QuotaCheck) {
+        if self.entries.is_empty() {
+            let generation = if check.bucket > 0 { check.now } else { 0 };
+            self.entries.reserve_exact(4);
+            self.entries.push(Run::new(generation, 0));
+        } else if let Some(newest) = self.newest_mut()
+            && newest.time() == time
+        {
+            newest.position = newest.position.wrapping_add(check.cost);
+            return;
+        }
+        if self.entries.len() == self.entries.capacity() {
+            // By half, but a log rarely has more than twice as many runs as the limit.
+            let length = self.entries.len();
+            let most = (2 * self.largest as usize + 1).saturating_sub(length);
+            let growth = (length / 2).max(4).min(most.max(length / 8)).max(1);
+            self.entries.reserve_exact(growth);
+        }
+        let position = self.end_of(self.len()).wrapping_add(check.cost);
+        self.entries.push(Run::new(time, position));
+    }
+
+    /// Moves units in the future to now, so that none counts for longer than a window. There are such units after the
+    /// clock has stepped back. Units that had expired when the newest bucket began, or at the newest charge, do not count
+    /// again.
+    #[inline]
+    #[must_use]
+    pub(in crate::algorithm) fn rewind(&mut self, check: &QuotaCheck) -> Changes {
+        let time = check.charge_time();
+        let newest = self.newest().filter(|newest| newest.time() > time);
+        if let Some(newest) = newest {
+            self.move_back(newest, time, check);
+        }
+        Changes::RENEWED.only_if(newest.is_some())
+    }
+
+    #[cold]
+    fn move_back(&mut self, newest: Run, time: u64, check: &QuotaCheck) {
+        // In buckets, units were charged before the time of the run.
+        let latest = newest.time() - check.bucket.saturating_sub(1);
+        let expired = self.expired(self.longest, latest);
+        let earlier = self.runs().partition_point(|run| run.time() < time);
+        self.entries.truncate(earlier.max(expired) + 1);
+        self.entries.push(Run::new(time, newest.position));
+        self.drop_first(expired);
+        self.begin_generation(check);
+    }
+
+    /// Removes up to `units` units of a charge, if they count in the window of the check.
+    pub(in crate::algorithm) fn refund(
+        &mut self,
+        check: &QuotaCheck,
+        charge: Charge,
+        units: u32,
+    ) -> Changes {
+        let changes = self.rewind(check);
+        let Receipt {
+            generation,
+            position,
+            ..
+        } = charge.receipt;
+        let is_of_buckets = check.bucket > 0;
+        let time = if is_of_buckets { position } else { charge.time };
+        let start = self.entries.first();
+        let is_same = start.is_some_and(|start| start.time() == generation);
+        if time.saturating_add(check.window) > check.now && (is_same || !is_of_buckets) {
+            self.take(time, units);
+        }
+        changes | Changes::EMPTIED.only_if(self.is_empty())
+    }
+
+    /// Removes up to `units` units of one time. Returns whether it removed any.
+    pub(in crate::algorithm) fn take(&mut self, time: u64, units: u32) -> bool {
+        let before = self.runs().partition_point(|run| run.time() < time);
+        let Some(run) = self.run(before).filter(|run| run.time() == time) else {
+            return false;
+        };
+        let own = run.position.wrapping_sub(self.end_of(before));
+        let taken = own.min(units);
+        for run in self.entries.iter_mut().skip(before + 1) {
+            run.position = run.position.wrapping_sub(taken);
+        }
+        if taken == own {
+            self.entries.remove(before + 1);
+        }
+        taken > 0
+    }
+
+    /// Removes up to `units` units that count in the window of the check, the newest first: these count in every window.
+    pub(in crate::algorithm) fn credit(&mut self, check: &QuotaCheck, units: u32) -> Changes {
+        let changes = self.rewind(check);
+        let used = self.units_after(self.expired(check.window, check.now));
+        let taken = units.min(used);
+        if taken == 0 {
+            return changes;
+        }
+        let (start, end) = (self.end_of(0), self.end_of(self.len()).wrapping_sub(taken));
+        let left = end.wrapping_sub(start);
+        let kept = self
+            .entries
+            .partition_point(|run| run.position.wrapping_sub(start) < left);
+        self.entries.truncate(kept + 1);
+        if let Some(newest) = self.entries.last_mut() {
+            newest.position = end;
+        }
+        self.begin_generation(check);
+        changes | Changes::EMPTIED.only_if(self.is_idle(check.now))
+    }
+
+    /// Removes up to `units` units after the first `expired` runs, the oldest first, and the expired runs.
+    pub(in crate::algorithm) fn drop_oldest(&mut self, expired: usize, units: u32) {
+        let before = self.end_of(expired);
+        let taken = units.min(self.units_after(expired));
+        let starts = self.entries.get(expired..).unwrap_or_default();
+        let gone = starts.partition_point(|run| run.position.wrapping_sub(before) <= taken);
+        self.drop_first(expired + gone.saturating_sub(1));
+        if let Some(start) = self.entries.first_mut() {
+            start.position = before.wrapping_add(taken);
+        }
+    }
+
+    /// Drops the first `count` runs. Frees memory if less than a quarter of it is used then.
+    pub(in crate::algorithm) fn drop_first(&mut self, count: usize) {
+        let end = self.end_of(count);
+        if count == 0 || count > self.len() {
+            return;
+        }
+        self.entries.drain(1..=count);
+        if let Some(start) = self.entries.first_mut() {
+            start.position = end;
+        }
+        let (length, capacity) = (self.entries.len(), self.entries.capacity());
+        if capacity > MIN_CAPACITY && length < capacity / 4 {
+            self.entries.shrink_to((2 * length).max(MIN_CAPACITY));
+        }
+    }
+
+    /// Begins a generation of buckets, in which refunds do not find earlier charges.
+    fn begin_generation(&mut self, check: &QuotaCheck) {
+        if check.bucket > 0
+            && let Some(start) = self.entries.first_mut()
+        {
+            *start = Run::new(check.now, start.position);
+        }
+    }
+
+    /// Returns whether there are no runs.
+    pub(in crate::algorithm) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns whether no unit counts in any window that was asked.
+    pub(in crate::algorithm) fn is_idle(&self, now: u64) -> bool {
+        self.expired(self.longest, now) == self.len()
+    }
+
+    /// Returns the longest window that was asked.
+    pub(in crate::algorithm) fn longest_window(&self) -> u64 {
+        self.longest
+    }
+
+    /// Returns how many of the oldest runs have expired in a window.
+    #[inline]
+    pub(in crate::algorithm) fn expired(&self, window: u64, now: u64) -> usize {
+        let runs = self.runs();
+        let Some(edge) = now.checked_sub(window) else {
+            return 0;
+        };
+        // Usually as many as before, or one more.
+        let is_expired = |run: &Run| run.time() <= edge;
+        let known = self.hint as usize;
+        for expired in [known, known + 1] {
+            let oldest = runs.get(expired);
+            let newest_expired = expired.checked_sub(1).and_then(|index| runs.get(index));
+            if oldest.is_some_and(|run| !is_expired(run)) && newest_expired.is_none_or(is_expired) {
+                return expired;
+            }
+        }
+        runs.partition_point(is_expired)
+    }
+
+    /// Returns the number of units after the first `count` runs.
+    #[inline]
+    pub(in crate::algorithm) fn units_after(&self, count: usize) -> u32 {
+        let end = self.entries.last().map_or(0, |newest| newest.position);
+        end.wrapping_sub(self.end_of(count))
+    }
+
+    /// Returns the time until a unit returns, by its number from 1 after the expired runs.
+    #[inline]
+    fn returns_in(&self, check: &QuotaCheck, expired: usize, number: u32) -> u64 {
+        let (start, runs) = (self.end_of(expired), self.runs());
+        let runs = runs.get(expired..).unwrap_or_default();
+        let is_before = |run: &Run| run.position.wrapping_sub(start) < number;
+        let run = match runs.first() {
+            // Most callers ask for the first unit.
+            Some(first) if !is_before(first) => Some(first),
+            _ => runs.get(runs.partition_point(is_before)),
+        };
+        run.map_or(0, |run| run.time() + check.window - check.now)
+    }
+
+    /// Returns the receipt of a charge at the time of the check. Without buckets, a refund finds the units by their time.
+    #[inline]
+    fn receipt(&self, check: &QuotaCheck) -> Receipt {
+        match self.entries.first() {
+            Some(start) if check.bucket > 0 => Receipt {
+                generation: start.time(),
+                position: check.charge_time(),
+                scope: CountScope::Own,
+            },
+            _ => Receipt::default(),
+        }
+    }
+
+    #[inline]
+    fn runs(&self) -> &[Run] {
+        self.entries.get(1..).unwrap_or_default()
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.runs().len()
+    }
+
+    /// Returns the run after the first `count` runs.
+    #[inline]
+    fn run(&self, count: usize) -> Option<Run> {
+        self.runs().get(count).copied()
+    }
+
+    /// Returns the position at the end of the first `count` runs.
+    #[inline]
+    fn end_of(&self, count: usize) -> u32 {
+        self.entries.get(count).map_or(0, |run| run.position)
+    }
+
+    #[inline]
+    fn newest(&self) -> Option<Run> {
+        self.runs().last().copied()
+    }
+
+    /// Returns the time of the run after the first `count` runs.
+    pub(in crate::algorithm) fn time_of(&self, count: usize) -> Option<u64> {
+        self.run(count).map(Run::time)
+    }
+
+    /// Returns the time of the newest run; 0 if there is none.
+    pub(in crate::algorithm) fn newest_time(&self) -> u64 {
+        self.newest().map_or(0, Run::time)
+    }
+
+    #[inline]
+    fn newest_mut(&mut self) -> Option<&mut Run> {
+        self.entries.get_mut(1..)?.last_mut()
+    }
+
+    /// Returns the longest window, the largest limit, the generation, and the time and the units of each run.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> (u64, u32, u64, Vec<(u64, u64)>) {
+        let pairs = self.entries.iter().zip(self.runs());
+        let runs = pairs.map(|(start, run)| {
+            let units = run.position.wrapping_sub(start.position);
+            (run.time(), units.into())
+        });
+        let generation = self.entries.first().map_or(0, |start| start.time());
+        (self.longest, self.largest, generation, runs.collect())
+    }
+
+    /// Returns the bytes of the runs in memory.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Run>()
+    }
+}

@@ -1,0 +1,539 @@
+//! The log against a plain model of its rules: a list of times with their units, which is walked from end to end.
+
+use proptest::prelude::*;
+
+use super::super::arithmetic::time_to_live_millis;
+use super::super::quota_check::{Changes, Charge, QuotaCheck, Verdict};
+use super::super::sorted_set_log::SortedSetLog;
+use super::log::Log;
+use crate::decision::{Receipt, Wait};
+
+const START: u64 = 1_000_000_000;
+const ALL: u64 = u32::MAX as u64;
+
+/// A window and a limit.
+type Quota = (u64, u32);
+
+fn check_of((window, limit): Quota, bucket: u64, cost: u32, now: u64) -> QuotaCheck {
+    QuotaCheck {
+        limit,
+        window,
+        bucket,
+        cost,
+        now,
+        calendar: None,
+    }
+}
+
+/// The rules of a log, in the words of the specification.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Model {
+    bucket: u64,
+    longest: u64,
+    largest: u32,
+    generation: u64,
+    runs: Vec<(u64, u64)>,
+    dies_at: u64,
+}
+
+fn sum(runs: &[(u64, u64)]) -> u64 {
+    runs.iter().map(|(_, units)| units).sum()
+}
+
+impl Model {
+    fn clock(&self, now: u64) -> u64 {
+        match self.bucket {
+            0 => now,
+            length => (now / length + 1) * length - 1,
+        }
+    }
+
+    fn first(&self, window: u64, now: u64) -> usize {
+        let is_expired = |run: &&(u64, u64)| run.0 + window <= now;
+        self.runs.iter().take_while(is_expired).count()
+    }
+
+    fn used(&self, window: u64, now: u64) -> u64 {
+        sum(&self.runs[self.first(window, now)..])
+    }
+
+    /// Returns the time until the unit of this number from 1 has left the window.
+    fn leaves(&self, window: u64, now: u64, number: u64) -> u64 {
+        let mut left = number;
+        for (time, units) in &self.runs[self.first(window, now)..] {
+            if *units >= left {
+                return time + window - now;
+            }
+            left -= units;
+        }
+        panic!("no unit of number {number}");
+    }
+
+    fn open(&mut self, now: u64) {
+        let (clock, newest) = (self.clock(now), self.runs.last().map_or(0, |run| run.0));
+        if newest <= clock {
+            return;
+        }
+        // The newest bucket began that much before the time of its run.
+        let bucket = self.bucket.max(1) - 1;
+        self.runs
+            .retain(|(time, _)| time + self.longest > newest - bucket);
+        let mut moved = 0;
+        self.runs.retain(|(time, units)| {
+            moved += if *time >= clock { *units } else { 0 };
+            *time < clock
+        });
+        self.runs.push((clock, moved));
+        self.generation = if self.bucket > 0 { now } else { 0 };
+        self.dies_at = now / 1_000 + time_to_live_millis(self.longest);
+    }
+
+    fn fits(&self, list: &[Quota], cost: u32, now: u64) -> bool {
+        let fits = |(window, limit): &Quota| {
+            self.used(*window, now) + u64::from(cost) <= u64::from(*limit)
+        };
+        list.iter().all(fits)
+    }
+
+    fn charge(&mut self, list: &[Quota], units: u32, now: u64) {
+        let (window, limit) = *list.iter().max().unwrap();
+        let (clock, mut changed) = (self.clock(now), false);
+        if window > self.longest {
+            (self.longest, self.largest, changed) = (window, limit, true);
+        } else if window == self.longest && limit > self.largest {
+            (self.largest, changed) = (limit, true);
+        }
+        let (end, begin) = (self.first(window, now), self.first(self.longest, now));
+        let mut kept = begin;
+        if self.longest > window {
+            let is_enough = |from: &usize| sum(&self.runs[*from..end]) >= self.largest.into();
+            kept = (begin..=end).rev().find(is_enough).unwrap_or(begin);
+        }
+        while sum(&self.runs[kept..]) + u64::from(units) > ALL {
+            kept += 1;
+        }
+        let renews = self.dies_at / 1_000 * 1_000_000 < clock + self.longest;
+        let overflows = sum(&self.runs) + u64::from(units) > ALL;
+        if self.runs.is_empty() && self.bucket > 0 {
+            self.generation = now;
+        }
+        if 2 * kept >= self.runs.len() || changed || renews || overflows {
+            self.runs.drain(..kept);
+        }
+        match self.runs.last_mut() {
+            Some((time, own)) if *time == clock => *own += u64::from(units),
+            _ => self.runs.push((clock, units.into())),
+        }
+        if renews {
+            self.dies_at = now / 1_000 + time_to_live_millis(self.longest);
+        }
+    }
+
+    /// Returns the used units, the wait and the reset.
+    fn answer(&self, (window, limit): Quota, cost: u32, now: u64) -> (u64, Wait, u64) {
+        let (used, limit, cost) = (self.used(window, now), u64::from(limit), u64::from(cost));
+        let wait = if cost > limit {
+            Wait::Never
+        } else if used + cost <= limit {
+            Wait::Zero
+        } else {
+            Wait::Micros(self.leaves(window, now, used + cost - limit))
+        };
+        // Until fewer units are used than now, and fewer than the limit.
+        let reset = match used.min(limit) {
+            0 => 0,
+            counted => self.leaves(window, now, used - counted + 1),
+        };
+        (used, wait, reset)
+    }
+
+    fn refund(&mut self, list: &[Quota], charge: Charge, units: u32, now: u64) {
+        let window = list.iter().max().unwrap().0;
+        let time = match self.bucket {
+            0 => charge.time,
+            _ if charge.receipt.generation != self.generation => return,
+            _ => charge.receipt.position,
+        };
+        if time + window > now {
+            for run in self.runs.iter_mut().filter(|run| run.0 == time) {
+                run.1 = run.1.saturating_sub(units.into());
+            }
+            self.runs.retain(|run| run.1 > 0);
+        }
+    }
+
+    fn credit(&mut self, list: &[Quota], units: u32, now: u64) {
+        let window = list.iter().max().unwrap().0;
+        let mut left = self.used(window, now).min(units.into());
+        if left == 0 {
+            return;
+        }
+        self.generation = if self.bucket > 0 { now } else { 0 };
+        while left > 0 {
+            let newest = self.runs.last_mut().unwrap();
+            let taken = left.min(newest.1);
+            newest.1 -= taken;
+            left -= taken;
+            self.runs.retain(|run| run.1 > 0);
+        }
+        if self.used(self.longest, now) == 0 {
+            self.runs.clear();
+        }
+    }
+
+    /// Forgets a log without runs, and one that has died.
+    fn settle(&mut self, now: u64) {
+        if self.runs.is_empty() || self.dies_at <= now / 1_000 {
+            let bucket = self.bucket;
+            *self = Self {
+                bucket,
+                ..Self::default()
+            };
+        }
+    }
+}
+
+/// A log with the end of its time to live, as the counters of a key keep it.
+struct Kept {
+    log: Log,
+    bucket: u64,
+    dies_at: u64,
+}
+
+impl Kept {
+    fn note(&mut self, changes: Changes, now: u64) {
+        if changes.any(Changes::RENEWED) {
+            self.dies_at = now / 1_000 + time_to_live_millis(self.log.longest_window());
+        }
+        if changes.any(Changes::EMPTIED) {
+            (self.log, self.dies_at) = (Log::default(), 0);
+        }
+    }
+
+    fn evaluate(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<Verdict> {
+        let checks = list
+            .iter()
+            .map(|quota| check_of(*quota, self.bucket, cost, now));
+        let verdicts: Vec<_> = checks.map(|check| self.log.evaluate(&check)).collect();
+        for verdict in &verdicts {
+            self.note(verdict.changes, now);
+        }
+        verdicts
+    }
+
+    fn check(&mut self, list: &[Quota], cost: u32, now: u64) -> Vec<Verdict> {
+        if let [quota] = list {
+            let check = check_of(*quota, self.bucket, cost, now);
+            let rewound = self.log.rewind(&check);
+            self.note(rewound, now);
+            let expires = self.dies_at / 1_000 * 1_000_000;
+            let verdict = self.log.check(&check, expires);
+            self.note(verdict.changes, now);
+            return vec![verdict];
+        }
+        let verdicts = self.evaluate(list, cost, now);
+        if cost == 0 || !verdicts.iter().all(|verdict| verdict.wait == Wait::Zero) {
+            return verdicts;
+        }
+        let check = check_of(*list.iter().max().unwrap(), self.bucket, cost, now);
+        let expires = self.dies_at / 1_000 * 1_000_000;
+        let changes = self.log.charge(&check, expires);
+        self.note(changes, now);
+        self.evaluate(list, 0, now)
+    }
+
+    /// Returns the log as the model has it.
+    fn model(&self) -> Model {
+        if self.log.is_empty() {
+            return Model {
+                bucket: self.bucket,
+                ..Model::default()
+            };
+        }
+        let (longest, largest, generation, runs) = self.log.parts();
+        Model {
+            bucket: self.bucket,
+            longest,
+            largest,
+            generation,
+            runs,
+            dies_at: self.dies_at,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Advance(u64),
+    StepBack(u64),
+    Check { list: usize, cost: u32 },
+    Refund { charge: usize, units: u32 },
+    Credit { list: usize, units: u32 },
+}
+
+/// Units of a check: few, or so many that a few checks are more than 2^32.
+fn units() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        8 => 0..5_u32,
+        1 => 5..40_u32,
+        2 => prop::sample::select(&[1 << 30, 1 << 31, u32::MAX - 3, u32::MAX][..]),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..4_usize, units()).prop_map(|(list, cost)| Step::Check { list, cost }),
+        4 => prop_oneof![Just(1), 0..60_u64, 0..400_u64, 0..3_000_u64].prop_map(Step::Advance),
+        1 => prop_oneof![1..60_u64, 1..3_000_u64].prop_map(Step::StepBack),
+        2 => (0..100_usize, units()).prop_map(|(charge, units)| Step::Refund { charge, units }),
+        1 => (0..4_usize, units()).prop_map(|(list, units)| Step::Credit { list, units }),
+    ]
+}
+
+fn list() -> impl Strategy<Value = Vec<Quota>> {
+    let window = prop::sample::select(&[100_u64, 101, 250, 1_000][..]);
+    let limit = prop_oneof![
+        6 => 0..12_u32,
+        2 => 12..100_u32,
+        3 => prop::sample::select(&[1 << 31, u32::MAX - 1, u32::MAX][..]),
+    ];
+    prop::collection::vec((window, limit), 1..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_log_answers_and_keeps_what_the_model_does(
+        lists in prop::collection::vec(list(), 4),
+        bucket in prop::sample::select(&[0_u64, 0, 1, 25, 100][..]),
+        steps in prop::collection::vec(step(), 1..150),
+    ) {
+        let mut kept = Kept { log: Log::default(), bucket, dies_at: 0 };
+        let mut model = Model { bucket, ..Model::default() };
+        let mut charges: Vec<(usize, Charge)> = Vec::new();
+        let mut now = START;
+        for step in steps {
+            if kept.dies_at <= now / 1_000 {
+                (kept.log, kept.dies_at) = (Log::default(), 0);
+            }
+            model.settle(now);
+            match step {
+                Step::Advance(micros) => now += micros,
+                Step::StepBack(micros) => now -= micros,
+                Step::Check { list, cost } => {
+                    let quotas = &lists[list];
+                    model.open(now);
+                    let is_charged = cost > 0 && model.fits(quotas, cost, now);
+                    if is_charged {
+                        model.charge(quotas, cost, now);
+                    }
+                    let asked = if is_charged { 0 } else { cost };
+                    let verdicts = kept.check(quotas, cost, now);
+                    for (quota, verdict) in quotas.iter().zip(&verdicts) {
+                        let answer = (u64::from(verdict.used), verdict.wait, verdict.reset);
+                        prop_assert_eq!(answer, model.answer(*quota, asked, now));
+                    }
+                    if is_charged {
+                        let receipt = verdicts[0].receipt;
+                        let expected = match bucket {
+                            0 => Receipt::default(),
+                            _ => Receipt::new(model.generation, model.clock(now)),
+                        };
+                        prop_assert_eq!(receipt, expected);
+                        charges.push((list, Charge { time: now, receipt, cost, is_open: false }));
+                    }
+                }
+                Step::Refund { charge, units } => {
+                    let count = charges.len().max(1);
+                    if let Some((list, charge)) = charges.get(charge % count) {
+                        let quotas = &lists[*list];
+                        let units = units.min(charge.cost);
+                        model.open(now);
+                        model.refund(quotas, *charge, units, now);
+                        let check = check_of(*quotas.iter().max().unwrap(), bucket, 0, now);
+                        let changes = kept.log.refund(&check, *charge, units);
+                        kept.note(changes, now);
+                    }
+                }
+                Step::Credit { list, units } => {
+                    let quotas = &lists[list];
+                    model.open(now);
+                    model.credit(quotas, units, now);
+                    let check = check_of(*quotas.iter().max().unwrap(), bucket, 0, now);
+                    let changes = kept.log.credit(&check, units);
+                    kept.note(changes, now);
+                }
+            }
+            if model.runs.is_empty() {
+                model.settle(now);
+            }
+            prop_assert_eq!(kept.model(), model.clone());
+        }
+    }
+}
+
+/// A list of the times of all units that were ever charged, with their units.
+#[derive(Default)]
+struct History(Vec<(u64, u64)>);
+
+impl History {
+    fn used(&self, window: u64, now: u64) -> u64 {
+        let counts = |run: &&(u64, u64)| run.0 + window > now;
+        sum(&self.0.iter().filter(counts).copied().collect::<Vec<_>>())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
+
+    /// Lists with other longest windows trim the log, and none of them misses a unit that it needs.
+    #[test]
+    fn each_list_admits_as_if_nothing_was_ever_dropped(
+        limits in (1..10_u32, 0..30_u32, 0..30_u32),
+        bucket in prop::sample::select(&[0_u64, 25][..]),
+        checks in prop::collection::vec((0..3_usize, 1..4_u32, 0..90_u64), 1..300),
+    ) {
+        let (short, middle) = ((100, limits.0), (300, limits.0 + limits.1));
+        let long = (2_000, limits.0 + limits.1 + limits.2);
+        let lists = [vec![short], vec![long], vec![middle, short, long]];
+        let mut kept = Kept { log: Log::default(), bucket, dies_at: 0 };
+        let (mut history, mut now) = (History::default(), START);
+        // Nothing is kept for a window that was not asked yet.
+        for (list, cost, step) in [(1, 1, 0)].into_iter().chain(checks) {
+            now += step;
+            let quotas = &lists[list];
+            let fits = quotas.iter().all(|(window, limit)| {
+                history.used(*window, now) + u64::from(cost) <= u64::from(*limit)
+            });
+            let verdicts = kept.check(quotas, cost, now);
+            let admitted = verdicts.iter().all(|verdict| verdict.wait == Wait::Zero);
+            prop_assert_eq!(admitted, fits);
+            if admitted {
+                history.0.push((Model { bucket, ..Model::default() }.clock(now), cost.into()));
+            }
+            let longest = verdicts.iter().filter_map(|verdict| match verdict.wait {
+                Wait::Micros(wait) => Some(wait),
+                Wait::Zero | Wait::Never => None,
+            });
+            if let Some(wait) = longest.max() && verdicts.iter().all(|verdict| verdict.wait != Wait::Never) {
+                let fits_after = |wait: u64| quotas.iter().all(|(window, limit)| {
+                    history.used(*window, now + wait) + u64::from(cost) <= u64::from(*limit)
+                });
+                prop_assert!(fits_after(wait) && !fits_after(wait - 1));
+            }
+            // The short window and the middle one, what the longest one needs, and as many that wait to be dropped.
+            let most = 2 * (limits.0 + limits.1 + long.1) as usize;
+            prop_assert!(kept.log.parts().3.len() <= most);
+        }
+    }
+}
+
+#[test]
+fn a_long_window_that_was_asked_once_keeps_no_more_runs_than_its_limit() {
+    const DAY: u64 = 86_400_000_000;
+    let mut kept = Kept {
+        log: Log::default(),
+        bucket: 0,
+        dies_at: 0,
+    };
+    let mut now = START;
+    kept.check(&[(DAY, 10)], 1, now);
+    let (mut admitted, mut most) = (0, 0);
+    for _ in 0..100_000 {
+        now += 5_000;
+        let verdicts = kept.check(&[(1_000_000, 100)], 1, now);
+        admitted += u32::from(verdicts[0].changes.any(Changes::CHARGED));
+        most = most.max(kept.log.parts().3.len());
+    }
+    assert_eq!(admitted, 500 * 100);
+    assert!(most <= 220, "{most}");
+    let refused = kept.check(&[(DAY, 10)], 1, now).remove(0);
+    assert!(refused.used >= 10);
+    // The oldest of the newest ten units has to return.
+    let newest = kept.log.parts().3.into_iter().rev().nth(9).unwrap().0;
+    assert_eq!(refused.wait, Wait::Micros(newest + DAY - now));
+}
+
+#[test]
+fn positions_that_begin_again_admit_nothing() {
+    for bucket in [0, 100] {
+        let mut kept = Kept {
+            log: Log::default(),
+            bucket,
+            dies_at: 0,
+        };
+        let (short, long) = ((1_000, u32::MAX), (10_000, u32::MAX));
+        let mut now = START;
+        let is_admitted = |verdicts: Vec<Verdict>| verdicts[0].wait == Wait::Zero;
+        assert!(is_admitted(kept.check(&[long], u32::MAX, now)));
+        for _ in 0..5 {
+            for (list, cost) in [([short], 1), ([short], u32::MAX), ([long], 1)] {
+                assert!(!is_admitted(kept.check(&list, cost, now)));
+            }
+            now += 1_100;
+            // What the short window has left behind would be 2^32 units with these: it goes.
+            assert!(is_admitted(kept.check(&[short], 7, now)));
+            assert!(is_admitted(kept.check(&[short], u32::MAX - 7, now)));
+            assert_eq!(kept.evaluate(&[short], 0, now)[0].used, u32::MAX);
+            assert_eq!(kept.evaluate(&[long], 0, now)[0].used, u32::MAX);
+        }
+    }
+}
+
+#[test]
+fn units_of_one_time_are_one_run_of_twelve_bytes() {
+    let mut log = Log::default();
+    for _ in 0..1_000 {
+        let check = check_of((1_000, 100_000), 0, 100, START);
+        assert_eq!(log.check(&check, 0).wait, Wait::Zero);
+    }
+    assert_eq!(log.parts().3, [(START, 100_000)]);
+    assert!(log.bytes() <= 4 * 12, "{}", log.bytes());
+}
+
+#[test]
+fn a_full_log_has_room_for_twice_its_limit_and_a_quiet_one_frees_it() {
+    let mut log = Log::default();
+    let quota = (1_000, 1_000);
+    for now in START..START + 20_000 {
+        log.check(&check_of(quota, 0, 1, now), u64::MAX);
+        assert!(log.bytes() <= 2 * 1_000 * 12 + 12, "{}", log.bytes());
+    }
+    let later = START + 60_000;
+    log.check(&check_of(quota, 0, 1, later), u64::MAX);
+    assert!(log.bytes() <= 16 * 12, "{}", log.bytes());
+}
+
+/// The model of a sorted set: a list of units, of which a credit takes the oldest.
+#[test]
+fn a_sorted_set_keeps_its_rules() {
+    let check = |cost, now| check_of((1_000, 5), 0, cost, now);
+    let mut log = SortedSetLog::default();
+    for (cost, now, renews) in [
+        (2, START, true),
+        (1, START + 600, false),
+        // Two units have expired since the newest charge.
+        (1, START + 1_100, true),
+    ] {
+        let changes = log.check(&check(cost, now)).changes;
+        assert_eq!(changes.any(Changes::RENEWED), renews, "{now}");
+    }
+    // A look after a step back sees all units at now, and changes nothing.
+    let looked = log.check(&check(0, START + 50));
+    assert_eq!((looked.used, looked.reset), (2, 1_000));
+    let looked = log.check(&check(0, START + 1_200));
+    assert_eq!((looked.used, looked.reset), (2, 400));
+    let changes = log.credit(&check(0, START + 1_200), 1);
+    assert!(changes.any(Changes::RENEWED));
+    let looked = log.check(&check(0, START + 1_200));
+    assert_eq!((looked.used, looked.reset), (1, 900));
+    let charge = Charge {
+        time: START + 1_100,
+        receipt: Receipt::default(),
+        cost: 1,
+        is_open: false,
+    };
+    let changes = log.refund(&check(0, START + 1_200), charge, 1);
+    assert!(changes.any(Changes::EMPTIED));
+}

@@ -1,0 +1,239 @@
+//! The counts of a key, of several quotas, by the public methods of `Counters`.
+
+use super::*;
+use crate::key::Key;
+
+const NOW: u64 = 1_700_000_000_000_000;
+const SECOND: u64 = 1_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+
+struct Subject {
+    limiter: Key,
+    key: Key,
+    counters: Counters,
+}
+
+impl Subject {
+    fn new() -> Self {
+        Self {
+            limiter: Key::from("search"),
+            key: Key::from("ada"),
+            counters: Counters::new(),
+        }
+    }
+
+    fn check(&mut self, quotas: &Quotas, cost: u32, now: u64) -> Answer {
+        let check = Check::new(&self.limiter, &self.key, quotas, cost);
+        self.counters.check(check, Source::Other, now)
+    }
+
+    fn used(&mut self, quotas: &Quotas, now: u64) -> Vec<u32> {
+        let answer = self.check(quotas, 0, now);
+        answer.quotas().iter().map(|quota| quota.used()).collect()
+    }
+
+    fn refund(&mut self, quotas: &Quotas, answer: &Answer, units: u32, now: u64) {
+        let check = Check::new(&self.limiter, &self.key, quotas, 5);
+        self.counters.refund(Refund::new(check, answer, units), now);
+    }
+
+    fn credit(&mut self, quotas: &Quotas, units: u32, now: u64) {
+        let credit = Credit::new(&self.limiter, &self.key, quotas, units);
+        self.counters.credit(credit, now);
+    }
+
+    fn reset(&mut self, quotas: &Quotas) {
+        let reset = Reset::new(&self.limiter, &self.key, quotas);
+        self.counters.reset(reset);
+    }
+}
+
+fn quotas(text: &str) -> Quotas {
+    text.parse().unwrap()
+}
+
+#[test]
+fn counters_take_at_most_80_bytes() {
+    let size = size_of::<Counters>();
+    assert!(size <= 80, "{size} bytes");
+}
+
+#[test]
+fn all_windows_of_a_log_share_its_units_and_a_check_charges_them_once() {
+    let (mut subject, list) = (Subject::new(), quotas("100/hour, 5/second, 50/minute"));
+    assert!(subject.check(&list, 3, NOW).is_admitted());
+    assert_eq!(subject.used(&list, NOW), [3, 3, 3]);
+    assert_eq!(subject.used(&quotas("7/day"), NOW), [3]);
+    let later = NOW + SECOND;
+    assert!(subject.check(&list, 3, later).is_admitted());
+    assert_eq!(subject.used(&list, later), [6, 3, 6]);
+    assert_eq!(subject.counters.counts.len(), 1);
+    // A limiter that asks the short window only.
+    assert_eq!(subject.used(&quotas("5/second"), later), [3]);
+}
+
+#[test]
+fn a_list_of_any_algorithms_is_charged_as_a_whole_or_not_at_all() {
+    let (mut subject, list) = (
+        Subject::new(),
+        quotas(
+            "5/second, 9/minute, 9/minute sliding-buckets:10, 9/hour sliding-buckets:600, 8/minute fixed-window, \
+             7/minute sliding-counter, 9/minute sorted-set-log, 9/hour gcra, 6/hour gcra",
+        ),
+    );
+    assert!(subject.check(&list, 4, NOW).is_admitted());
+    assert_eq!(subject.used(&list, NOW), [4; 9]);
+    let refused = subject.check(&list, 3, NOW + 2 * SECOND);
+    let admits: Vec<_> = refused
+        .quotas()
+        .iter()
+        .map(|quota| quota.is_admitted())
+        .collect();
+    assert_eq!(
+        admits,
+        [true, true, true, true, true, true, true, true, false]
+    );
+    assert_eq!(subject.used(&list, NOW + 2 * SECOND)[1..], [4; 8]);
+    // The two lists of buckets have one length.
+    assert_eq!(subject.counters.counts.len(), 6);
+}
+
+#[test]
+fn a_refund_gives_units_back_once_for_all_windows_of_a_log() {
+    for list in [
+        "9/second, 90/minute",
+        "9/minute sliding-buckets:10, 90/hour sliding-buckets:600",
+    ] {
+        let (mut subject, list) = (Subject::new(), quotas(list));
+        let charged = subject.check(&list, 5, NOW);
+        assert!(subject.check(&list, 4, NOW).is_admitted());
+        let ends = subject.counters.expires_at();
+        subject.refund(&list, &charged, 3, NOW + SECOND / 2);
+        assert_eq!(subject.used(&list, NOW + SECOND / 2), [6, 6]);
+        // The time to live stays.
+        assert_eq!(subject.counters.expires_at(), ends);
+        subject.refund(&list, &charged, 2, NOW + SECOND / 2);
+        assert_eq!(subject.used(&list, NOW + SECOND / 2), [4, 4]);
+    }
+}
+
+#[test]
+fn a_credit_gives_room_in_every_window() {
+    let (mut subject, list) = (Subject::new(), quotas("2000/day, 5/second"));
+    for _ in 0..100 {
+        assert!(subject.check(&list, 1, NOW).is_admitted());
+        subject.credit(&quotas("2000/day"), 1, NOW);
+    }
+    assert!(subject.check(&list, 3, NOW - HOUR).is_admitted());
+    assert!(subject.check(&list, 5, NOW).is_admitted());
+    assert!(!subject.check(&list, 1, NOW).is_admitted());
+    let ends = subject.counters.expires_at();
+    subject.credit(&list, 2, NOW);
+    assert_eq!(subject.used(&list, NOW), [6, 3]);
+    assert_eq!(subject.counters.expires_at(), ends);
+    subject.credit(&list, 100, NOW);
+    assert!(subject.counters.is_empty());
+}
+
+#[test]
+fn a_reset_forgets_a_log_with_all_its_windows_and_no_other_count() {
+    let (mut subject, list) = (
+        Subject::new(),
+        quotas("5/second, 9/hour, 9/hour fixed-window"),
+    );
+    assert!(subject.check(&list, 4, NOW).is_admitted());
+    subject.reset(&quotas("1/minute"));
+    assert_eq!(subject.used(&list, NOW), [0, 0, 4]);
+    subject.reset(&list);
+    assert!(subject.counters.is_empty());
+}
+
+#[test]
+fn no_refund_of_buckets_takes_units_that_were_charged_after_a_reset_or_a_credit() {
+    let (mut subject, list) = (Subject::new(), quotas("9/minute sliding-buckets:6"));
+    let lost = subject.check(&list, 5, NOW);
+    subject.reset(&list);
+    let kept = subject.check(&list, 5, NOW + 1);
+    subject.refund(&list, &lost, 5, NOW + 2);
+    assert_eq!(subject.used(&list, NOW + 2), [5]);
+    subject.credit(&list, 1, NOW + 2);
+    assert!(subject.check(&list, 3, NOW + 3).is_admitted());
+    subject.refund(&list, &kept, 5, NOW + 3);
+    assert_eq!(subject.used(&list, NOW + 3), [7]);
+}
+
+#[test]
+fn logs_and_counters_live_for_as_long_as_each_needs() {
+    let mut subject = Subject::new();
+    let two_windows_and_a_second = |window: u64| Some(NOW + 2 * window + SECOND);
+    assert!(
+        subject
+            .check(&quotas("5/minute gcra"), 1, NOW)
+            .is_admitted()
+    );
+    let ends = subject.counters.expires_at();
+    assert_eq!(ends, two_windows_and_a_second(MINUTE));
+    assert!(
+        subject
+            .check(&quotas("5/hour, 5/second"), 1, NOW)
+            .is_admitted()
+    );
+    let ends = subject.counters.expires_at();
+    assert_eq!(ends, two_windows_and_a_second(HOUR));
+    // Those of a short window die first.
+    let later = NOW + 2 * MINUTE + SECOND;
+    subject.counters.remove_dead(later - 1_000);
+    assert_eq!(subject.counters.counts.len(), 2);
+    subject.counters.remove_dead(later);
+    assert_eq!(subject.counters.counts.len(), 1);
+    // A charge renews if less is left than it may count.
+    assert!(
+        subject
+            .check(&quotas("5/hour"), 1, NOW + HOUR)
+            .is_admitted()
+    );
+    assert_eq!(subject.counters.expires_at(), ends);
+    let later = NOW + HOUR + 2 * SECOND;
+    assert!(subject.check(&quotas("5/hour"), 1, later).is_admitted());
+    assert_eq!(
+        subject.counters.expires_at(),
+        Some(later + 2 * HOUR + SECOND)
+    );
+}
+
+#[test]
+fn a_look_after_a_step_back_moves_units_to_now() {
+    for list in [
+        "5/minute",
+        "5/minute sliding-buckets:60",
+        "5/minute gcra",
+        "5/minute sliding-counter",
+    ] {
+        let (mut subject, list) = (Subject::new(), quotas(list));
+        assert!(subject.check(&list, 5, NOW).is_admitted());
+        let earlier = NOW - 10 * HOUR;
+        assert_eq!(subject.used(&list, earlier), [5]);
+        // They were moved by the look, so they have returned before their time.
+        assert_eq!(subject.used(&list, NOW - 9 * HOUR), [0]);
+    }
+}
+
+#[test]
+fn a_check_that_asks_for_more_gets_an_eighth_of_what_all_quotas_have_left() {
+    let (mut subject, list) = (
+        Subject::new(),
+        quotas("90/second, 49/minute, 1000/hour gcra"),
+    );
+    let check = Check::new(&subject.limiter, &subject.key, &list, 1);
+    let answer = subject
+        .counters
+        .check(check.and_up_to(50), Source::Other, NOW);
+    assert_eq!(answer.extra(), 6);
+    assert_eq!(subject.used(&list, NOW), [7, 7, 7]);
+    let refused = Check::new(&subject.limiter, &subject.key, &list, 43);
+    let answer = subject
+        .counters
+        .check(refused.and_up_to(50), Source::Other, NOW);
+    assert_eq!((answer.is_admitted(), answer.extra()), (false, 0));
+}
