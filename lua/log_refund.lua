@@ -54,7 +54,7 @@ local function credit_log(list, number, charged)
     kept = kept - 1
   end
   local time = kept > 0 and run_at(kept - 1) or 0
-  if time <= now - longest then
+  if time <= now - math.max(longest, list.window) then
     return ''
   end
   return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, HEADER + (kept - 1) * RUN)

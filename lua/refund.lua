@@ -6,7 +6,7 @@ KEYS    the value of each list
 ARGV    call: values, runs; list, quota: those of call; then what, units, time, cost, refundable
 ARGV    quota: generation, position
 reply   1
-calls   to change a value PEXPIRE, SET; where nothing is left UNLINK; those of the kinds of values
+calls   to change a value PTTL, PEXPIRE, SET; where nothing is left UNLINK; those of the kinds of values
 server  Redis 6.0
 
 `what` is refund, credit or reset. `units` is how many of the `cost` that was charged are given back, and `refundable` how
@@ -43,7 +43,7 @@ for number = 1, #places do
     change()
   elseif change then
     -- A full server accepts PEXPIRE, and then the rest of the script.
-    call('PEXPIRE', key, digits(math.max(unpack('>I4', change) * 1000 - floor(now / 1000), 1)))
+    call('PEXPIRE', key, digits(math.max(call('PTTL', key), 1)))
     call('SET', key, change, 'KEEPTTL')
   end
 end

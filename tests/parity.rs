@@ -371,8 +371,8 @@ impl Pair {
 fn assert_times_to_live(time: &mut TestTime, longest: Duration, stepped_back: i128) {
     time.advance(Duration::ZERO);
     for (key, millis) in time.times_to_live() {
-        // The name of a value tells no window.
-        let window = key.rsplit(':').next().and_then(|end| end.parse().ok());
+        // Only the name of a sorted set tells a window.
+        let window = key.rsplit_once(":set:").and_then(|(_, end)| end.parse().ok());
         let longest = i128::try_from(longest.as_micros()).expect("a number");
         let window: i128 = window.unwrap_or(longest);
         let most = 2 * window / 1_000 + 1_000;

@@ -188,14 +188,6 @@ impl Quotas {
         }
     }
 
-    /// Returns each quota with the number of its stored count. The counts are numbered from 0, in the
-    /// order of their first quota.
-    #[cfg(any(feature = "redis", test))]
-    pub(crate) fn with_counters(&self) -> impl ExactSizeIterator<Item = (&Quota, usize)> {
-        let quotas = self.0.quotas.iter();
-        quotas.map(|listed| (&listed.quota, listed.counter))
-    }
-
     /// Returns the quota with the lowest limit of each algorithm and window, in their order.
     #[cfg(any(feature = "redis", test))]
     pub(crate) fn strictest(&self) -> impl Iterator<Item = &Quota> {

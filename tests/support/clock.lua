@@ -34,6 +34,8 @@ function redis.call(command, key, ...)
         keep(key, millis)
       end
     end
+  elseif command == 'PTTL' then
+    reply = server.call('HGET', 'test:deadlines', key) - math.floor(now / 1000)
   elseif command == 'APPEND' or command == 'SETRANGE' then
     -- A key that is gone would be left without a time to live.
     assert(server.call('EXISTS', key) == 1)
@@ -47,3 +49,12 @@ function redis.call(command, key, ...)
   end
   return reply
 end
+
+function redis.pcall(command, ...)
+  if command == 'PEXPIRE' then
+    return redis.call(command, ...)
+  end
+  return server.pcall(command, ...)
+end
+
+redis.error_reply = server.error_reply
