@@ -160,7 +160,7 @@ impl Log {
         let is_full = self.units_after(0).checked_add(check.cost).is_none();
         if is_wider || is_due || is_full || 2 * unneeded >= self.len() {
             self.drop_first(unneeded);
-            self.hint = saturate((expired - unneeded) as u64);
+            self.hint = saturate(expired.saturating_sub(unneeded) as u64);
         } else {
             self.hint = saturate(expired as u64);
         }
@@ -197,7 +197,9 @@ impl Log {
         if self.entries.len() == self.entries.capacity() {
             // By half, but a log rarely has more than twice as many runs as the limit.
             let length = self.entries.len();
-            let most = (2 * self.largest as usize + 1).saturating_sub(length);
+            let most = (self.largest as usize)
+                .saturating_mul(2)
+                .saturating_sub(length - 1);
             let growth = (length / 2).max(4).min(most.max(length / 8)).max(1);
             self.entries.reserve_exact(growth);
         }
