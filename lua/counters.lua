@@ -108,8 +108,15 @@ local function write(list, number, is_due)
   end
 end
 
--- Writes a row with counters that were later than now, as they are now.
+-- Writes a row in which the counters that are later than now are moved to now.
 local function write_rewound(list, number)
+  local quota = list
+  repeat
+    if quota.is_ahead then
+      quota.settle(quota, row, quota.at)
+    end
+    quota = quota.next
+  until not quota
   local ttl = math.max(list.ttl, row[1] * 1000 - floor(now / 1000))
   row[1] = math.max(row[1], expiry(list.ttl))
   text = pack('>I4', row[1]) .. row[2] .. pack(layout.numbers, spread(row, 3, layout.last)) .. holes
@@ -139,8 +146,8 @@ local function room(list, number)
   end
   local left, quota, is_rewound = nil, list, false
   repeat
-    local used, was_ahead = quota.settle(quota, row, quota.at)
-    quota.used, is_rewound = used, is_rewound or was_ahead
+    local used, is_ahead = quota.settle(quota, row, quota.at)
+    quota.used, quota.is_ahead, is_rewound = used, is_ahead, is_rewound or is_ahead
     left = (not left or quota.limit - used < left) and quota.limit - used or left
     quota = quota.next
   until not quota
@@ -148,7 +155,10 @@ local function room(list, number)
     return nil, WRONG_TYPE
   end
   if is_rewound then
+    local settled = row
+    open(list, number)
     write_rewound(list, number)
+    settled[1], row = row[1], settled
   end
   return left
 end

@@ -33,14 +33,7 @@ impl SortedSetLog {
 
     /// Evaluates the check without charging it.
     pub(crate) fn evaluate(&mut self, check: &QuotaCheck) -> Verdict {
-        if check.cost > 0 || self.0.newest_time() <= check.now {
-            return self.0.evaluate(check);
-        }
-        let changes = Changes::NONE;
-        Verdict {
-            changes,
-            ..self.0.clone().evaluate(check)
-        }
+        self.0.evaluate(check)
     }
 
     /// Charges a cost that all quotas admitted.
@@ -74,15 +67,21 @@ impl SortedSetLog {
         self.given_back(found)
     }
 
-    /// Removes up to `units` of the oldest units that count.
+    /// Removes up to `units` of the newest units that count.
     pub(crate) fn credit(&mut self, check: &QuotaCheck, units: u32) -> Changes {
-        let now = check.now.max(self.0.newest_time());
-        let expired = self.0.expired(check.window, now);
-        if units == 0 || self.0.units_after(expired) == 0 {
-            return Changes::NONE;
+        let rewound = self.0.rewind(check);
+        let used = self.0.units_after(self.0.expired(check.window, check.now));
+        if units == 0 || used == 0 {
+            return rewound;
         }
-        self.0.drop_oldest(expired, units);
-        self.given_back(true)
+        if units >= used {
+            return Changes::EMPTIED;
+        }
+        // What had expired at the newest charge does not count again when that is removed.
+        let newest = self.0.newest_time();
+        self.0.drop_first(self.0.expired(check.window, newest));
+        let _ = self.0.credit(check, units);
+        Changes::RENEWED
     }
 
     fn given_back(&self, found: bool) -> Changes {

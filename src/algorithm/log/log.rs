@@ -291,19 +291,8 @@ impl Log {
             newest.position = end;
         }
         self.begin_generation(check);
-        changes | Changes::EMPTIED.only_if(self.is_idle(check.now))
-    }
-
-    /// Removes up to `units` units after the first `expired` runs, the oldest first, and the expired runs.
-    pub(in crate::algorithm) fn drop_oldest(&mut self, expired: usize, units: u32) {
-        let before = self.end_of(expired);
-        let taken = units.min(self.units_after(expired));
-        let starts = self.entries.get(expired..).unwrap_or_default();
-        let gone = starts.partition_point(|run| run.position.wrapping_sub(before) <= taken);
-        self.drop_first(expired + gone.saturating_sub(1));
-        if let Some(start) = self.entries.first_mut() {
-            start.position = before.wrapping_add(taken);
-        }
+        let window = self.longest.max(check.window);
+        changes | Changes::EMPTIED.only_if(self.expired(window, check.now) == self.len())
     }
 
     /// Drops the first `count` runs. Frees memory if less than a quarter of it is used then.
