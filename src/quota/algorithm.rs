@@ -260,6 +260,7 @@ impl Algorithm {
     }
 
     /// Returns the number of parts that the window is divided into.
+    #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn parts(self) -> u64 {
         self.buckets().map_or(1, u64::from)

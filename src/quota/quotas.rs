@@ -40,6 +40,7 @@ pub struct Quotas(Arc<List>);
 struct List {
     quotas: SmallVec<[ListedQuota; 1]>,
     /// The index of the quota with the lowest limit of each algorithm and window.
+    #[cfg(any(feature = "redis", test))]
     strictest: SmallVec<[usize; 1]>,
     /// The index of the quota that charges each stored count.
     charging: SmallVec<[usize; 1]>,
@@ -91,6 +92,7 @@ impl Quotas {
             min_limit: quotas.map(Quota::limit).min(),
             max_cost: max_costs.min().unwrap_or(u32::MAX),
             quotas: list,
+            #[cfg(any(feature = "redis", test))]
             strictest,
             charging,
             leased: OnceLock::new(),

@@ -81,6 +81,9 @@ pub struct Counters {
     counts: SmallVec<[Count; 1]>,
 }
 
+/// The algorithm and the window of a stored count.
+type CountId = (Algorithm, u64);
+
 /// A stored count: that of a quota's [`stored_count`](Quota::stored_count).
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -148,12 +151,12 @@ impl Counters {
         self.remove_dead(now);
         let mut row = self.row();
         let check = QuotaCheck::new(quota, cost, now);
-        let (algorithm, window) = quota.stored_count();
-        row.ask(algorithm, window, &check);
-        if let Some(count) = self.find(algorithm, window) {
+        let id = quota.stored_count();
+        row.ask(id, &check);
+        if let Some(count) = self.find(id) {
             answer.push(count.check(check, &mut row).into());
         } else {
-            let mut count = Count::new(algorithm, window);
+            let mut count = Count::new(id);
             let verdict = count.check(check, &mut row);
             answer.push(verdict.into());
             if verdict.changes.any(Changes::CHARGED) {
@@ -202,10 +205,10 @@ impl Counters {
 
     fn evaluate(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) -> Verdict {
         let check = QuotaCheck::new(quota, cost, now);
-        let (algorithm, window) = quota.stored_count();
-        row.ask(algorithm, window, &check);
-        let Some(count) = self.find(algorithm, window) else {
-            return State::empty(algorithm).evaluate(check);
+        let id = quota.stored_count();
+        row.ask(id, &check);
+        let Some(count) = self.find(id) else {
+            return State::empty(id.0).evaluate(check);
         };
         let verdict = count.state.evaluate(check);
         count.note(verdict.changes, now, row);
@@ -214,11 +217,11 @@ impl Counters {
 
     fn charge(&mut self, quota: &Quota, cost: u32, now: u64, row: &mut Row) {
         let check = QuotaCheck::new(quota, cost, now);
-        let (algorithm, window) = quota.stored_count();
-        if self.find(algorithm, window).is_none() {
-            self.counts.push(Count::new(algorithm, window));
+        let id = quota.stored_count();
+        if self.find(id).is_none() {
+            self.counts.push(Count::new(id));
         }
-        if let Some(count) = self.find(algorithm, window) {
+        if let Some(count) = self.find(id) {
             let changes = count.state.charge(check, count.expires());
             count.note(changes, now, row);
         }
@@ -247,28 +250,21 @@ impl Counters {
 
     fn update_used_parts(&mut self, quotas: &Quotas, verdicts: &[Verdict]) {
         for (_, quota) in quotas.charging() {
-            if let Some(count) = self.find_of(quota) {
+            if let Some(count) = self.find(quota.stored_count()) {
                 count.used_part = 0;
             }
         }
         for (quota, verdict) in quotas.iter().zip(verdicts) {
-            if let Some(count) = self.find_of(quota) {
+            if let Some(count) = self.find(quota.stored_count()) {
                 let part = parts_of_1024(verdict.used, quota.limit());
                 count.used_part = count.used_part.max(part);
             }
         }
     }
 
-    fn find_of(&mut self, quota: &Quota) -> Option<&mut Count> {
-        let (algorithm, window) = quota.stored_count();
-        self.find(algorithm, window)
-    }
-
     #[inline(always)]
-    fn find(&mut self, algorithm: Algorithm, window: u64) -> Option<&mut Count> {
-        self.counts
-            .iter_mut()
-            .find(|count| count.is_of(algorithm, window))
+    fn find(&mut self, id: CountId) -> Option<&mut Count> {
+        self.counts.iter_mut().find(|count| count.is_of(id))
     }
 
     /// Returns those units of an earlier charge that still count.
@@ -304,13 +300,13 @@ impl Counters {
         give_back: impl FnOnce(&mut State, QuotaCheck) -> Changes,
     ) {
         self.remove_dead(now);
-        let (algorithm, window) = quota.stored_count();
-        if let Some(count) = self.find(algorithm, window) {
+        let id = quota.stored_count();
+        if let Some(count) = self.find(id) {
             let changes = give_back(&mut count.state, QuotaCheck::new(quota, 0, now));
             // The time to live of counters stays.
             count.note(changes, now, &mut Row::default());
             if changes.any(Changes::EMPTIED) {
-                self.counts.retain(|count| !count.is_of(algorithm, window));
+                self.counts.retain(|count| !count.is_of(id));
             }
         }
     }
@@ -320,8 +316,8 @@ impl Counters {
     /// A log is removed with the history of all its windows, also those of quotas that the reset does not have.
     pub fn reset(&mut self, reset: Reset<'_>) {
         for (_, quota) in reset.quotas().charging() {
-            let (algorithm, window) = quota.stored_count();
-            self.counts.retain(|count| !count.is_of(algorithm, window));
+            let id = quota.stored_count();
+            self.counts.retain(|count| !count.is_of(id));
         }
     }
 
@@ -362,7 +358,7 @@ impl Counters {
 }
 
 impl Count {
-    fn new(algorithm: Algorithm, window: u64) -> Self {
+    fn new((algorithm, window): CountId) -> Self {
         Self {
             algorithm,
             window,
@@ -372,8 +368,8 @@ impl Count {
         }
     }
 
-    fn is_of(&self, algorithm: Algorithm, window: u64) -> bool {
-        self.algorithm == algorithm && self.window == window
+    fn is_of(&self, id: CountId) -> bool {
+        (self.algorithm, self.window) == id
     }
 
     #[inline(always)]
@@ -448,7 +444,7 @@ struct Row {
 impl Row {
     /// Notes a quota of the request.
     #[inline(always)]
-    fn ask(&mut self, algorithm: Algorithm, window: u64, check: &QuotaCheck) {
+    fn ask(&mut self, (algorithm, window): CountId, check: &QuotaCheck) {
         let needs = match algorithm {
             // Until the end of the next aligned window.
             Algorithm::SlidingCounter => 2 * window - check.now % window,

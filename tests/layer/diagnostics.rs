@@ -10,7 +10,7 @@ use axum::http::{Request, Response};
 use axum::{Router, routing::get};
 use http_body_util::Full;
 use tollgate::key::{self, KeyError, PeerAddr, Reads};
-use tollgate::{Key, KeyExtractor, MemoryStore, Quota, RateLimitLayer, Store};
+use tollgate::{Algorithm, Key, KeyExtractor, MemoryStore, Quota, RateLimitLayer, Store};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::calls::ok;
@@ -425,18 +425,26 @@ async fn what_is_charged_twice_under_one_name_is_said_once() {
         .filter(|line| !line.contains("INFO"))
         .collect();
     is_one_line(&log, "charged twice");
+    // All windows of a log are one count.
+    let per_day = RateLimitLayer::new(store.clone(), Quota::per_day(1_000_000)).name("search");
+    let mut log = said_through([search(), per_day]).await;
+    log.retain(|line| !line.contains("two limiters of this name"));
+    is_one_line(&log, "charged twice");
 }
 
 #[tokio::test]
-async fn layers_that_differ_in_name_key_store_or_window_charge_nothing_twice() {
+async fn layers_that_differ_in_name_key_store_or_algorithm_charge_nothing_twice() {
     let store = MemoryStore::new();
     let search = || limited(store.clone(), "search");
-    let per_day = || RateLimitLayer::new(store.clone(), Quota::per_day(1_000_000)).name("search");
+    let counted_otherwise = || {
+        let quota = Quota::per_hour(1_000_000).algorithm(Algorithm::FixedWindow);
+        RateLimitLayer::new(store.clone(), quota).name("search")
+    };
     for other in [
         limited(store.clone(), "other"),
         search().key(key::global()),
         limited(MemoryStore::new(), "search"),
-        per_day(),
+        counted_otherwise(),
         // This one charges nothing, so it charges nothing twice.
         search().cost(|_| 0),
         search().skip(|_| true),

@@ -265,7 +265,7 @@ impl Kept {
 #[derive(Clone, Debug)]
 enum Step {
     Advance(u64),
-    StepBack(u64),
+    SetBack(u64),
     Check { list: usize, cost: u32 },
     Refund { charge: usize, units: u32 },
     Credit { list: usize, units: u32 },
@@ -284,7 +284,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..4_usize, units()).prop_map(|(list, cost)| Step::Check { list, cost }),
         4 => prop_oneof![Just(1), 0..60_u64, 0..400_u64, 0..3_000_u64].prop_map(Step::Advance),
-        1 => prop_oneof![1..60_u64, 1..3_000_u64].prop_map(Step::StepBack),
+        1 => prop_oneof![1..60_u64, 1..3_000_u64].prop_map(Step::SetBack),
         2 => (0..100_usize, units()).prop_map(|(charge, units)| Step::Refund { charge, units }),
         1 => (0..4_usize, units()).prop_map(|(list, units)| Step::Credit { list, units }),
     ]
@@ -320,7 +320,7 @@ proptest! {
             model.settle(now);
             match step {
                 Step::Advance(micros) => now += micros,
-                Step::StepBack(micros) => now -= micros,
+                Step::SetBack(micros) => now -= micros,
                 Step::Check { list, cost } => {
                     let quotas = &lists[list];
                     model.open(now);

@@ -11,7 +11,7 @@ use crate::store::counters::{Counters, DROPPABLE_PART};
 use crate::store::requests::{Check, Credit, Refund, Reset, Subject};
 use crate::telemetry::StoreMeter;
 
-/// The most keys of a store by default. With a quota of 100 units, these take up to 250 MB if every key is at
+/// The most keys of a store by default. With a quota of 100 units, these take up to 260 MB if every key is at
 /// its limit, and 15 to 30 MB if keys have few units.
 pub(crate) const DEFAULT_MAX_KEYS: usize = 100_000;
 

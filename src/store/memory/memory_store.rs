@@ -84,7 +84,7 @@ struct Inner {
 impl MemoryStore {
     /// Creates a store for at most 100 000 keys.
     ///
-    /// With a quota of 100 units, these take up to 250 MB if every key is at its limit, and 15 to 30 MB if
+    /// With a quota of 100 units, these take up to 260 MB if every key is at its limit, and 15 to 30 MB if
     /// keys have few units.
     #[must_use]
     pub fn new() -> Self {
