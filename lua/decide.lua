@@ -19,10 +19,16 @@ end
 
 -- Returns how many of the checks there is room for.
 local function admit(left, cost, count)
-  if cost == 0 or cost * count <= left then
+  if cost * count <= left then
     return count
   end
   return left < cost and 0 or floor(left / cost)
+end
+
+-- Returns the units beyond the cost of a check that may go to a process that wants more: at most an eighth of what is left,
+-- so that other processes get units too.
+local function extra(more, left)
+  return floor(math.min(8 * more, left) / 8)
 end
 
 -- Decides an entry of one level.
@@ -34,8 +40,7 @@ local function decide(list, number, cost, count, more)
   local admitted = admit(left, cost, count)
   local units = admitted * cost
   if more > 0 and units > 0 then
-    -- At most an eighth of what is left, so that other processes get units too.
-    units = units + floor(math.min(8 * more, left - units) / 8)
+    units = units + extra(more, left - units)
   end
   append(more > 0 and units or admitted)
   if units > 0 then
@@ -67,8 +72,8 @@ local function settle(number)
 end
 
 -- Decides an entry of several levels, whose keys begin at a place.
-local function decide_levels(levels, count, place)
-  local admitted, depth = count, #levels
+local function decide_levels(levels, count, more, place)
+  local admitted, depth, least = count, #levels, math.huge
   for index = 1, depth do
     local level, number = levels[index], args[place + index - 1]
     local list, value = level.list, shared[number]
@@ -82,12 +87,14 @@ local function decide_levels(levels, count, place)
     if level.is_shared then
       shared[number] = value or { list = list, left = left, units = 0, reply = {} }
     end
-    admitted = admit(left, level.cost, admitted)
+    admitted, least = admit(left, level.cost, admitted), math.min(least, left - level.cost)
   end
-  append(admitted)
+  -- Several counts of one check have the same cost.
+  local beyond = more > 0 and admitted > 0 and extra(more, least) or 0
+  append(more > 0 and admitted * levels[1].cost + beyond or admitted)
   for index = 1, depth do
     local level, number = levels[index], args[place + index - 1]
-    local list, value, units = level.list, shared[number], level.cost * admitted
+    local list, value, units = level.list, shared[number], level.cost * admitted + beyond
     if value then
       value.left, value.units = value.left - units, value.units + units
     elseif units > 0 then
@@ -120,7 +127,7 @@ local function decide_run(lists, at, number)
     levels[index] = { list = lists[args[from]], cost = args[from + 1], is_shared = args[from + 2] > 0 }
   end
   for first = at + 6 + 3 * depth, at + 5 + 3 * depth + entries * depth, depth do
-    decide_levels(levels, count, first)
+    decide_levels(levels, count, more, first)
   end
   local numbers = {}
   for key in pairs(shared) do
