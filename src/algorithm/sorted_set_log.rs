@@ -57,14 +57,19 @@ impl SortedSetLog {
 
     /// Removes up to `units` units of a charge.
     pub(crate) fn refund(&mut self, check: &QuotaCheck, charge: Charge, units: u32) -> Changes {
-        if charge.time.saturating_add(check.window) <= check.now {
-            return Changes::NONE;
+        let rewound = self.0.rewind(check);
+        let used = self.0.units_after(self.0.expired(check.window, check.now));
+        if used == 0 || charge.time.saturating_add(check.window) <= check.now {
+            return rewound;
         }
         // What had expired at the newest charge does not count again when that is removed.
         let newest = self.0.newest_time();
         self.0.drop_first(self.0.expired(check.window, newest));
-        let found = self.0.take(charge.time, units);
-        self.given_back(found)
+        match (self.0.take(charge.time, units), self.0.is_empty()) {
+            (true, true) => Changes::EMPTIED,
+            (true, false) => Changes::RENEWED,
+            (false, _) => rewound,
+        }
     }
 
     /// Removes up to `units` of the newest units that count.
@@ -82,14 +87,6 @@ impl SortedSetLog {
         self.0.drop_first(self.0.expired(check.window, newest));
         let _ = self.0.credit(check, units);
         Changes::RENEWED
-    }
-
-    fn given_back(&self, found: bool) -> Changes {
-        match (found, self.0.is_empty()) {
-            (true, true) => Changes::EMPTIED,
-            (true, false) => Changes::RENEWED,
-            (false, _) => Changes::NONE,
-        }
     }
 
     pub(crate) fn is_idle(&self, now: u64) -> bool {
