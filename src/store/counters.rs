@@ -269,6 +269,9 @@ impl Counters {
 
     /// Returns those units of an earlier charge that still count.
     pub fn refund(&mut self, refund: Refund<'_>, now: u64) {
+        if refund.units() == 0 {
+            return;
+        }
         for (quota, answer) in refund.charged() {
             let charge = Charge {
                 time: refund.answer().time(),
