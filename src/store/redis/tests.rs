@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Connection, ConnectionLike};
 
-use super::protocol::{BatchEntry, EntryReply, KeyNames, ListKeys, ServerClock};
+use super::protocol::{BatchEntry, EntryReply, KeyNames, ServerClock};
 use super::redis_store::RedisStore;
 use super::script::Scripts;
 use super::test_server::{RedisServer, run};
@@ -57,19 +57,18 @@ fn call(
     connection: &mut Connection,
     batch: &[BatchEntry<'_>],
 ) -> Vec<Result<EntryReply, ErrorKind>> {
-    let (call, runs) = super::protocol::encode_checks(
-        &scripts.decide,
+    let (script, call, plan) = super::protocol::encode_checks(
+        scripts,
         &KeyNames::default(),
         &ServerClock::default(),
         batch,
-        ListKeys::OfLargeLimits,
     );
-    let reply = connection.req_command(&scripts.decide.by_text(&call));
+    let reply = connection.req_command(&script.by_text(&call));
     let replies = super::protocol::decode_replies(
         reply.unwrap(),
         &super::protocol::ServerName::UNKNOWN,
         batch,
-        &runs,
+        &plan,
     )
     .unwrap();
     let replies = replies.into_iter();

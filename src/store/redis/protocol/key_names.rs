@@ -201,8 +201,9 @@ impl KeyName<'_> {
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::counts::Count;
     use super::*;
-    use crate::quota::{Algorithm, Quotas};
+    use crate::quota::{Algorithm, Quota, Quotas};
 
     fn text(name: KeyName<'_>) -> String {
         let mut text = Vec::new();
@@ -210,17 +211,15 @@ mod tests {
         String::from_utf8(text).unwrap()
     }
 
-    /// The name of the value of a subject, and those of the other keys that its counts may have.
-    fn names_of<'a>(names: &'a KeyNames, subject: Subject<'a>) -> impl Iterator<Item = String> {
-        let extras = subject.quotas.strictest().map(Some);
-        let names = std::iter::once(None)
-            .chain(extras)
-            .map(move |extra| KeyName {
-                names,
-                subject,
-                extra,
-            });
-        names.map(text)
+    /// The names of the values that count the quotas of a subject.
+    fn names_of(names: &KeyNames, subject: Subject<'_>) -> Vec<String> {
+        let counts = Count::all(subject.quotas).into_iter();
+        let names = counts.map(|Count { value, .. }| KeyName {
+            names,
+            subject,
+            value,
+        });
+        names.map(text).collect()
     }
 
     fn names(prefix: &str, limiter: &str, key: &str, quotas: impl Into<Quotas>) -> Vec<String> {
@@ -231,26 +230,29 @@ mod tests {
             quotas: &quotas.into(),
         };
         let names = KeyNames::default().with_prefix(prefix);
-        names_of(&names, subject).collect()
+        names_of(&names, subject)
     }
 
     #[test]
-    fn a_name_contains_limiter_and_key_and_that_of_another_key_algorithm_and_window() {
-        let set = Quota::per_day(9).algorithm(Algorithm::SortedSetLog);
+    fn a_name_contains_limiter_and_key_and_that_of_a_log_or_a_set_what_it_counts() {
+        let of = |algorithm| Quota::per_day(9).algorithm(algorithm);
+        let quotas = [
+            of(Algorithm::SortedSetLog),
+            of(Algorithm::SlidingBuckets(24)),
+            of(Algorithm::SlidingLog),
+            Quota::per_second(5),
+            of(Algorithm::Gcra),
+            of(Algorithm::FixedWindow),
+        ];
         assert_eq!(
-            names("tollgate", "search", "ada", [Quota::per_second(5), set]),
+            names("tollgate", "search", "ada", quotas),
             [
-                "tollgate:v2:{search,ada}",
-                "tollgate:v2:{search,ada}:log:1000000",
-                "tollgate:v2:{search,ada}:set:86400000000",
+                "tollgate:v3:{search,ada}",
+                "tollgate:v3:{search,ada}:log",
+                "tollgate:v3:{search,ada}:buckets:3600000000",
+                "tollgate:v3:{search,ada}:set:86400000000",
             ]
         );
-    }
-
-    #[test]
-    fn quotas_of_one_window_share_a_name() {
-        let quotas = [Quota::per_second(5), Quota::per_second(9)];
-        assert_eq!(names("p", "l", "k", quotas).len(), 2);
     }
 
     #[test]
@@ -370,7 +372,7 @@ mod tests {
             quotas: &quotas,
         };
         assert_eq!(
-            names_of(&names, subject).collect::<Vec<_>>(),
+            names_of(&names, subject),
             [
                 "tollgate:v2:{35}:user,acme,ada",
                 "tollgate:v2:{35}:user,acme,ada;log:1000000",
