@@ -4,7 +4,7 @@ log: a value with the times of units, of sliding_log and of sliding_buckets. Twi
 KEYS    none; the caller passes the number of a key
 ARGV    none; the caller passes a list of quotas, of which the first has the longest window
 reply   a charge: of each quota used, reset; of buckets also generation, position. A refusal: used, wait, reset
-calls   GET; of a long value GETRANGE, STRLEN; to charge APPEND, SETRANGE, SET; after a step back of the clock PEXPIRE, SET
+calls   GET; of a long value GETRANGE, STRLEN, EXISTS; to charge APPEND, SETRANGE, SET; after a step back of the clock PEXPIRE, SET
 server  Redis 6.0
 
   expires 4     the second at which the value expires

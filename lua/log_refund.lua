@@ -4,7 +4,7 @@ log_refund: gives back units of a log, credits them, or forgets the log, for ref
 KEYS    none; the caller passes the number of a key
 ARGV    none; the caller passes a list of quotas, and what was charged
 reply   the new value; '' if nothing is left; false if nothing changes
-calls   those of log
+calls   those of log; of a long value GET
 server  Redis 6.0
 ]]
 

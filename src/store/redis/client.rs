@@ -129,8 +129,9 @@ impl Client {
         }
     }
 
-    /// Sends a call. A cluster that is moving the slot, and has only some of the keys, has not run it: then each entry
-    /// goes in a call of its own, so that what can be decided need not wait for the slot.
+    /// Sends a call. A cluster that is moving the slot, and has only some of the keys, has not run it. A full server has
+    /// written nothing, since it refuses the first write of a script or none. Then each entry goes in a call of its own,
+    /// so that what can be decided does not wait for the slot, and what is refused is refused exactly.
     async fn call_decide(
         &self,
         connection: &Acquired,
@@ -139,7 +140,9 @@ impl Client {
         let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
         let is_alone = entries.len() == 1;
         match run(connection, script, &call, is_alone).await {
-            Err(error) if error::is_moving(&error) && !is_alone => {
+            Err(error)
+                if !is_alone && (error::is_moving(&error) || error.kind() == ErrorKind::Full) =>
+            {
                 let mut replies = Vec::with_capacity(entries.len());
                 for entry in entries.chunks(1) {
                     match Box::pin(self.call_decide(connection, entry)).await {

@@ -183,16 +183,16 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// # Keys
 ///
-/// The counts of all quotas of a limiter and a key are packed in one string, `prefix:v2:{limiter,key}`. A log
-/// with more than about 128 charges continues in a list, `prefix:v2:{limiter,key}:log:window`. A
-/// [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v2:{limiter,key}:set:window`. The
+/// The counts of all quotas of a limiter and a key are packed in one string, `prefix:v3:{limiter,key}`. A log
+/// with more than about 128 charges continues in a list, `prefix:v3:{limiter,key}:log:window`. A
+/// [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v3:{limiter,key}:set:window`. The
 /// window is in microseconds, and names are printable ASCII.
 ///
 /// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
-/// [blocked](crate::Admin::block) keys are in `prefix:v2:{blocks}` until the last block has ended. With
+/// [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With
 /// [`block_after`](crate::RateLimiter::block_after), the refusals and the blocks of a key are in
-/// `prefix:v2:{blocks}:limiter,key` until they are forgotten, in 68 bytes. The quotas of
-/// each limiter are in `prefix:v2:{limiters}:name` for a day: a second after its first check, a process compares
+/// `prefix:v3:{blocks}:limiter,key` until they are forgotten, in 68 bytes. The quotas of
+/// each limiter are in `prefix:v3:{limiters}:name` for a day: a second after its first check, a process compares
 /// them with its own, and logs a warning if another process, or another store of its own, counts under the same name
 /// with other quotas.
 ///

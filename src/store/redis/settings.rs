@@ -95,7 +95,7 @@ impl RedisStore {
     /// are in the same slot, so their checks can share calls. With fewer tags, more checks share a call. With
     /// more tags, the masters get more even shares: choose about 16 times as many tags as there are masters.
     ///
-    /// Keys are then stored as `prefix:v2:{7}:limiter,key`, with the number of the tag in braces.
+    /// Keys are then stored as `prefix:v3:{7}:limiter,key`, with the number of the tag in braces.
     /// All processes must use the same number of tags. Another number starts at 0 units.
     #[must_use]
     pub fn hash_tags(self, tags: NonZeroU16) -> Self {
@@ -117,7 +117,7 @@ impl RedisStore {
     /// key on which `and` was called. A key that was not joined is its own first part, so a
     /// [global](crate::key::global) level has a slot of its own.
     ///
-    /// Keys are then stored as `prefix:v2:{7}:limiter,key`, with the number of the tag in braces. All processes
+    /// Keys are then stored as `prefix:v3:{7}:limiter,key`, with the number of the tag in braces. All processes
     /// must use the same setting and number of tags. Another one starts at 0 units. Of this setting and
     /// [`hash_tags`](Self::hash_tags), the last one applies.
     ///
