@@ -526,7 +526,7 @@ fn a_sorted_set_keeps_its_rules() {
     let looked = log.check(&check(0, START + 1_200));
     assert_eq!((looked.used, looked.reset), (1, 400));
     let charge = Charge {
-        time: START + 1_100,
+        time: START + 600,
         receipt: Receipt::default(),
         cost: 1,
         is_open: false,

@@ -63,7 +63,8 @@ fn call(
         &ServerClock::default(),
         batch,
     );
-    let reply = match connection.req_command(&script.by_text(&call)) {
+    let reply = connection.req_command(&script.by_text(&call));
+    let reply = match reply.and_then(::redis::Value::extract_error) {
         Ok(reply) => reply,
         Err(error) => {
             let server = &super::protocol::ServerName::UNKNOWN;
