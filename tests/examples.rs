@@ -969,7 +969,7 @@ fn the_script_is_printed_as_redis_gets_it() {
         let text = String::from_utf8(output.stdout).expect("text");
         output.status.success().then_some(text)
     };
-    let script = RedisStore::script();
+    let script = RedisStore::scripts().next().expect("a script").1;
     assert_eq!(printed(&[]).as_deref(), Some(script));
     let numbered = printed(&["--numbered"]).expect("a script");
     assert_eq!(numbered.lines().count(), script.lines().count());

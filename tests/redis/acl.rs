@@ -189,7 +189,7 @@ async fn a_check_of_several_levels_that_fails_where_an_undo_is_denied_admits_not
                 let _ = user.check(users[0].as_str()).await.unwrap();
             }
             for of_set in [String::new(), format!(":set:{}", WINDOW.as_micros())] {
-                let key = format!("tollgate:v2:{{tenant,{name}}}{of_set}");
+                let key = format!("tollgate:v3:{{tenant,{name}}}{of_set}");
                 run(&mut connection, &["RPUSH", &key, "somebody else's"]);
             }
             run(&mut connection, &["ACL", "SETUSER", "limiter", denied]);

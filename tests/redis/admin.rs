@@ -20,7 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The block list.
-const LIST: &str = "tollgate:v2:{blocks}";
+const LIST: &str = "tollgate:v3:{blocks}";
 
 /// The default refresh interval, with a margin for a busy machine.
 const SOON: Duration = Duration::from_millis(1_300);

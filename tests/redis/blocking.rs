@@ -21,7 +21,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 const RULE: Blocking = Blocking::refusals(20).for_(HOUR).doubling();
 
-const RECORD: &str = "tollgate:v2:{blocks}:default,ada";
+const RECORD: &str = "tollgate:v3:{blocks}:default,ada";
 
 /// A limiter of a process, with one unit a day.
 fn limiter(store: RedisStore, rule: Blocking) -> RateLimiter {
@@ -175,7 +175,7 @@ async fn a_key_of_another_program_is_left_alone() {
     run(&mut connection, &["SET", RECORD, "of another program"]);
     run(
         &mut connection,
-        &["RPUSH", "tollgate:v2:{blocks}:default,bob", "1"],
+        &["RPUSH", "tollgate:v3:{blocks}:default,bob", "1"],
     );
     let store = store_on(&server);
     let (name, rule) = (Key::from("default"), Blocking::refusals(1));
@@ -219,7 +219,7 @@ async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
     assert_eq!(count("ada").await, RefusalOutcome::Counted);
     assert_eq!(blocks(&limiter).await[0].0, BlockReason::Operator);
     let mut fill = redis::cmd("ZADD");
-    fill.arg("tollgate:v2:{blocks}");
+    fill.arg("tollgate:v3:{blocks}");
     for number in 0..8_999 {
         fill.arg("4000000000000000")
             .arg(format!("{},{number}", number % 10));
@@ -233,7 +233,7 @@ async fn a_full_list_and_a_block_by_an_operator_are_left_alone() {
         .expect("there is room");
     run(
         &mut connection,
-        &["ZREM", "tollgate:v2:{blocks}", "1,1", "2,2"],
+        &["ZREM", "tollgate:v3:{blocks}", "1,1", "2,2"],
     );
     assert!(matches!(count("bob").await, RefusalOutcome::Blocked { .. }));
 }

@@ -11,7 +11,7 @@ use crate::store_on;
 use crate::support::costs::{algorithms, calls, fill, forget_calls, limiter};
 use crate::support::redis_server::{RedisServer, times_to_live};
 
-const SET_OF_ADA: &str = "tollgate:v2:{default,ada}:set:25920000000000";
+const SET_OF_ADA: &str = "tollgate:v3:{default,ada}:set:25920000000000";
 
 /// The commands that the server runs for a credit.
 async fn ran(

@@ -12,7 +12,7 @@ use crate::store_on;
 use crate::support::node::Node;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal};
 
-const NAME: &str = "tollgate:v2:{default,ada}";
+const NAME: &str = "tollgate:v3:{default,ada}";
 
 #[tokio::test]
 async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {

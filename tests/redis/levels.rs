@@ -220,8 +220,8 @@ async fn a_reader_of_the_stored_values_never_sees_one_level_charged_without_the_
     let pairs = pairs(&store_on(&server));
     let mut get = redis::cmd("MGET");
     for index in 0..pairs.len() {
-        get.arg(format!("tollgate:v2:{{user{index},ada}}"));
-        get.arg(format!("tollgate:v2:{{tenant{index},acme}}"));
+        get.arg(format!("tollgate:v3:{{user{index},ada}}"));
+        get.arg(format!("tollgate:v3:{{tenant{index},acme}}"));
     }
     let mut connection = server.connect();
     read_under_load(&pairs, &["ada"], move || {

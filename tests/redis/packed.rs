@@ -11,7 +11,7 @@ use crate::support::costs::{algorithms, calls, forget_calls, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 use crate::support::test_time::TestTime;
 
-const VALUE: &str = "tollgate:v2:{default,ada}";
+const VALUE: &str = "tollgate:v3:{default,ada}";
 
 fn value(connection: &mut Connection) -> Vec<u8> {
     connection.get(VALUE).unwrap()

@@ -27,7 +27,7 @@ async fn a_check_writes_one_value_under_its_name() {
     let [(key, millis)] = keys.as_slice() else {
         panic!("{keys:?}");
     };
-    assert_eq!(key, "shop:v2:{search,ada}");
+    assert_eq!(key, "shop:v3:{search,ada}");
     assert!((120_000..=121_000).contains(millis), "{millis}");
     let value: Vec<u8> = connection.get(key).unwrap();
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
@@ -81,7 +81,7 @@ async fn a_look_at_a_log_that_has_partly_expired_writes_nothing() {
     let _ = limiter.check_n("ada", 3).await.unwrap();
     tokio::time::sleep(Duration::from_millis(210)).await;
     let mut connection = server.connect();
-    let mut stored = || -> Vec<u8> { connection.get("tollgate:v2:{default,ada}").unwrap() };
+    let mut stored = || -> Vec<u8> { connection.get("tollgate:v3:{default,ada}").unwrap() };
     let before = stored();
     assert_eq!(last_position(&before), 5);
     assert_eq!(limiter.peek("ada").await.unwrap().used(), 3);
@@ -92,7 +92,7 @@ async fn a_look_at_a_log_that_has_partly_expired_writes_nothing() {
 async fn expired_units_are_found_in_logarithmic_time() {
     let server = RedisServer::start();
     let limiter = RateLimiter::new(store_on(&server), Quota::per_second(u32::MAX));
-    let name = "tollgate:v2:{default,ada}";
+    let name = "tollgate:v3:{default,ada}";
     let mut connection = server.connect();
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
     let seconds = [seconds - 10, seconds + 60].into_iter();
@@ -167,7 +167,7 @@ async fn quotas_of_one_window_are_charged_once_and_judged_each() {
     let refused = limiter.check("ada").await.unwrap();
     assert_eq!((refused.limit(), refused.used()), (2, 2));
     let mut connection = server.connect();
-    let value: Vec<u8> = connection.get("tollgate:v2:{default,ada}").unwrap();
+    let value: Vec<u8> = connection.get("tollgate:v3:{default,ada}").unwrap();
     assert_eq!(value.len(), DATA + 16 + 2 * 6);
 }
 
@@ -364,7 +364,7 @@ fn the_line_that_an_error_names_is_that_line_of_the_script() {
         );
         vec![packed(&call)]
     };
-    let script = RedisStore::script();
+    let script = RedisStore::scripts().next().expect("a script").1;
     for (args, file, text) in [
         (vec![], "lua/decide.lua", "cmsgpack.unpack(ARGV[1])"),
         (
@@ -422,7 +422,10 @@ async fn the_scripts_that_can_be_read_are_those_that_are_run() {
     assert_eq!(admin.blocks().await.unwrap().len(), 1);
 
     let scripts: Vec<_> = RedisStore::scripts().collect();
-    assert_eq!(scripts[0], ("decide", RedisStore::script()));
+    assert_eq!(
+        scripts[0],
+        ("log", RedisStore::scripts().next().expect("a script").1)
+    );
     let mut exists = redis::cmd("SCRIPT");
     exists.arg("EXISTS");
     for (_, script) in &scripts {

@@ -37,7 +37,7 @@ async fn told(server: &RedisServer, store: &RedisStore) -> Vec<String> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let name = format!("last-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     let mut connection = server.connect();
-    let key = format!("tollgate:v2:{{limiters}}:{name}");
+    let key = format!("tollgate:v3:{{limiters}}:{name}");
     let _: () = connection
         .set(key, "9/hour\nffffffffffffffff\n0\nother")
         .expect("it is set");
@@ -71,7 +71,7 @@ async fn serve_elsewhere(url: &str) {
     let mut connection = client.get_connection().expect("a connection");
     for name in ["site", "login"] {
         check(&limiter(&store, 100).name(name)).await;
-        until_stored(&mut connection, &format!("tollgate:v2:{{limiters}}:{name}")).await;
+        until_stored(&mut connection, &format!("tollgate:v3:{{limiters}}:{name}")).await;
     }
 }
 
@@ -185,11 +185,11 @@ async fn the_quotas_of_a_limiter_are_stored_for_a_day() {
     let limiter = limiter(&store, 9).name("a:b{c}");
     check(&limiter).await;
     let mut connection = server.connect();
-    until_stored(&mut connection, "shop:v2:{limiters}:a:b%7Bc%7D").await;
+    until_stored(&mut connection, "shop:v3:{limiters}:a:b%7Bc%7D").await;
     let mut ask = |command: &str, key: &str| -> redis::Value {
         redis::cmd(command).arg(key).query(&mut connection).unwrap()
     };
-    let key = "shop:v2:{limiters}:a:b%7Bc%7D";
+    let key = "shop:v3:{limiters}:a:b%7Bc%7D";
     let text: String = redis::from_redis_value(ask("GET", key)).unwrap();
     let [quotas, process, _store, program] = text.split('\n').collect::<Vec<_>>()[..] else {
         panic!("{text}");

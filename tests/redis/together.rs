@@ -92,7 +92,7 @@ async fn a_write_that_fails_charges_none_of_the_checks() {
         .each_ref()
         .map(|key| Check::new(&limiter, key, &quotas, 2));
     let mut connection = server.connect();
-    let stored = "tollgate:v2:{default,cem}";
+    let stored = "tollgate:v3:{default,cem}";
     for (command, value) in [("SET", "x"), ("RPUSH", "x")] {
         run(&mut connection, &["DEL", stored]);
         run(&mut connection, &[command, stored, value]);
@@ -246,8 +246,8 @@ async fn a_level_that_cannot_be_written_fails_its_trees_and_no_others_of_the_cal
         let quotas = Quotas::from(Quota::per_day(100).algorithm(algorithm));
         let window = "86400000000";
         let key = match algorithm {
-            Algorithm::SortedSetLog => format!("tollgate:v2:{{team,1}}:set:{window}"),
-            _ => "tollgate:v2:{team,1}".to_owned(),
+            Algorithm::SortedSetLog => format!("tollgate:v3:{{team,1}}:set:{window}"),
+            _ => "tollgate:v3:{team,1}".to_owned(),
         };
         run(&mut connection, &["RPUSH", &key, "x"]);
         // Users and the service are there already, tenants are not.

@@ -22,7 +22,7 @@ fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
         .map(|unit| old + unit)
         .chain(now..now + live)
         .collect();
-    let value = "tollgate:v2:{default,ada}";
+    let value = "tollgate:v3:{default,ada}";
     if algorithm == Algorithm::SlidingLog {
         return store_log(connection, value, 30_000_000, &times);
     }
