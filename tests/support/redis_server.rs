@@ -31,8 +31,8 @@ impl RedisServer {
         self.says_of_itself("redis_version:6")
     }
 
-    pub(crate) fn is_valkey(&self) -> bool {
-        self.says_of_itself("valkey_version:")
+    pub(crate) fn is_redis_7_0(&self) -> bool {
+        self.says_of_itself("redis_version:7.0")
     }
 
     fn says_of_itself(&self, text: &str) -> bool {
