@@ -961,17 +961,29 @@ async fn until_closed_without_checks(handle: &PrometheusHandle) {
     }
 }
 
-#[tokio::test]
-async fn a_breaker_closes_when_the_store_is_back_though_nobody_checks() {
-    let (handle, _guard) = scrape();
-    let mut server = RedisServer::start();
+/// A limiter of the store `idle`, whose server has answered.
+async fn idle_limiter(server: &RedisServer) -> RateLimiter {
     let store = RedisStore::open(&server.url()).expect("a URL");
     let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
     let _ = limiter.check(WHO).await.expect("Redis answers");
+    limiter
+}
+
+/// A server that was killed, and a limiter whose checks have opened the breaker.
+async fn opened_by_a_killed_server(handle: &PrometheusHandle) -> (RedisServer, RateLimiter) {
+    let mut server = RedisServer::start();
+    let limiter = idle_limiter(&server).await;
     server.kill();
-    while idle_open(&handle) == 0.0 {
+    while idle_open(handle) == 0.0 {
         let _ = limiter.check(WHO).await;
     }
+    (server, limiter)
+}
+
+#[tokio::test]
+async fn a_breaker_closes_when_the_store_is_back_though_nobody_checks() {
+    let (handle, _guard) = scrape();
+    let (server, limiter) = opened_by_a_killed_server(&handle).await;
     let _server = RedisServer::spawn(server.port());
     until_closed_without_checks(&handle).await;
     let decision = limiter.check(WHO).await.expect("the next check asks Redis");
@@ -982,9 +994,7 @@ async fn a_breaker_closes_when_the_store_is_back_though_nobody_checks() {
 async fn a_breaker_that_callers_who_gave_up_have_opened_closes_though_nobody_checks() {
     let (handle, _guard) = scrape();
     let server = RedisServer::start();
-    let store = RedisStore::open(&server.url()).expect("a URL");
-    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
-    let _ = limiter.check(WHO).await.expect("Redis answers");
+    let limiter = idle_limiter(&server).await;
     signal(&server, "STOP");
     while idle_open(&handle) == 0.0 {
         // A quarter of the deadline, and a little more.
@@ -1017,14 +1027,7 @@ async fn the_breakers_of_a_cluster_close_when_a_replica_takes_over_though_nobody
 #[tokio::test]
 async fn a_breaker_without_a_limiter_leaves_the_gauge() {
     let (handle, _guard) = scrape();
-    let mut server = RedisServer::start();
-    let store = RedisStore::open(&server.url()).expect("a URL");
-    let limiter = RateLimiter::new(store.named("idle"), Quota::per_hour(9));
-    let _ = limiter.check(WHO).await.expect("Redis answers");
-    server.kill();
-    while idle_open(&handle) == 0.0 {
-        let _ = limiter.check(WHO).await;
-    }
+    let (_server, limiter) = opened_by_a_killed_server(&handle).await;
     drop(limiter);
     until_closed_without_checks(&handle).await;
 }

@@ -55,8 +55,8 @@ struct Body<T>(T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        match Json::from_request(request, state).await {
+    async fn from_request(req: Request, state: &S) -> Result<Self, Failure> {
+        match Json::from_request(req, state).await {
             Ok(Json(body)) => Ok(Self(body)),
             Err(rejection) => {
                 let status = rejection.status();

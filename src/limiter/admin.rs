@@ -145,7 +145,9 @@ impl Admin {
     ///
     /// Returns an error if the store fails, or does not support resets.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
-        self.limiter.reset_with(&self.quotas, &key.into()).await
+        let key = key.into();
+        self.forget_wait(&key);
+        self.limiter.reset_with(&self.quotas, &key).await
     }
 
     /// Gives units back to a key: that many used units no longer count, regardless of the checks that
@@ -185,6 +187,7 @@ impl Admin {
             return Err(Error::cost_too_large(units, quotas.max_cost()));
         }
         let key = key.into();
+        self.forget_wait(&key);
         let quotas = &*limiter.counted(quotas);
         if let Some(lease) = &limiter.lease {
             lease.void(&key).await?;
@@ -222,6 +225,7 @@ impl Admin {
     /// second.
     pub async fn block(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key = key.into();
+        self.forget_wait(&key);
         let block = Block {
             limiter: &self.limiter.scope,
             key: &key,
@@ -275,6 +279,12 @@ impl Admin {
             reason,
         });
         Ok(blocked.collect())
+    }
+
+    fn forget_wait(&self, key: &Key) {
+        if let Some(refusals) = &self.limiter.refusals {
+            refusals.forget_wait(key);
+        }
     }
 
     /// Returns why each of these blocked keys is blocked.

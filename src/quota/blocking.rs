@@ -66,9 +66,9 @@ const FORGOTTEN_RULE: &str = "earlier blocks are forgotten after 1 s to 366 days
 /// # }).unwrap();
 /// ```
 ///
-/// While the key is blocked, `retry_after` is the later of two: the end of the block, and the wait of the last refusal in
-/// this process, because the quotas would refuse the key until then. A credit or a reset meanwhile is not seen. A process
-/// that refused none of the requests of the key, or that refused 10 000 other keys since, tells the end of the block.
+/// While the key is blocked, `retry_after` is the later of two: the end of the block, and the end of the wait that the last
+/// refusals told, because the quotas refuse the key until then. A process knows the waits of its own refusals, of the last
+/// 10 000 blocked keys. It does not see a credit by another process.
 ///
 /// # Counted refusals
 ///

@@ -106,6 +106,11 @@ async fn a_blocked_key_is_told_when_its_block_has_ended_and_its_quotas_admit_it(
             assert_eq!(decision.source(), Source::Block);
             assert_eq!(decision.retry_after(), Some(told));
         }
+        // What an operator says is told as it is said.
+        let admin = limiter.admin();
+        admin.block("bob", SECOND).await.expect("a block");
+        let blocked = limiter.check("bob").await.expect("a decision");
+        assert_eq!(blocked.retry_after(), Some(SECOND));
         // One microsecond earlier it is refused, be it by the block or by the quota.
         clock.advance(told - Duration::from_micros(1));
         let early = limiter.check("ada").await.expect("a decision");

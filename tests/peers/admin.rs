@@ -87,6 +87,15 @@ impl Desk {
         statuses
     }
 
+    /// Asserts that the console has nothing but what the browser itself notes about answers of this status.
+    async fn assert_console_tells_only(&self, status: &str) {
+        let console = self.browser.console().await;
+        assert!(
+            console.iter().all(|line| line.contains(status)),
+            "{console:#?}"
+        );
+    }
+
     /// Closes the browser. Its console must be empty.
     async fn end(self) {
         let console = self.browser.console().await;
@@ -174,12 +183,7 @@ async fn a_token_that_is_wrong_is_said_and_one_that_is_right_is_kept_until_logge
         .until("#login-error", |text| text == "Wrong token.")
         .await;
     assert!(!desk.is_shown("#desk").await);
-    // The browser itself notes an answer of 401.
-    let console = desk.browser.console().await;
-    assert!(
-        console.iter().all(|line| line.contains("401")),
-        "{console:#?}"
-    );
+    desk.assert_console_tells_only("401").await;
 
     desk.browser.put("#token", "").await;
     desk.log_in(&desk.token).await;
@@ -280,11 +284,7 @@ async fn all_of_it_is_done_by_the_keyboard() {
             text == "IP address is not valid: enter one like 192.0.2.1 or 2001:db8::1"
         })
         .await;
-    let console = desk.browser.console().await;
-    assert!(
-        console.iter().all(|line| line.contains("400")),
-        "{console:#?}"
-    );
+    desk.assert_console_tells_only("400").await;
     desk.end().await;
 }
 
@@ -505,11 +505,7 @@ async fn a_look_up_that_fails_leaves_no_key_to_change() {
         .run("return new Promise((done) => setTimeout(done, 50))")
         .await;
     assert!(!desk.is_shown("#key-status").await);
-    let console = browser.console().await;
-    assert!(
-        console.iter().all(|line| line.contains("400")),
-        "{console:#?}"
-    );
+    desk.assert_console_tells_only("400").await;
     desk.end().await;
 }
 
@@ -539,11 +535,7 @@ async fn a_value_that_is_too_long_is_said_in_words_of_the_page() {
             "{length}"
         );
     }
-    let console = browser.console().await;
-    assert!(
-        console.iter().all(|line| line.contains("413")),
-        "{console:#?}"
-    );
+    desk.assert_console_tells_only("413").await;
     desk.end().await;
 }
 
@@ -575,11 +567,7 @@ async fn a_limiter_asks_for_what_it_counts_and_says_what_is_wrong() {
         })
         .await;
     assert!(!desk.is_shown("#key-status").await);
-    let console = browser.console().await;
-    assert!(
-        console.iter().all(|line| line.contains("400")),
-        "{console:#?}"
-    );
+    desk.assert_console_tells_only("400").await;
 
     // Any text may be a value of a header, so the page says that no request has sent it.
     kind.select_by_value("0").await.expect("an option");

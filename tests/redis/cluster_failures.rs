@@ -110,18 +110,24 @@ async fn check_in_turn(limiter: &RateLimiter, lost: &[String], others: &[String]
     tallies
 }
 
+/// Kills the first master. Asserts that its keys fail and that its neighbours' do not, and returns both.
+async fn kill_the_first_master(cluster: &mut Cluster, limiter: &RateLimiter) -> [Vec<String>; 2] {
+    let [lost, neighbours] = keys_in(cluster, &AT_BORDER, 20);
+    for key in lost.iter().chain(&neighbours) {
+        let _ = decided(limiter, key).await;
+    }
+    cluster.nodes[0].kill();
+    let [of_lost, of_neighbours] = check_in_turn(limiter, &lost, &neighbours).await;
+    of_neighbours.assert_decided_by_redis();
+    assert!(of_lost.decided == 0 && of_lost.unasked > 0, "{of_lost:?}");
+    [lost, neighbours]
+}
+
 #[tokio::test]
 async fn the_neighbours_of_a_dead_master_are_decided_by_redis() {
     let mut cluster = Cluster::of_masters(3, &ALONE);
     let limiter = limiter(&cluster);
-    let [lost, neighbours] = keys_in(&cluster, &AT_BORDER, 20);
-    for key in lost.iter().chain(&neighbours) {
-        let _ = decided(&limiter, key).await;
-    }
-    cluster.nodes[0].kill();
-    let [of_lost, of_neighbours] = check_in_turn(&limiter, &lost, &neighbours).await;
-    of_neighbours.assert_decided_by_redis();
-    assert!(of_lost.decided == 0 && of_lost.unasked > 0, "{of_lost:?}");
+    let [lost, neighbours] = kill_the_first_master(&mut cluster, &limiter).await;
 
     // Levels are asked node by node, each by its own breaker.
     let all = async |keys: [&String; 2]| {
@@ -264,14 +270,7 @@ async fn with_tls_too_a_dead_master_concerns_its_own_keys_only() {
     let ca = certificates.path("ca.pem").display().to_string();
     let addresses = ports.map(|port| format!("127.0.0.1:{port}")).join(",");
     let limiter = limiter_at(&format!("rediss+cluster://{addresses}?ca={ca}"));
-    let [lost, neighbours] = keys_in(&cluster, &AT_BORDER, 20);
-    for key in lost.iter().chain(&neighbours) {
-        let _ = decided(&limiter, key).await;
-    }
-    cluster.nodes[0].kill();
-    let [of_lost, of_neighbours] = check_in_turn(&limiter, &lost, &neighbours).await;
-    of_neighbours.assert_decided_by_redis();
-    assert!(of_lost.decided == 0 && of_lost.unasked > 0, "{of_lost:?}");
+    let [lost, _] = kill_the_first_master(&mut cluster, &limiter).await;
     cluster.nodes[0].restart();
     let _ = decided(&limiter, &lost[0]).await;
 }

@@ -246,6 +246,10 @@ async fn tls_on_one_side_only_is_said_within_the_deadline_and_opens_no_breaker()
 #[cfg(all(feature = "cluster", feature = "tls"))]
 #[tokio::test]
 async fn a_tls_cluster_that_announces_ports_without_tls() {
+    if !RedisServer::start().is_redis_7_0() {
+        // Later ones announce the port of the kind by which they are asked.
+        return;
+    }
     use crate::support::redis_server::free_port;
     use crate::support::tls::TlsServer;
 
@@ -307,6 +311,10 @@ async fn one_node_of_a_cluster() {
 
 #[tokio::test]
 async fn a_server_that_loads_its_data() {
+    if RedisServer::start().is_before_redis_7() {
+        // It cannot be made to take so long.
+        return;
+    }
     let server = Node::start(&[
         "--enable-debug-command",
         "yes",
@@ -395,10 +403,7 @@ async fn a_renamed_command() {
         server.port()
     );
     let error = error_at(&server.url()).await;
-    assert_says(
-        &error,
-        &[&at, "nknown Redis command", "lacks or renames it"],
-    );
+    assert_says(&error, &[&at, "nknown", "lacks or renames it"]);
 }
 
 #[tokio::test]

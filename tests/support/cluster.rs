@@ -270,9 +270,10 @@ pub(crate) fn join_empty(nodes: &[Node]) -> Node {
 
 /// The port of a node that others are told.
 fn port_for_nodes(node: &Node) -> String {
-    let [_, speaks_tls]: [String; 2] = node.ask(&["CONFIG", "GET", "tls-cluster"]);
-    match &*speaks_tls {
-        "yes" => {
+    // A server that was built without TLS has no such setting.
+    let speaks_tls: Vec<String> = node.ask(&["CONFIG", "GET", "tls-cluster"]);
+    match speaks_tls.last().map(String::as_str) {
+        Some("yes") => {
             let [_, port]: [String; 2] = node.ask(&["CONFIG", "GET", "tls-port"]);
             port
         }

@@ -26,6 +26,21 @@ impl RedisServer {
         })
     }
 
+    /// Whether the server is Redis 6 or older.
+    pub(crate) fn is_before_redis_7(&self) -> bool {
+        self.says_of_itself("redis_version:6")
+    }
+
+    pub(crate) fn is_redis_7_0(&self) -> bool {
+        self.says_of_itself("redis_version:7.0")
+    }
+
+    fn says_of_itself(&self, text: &str) -> bool {
+        let info = redis::cmd("INFO").arg("server").to_owned();
+        let info: String = info.query(&mut self.connect()).expect("INFO answers");
+        info.contains(text)
+    }
+
     /// A server that is started as `configure` says.
     pub(crate) fn start_as(configure: impl Fn(&mut Command)) -> Self {
         // A free port may be taken by somebody else before the server has it: then the server ends,

@@ -16,6 +16,8 @@ pub(super) struct RefusedOften {
     pub(super) count: u32,
     /// The time of the first of them, in microseconds of the clock of this process.
     pub(super) first_at: u64,
+    /// The time until which the quotas refuse the key.
+    pub(super) refused_until: u64,
 }
 
 /// Unsent refusals by key. The refusals of further keys are dropped while the table is full.
@@ -37,7 +39,7 @@ impl PendingRefusals {
     }
 
     /// Adds a refusal.
-    pub(super) fn add(&self, key: &Key, now: u64) {
+    pub(super) fn add(&self, key: &Key, now: u64, refused_until: u64) {
         let mut refused = self.lock();
         let has_room = refused.len() < MAX_KEYS;
         match refused.entry(key.fingerprint()) {
@@ -47,12 +49,14 @@ impl PendingRefusals {
                     (known.count, known.first_at) = (0, now);
                 }
                 known.count = known.count.saturating_add(1);
+                known.refused_until = known.refused_until.max(refused_until);
             }
             Entry::Vacant(vacant) if has_room => {
                 vacant.insert(RefusedOften {
                     key: key.clone(),
                     count: 1,
                     first_at: now,
+                    refused_until,
                 });
             }
             Entry::Vacant(_) => {}
@@ -93,7 +97,7 @@ mod tests {
     fn refusals_are_joined_by_key_until_they_are_taken() {
         let pending = PendingRefusals::new(1_000);
         for (key, at) in [("ada", 10), ("bob", 11), ("ada", 12)] {
-            pending.add(&Key::from(key), at);
+            pending.add(&Key::from(key), at, 100);
         }
         let mut taken = pending.take(20);
         taken.sort_by_key(|refused| refused.first_at);
@@ -109,17 +113,17 @@ mod tests {
     fn refusals_that_do_not_count_any_more_are_dropped() {
         let pending = PendingRefusals::new(1_000);
         let ada = Key::from("ada");
-        pending.add(&ada, 0);
+        pending.add(&ada, 0, 100);
         assert_eq!(pending.first_key(999), Some(ada.clone()));
         // The earlier refusal is too old to be sent together with this one.
-        pending.add(&ada, 1_000);
+        pending.add(&ada, 1_000, 100);
         let [refused] = &pending.take(1_000)[..] else {
             panic!("one key");
         };
         assert_eq!((refused.count, refused.first_at), (1, 1_000));
-        pending.add(&ada, 2_000);
+        pending.add(&ada, 2_000, 100);
         assert_eq!(pending.first_key(3_000), None);
-        pending.add(&ada, 3_000);
+        pending.add(&ada, 3_000, 100);
         assert_eq!(pending.take(4_000), []);
     }
 
@@ -127,13 +131,13 @@ mod tests {
     fn a_full_table_counts_only_known_keys() {
         let pending = PendingRefusals::new(1_000);
         for number in 0..MAX_KEYS + 500 {
-            pending.add(&Key::from(number.to_string()), 0);
+            pending.add(&Key::from(number.to_string()), 0, 100);
         }
-        pending.add(&Key::from("7"), 0);
+        pending.add(&Key::from("7"), 0, 100);
         let taken = pending.take(0);
         assert_eq!(taken.len(), MAX_KEYS);
         assert!(taken.iter().any(|refused| refused.count == 2));
-        pending.add(&Key::from("new"), 0);
+        pending.add(&Key::from("new"), 0, 100);
         assert_eq!(pending.take(0).len(), 1);
     }
 }

@@ -30,7 +30,7 @@ const FAILURES_BEFORE_WARNING: u32 = 3;
 /// The time between two warnings that the block list is full, in microseconds.
 const WARNING_INTERVAL: u64 = 60_000_000;
 
-/// The most keys whose waits are known. When there are more, the least used are forgotten.
+/// The most blocked keys whose waits are known. When there are more, the least used are forgotten.
 const MAX_WAITS: usize = 10_000;
 
 /// The refusals of one limiter. Clones of the limiter share them.
@@ -41,7 +41,7 @@ pub(in crate::limiter) struct RefusalCounter {
     telemetry: Arc<Telemetry>,
     clock: Clock,
     pending: PendingRefusals,
-    /// The times until which the quotas refuse keys, so that a blocked key is told the later of both ends.
+    /// The times until which the quotas refuse blocked keys, so that a client is told the later of both ends.
     refused_until: Cache<Fingerprint, u64, UnitWeighter, HashFingerprint>,
     /// Whether a thread or a task sends.
     is_sending: Arc<AtomicBool>,
@@ -101,17 +101,20 @@ impl RefusalCounter {
     /// Counts a refusal of a key with this wait.
     pub(super) fn count(self: &Arc<Self>, key: &Key, wait: Duration) {
         let now = self.clock.now();
-        let refused_until = now.saturating_add(micros(wait));
-        self.refused_until.insert(key.fingerprint(), refused_until);
-        self.pending.add(key, now);
+        self.pending.add(key, now, now.saturating_add(micros(wait)));
         self.send_unless_sending(now);
     }
 
-    /// Returns how long the quotas would go on to refuse a key, by its last refusal in this process.
+    /// Returns how long the quotas would go on to refuse a blocked key, by its refusals in this process.
     pub(in crate::limiter) fn wait_of(&self, key: &Key) -> Duration {
         let refused_until = self.refused_until.get(&key.fingerprint());
         let wait = refused_until.map(|until| until.saturating_sub(self.clock.now()));
         Duration::from_micros(wait.unwrap_or_default())
+    }
+
+    /// Forgets how long the quotas refuse a key, because an operator changes its counts or its block.
+    pub(in crate::limiter) fn forget_wait(&self, key: &Key) {
+        self.refused_until.remove(&key.fingerprint());
     }
 
     /// Sends pending refusals, unless a thread or a task does. If the store does not answer at once, a task goes on.
@@ -169,17 +172,23 @@ impl RefusalCounter {
                 self.record_success();
                 self.telemetry.record_blocks(0);
                 for (refused, outcome) in refused.iter().zip(outcomes) {
-                    self.record(&refused.key, outcome);
+                    self.record(refused, outcome);
                 }
             }
             Err(error) => self.record_failure(&error),
         }
     }
 
-    fn record(&self, key: &Key, outcome: RefusalOutcome) {
+    fn record(&self, refused: &RefusedOften, outcome: RefusalOutcome) {
+        let RefusedOften {
+            key, refused_until, ..
+        } = refused;
+        let note_wait = || self.refused_until.insert(key.fingerprint(), *refused_until);
         match outcome {
-            RefusalOutcome::Counted | RefusalOutcome::StillBlocked { .. } => {}
+            RefusalOutcome::Counted => {}
+            RefusalOutcome::StillBlocked { .. } => note_wait(),
             RefusalOutcome::Blocked { duration, blocks } => {
+                note_wait();
                 self.telemetry.record_blocks(1);
                 self.telemetry.log_block(key, duration, blocks);
             }

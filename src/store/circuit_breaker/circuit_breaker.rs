@@ -105,7 +105,7 @@ struct Inner {
     breakers: Box<[Breaker]>,
     /// The version of the nodes at which the breakers without slots were reset.
     reset_at: AtomicUsize,
-    /// What sends a probe for the limiters of the store. Those of limiters that are gone are removed now and then.
+    /// Send probes for the limiters of the store. Those of limiters that are gone are removed now and then.
     probers: Mutex<Vec<Weak<Prober>>>,
     fallback: OnceLock<MemoryCounts>,
 }
@@ -569,7 +569,7 @@ mod tests {
         assert!(breaker.is_open_at(lost));
         nodes.replace([(&(0..=99), "replica", 1)]);
         assert!(!is_open(&breaker, 0) && !breaker.is_open_at(lost));
-        // Of requests that were sent before.
+        // These requests were sent before.
         fail(&breaker, lost);
         assert!(!breaker.is_open_at(lost));
         nodes.replace([(&(0..=99), "master", 1)]);

@@ -25,7 +25,7 @@ struct Process {
     reading: TestClock,
     limiter: RateLimiter,
     random: TestRng,
-    /// What has passed of the time, but not for background tasks: a busy runtime runs them late.
+    /// The time that has passed, but not for background tasks: a busy runtime runs them late.
     owed: Duration,
     /// Whether a check counts as begun when its reading says, as if its thread had been delayed since. Else it counts
     /// as made now.

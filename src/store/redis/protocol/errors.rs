@@ -351,7 +351,12 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
         .map(|word| word.trim_start_matches('-'));
     let code = words.find(|word| is_code(word));
     let code = code.unwrap_or_default();
-    let (description, remedy) = problems::describe_reply(server, without_arguments(text));
+    let text = text.trim_end();
+    let cause = match text.split_once(": -") {
+        Some((position, cause)) if position.starts_with('@') => cause,
+        _ => text,
+    };
+    let (description, remedy) = problems::describe_reply(server, without_arguments(cause));
     let error = Error::with_remedy(kind_of(code, text), description, remedy);
     if code == NO_WINDOW
         && let Some(time) = time_behind_no_window(text)

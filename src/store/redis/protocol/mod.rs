@@ -19,9 +19,9 @@ pub(super) use decode::{EntryReply, decode_replies};
 pub(super) use encode::{
     BatchEntry, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund, encode_reset,
 };
-pub(super) use key_names::{HashTags, KeyNames, member};
 #[cfg(feature = "cluster")]
-pub(super) use key_names::{SLOTS, slot_of_key};
+pub(super) use key_names::slot_of_key;
+pub(super) use key_names::{HashTags, KeyNames, SLOTS, member};
 pub(super) use server_clock::ServerClock;
 pub(super) use server_name::ServerName;
 #[cfg(feature = "cluster")]
