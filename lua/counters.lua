@@ -27,7 +27,7 @@ local FORMATS, NUMBERS = { f = 'ddI4', c = 'ddI4I4', g = 'ddI4dI4I4' }, { f = 3,
 local function scale(units, window)
   local tick = 1
   -- 1.0 makes it a float in Lua 5.4 too, whose integers would wrap.
-  while 1.0 * units * math.ceil(window / tick) >= 9007199254740992 do
+  while 1.0 * units * ceil(window / tick) >= 9007199254740992 do
     tick = tick * 10
   end
   return tick, floor(window / tick)
@@ -56,7 +56,7 @@ local function layout_of(headers)
       format, starts[header], at = format .. FORMATS[code], at, at + NUMBERS[code]
     end
     made = { headers = headers, starts = starts, numbers = '>' .. format, format = '>I4c' .. #headers .. format, last = at - 1 }
-    made.length, made.at = struct.size(made.format), digits(4 + #headers)
+    made.length, made.at = struct.size(made.format), '' .. 4 + #headers
     layouts[headers] = made
   end
   return made
@@ -91,13 +91,14 @@ local function open_other(list)
   return true
 end
 
+-- Writes the row, and returns its numbers.
 local function write(list, number, is_due)
   local key, numbers = KEYS[number], pack(layout.numbers, spread(row, 3, layout.last))
   if is_due or is_other then
     row[1] = is_due and expiry(list.ttl) or row[1]
     text = pack('>I4', row[1]) .. row[2] .. numbers .. holes
     if is_due then
-      call('SET', key, text, 'PX', digits(list.ttl))
+      call('SET', key, text, 'PX', list.ttl)
     else
       call('SET', key, text, 'KEEPTTL')
     end
@@ -106,6 +107,7 @@ local function write(list, number, is_due)
     call('SETRANGE', key, layout.at, numbers)
     values[number] = true
   end
+  return numbers
 end
 
 -- Writes a row in which the counters that are later than now are moved to now.
@@ -117,11 +119,11 @@ local function write_rewound(list, number)
     end
     quota = quota.next
   until not quota
-  local ttl = math.max(list.ttl, row[1] * 1000 - floor(now / 1000))
-  row[1] = math.max(row[1], expiry(list.ttl))
+  local ttl = max(list.ttl, row[1] * 1000 - floor(now / 1000))
+  row[1] = max(row[1], expiry(list.ttl))
   text = pack('>I4', row[1]) .. row[2] .. pack(layout.numbers, spread(row, 3, layout.last)) .. holes
   -- A full server accepts PEXPIRE, and then the rest of the script.
-  call('PEXPIRE', KEYS[number], digits(ttl))
+  call('PEXPIRE', KEYS[number], ttl)
   call('SET', KEYS[number], text, 'KEEPTTL')
   values[number], is_other = text, false
 end
@@ -194,8 +196,9 @@ local function charge(list, number, units)
     end
     quota = quota.next
   until not quota
-  write(list, number, row[1] * 1000000 < now + list.needs)
-  append(list)
+  local numbers = write(list, number, row[1] * 1000000 < now + list.needs)
+  size = size + 1
+  reply[size] = layout == list.layout and numbers or sub(numbers, 1, struct.size(list.layout.numbers))
 end
 
 kinds.counters = function(list)
@@ -205,7 +208,7 @@ kinds.counters = function(list)
     quota.is_view = last and quota.header == last.header
     headers = quota.is_view and headers or headers .. quota.header
     rules[quota.algorithm](quota)
-    list.needs, list.problem = math.max(list.needs, quota.needs), list.problem or quota.problem
+    list.needs, list.problem = max(list.needs, quota.needs), list.problem or quota.problem
     quota, last = quota.next, quota
   until not quota
   list.layout = layout_of(string.char(#headers) .. headers)

@@ -71,7 +71,7 @@ end
 
 takes.fixed_window = function(quota, counters, at, _, charged)
   local counts = counters[at + 1] == quota.position
-  counters[at + 2] = counts and math.max(counters[at + 2] - charged.units, 0) or counters[at + 2]
+  counters[at + 2] = counts and max(counters[at + 2] - charged.units, 0) or counters[at + 2]
   return counts
 end
 
@@ -85,7 +85,7 @@ takes.sliding_counter = function(quota, counters, at, _, charged)
   local place = at + 3 - (counters[at + 1] - quota.position)
   local counts = place == at + 2 or place == at + 3
   if counts then
-    counters[place] = math.max(counters[place] - charged.units, 0)
+    counters[place] = max(counters[place] - charged.units, 0)
   end
   return counts
 end
@@ -93,8 +93,8 @@ end
 -- Takes the units of this window first, which would count longest, and then as few of the previous one as needed.
 credits.sliding_counter = function(quota, counters, at, settled, units, is_ahead)
   if is_ahead then
-    local taken = math.min(counters[at + 3], units)
-    counters[at + 3], counters[at + 2] = counters[at + 3] - taken, math.max(counters[at + 2] - units + taken, 0)
+    local taken = min(counters[at + 3], units)
+    counters[at + 3], counters[at + 2] = counters[at + 3] - taken, max(counters[at + 2] - units + taken, 0)
     return
   end
   local previous, count = settled[at + 2], settled[at + 3]
@@ -102,9 +102,9 @@ credits.sliding_counter = function(quota, counters, at, settled, units, is_ahead
     counters[at + 3] = counters[at + 3] - units
     return
   end
-  local tick, window = scale(math.max(previous, count, quota.limit), quota.window)
+  local tick, window = scale(max(previous, count, quota.limit), quota.window)
   local target = quota.settle(quota, settled, at) - units
-  local most = math.min(math.max(floor(target * window / math.ceil(quota.remaining / tick)), target), previous)
+  local most = min(max(floor(target * window / ceil(quota.remaining / tick)), target), previous)
   if counters[at + 1] < quota.current then
     -- This window of the row has become the previous one.
     counters[at + 3] = most

@@ -28,7 +28,7 @@ end
 -- Returns the units beyond the cost of a check that may go to a process that wants more: at most an eighth of what is left,
 -- so that other processes get units too.
 local function extra(more, left)
-  return floor(math.min(8 * more, left) / 8)
+  return floor(min(8 * more, left) / 8)
 end
 
 -- Decides an entry of one level.
@@ -87,7 +87,7 @@ local function decide_levels(levels, count, more, place)
     if level.is_shared then
       shared[number] = value or { list = list, left = left, units = 0, reply = {} }
     end
-    admitted, least = admit(left, level.cost, admitted), math.min(least, left - level.cost)
+    admitted, least = admit(left, level.cost, admitted), min(least, left - level.cost)
   end
   -- Several counts of one check have the same cost.
   local beyond = more > 0 and admitted > 0 and extra(more, least) or 0

@@ -15,9 +15,12 @@ limit of the last charge, 4. A whole unit is a window.
 
 -- Returns the tick of a counter, the parts of a whole unit, and the parts that drain in a tick.
 local function rate_of(quota, counters, at)
-  local rate = math.max(counters[at + 5], 1)
-  local tick = scale(rate, quota.window)
-  return tick, math.ceil(quota.window / tick), rate
+  local rate = max(counters[at + 5], 1)
+  if rate ~= quota.rate then
+    local tick = scale(rate, quota.window)
+    quota.rate, quota.tick, quota.whole = rate, tick, ceil(quota.window / tick)
+  end
+  return quota.tick, quota.whole, rate
 end
 
 local function settle_level(quota, counters, at)
@@ -27,7 +30,7 @@ local function settle_level(quota, counters, at)
     counters[at], counters[at + 1] = now, now
   end
   local passed = floor((now - counters[at + 1]) / tick)
-  local parts = counters[at + 2] * whole + math.ceil(counters[at + 3] / tick) - passed * rate
+  local parts = counters[at + 2] * whole + ceil(counters[at + 3] / tick) - passed * rate
   if parts <= 0 then
     counters[at + 1], counters[at + 2], counters[at + 3], counters[at + 4], counters[at + 5] = now, 0, 0, 0, 0
     return 0, is_ahead

@@ -56,7 +56,7 @@ local function add_hole(list, first, stop, units, is_open)
   end
   if list[index] and list[index][1] < stop then
     -- Part of the charge was given back before.
-    list[index][2], list[index][3] = math.max(list[index][2], till), list[index][3] + units
+    list[index][2], list[index][3] = max(list[index][2], till), list[index][3] + units
   else
     table.insert(list, index, { first, till, units })
   end
@@ -79,7 +79,7 @@ local function drop_drained(list, inflow, level)
   local given_back, index = 0, #list
   while index > 0 do
     given_back = given_back + list[index][3]
-    if level < math.max(inflow - list[index][1] - given_back, 0) then
+    if level < max(inflow - list[index][1] - given_back, 0) then
       break
     end
     index = index - 1
@@ -92,7 +92,7 @@ end
 -- Lowers a level, in parts.
 local function lower(quota, counters, at, taken)
   local tick, whole = rate_of(quota, counters, at)
-  local level = math.max(counters[at + 2] * whole + math.ceil(counters[at + 3] / tick) - taken, 0)
+  local level = max(counters[at + 2] * whole + ceil(counters[at + 3] / tick) - taken, 0)
   counters[at + 2] = floor(level / whole)
   counters[at + 3] = (level - counters[at + 2] * whole) * tick
 end
@@ -111,15 +111,15 @@ takes.gcra = function(quota, counters, at, settled, charged)
     given_back = given_back + list[index][3]
   end
   local tick, whole = rate_of(quota, counters, at)
-  local level = settled[at + 2] * whole + math.ceil(settled[at + 3] / tick)
-  local later = math.max(inflow - stop - given_back, 0)
-  local taken = math.min(math.max(level - later * whole, 0), charged.units * whole)
+  local level = settled[at + 2] * whole + ceil(settled[at + 3] / tick)
+  local later = max(inflow - stop - given_back, 0)
+  local taken = min(max(level - later * whole, 0), charged.units * whole)
   if taken == 0 then
     return false
   end
   lower(quota, counters, at, taken)
   if taken >= whole then
-    add_hole(list, math.max(stop - charged.cost, 0), stop, floor(taken / whole), charged.refundable > 0)
+    add_hole(list, max(stop - charged.cost, 0), stop, floor(taken / whole), charged.refundable > 0)
     drop_drained(list, inflow, counters[at + 2])
     store_holes(quota, list)
   end

@@ -23,70 +23,59 @@ reaches, all but the newest `largest` units. A value of a list that `is_long` is
 
 local HEADER, RUN, PAGE, RANGE = 29, 12, 16, 4294967296
 
--- The open value: its text, or its first page and its pages; the fields of its header; the runs, the newest time, and the
--- last position.
-local text, pages, expires, generation, longest, largest, before, runs, newest, last
+-- The open value: its text, or its first page and its pages; the fields of its header; the runs, the oldest time, the newest
+-- time, and the last position.
+local text, pages, expires, generation, longest, largest, before, runs, oldest, newest, last
 
 local function range(key, from, to)
-  return call('GETRANGE', key, digits(from), digits(to))
+  return call('GETRANGE', key, from, to)
 end
 
--- Returns the time and the position of a run.
+-- Returns the time of the run before, the position before a run, its time, and its position. Of the first run, the time is
+-- that of no run; the position before it is the end of the header.
 local function run_at(index)
   if not pages then
-    return unpack('>dI4', text, HEADER + 1 + RUN * index)
+    return unpack('>dI4dI4', text, HEADER + 1 + RUN * (index - 1))
   end
   local number = floor(index / PAGE)
   local page = pages[number]
   if not page then
-    local from = HEADER + number * PAGE * RUN
-    page = range(pages.key, from, from + PAGE * RUN - 1)
+    local from = HEADER + (number * PAGE - 1) * RUN
+    page = range(pages.key, from, from + (PAGE + 1) * RUN - 1)
     pages[number] = page
   end
-  return unpack('>dI4', page, (index - number * PAGE) * RUN + 1)
-end
-
--- Returns the position before a run.
-local function before_run(index)
-  if index == 0 then
-    return before
-  end
-  local _, position = run_at(index - 1)
-  return position
+  return unpack('>dI4dI4', page, (index - number * PAGE) * RUN + 1)
 end
 
 -- Returns the first run after a time, its time, and the position before it.
 local function first_after(edge)
   if newest <= edge then
     return runs, 0, last
+  elseif oldest > edge then
+    return 0, oldest, before
   end
-  local time, position = run_at(0)
-  if time > edge then
-    return 0, time, before
-  end
-  -- Run `from` is not after it, run `to` is. Runs are often spaced evenly: the first probes are a guess and its neighbour.
-  local from, to, to_time = 0, runs - 1, newest
-  local probe, step = floor((edge - time) / (newest - time) * to) + 1, 1
-  while to - from > 1 do
-    if not (probe > from and probe < to) then
-      probe = floor((from + to) / 2)
-    end
-    local probed, probed_position = run_at(probe)
-    if probed > edge then
-      to, to_time, probe = probe, probed, probe - step
+  -- Runs are often spaced evenly: the first probe is a guess.
+  local from, to = 1, runs - 1
+  local probe = floor((edge - oldest) / (newest - oldest) * to) + 1
+  while true do
+    local earlier, position, time = run_at(probe)
+    if from >= to or earlier <= edge and time > edge then
+      return probe, time, position
+    elseif time > edge then
+      to = probe - 1
     else
-      from, position, probe = probe, probed_position, probe + step
+      from = probe + 1
     end
-    step = runs
+    probe = floor((from + to) / 2)
   end
-  return to, to_time, position
 end
 
 -- Returns the last run from `from` to `to` from which on there are at least so many units before a position, or `from`.
 local function last_with(units, position, from, to)
   while from < to do
-    local middle = math.ceil((from + to) / 2)
-    if (position - before_run(middle)) % RANGE >= units then
+    local middle = ceil((from + to) / 2)
+    local _, own = run_at(middle)
+    if (position - own) % RANGE >= units then
       from = middle
     else
       to = middle - 1
@@ -103,16 +92,17 @@ local function rewind(list, number)
     text, pages = call('GET', key), nil
   end
   -- The newest bucket began earlier than its last moment.
-  local from, _, from_before = first_after(newest - math.max(list.bucket - 1, 0) - longest)
-  local to = math.max((first_after(list.clock - 1)), from)
+  local from, _, from_before = first_after(newest - max(list.bucket - 1, 0) - longest)
+  local to = max(first_after(list.clock - 1), from)
   local ttl = lifetime(longest)
   generation = list.bucket > 0 and now or 0
   text = pack('>I4d', expiry(ttl), generation) .. sub(text, 13, 25) .. pack('>I4', from_before)
     .. sub(text, HEADER + 1 + from * RUN, HEADER + to * RUN) .. pack('>dI4', list.clock, last)
   -- A full server accepts PEXPIRE, and then the rest of the script.
-  call('PEXPIRE', key, digits(ttl))
+  call('PEXPIRE', key, ttl)
   call('SET', key, text, 'KEEPTTL')
   values[number], expires, before, runs, newest = text, expiry(ttl), from_before, to - from + 1, list.clock
+  oldest = unpack('>d', text, HEADER + 1)
 end
 
 -- Opens a value. Returns whether it is a log.
@@ -120,10 +110,10 @@ local function open(list, number)
   text, pages = values[number], nil
   local length = text and text ~= true and #text
   if list.is_long then
-    text = redis.pcall('GETRANGE', KEYS[number], '0', digits(HEADER + PAGE * RUN - 1))
+    text = redis.pcall('GETRANGE', KEYS[number], '0', HEADER + PAGE * RUN - 1)
     length = type(text) == 'string' and #text
     if length == HEADER + PAGE * RUN then
-      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, HEADER + 1) }
+      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, HEADER + 1 - RUN) }
     elseif length == 0 and call('EXISTS', KEYS[number]) == 0 then
       text = false
     end
@@ -132,16 +122,16 @@ local function open(list, number)
     length = type(text) == 'string' and #text
   end
   if text == false then
-    expires, generation, longest, largest, before, runs, newest, last = 0, 0, 0, 0, 0, 0, 0, 0
+    expires, generation, longest, largest, before, runs, oldest, newest, last = 0, 0, 0, 0, 0, 0, 0, 0, 0
     return true
   end
   runs = ((length or 0) - HEADER) / RUN
   if runs < 1 or runs % 1 > 0 or string.byte(text, 13) ~= 108 then
     return false
   end
-  expires, generation, longest, largest, before = unpack('>I4dxdI4I4', text)
+  expires, generation, longest, largest, before, oldest = unpack('>I4dxdI4I4d', text)
   newest, last = unpack('>dI4', pages and range(pages.key, -RUN, -1) or text, pages and 1 or length - 11)
-  if not (longest >= 1000 and longest < 1e15 and newest >= 0 and newest < 1e16) then
+  if not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
     return false
   end
   if newest > list.clock then
@@ -158,7 +148,7 @@ local function room(list, number)
   repeat
     local first, time, position = first_after(now - quota.window)
     local used = (last - position) % RANGE
-    quota.first, quota.used, quota.time = first, used, time
+    quota.first, quota.before, quota.used, quota.time = first, position, used, time
     left = (not left or quota.limit - used < left) and quota.limit - used or left
     quota = quota.next
   until not quota
@@ -169,15 +159,15 @@ end
 local function first_kept(list, units)
   local first = list.first
   if longest > list.window then
-    local left_behind = first
-    first = first_after(now - longest)
-    first = last_with(largest, before_run(left_behind), first, left_behind)
+    first = last_with(largest, list.before, (first_after(now - longest)), first - 1)
   end
-  local position = before_run(first)
-  if (last - position) % RANGE + units >= RANGE then
-    first = last_with(RANGE - units, last, first, list.first) + 1
-    position = before_run(first)
+  if (last - before) % RANGE + units >= RANGE then
+    first = last_with(RANGE - units, last, first - 1, list.first - 1) + 1
   end
+  if first == list.first then
+    return first, list.before
+  end
+  local _, position = run_at(first)
   return first, position
 end
 
@@ -195,14 +185,14 @@ local function charge(list, number, units)
     generation = runs == 0 and list.bucket > 0 and now or generation
     text = pack('>I4dc1dI4I4', is_due and expiry(ttl) or expires, generation, 'l', longest, largest, position) .. kept .. run
     if is_due then
-      call('SET', key, text, 'PX', digits(ttl))
+      call('SET', key, text, 'PX', ttl)
     else
       call('SET', key, text, 'KEEPTTL')
     end
     values[number] = list.is_long or text
   else
     if newest == clock then
-      call('SETRANGE', key, digits(HEADER + (runs - 1) * RUN), run)
+      call('SETRANGE', key, HEADER + (runs - 1) * RUN, run)
     else
       call('APPEND', key, run)
     end
@@ -221,8 +211,8 @@ end
 
 -- Returns the microseconds until a unit expires, by its number from the oldest that counts in the window of a quota.
 local function expires_in(quota, unit)
-  local run = last_with(quota.used - unit + 1, last, quota.first, runs - 1)
-  return (run_at(run)) + quota.window - now
+  local _, _, time = run_at(last_with(quota.used - unit + 1, last, quota.first, runs - 1))
+  return time + quota.window - now
 end
 
 local function refuse(list, _, cost)

@@ -30,10 +30,10 @@ local function refund_log(list, number, charged)
   if found ~= time then
     return false
   end
-  local _, own = run_at(at)
-  local taken, parts = math.min(charged.units, (own - position) % RANGE), { sub(text, 1, HEADER + at * RUN) }
+  local _, _, _, own = run_at(at)
+  local taken, parts = min(charged.units, (own - position) % RANGE), { sub(text, 1, HEADER + at * RUN) }
   for index = at, runs - 1 do
-    local run_time, run_position = run_at(index)
+    local _, _, run_time, run_position = run_at(index)
     local after = (run_position - taken) % RANGE
     if after ~= position then
       -- A run without units is left out.
@@ -49,15 +49,17 @@ local function credit_log(list, number, charged)
   if not used or used == 0 then
     return false, problem
   end
-  local left, kept = (last - before) % RANGE - math.min(charged.units, used), runs
-  while kept > 0 and (before_run(kept - 1) - before) % RANGE >= left do
-    kept = kept - 1
-  end
-  local time = kept > 0 and run_at(kept - 1) or 0
-  if time <= now - math.max(longest, list.window) then
+  local left = (last - before) % RANGE - min(charged.units, used)
+  -- The newest run that keeps units.
+  local at, _, position, time = runs, nil, nil, 0
+  repeat
+    at = at - 1
+    _, position, time = run_at(at)
+  until at == 0 or (position - before) % RANGE < left
+  if left == 0 or time <= now - max(longest, list.window) then
     return ''
   end
-  return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, HEADER + (kept - 1) * RUN)
+  return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, HEADER + at * RUN)
     .. pack('>dI4', time, (before + left) % RANGE)
 end
 

@@ -13,18 +13,15 @@ opens the value of a key and returns the units that all quotas have left, or not
 reply to a cost that is refused or 0.
 ]]
 
-local call, unpack, pack, sub, floor, spread = redis.call, struct.unpack, struct.pack, string.sub, math.floor, table.unpack or unpack
+local call, unpack, pack, sub, spread = redis.call, struct.unpack, struct.pack, string.sub, table.unpack or unpack
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 local size, kinds = #reply, {}
 
 local WRONG_TYPE = 'WRONGTYPE this key holds no count'
 
-local function digits(number)
-  return string.format('%.0f', number)
-end
-
 -- Returns the time to live of what counts for a time, in milliseconds: twice as long, and a second for what is rounded.
 local function lifetime(window)
-  return math.ceil(2 * window / 1000) + 1000
+  return ceil(2 * window / 1000) + 1000
 end
 
 -- Returns the second at which a key expires that is given a time to live.

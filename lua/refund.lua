@@ -43,7 +43,7 @@ for number = 1, #places do
     change()
   elseif change then
     -- A full server accepts PEXPIRE, and then the rest of the script.
-    call('PEXPIRE', key, digits(math.max(call('PTTL', key), 1)))
+    call('PEXPIRE', key, max(call('PTTL', key), 1))
     call('SET', key, change, 'KEEPTTL')
   end
 end

@@ -17,7 +17,7 @@ local function settle_counter(quota, counters, at)
   if counting ~= current then
     if is_ahead then
       -- After a step back of the clock, both windows overlap the sliding window in full.
-      counters[at], previous, count = now, 0, math.min(previous + count, 4294967295)
+      counters[at], previous, count = now, 0, min(previous + count, 4294967295)
     else
       previous, count = counting == current - 1 and count or 0, 0
     end
@@ -26,9 +26,9 @@ local function settle_counter(quota, counters, at)
   if previous == 0 then
     return count, is_ahead
   end
-  local tick, window = scale(math.max(previous, count, quota.limit), quota.window)
-  local part = math.ceil(previous * math.ceil(quota.remaining / tick) / window)
-  return count + math.min(part, previous), is_ahead
+  local tick, window = scale(max(previous, count, quota.limit), quota.window)
+  local part = ceil(previous * ceil(quota.remaining / tick) / window)
+  return count + min(part, previous), is_ahead
 end
 
 local function add_to_counter(_, counters, at, units)

@@ -43,9 +43,9 @@ end
 
 -- Removes all units up to a time, and returns how many.
 local function remove_expired(edge)
-  local expired = call('ZCOUNT', set.key, '-inf', digits(edge))
+  local expired = call('ZCOUNT', set.key, '-inf', edge)
   if expired > 0 then
-    call('ZREMRANGEBYRANK', set.key, '0', digits(expired - 1))
+    call('ZREMRANGEBYRANK', set.key, '0', expired - 1)
   end
   return expired
 end
@@ -53,11 +53,11 @@ end
 -- Moves the units later than now to now, so that none counts for longer than a window.
 local function rewind_set(list)
   -- A full server accepts PEXPIRE, and then the rest of the script.
-  call('PEXPIRE', set.key, digits(list.ttl))
+  call('PEXPIRE', set.key, list.ttl)
   set.length = set.length - remove_expired(set.newest - list.window)
   local members
   repeat
-    members = call('ZRANGEBYSCORE', set.key, '(' .. now_text, '+inf', 'LIMIT', '0', digits(CHUNK))
+    members = call('ZRANGEBYSCORE', set.key, '(' .. now_text, '+inf', 'LIMIT', '0', CHUNK)
     if #members > 0 then
       put(members)
     end
@@ -83,7 +83,7 @@ local function room(list, number)
       if set.newest <= edge then
         set.expired = set.length
       elseif set.oldest <= edge then
-        set.expired, set.oldest = call('ZCOUNT', set.key, '-inf', digits(edge)), nil
+        set.expired, set.oldest = call('ZCOUNT', set.key, '-inf', edge), nil
       end
     end
   end
@@ -98,7 +98,7 @@ end
 
 -- Returns the microseconds until the unit at `index` expires.
 local function leaves_in(list, index)
-  local time = index == 0 and set.oldest or member_at(digits(set.expired + index)) + 0
+  local time = index == 0 and set.oldest or member_at(set.expired + index) + 0
   return time + list.window - now
 end
 
@@ -109,25 +109,25 @@ local function charge(list, _, units)
     if set.expired > 0 then
       local edge = set.newest - list.window
       -- The newest charge has renewed for what it left behind.
-      if set.first > edge or member_at(digits(set.expired - 1)) + 0 > edge then
-        call('PEXPIRE', set.key, digits(list.ttl))
+      if set.first > edge or member_at(set.expired - 1) + 0 > edge then
+        call('PEXPIRE', set.key, list.ttl)
       end
-      call('ZREMRANGEBYRANK', set.key, '0', digits(math.min(set.expired, MAX_TRIMMED) - 1))
+      call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, MAX_TRIMMED) - 1)
     end
   elseif set.length > 0 then
     call('UNLINK', set.key)
   end
   while count > 0 do
     local members = {}
-    for index = 1, math.min(count, CHUNK) do
+    for index = 1, min(count, CHUNK) do
       member = member + 1
-      members[index] = digits(member)
+      members[index] = member
     end
     put(members)
     count = count - #members
   end
   if set.used == 0 then
-    local renewed = redis.pcall('PEXPIRE', set.key, digits(list.ttl))
+    local renewed = redis.pcall('PEXPIRE', set.key, list.ttl)
     if type(renewed) == 'table' then
       -- The user may not run PEXPIRE: better no units than some that never expire.
       call('UNLINK', set.key)
@@ -146,7 +146,7 @@ local function refuse(list, _, cost)
   repeat
     local limit, wait, reset = quota.limit, 0, 0
     if used > 0 and limit > 0 then
-      reset = leaves_in(list, math.max(used - limit, 0))
+      reset = leaves_in(list, max(used - limit, 0))
     end
     if cost > limit then
       wait = -1

@@ -14,13 +14,13 @@ local function refund_set(list, number, charged)
   if not left or set.used == 0 or charged.time <= now - list.window then
     return false, problem
   end
-  local own, time = set, digits(charged.time)
+  local own, time = set, string.format('%.0f', charged.time)
   local before_time = call('ZCOUNT', own.key, '-inf', '(' .. time)
   local found = call('ZCOUNT', own.key, time, time)
   return found > 0 and function()
     set = own
-    call('PEXPIRE', own.key, digits(list.ttl))
-    call('ZREMRANGEBYRANK', own.key, digits(before_time + math.max(found - charged.units, 0)), digits(before_time + found - 1))
+    call('PEXPIRE', own.key, list.ttl)
+    call('ZREMRANGEBYRANK', own.key, before_time + max(found - charged.units, 0), before_time + found - 1)
     if own.newest == charged.time then
       remove_expired(charged.time - list.window)
     end
@@ -38,9 +38,9 @@ local function credit_set(list, number, charged)
   local own = set
   return function()
     set = own
-    call('PEXPIRE', own.key, digits(list.ttl))
+    call('PEXPIRE', own.key, list.ttl)
     remove_expired(own.newest - list.window)
-    call('ZREMRANGEBYRANK', own.key, digits(-charged.units), '-1')
+    call('ZREMRANGEBYRANK', own.key, -charged.units, '-1')
   end
 end
 
