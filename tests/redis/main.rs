@@ -32,7 +32,6 @@ mod leases;
 mod levels;
 mod numbers;
 mod outage_log;
-mod packed;
 mod processes;
 mod recovery;
 mod refusal_cache;

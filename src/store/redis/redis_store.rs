@@ -165,7 +165,7 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// ```text
 /// ACL SETUSER limiter on >password resetkeys ~tollgate:* -@all +eval +evalsha +time +unlink +ping
-///   +exists +get +mget +set +setrange +append +pexpire +llen +lindex +lset +ltrim +rpush
+///   +exists +get +mget +getrange +strlen +set +setrange +append +pexpire +pttl
 ///   +zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyrank
 /// ```
 ///
