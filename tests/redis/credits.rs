@@ -9,7 +9,7 @@ use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
 
 use crate::store_on;
 use crate::support::costs::{algorithms, calls, fill, forget_calls, limiter};
-use crate::support::redis_server::{RedisServer, times_to_live};
+use crate::support::redis_server::{RedisServer, run, times_to_live};
 
 const SET_OF_ADA: &str = "tollgate:v3:{default,ada}:set:25920000000000";
 
@@ -132,24 +132,23 @@ async fn if_one_key_cannot_be_read_none_is_credited() {
             .map(|quotas| RateLimiter::new(store_on(&server), quotas).name(name));
         let _ = one.check_n("ada", 5).await.unwrap();
         let (key, _) = times_to_live(&mut connection).remove(0);
-        // The section of the other count is cut short; a sorted set has a key of its own.
-        let broken = if algorithm == Algorithm::SortedSetLog {
+        // The value of the other count is cut short, or of another type. Buckets and sorted sets have one for each window.
+        if algorithm == Algorithm::SortedSetLog {
             let broken = key.replace(":25920000000000", ":26006400000000");
             let () = connection.hset(&broken, "somebody", "else's").unwrap();
-            broken
         } else {
             let _ = both.check_n("ada", 1).await.unwrap();
-            let whole: Vec<u8> = connection.get(&key).unwrap();
-            let () = connection.set(&key, &whole[..whole.len() - 1]).unwrap();
-            key.clone()
-        };
+            let (broken, _) = times_to_live(&mut connection).into_iter().max().unwrap();
+            let whole: Vec<u8> = connection.get(&broken).unwrap();
+            let () = connection.set(&broken, &whole[..whole.len() - 1]).unwrap();
+        }
         let stored: redis::Value = redis::cmd("DUMP").arg(&key).query(&mut connection).unwrap();
         let error = both.admin().credit("ada", 2).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misconfigured, "{name}");
         assert!(error.to_string().contains("WRONGTYPE"), "{error}");
         let left: redis::Value = redis::cmd("DUMP").arg(&key).query(&mut connection).unwrap();
         assert_eq!(left, stored, "{name}");
-        let () = connection.del(&[key, broken]).unwrap();
+        run(&mut connection, &["FLUSHALL"]);
     }
 }
 
