@@ -34,7 +34,7 @@ local function scale(units, window)
 end
 
 -- By algorithm: prepares a quota. `settle(quota, row, at)` moves a counter to now, and returns the units that count, and
--- whether it was later than now. `add(quota, row, at, units)` charges, and returns whether that begins a generation.
+-- whether it was later than now. A charge adds to the number `count` behind `at`, and may `note` more.
 local rules = {}
 
 -- The open row: expires, headers, numbers; its layout; the value, whether it has other headers, and its holes.
@@ -146,14 +146,15 @@ local function room(list, number)
   if list.problem or not open(list, number) then
     return nil, list.problem or WRONG_TYPE
   end
-  local left, quota, is_rewound = nil, list, false
+  local quota, left, sum, is_rewound = list, 4294967296, 0, false
   repeat
     local used, is_ahead = quota.settle(quota, row, quota.at)
-    quota.used, quota.is_ahead, is_rewound = used, is_ahead, is_rewound or is_ahead
-    left = (not left or quota.limit - used < left) and quota.limit - used or left
-    quota = quota.next
+    quota.used, quota.is_ahead, is_rewound, sum = used, is_ahead, is_rewound or is_ahead, sum + used
+    local own = quota.limit - used
+    left, quota = own < left and own or left, quota.next
   until not quota
-  if left ~= left then
+  -- Foreign bytes may be no number.
+  if sum ~= sum then
     return nil, WRONG_TYPE
   end
   if is_rewound then
@@ -186,9 +187,11 @@ local function charge(list, number, units)
   local quota = list
   repeat
     if not quota.is_view then
-      local begins = quota.add(quota, row, quota.at, units)
+      local at, place = quota.at, quota.at + quota.count
+      row[place] = row[place] + units
+      local begins = quota.note and quota.note(quota, row, at, units)
       if begins or quota.used == 0 then
-        row[quota.at] = now
+        row[at] = now
         if holes ~= '' then
           remove_holes(quota.header)
         end
