@@ -92,40 +92,27 @@ local function open_other(list)
 end
 
 -- Writes the row, and returns its numbers.
-local function write(list, number, is_due)
+local function write(list, number, is_due, is_rewound)
   local key, numbers = KEYS[number], pack(layout.numbers, spread(row, 3, layout.last))
   if is_due or is_other then
-    row[1] = is_due and expiry(list.ttl) or row[1]
+    local ttl = max(list.ttl, row[1] * 1000 - floor(now / 1000))
+    row[1] = is_due and max(row[1], expiry(list.ttl)) or row[1]
     text = pack('>I4', row[1]) .. row[2] .. numbers .. holes
-    if is_due then
-      call('SET', key, text, 'PX', list.ttl)
+    if is_rewound then
+      -- A full server accepts PEXPIRE, and then the rest of the script.
+      call('PEXPIRE', key, ttl)
+    end
+    if is_due and not is_rewound then
+      call('SET', key, text, 'PX', ttl)
     else
       call('SET', key, text, 'KEEPTTL')
     end
-    values[number] = text
+    values[number], is_other = text, false
   else
     call('SETRANGE', key, layout.at, numbers)
     values[number] = true
   end
   return numbers
-end
-
--- Writes a row in which the counters that are later than now are moved to now.
-local function write_rewound(list, number)
-  local quota = list
-  repeat
-    if quota.is_ahead then
-      quota.settle(quota, row, quota.at)
-    end
-    quota = quota.next
-  until not quota
-  local ttl = max(list.ttl, row[1] * 1000 - floor(now / 1000))
-  row[1] = max(row[1], expiry(list.ttl))
-  text = pack('>I4', row[1]) .. row[2] .. pack(layout.numbers, spread(row, 3, layout.last)) .. holes
-  -- A full server accepts PEXPIRE, and then the rest of the script.
-  call('PEXPIRE', KEYS[number], ttl)
-  call('SET', KEYS[number], text, 'KEEPTTL')
-  values[number], is_other = text, false
 end
 
 -- Opens the value of a key. Returns whether it is a row.
@@ -158,9 +145,17 @@ local function room(list, number)
     return nil, WRONG_TYPE
   end
   if is_rewound then
+    -- Of the counters, only those that are later than now are stored as of now.
     local settled = row
     open(list, number)
-    write_rewound(list, number)
+    quota = list
+    repeat
+      if quota.is_ahead then
+        quota.settle(quota, row, quota.at)
+      end
+      quota = quota.next
+    until not quota
+    write(list, number, true, true)
     settled[1], row = row[1], settled
   end
   return left

@@ -55,17 +55,6 @@ local function has_room(limiter)
   return blocked_of[limiter] < MAX_PER_LIMITER and not is_full(list, MAX_AUTOMATIC)
 end
 
-local function length_of(blocks, first, longest, doubles)
-  local length = first
-  for _ = 1, doubles and blocks or 0 do
-    if length >= longest then
-      break
-    end
-    length = length * 2
-  end
-  return math.min(length, longest)
-end
-
 -- Returns how many refusals each part has after the time has moved on to the part `current`.
 local function advance(record, width, current)
   local counts, passed = {}, current - record[2]
@@ -106,7 +95,7 @@ local function count_refusals(key, at)
   end
   local outcome, length = 0, 0
   if sum >= refusals then
-    length = length_of(blocks, ARGV[at + 5] + 0, ARGV[at + 6] + 0, ARGV[at + 7] == '1')
+    length = math.min(ARGV[at + 5] * 2 ^ (ARGV[at + 7] * blocks), ARGV[at + 6] + 0)
     version = version or begin_change(list)
     -- With its comma, as names of limiters have none.
     local limiter = string.match(member, '^[^,]*,')

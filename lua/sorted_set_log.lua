@@ -114,8 +114,10 @@ local function charge(list, _, units)
       end
       call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, MAX_TRIMMED) - 1)
     end
-  elseif set.length > 0 then
+  else
     call('UNLINK', set.key)
+    -- A user who may not run PEXPIRE fails here, before there are units that never expire.
+    call('PEXPIRE', set.key, list.ttl)
   end
   while count > 0 do
     local members = {}
@@ -127,12 +129,7 @@ local function charge(list, _, units)
     count = count - #members
   end
   if set.used == 0 then
-    local renewed = redis.pcall('PEXPIRE', set.key, list.ttl)
-    if type(renewed) == 'table' then
-      -- The user may not run PEXPIRE: better no units than some that never expire.
-      call('UNLINK', set.key)
-      error(renewed.err, 0)
-    end
+    call('PEXPIRE', set.key, list.ttl)
   end
   local quota = list
   repeat
