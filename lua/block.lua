@@ -12,7 +12,7 @@ refusals and its automatic blocks are forgotten.
 ]]
 
 local list, record, ends = KEYS[1], KEYS[2], now + ARGV[2]
-local score = string.format('%.0f', ends)
+local score = ends
 -- Every process reads the whole list when it has changed, at most once a second.
 local MAX_BLOCKED = 10000
 

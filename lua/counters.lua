@@ -161,15 +161,17 @@ local function room(list, number)
   return left
 end
 
--- Removes the holes of a counter whose generation has ended.
-local function remove_holes(header)
-  local kept = {}
+-- Returns the holes of a counter, oldest first, each its start, end and units; and the bytes of all other holes.
+local function split_holes(header)
+  local own, others = {}, {}
   for at = 1, #holes, HOLE do
-    if sub(holes, at, at + 5) ~= sub(header, 2) then
-      kept[#kept + 1] = sub(holes, at, at + HOLE - 1)
+    if sub(holes, at, at + 5) == sub(header, 2) then
+      own[#own + 1] = { unpack('>I4I4I4', holes, at + 6) }
+    else
+      others[#others + 1] = sub(holes, at, at + HOLE - 1)
     end
   end
-  holes, is_other = table.concat(kept), true
+  return own, table.concat(others)
 end
 
 -- Appends the numbers of the counters that a list asks.
@@ -188,7 +190,8 @@ local function charge(list, number, units)
       if begins or quota.used == 0 then
         row[at] = now
         if holes ~= '' then
-          remove_holes(quota.header)
+          -- Those of a generation that has ended.
+          is_other, holes = true, select(2, split_holes(quota.header))
         end
       end
     end

@@ -34,10 +34,6 @@ local list, version, has_blocked, reply = KEYS[1], nil, false, {}
 -- The blocked keys of each limiter, once they are counted.
 local blocked_of = {}
 
-local function text_of(number)
-  return string.format('%.0f', number)
-end
-
 -- Whether the list has room for a member.
 local function has_room(limiter)
   if not is_full(list, MAX_PER_LIMITER) then
@@ -102,7 +98,7 @@ local function count_refusals(key, at)
     if not has_room(limiter) then
       outcome = 3
     -- Not if an operator has blocked the key.
-    elseif call('ZADD', list, 'NX', text_of(now + length), member) == 1 then
+    elseif call('ZADD', list, 'NX', now + length, member) == 1 then
       -- Even if the record cannot be written, the list needs a new version and a time to live.
       has_blocked = true
       blocked_of[limiter] = blocked_of[limiter] and blocked_of[limiter] + 1
@@ -116,7 +112,7 @@ local function count_refusals(key, at)
   local needed = math.max(sum > 0 and (current + PARTS) * width or 0, blocks > 0 and blocked_until + quiet or 0)
   if needed > now then
     local value = struct.pack(FORMAT, width, current, blocked_until, blocks, (table.unpack or unpack)(counts))
-    call('SET', key, value, 'PX', text_of(math.ceil((needed - now) / 1000) + 1000))
+    call('SET', key, value, 'PX', math.ceil((needed - now) / 1000) + 1000)
   end
   return outcome, blocks, length
 end
