@@ -110,8 +110,4 @@ credits.sliding_counter = function(quota, counters, at, settled, units, is_ahead
   end
 end
 
-local prepare_counters = kinds.counters
-kinds.counters = function(list)
-  prepare_counters(list)
-  list.refund, list.credit, list.reset = refund_counters, credit_counters, reset_counters
-end
+changes_of.counters = { refund = refund_counters, credit = credit_counters, reset = reset_counters }

@@ -13,8 +13,6 @@ starts 4; that where the last ends 4, or one less while more of that charge may 
 back 4.
 ]]
 
-local MAX_HOLES = 32
-
 -- Merges a hole with the next one.
 local function merge(list, index)
   local following = table.remove(list, index + 1)
@@ -38,7 +36,8 @@ local function add_hole(list, first, stop, units, is_open)
       merge(list, at)
     end
   end
-  if #list > MAX_HOLES then
+  -- At most 32, so that a row stays short.
+  if #list > 32 then
     for at = 2, #list - 1 do
       if list[at][3] + list[at + 1][3] < list[fewest][3] + list[fewest + 1][3] then
         fewest = at
@@ -62,12 +61,17 @@ local function drop_drained(list, inflow, level)
   end
 end
 
--- Lowers a level, in parts.
-local function lower(quota, counters, at, taken)
+-- Returns a level in parts, the parts of a whole unit, and the tick.
+local function parts_of(quota, counters, at)
   local tick, whole = rate_of(quota, counters, at)
-  local level = max(counters[at + 2] * whole + ceil(counters[at + 3] / tick) - taken, 0)
-  counters[at + 2] = floor(level / whole)
-  counters[at + 3] = (level - counters[at + 2] * whole) * tick
+  return counters[at + 2] * whole + ceil(counters[at + 3] / tick), whole, tick
+end
+
+-- Lowers a level by parts.
+local function lower(quota, counters, at, taken)
+  local level, whole, tick = parts_of(quota, counters, at)
+  level = max(level - taken, 0)
+  counters[at + 2], counters[at + 3] = floor(level / whole), level % whole * tick
 end
 
 -- Units drain in the order in which they flowed in: at most the level, less what flowed in later, is left of a charge.
@@ -83,8 +87,7 @@ takes.gcra = function(quota, counters, at, settled, charged)
     end
     given_back = given_back + list[index][3]
   end
-  local tick, whole = rate_of(quota, counters, at)
-  local level = settled[at + 2] * whole + ceil(settled[at + 3] / tick)
+  local level, whole = parts_of(quota, settled, at)
   local later = max(inflow - stop - given_back, 0)
   local taken = min(max(level - later * whole, 0), charged.units * whole)
   if taken == 0 then

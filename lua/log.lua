@@ -103,7 +103,7 @@ end
 -- Opens a value. Returns whether it is a log.
 local function open(list, number)
   text, pages = values[number], nil
-  local length = text and text ~= true and #text
+  local length, mark = text and text ~= true and #text, nil
   if list.is_long then
     text = redis.pcall('GETRANGE', KEYS[number], '0', '220')
     length = type(text) == 'string' and #text
@@ -124,7 +124,6 @@ local function open(list, number)
   if runs < 1 or runs % 1 > 0 then
     return false
   end
-  local mark
   expires, generation, mark, longest, largest, before, oldest = unpack('>I4dc1dI4I4d', text)
   newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, '-12', '-1') or text, pages and 1 or length - 11)
   if mark ~= 'l' or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then

@@ -68,8 +68,4 @@ local function reset_log(list, number)
   return text and '' or false, problem
 end
 
-local prepare_log = kinds.log
-kinds.log = function(list)
-  prepare_log(list)
-  list.refund, list.credit, list.reset = refund_log, credit_log, reset_log
-end
+changes_of.log = { refund = refund_log, credit = credit_log, reset = reset_log }

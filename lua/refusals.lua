@@ -28,7 +28,6 @@ local PARTS = 10
 -- The length of a part, the number of the newest part, the end of the last block, the blocks, and the refusals in
 -- each part, oldest first.
 local FORMAT = '>dddI4' .. string.rep('I4', PARTS)
-local MAX_COUNT = 4294967295
 
 local list, version, has_blocked, reply = KEYS[1], nil, false, {}
 -- The blocked keys of each limiter, once they are counted.
@@ -51,16 +50,6 @@ local function has_room(limiter)
   return blocked_of[limiter] < MAX_PER_LIMITER and not is_full(list, MAX_AUTOMATIC)
 end
 
--- Returns how many refusals each part has after the time has moved on to the part `current`.
-local function advance(record, width, current)
-  local counts, passed = {}, current - record[2]
-  local is_known = record[1] == width and passed >= 0
-  for part = 1, PARTS do
-    counts[part] = is_known and part + passed <= PARTS and record[4 + part + passed] or 0
-  end
-  return counts
-end
-
 local function count_refusals(key, at)
   local member, count, age = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0
   local refusals, width, quiet = ARGV[at + 3] + 0, ARGV[at + 4] + 0, ARGV[at + 8] + 0
@@ -81,10 +70,15 @@ local function count_refusals(key, at)
     blocked_until, blocks = 0, 0
   end
   local current, refused_at, sum = math.floor(now / width), math.max(now - age, 0), 0
-  local counts = advance(record, width, current)
+  -- How many parts have ended since; all, if the rule has changed or the clock has stepped back.
+  local passed = record[1] == width and current >= record[2] and current - record[2] or PARTS
+  local counts = {}
+  for index = 1, PARTS do
+    counts[index] = index + passed <= PARTS and record[4 + index + passed] or 0
+  end
   local part = PARTS - (current - math.floor(refused_at / width))
   if refused_at >= blocked_until and part > 0 then
-    counts[part] = math.min(counts[part] + count, MAX_COUNT)
+    counts[part] = math.min(counts[part] + count, 4294967295)
   end
   for index = 1, PARTS do
     sum = sum + counts[index]

@@ -78,13 +78,8 @@ local function room(list, number)
     set.first = set.oldest
     if set.newest > now then
       rewind_set(list)
-    else
-      local edge = now - list.window
-      if set.newest <= edge then
-        set.expired = set.length
-      elseif set.oldest <= edge then
-        set.expired, set.oldest = call('ZCOUNT', set.key, '-inf', edge), nil
-      end
+    elseif set.oldest <= now - list.window then
+      set.expired, set.oldest = call('ZCOUNT', set.key, '-inf', now - list.window), nil
     end
   end
   set.used = set.length - set.expired
