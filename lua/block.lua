@@ -12,7 +12,6 @@ refusals and its automatic blocks are forgotten.
 ]]
 
 local list, record, ends = KEYS[1], KEYS[2], now + ARGV[2]
-local score = string.format('%.0f', ends)
 -- Every process reads the whole list when it has changed, at most once a second.
 local MAX_BLOCKED = 10000
 
@@ -27,10 +26,10 @@ end
 local version = begin_change(list)
 if ends > now then
   -- A member that is in the list already needs no room.
-  if is_full(list, MAX_BLOCKED) and call('ZADD', list, 'XX', 'CH', score, ARGV[1]) == 0 then
+  if is_full(list, MAX_BLOCKED) and call('ZADD', list, 'XX', 'CH', ends, ARGV[1]) == 0 then
     return 0
   end
-  call('ZADD', list, score, ARGV[1])
+  call('ZADD', list, ends, ARGV[1])
   call('UNLINK', record)
 end
 end_change(list, version)

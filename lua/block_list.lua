@@ -32,8 +32,8 @@ end
 
 -- Stores the version, and sets the time to live of the list.
 local function end_change(list, version)
-  call('ZADD', list, string.format('%.0f', version), '#')
+  call('ZADD', list, version, '#')
   local last = call('ZRANGE', list, '-1', '-1', 'WITHSCORES')[2] + 0
   -- Five seconds longer than the last block: other processes look for a new version each second.
-  call('PEXPIRE', list, string.format('%.0f', math.ceil(math.max(last - now, 0) / 1000) + 5000))
+  call('PEXPIRE', list, math.ceil(math.max(last - now, 0) / 1000) + 5000)
 end

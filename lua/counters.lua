@@ -34,7 +34,7 @@ local function scale(units, window)
 end
 
 -- By algorithm: prepares a quota. `settle(quota, row, at)` moves a counter to now, and returns the units that count, and
--- whether it was later than now. `add(quota, row, at, units)` charges, and returns whether that begins a generation.
+-- whether it was later than now. A charge adds to the number `count` behind `at`, and may `note` more.
 local rules = {}
 
 -- The open row: expires, headers, numbers; its layout; the value, whether it has other headers, and its holes.
@@ -92,40 +92,27 @@ local function open_other(list)
 end
 
 -- Writes the row, and returns its numbers.
-local function write(list, number, is_due)
+local function write(list, number, is_due, is_rewound)
   local key, numbers = KEYS[number], pack(layout.numbers, spread(row, 3, layout.last))
   if is_due or is_other then
-    row[1] = is_due and expiry(list.ttl) or row[1]
+    local ttl = max(list.ttl, row[1] * 1000 - floor(now / 1000))
+    row[1] = is_due and max(row[1], expiry(list.ttl)) or row[1]
     text = pack('>I4', row[1]) .. row[2] .. numbers .. holes
-    if is_due then
-      call('SET', key, text, 'PX', list.ttl)
+    if is_rewound then
+      -- A full server accepts PEXPIRE, and then the rest of the script.
+      call('PEXPIRE', key, ttl)
+    end
+    if is_due and not is_rewound then
+      call('SET', key, text, 'PX', ttl)
     else
       call('SET', key, text, 'KEEPTTL')
     end
-    values[number] = text
+    values[number], is_other = text, false
   else
     call('SETRANGE', key, layout.at, numbers)
     values[number] = true
   end
   return numbers
-end
-
--- Writes a row in which the counters that are later than now are moved to now.
-local function write_rewound(list, number)
-  local quota = list
-  repeat
-    if quota.is_ahead then
-      quota.settle(quota, row, quota.at)
-    end
-    quota = quota.next
-  until not quota
-  local ttl = max(list.ttl, row[1] * 1000 - floor(now / 1000))
-  row[1] = max(row[1], expiry(list.ttl))
-  text = pack('>I4', row[1]) .. row[2] .. pack(layout.numbers, spread(row, 3, layout.last)) .. holes
-  -- A full server accepts PEXPIRE, and then the rest of the script.
-  call('PEXPIRE', KEYS[number], ttl)
-  call('SET', KEYS[number], text, 'KEEPTTL')
-  values[number], is_other = text, false
 end
 
 -- Opens the value of a key. Returns whether it is a row.
@@ -146,34 +133,45 @@ local function room(list, number)
   if list.problem or not open(list, number) then
     return nil, list.problem or WRONG_TYPE
   end
-  local left, quota, is_rewound = nil, list, false
+  local quota, left, sum, is_rewound = list, 4294967296, 0, false
   repeat
     local used, is_ahead = quota.settle(quota, row, quota.at)
-    quota.used, quota.is_ahead, is_rewound = used, is_ahead, is_rewound or is_ahead
-    left = (not left or quota.limit - used < left) and quota.limit - used or left
-    quota = quota.next
+    quota.used, quota.is_ahead, is_rewound, sum = used, is_ahead, is_rewound or is_ahead, sum + used
+    local own = quota.limit - used
+    left, quota = own < left and own or left, quota.next
   until not quota
-  if left ~= left then
+  -- Foreign bytes may be no number.
+  if sum ~= sum then
     return nil, WRONG_TYPE
   end
   if is_rewound then
+    -- Of the counters, only those that are later than now are stored as of now.
     local settled = row
     open(list, number)
-    write_rewound(list, number)
+    quota = list
+    repeat
+      if quota.is_ahead then
+        quota.settle(quota, row, quota.at)
+      end
+      quota = quota.next
+    until not quota
+    write(list, number, true, true)
     settled[1], row = row[1], settled
   end
   return left
 end
 
--- Removes the holes of a counter whose generation has ended.
-local function remove_holes(header)
-  local kept = {}
+-- Returns the holes of a counter, oldest first, each its start, end and units; and the bytes of all other holes.
+local function split_holes(header)
+  local own, others = {}, {}
   for at = 1, #holes, HOLE do
-    if sub(holes, at, at + 5) ~= sub(header, 2) then
-      kept[#kept + 1] = sub(holes, at, at + HOLE - 1)
+    if sub(holes, at, at + 5) == sub(header, 2) then
+      own[#own + 1] = { unpack('>I4I4I4', holes, at + 6) }
+    else
+      others[#others + 1] = sub(holes, at, at + HOLE - 1)
     end
   end
-  holes, is_other = table.concat(kept), true
+  return own, table.concat(others)
 end
 
 -- Appends the numbers of the counters that a list asks.
@@ -186,11 +184,14 @@ local function charge(list, number, units)
   local quota = list
   repeat
     if not quota.is_view then
-      local begins = quota.add(quota, row, quota.at, units)
+      local at, place = quota.at, quota.at + quota.count
+      row[place] = row[place] + units
+      local begins = quota.note and quota.note(quota, row, at, units)
       if begins or quota.used == 0 then
-        row[quota.at] = now
+        row[at] = now
         if holes ~= '' then
-          remove_holes(quota.header)
+          -- Those of a generation that has ended.
+          is_other, holes = true, select(2, split_holes(quota.header))
         end
       end
     end

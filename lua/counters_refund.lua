@@ -42,7 +42,7 @@ local function clear(quota, at)
   for index = 0, NUMBERS[sub(quota.header, 1, 1)] - 1 do
     row[at + index] = 0
   end
-  remove_holes(quota.header)
+  holes = select(2, split_holes(quota.header))
   return has_changed
 end
 
@@ -69,26 +69,23 @@ local function reset_counters(list, number)
   return change_each(list, number, clear)
 end
 
+-- The counts of windows stand one after the other, that of the newest last.
 takes.fixed_window = function(quota, counters, at, _, charged)
-  local counts = counters[at + 1] == quota.position
-  counters[at + 2] = counts and max(counters[at + 2] - charged.units, 0) or counters[at + 2]
-  return counts
+  local place = at + quota.count - (counters[at + 1] - quota.position)
+  if place < at + 2 or place > at + quota.count then
+    return false
+  end
+  counters[place] = max(counters[place] - charged.units, 0)
+  return true
 end
+
+takes.calendar_window, takes.sliding_counter = takes.fixed_window, takes.fixed_window
 
 credits.fixed_window = function(_, counters, at, _, units)
   counters[at + 2] = counters[at + 2] - units
 end
 
-takes.calendar_window, credits.calendar_window = takes.fixed_window, credits.fixed_window
-
-takes.sliding_counter = function(quota, counters, at, _, charged)
-  local place = at + 3 - (counters[at + 1] - quota.position)
-  local counts = place == at + 2 or place == at + 3
-  if counts then
-    counters[place] = max(counters[place] - charged.units, 0)
-  end
-  return counts
-end
+credits.calendar_window = credits.fixed_window
 
 -- Takes the units of this window first, which would count longest, and then as few of the previous one as needed.
 credits.sliding_counter = function(quota, counters, at, settled, units, is_ahead)
@@ -113,8 +110,4 @@ credits.sliding_counter = function(quota, counters, at, settled, units, is_ahead
   end
 end
 
-local prepare_counters = kinds.counters
-kinds.counters = function(list)
-  prepare_counters(list)
-  list.refund, list.credit, list.reset = refund_counters, credit_counters, reset_counters
-end
+changes_of.counters = { refund = refund_counters, credit = credit_counters, reset = reset_counters }

@@ -12,48 +12,6 @@ A level of cost 0 replies as to a refusal. A shared value replies once to all it
 order of the numbers.
 ]]
 
-local function append(item)
-  size = size + 1
-  reply[size] = item
-end
-
--- Returns how many of the checks there is room for.
-local function admit(left, cost, count)
-  if cost * count <= left then
-    return count
-  end
-  return left < cost and 0 or floor(left / cost)
-end
-
--- Returns the units beyond the cost of a check that may go to a process that wants more: at most an eighth of what is left,
--- so that other processes get units too.
-local function extra(more, left)
-  return floor(min(8 * more, left) / 8)
-end
-
--- Decides an entry of one level.
-local function decide(list, number, cost, count, more)
-  local left, problem = list.room(list, number)
-  if not left then
-    return append(problem)
-  end
-  local admitted = admit(left, cost, count)
-  local units = admitted * cost
-  if more > 0 and units > 0 then
-    units = units + extra(more, left - units)
-  end
-  append(more > 0 and units or admitted)
-  if units > 0 then
-    list.charge(list, number, units)
-  end
-  if admitted < count or cost == 0 then
-    if units > 0 then
-      list.room(list, number)
-    end
-    list.refuse(list, number, cost)
-  end
-end
-
 -- Of the shared values of a run, by number: the list, the units that are left, those to charge, and the reply to the last
 -- charge, if there was one.
 local shared = {}
@@ -61,8 +19,8 @@ local shared = {}
 -- Charges what is due to a shared value, and keeps the reply.
 local function settle(number)
   local value, before = shared[number], size
-  value.list.room(value.list, number)
   if value.units > 0 then
+    value.list.room(value.list, number)
     value.list.charge(value.list, number, value.units)
     value.units, value.reply = 0, { spread(reply, before + 1, size) }
     while size > before do
@@ -71,73 +29,81 @@ local function settle(number)
   end
 end
 
--- Decides an entry of several levels, whose keys begin at a place.
-local function decide_levels(levels, count, more, place)
-  local admitted, depth, least = count, #levels, math.huge
+-- Decides an entry.
+local function decide(levels, count, more)
+  local admitted, depth, least = count, #levels, 4294967296
   for index = 1, depth do
-    local level, number = levels[index], args[place + index - 1]
-    local list, value = level.list, shared[number]
+    local level = levels[index]
+    local list, number, cost, value = level.list, level.number, level.cost, shared[level.number]
     local left, problem = value and value.left, nil
-    if not left then
+    if not value then
       left, problem = list.room(list, number)
+      if not left then
+        size = size + 1
+        reply[size] = problem
+        return
+      elseif level.is_shared then
+        shared[number] = { list = list, left = left, units = 0, reply = {} }
+      end
     end
-    if not left then
-      return append(problem)
+    if cost * admitted > left then
+      admitted = left < cost and 0 or floor(left / cost)
     end
-    if level.is_shared then
-      shared[number] = value or { list = list, left = left, units = 0, reply = {} }
-    end
-    admitted, least = admit(left, level.cost, admitted), min(least, left - level.cost)
+    least = left - cost < least and left - cost or least
   end
-  -- Several counts of one check have the same cost.
-  local beyond = more > 0 and admitted > 0 and extra(more, least) or 0
-  append(more > 0 and admitted * levels[1].cost + beyond or admitted)
+  -- A process that wants more gets at most an eighth of what is left, so that others get units too. Several counts of one
+  -- check have the same cost.
+  local charged = admitted * levels[1].cost
+  local beyond = more > 0 and charged > 0 and floor(min(8 * more, least) / 8) or 0
+  size = size + 1
+  reply[size] = more > 0 and charged + beyond or admitted
   for index = 1, depth do
-    local level, number = levels[index], args[place + index - 1]
-    local list, value, units = level.list, shared[number], level.cost * admitted + beyond
+    local level = levels[index]
+    local list, number, cost, value = level.list, level.number, level.cost, shared[level.number]
+    local units = cost * admitted + beyond
     if value then
       value.left, value.units = value.left - units, value.units + units
     elseif units > 0 then
-      list.room(list, number)
+      if depth > 1 then
+        list.room(list, number)
+      end
       list.charge(list, number, units)
     end
-    if admitted < count or level.cost == 0 then
+    if admitted < count or cost == 0 then
       if value then
         settle(number)
       end
-      list.room(list, number)
-      list.refuse(list, number, level.cost)
+      if value or units > 0 or depth > 1 then
+        list.room(list, number)
+      end
+      list.refuse(list, number, cost)
     end
   end
 end
 
 -- Decides the entry of a run that has the key of this number, or with 0 all its entries.
-local function decide_run(lists, at, number)
-  local entries, count, more, depth, place = args[at + 2], args[at + 3], args[at + 4], args[at + 5], args[at + 9]
-  if depth == 1 then
-    local list, cost = lists[args[at + 6]], args[at + 7]
-    for key = number > 0 and number or place, number > 0 and number or place + entries - 1 do
-      decide(list, key, cost, count, more)
-    end
-    return
-  end
-  local levels = {}
+local function decide_run(lists, at, only)
+  local levels, depth, keys = {}, args[at + 5], at + 6 + 3 * args[at + 5]
   for index = 1, depth do
     local from = at + 3 + 3 * index
-    levels[index] = { list = lists[args[from]], cost = args[from + 1], is_shared = args[from + 2] > 0 }
+    levels[index] = { list = lists[args[from]], cost = args[from + 1], is_shared = args[from + 2] > 0, number = only }
   end
-  for first = at + 6 + 3 * depth, at + 5 + 3 * depth + entries * depth, depth do
-    decide_levels(levels, count, more, first)
+  for entry = 0, only > 0 and 0 or args[at + 2] - 1 do
+    for index = 1, only > 0 and 0 or depth do
+      levels[index].number = depth > 1 and args[keys + entry * depth + index - 1] or args[keys] + entry
+    end
+    decide(levels, args[at + 3], args[at + 4])
   end
   local numbers = {}
-  for key in pairs(shared) do
-    numbers[#numbers + 1] = key
+  for number in pairs(shared) do
+    numbers[#numbers + 1] = number
   end
   table.sort(numbers)
   for index = 1, #numbers do
     settle(numbers[index])
     for _, item in ipairs(shared[numbers[index]].reply) do
-      append(item)
+      size = size + 1
+      reply[size] = item
     end
   end
   shared = {}

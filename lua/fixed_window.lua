@@ -27,19 +27,15 @@ local function settle_window(quota, counters, at)
   return counters[at + 2], is_ahead
 end
 
-local function add_to_window(_, counters, at, units)
-  counters[at + 2] = counters[at + 2] + units
-end
-
 rules.fixed_window = function(quota)
   local window = quota.window
-  quota.settle, quota.add, quota.current = settle_window, add_to_window, floor(now / window)
+  quota.settle, quota.count, quota.current = settle_window, 2, floor(now / window)
   quota.last, quota.needs = quota.current + 1, (quota.current + 2) * window - now
 end
 
 rules.calendar_window = function(quota)
   local starts = { unpack('>I4I4I4I4I4I4I4', quota.window) }
-  quota.settle, quota.add, quota.current, quota.last, quota.problem = settle_window, add_to_window, 0, 0, 'NOWINDOW ' .. now_text
+  quota.settle, quota.count, quota.current, quota.last, quota.problem = settle_window, 2, 0, 0, 'NOWINDOW ' .. now_text
   for place = 2, 4 do
     if now >= starts[place] * 1000000 and now < starts[place + 1] * 1000000 then
       quota.current, quota.problem = starts[1] + place - 2, nil

@@ -42,14 +42,14 @@ local function settle_level(quota, counters, at)
   return counters[at + 2] + (rest > 0 and 1 or 0), is_ahead
 end
 
-local function add_to_level(quota, counters, at, units)
+-- Notes what flowed in, and returns whether that begins a generation.
+local function note_inflow(quota, counters, at, units)
   local begins = counters[at + 4] + units > 4294967295
-  counters[at + 2], counters[at + 4] = counters[at + 2] + units, begins and units or counters[at + 4] + units
-  counters[at + 5] = quota.limit
+  counters[at + 4], counters[at + 5] = begins and units or counters[at + 4] + units, quota.limit
   return begins
 end
 
 rules.gcra = function(quota)
   -- A level drains in whole ticks, each below a hundred-thousandth of the window.
-  quota.settle, quota.add, quota.needs = settle_level, add_to_level, quota.window + floor(quota.window / 100000)
+  quota.settle, quota.count, quota.note, quota.needs = settle_level, 2, note_inflow, quota.window + floor(quota.window / 100000)
 end

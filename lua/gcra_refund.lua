@@ -13,44 +13,15 @@ starts 4; that where the last ends 4, or one less while more of that charge may 
 back 4.
 ]]
 
-local MAX_HOLES = 32
-
--- Returns the holes of a counter, oldest first, as tables of start, end and units.
-local function holes_of(quota)
-  local found = {}
-  for at = 1, #holes, HOLE do
-    if sub(holes, at, at + 5) == sub(quota.header, 2) then
-      found[#found + 1] = { unpack('>I4I4I4', holes, at + 6) }
-    end
-  end
-  return found
-end
-
-local function store_holes(quota, list)
-  remove_holes(quota.header)
-  local parts = { holes }
-  for index = 1, #list do
-    parts[index + 1] = sub(quota.header, 2) .. pack('>I4I4I4', list[index][1], list[index][2], list[index][3])
-  end
-  holes = table.concat(parts)
-end
-
 -- Merges a hole with the next one.
 local function merge(list, index)
   local following = table.remove(list, index + 1)
   list[index][2], list[index][3] = following[2], list[index][3] + following[3]
 end
 
--- The same, if the next one starts where this one ends.
-local function join(list, index)
-  if list[index] and list[index + 1] and list[index][2] == list[index + 1][1] then
-    merge(list, index)
-  end
-end
-
 -- Adds units of one charge that were given back.
 local function add_hole(list, first, stop, units, is_open)
-  local index, till = 1, is_open and stop - 1 or stop
+  local index, till, fewest = 1, is_open and stop - 1 or stop, 1
   while list[index] and list[index][2] <= first do
     index = index + 1
   end
@@ -60,46 +31,52 @@ local function add_hole(list, first, stop, units, is_open)
   else
     table.insert(list, index, { first, till, units })
   end
-  join(list, index)
-  join(list, index - 1)
-  if #list > MAX_HOLES then
-    local smallest, fewest = 1, math.huge
-    for at = 1, #list - 1 do
-      local together = list[at][3] + list[at + 1][3]
-      if together < fewest then
-        smallest, fewest = at, together
+  for at = index, max(index - 1, 1), -1 do
+    if list[at + 1] and list[at][2] == list[at + 1][1] then
+      merge(list, at)
+    end
+  end
+  -- At most 32, so that a row stays short.
+  if #list > 32 then
+    for at = 2, #list - 1 do
+      if list[at][3] + list[at + 1][3] < list[fewest][3] + list[fewest + 1][3] then
+        fewest = at
       end
     end
-    merge(list, smallest)
+    merge(list, fewest)
   end
 end
 
 -- Drops the holes before which all units have drained.
 local function drop_drained(list, inflow, level)
-  local given_back, index = 0, #list
-  while index > 0 do
+  local given_back = 0
+  for index = #list, 1, -1 do
     given_back = given_back + list[index][3]
     if level < max(inflow - list[index][1] - given_back, 0) then
-      break
+      for _ = 1, index do
+        table.remove(list, 1)
+      end
+      return
     end
-    index = index - 1
-  end
-  for _ = 1, index do
-    table.remove(list, 1)
   end
 end
 
--- Lowers a level, in parts.
-local function lower(quota, counters, at, taken)
+-- Returns a level in parts, the parts of a whole unit, and the tick.
+local function parts_of(quota, counters, at)
   local tick, whole = rate_of(quota, counters, at)
-  local level = max(counters[at + 2] * whole + ceil(counters[at + 3] / tick) - taken, 0)
-  counters[at + 2] = floor(level / whole)
-  counters[at + 3] = (level - counters[at + 2] * whole) * tick
+  return counters[at + 2] * whole + ceil(counters[at + 3] / tick), whole, tick
+end
+
+-- Lowers a level by parts.
+local function lower(quota, counters, at, taken)
+  local level, whole, tick = parts_of(quota, counters, at)
+  level = max(level - taken, 0)
+  counters[at + 2], counters[at + 3] = floor(level / whole), level % whole * tick
 end
 
 -- Units drain in the order in which they flowed in: at most the level, less what flowed in later, is left of a charge.
 takes.gcra = function(quota, counters, at, settled, charged)
-  local stop, inflow, list, given_back = quota.position, counters[at + 4], holes_of(quota), 0
+  local stop, inflow, given_back, list, others = quota.position, counters[at + 4], 0, split_holes(quota.header)
   if stop > inflow then
     -- The charge is of another generation, which began in the same microsecond.
     return false
@@ -110,8 +87,7 @@ takes.gcra = function(quota, counters, at, settled, charged)
     end
     given_back = given_back + list[index][3]
   end
-  local tick, whole = rate_of(quota, counters, at)
-  local level = settled[at + 2] * whole + ceil(settled[at + 3] / tick)
+  local level, whole = parts_of(quota, settled, at)
   local later = max(inflow - stop - given_back, 0)
   local taken = min(max(level - later * whole, 0), charged.units * whole)
   if taken == 0 then
@@ -121,7 +97,10 @@ takes.gcra = function(quota, counters, at, settled, charged)
   if taken >= whole then
     add_hole(list, max(stop - charged.cost, 0), stop, floor(taken / whole), charged.refundable > 0)
     drop_drained(list, inflow, counters[at + 2])
-    store_holes(quota, list)
+    for index = 1, #list do
+      others = others .. sub(quota.header, 2) .. pack('>I4I4I4', spread(list[index]))
+    end
+    holes = others
   end
   return true
 end

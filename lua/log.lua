@@ -21,30 +21,24 @@ A charge drops runs when half of all can go: those older than the longest window
 reaches, all but the newest `largest` units. A value of a list that `is_long` is read in pages of 16 runs.
 ]]
 
-local HEADER, RUN, PAGE, RANGE = 29, 12, 16, 4294967296
-
 -- The open value: its text, or its first page and its pages; the fields of its header; the runs, the oldest time, the newest
 -- time, and the last position.
 local text, pages, expires, generation, longest, largest, before, runs, oldest, newest, last
-
-local function range(key, from, to)
-  return call('GETRANGE', key, from, to)
-end
 
 -- Returns the time of the run before, the position before a run, its time, and its position. Of the first run, the time is
 -- that of no run; the position before it is the end of the header.
 local function run_at(index)
   if not pages then
-    return unpack('>dI4dI4', text, HEADER + 1 + RUN * (index - 1))
+    return unpack('>dI4dI4', text, 18 + 12 * index)
   end
-  local number = floor(index / PAGE)
+  local number = floor(index / 16)
   local page = pages[number]
   if not page then
-    local from = HEADER + (number * PAGE - 1) * RUN
-    page = range(pages.key, from, from + (PAGE + 1) * RUN - 1)
+    local from = 17 + 192 * number
+    page = call('GETRANGE', pages.key, from, from + 203)
     pages[number] = page
   end
-  return unpack('>dI4dI4', page, (index - number * PAGE) * RUN + 1)
+  return unpack('>dI4dI4', page, 12 * index - 192 * number + 1)
 end
 
 -- Returns the first run after a time, its time, and the position before it.
@@ -56,7 +50,8 @@ local function first_after(edge)
   end
   -- Runs are often spaced evenly: the first probe is a guess.
   local from, to = 1, runs - 1
-  local probe = floor((edge - oldest) / (newest - oldest) * to) + 1
+  local probe = (edge - oldest) / (newest - oldest) * to
+  probe = probe - probe % 1 + 1
   while true do
     local earlier, position, time = run_at(probe)
     if from >= to or earlier <= edge and time > edge then
@@ -75,7 +70,7 @@ local function last_with(units, position, from, to)
   while from < to do
     local middle = ceil((from + to) / 2)
     local _, own = run_at(middle)
-    if (position - own) % RANGE >= units then
+    if (position - own) % 4294967296 >= units then
       from = middle
     else
       to = middle - 1
@@ -97,23 +92,23 @@ local function rewind(list, number)
   local ttl = lifetime(longest)
   generation = list.bucket > 0 and now or 0
   text = pack('>I4d', expiry(ttl), generation) .. sub(text, 13, 25) .. pack('>I4', from_before)
-    .. sub(text, HEADER + 1 + from * RUN, HEADER + to * RUN) .. pack('>dI4', list.clock, last)
+    .. sub(text, 30 + 12 * from, 29 + 12 * to) .. pack('>dI4', list.clock, last)
   -- A full server accepts PEXPIRE, and then the rest of the script.
   call('PEXPIRE', key, ttl)
   call('SET', key, text, 'KEEPTTL')
   values[number], expires, before, runs, newest = text, expiry(ttl), from_before, to - from + 1, list.clock
-  oldest = unpack('>d', text, HEADER + 1)
+  oldest = unpack('>d', text, 30)
 end
 
 -- Opens a value. Returns whether it is a log.
 local function open(list, number)
   text, pages = values[number], nil
-  local length = text and text ~= true and #text
+  local length, mark = text and text ~= true and #text, nil
   if list.is_long then
-    text = redis.pcall('GETRANGE', KEYS[number], '0', HEADER + PAGE * RUN - 1)
+    text = redis.pcall('GETRANGE', KEYS[number], '0', '220')
     length = type(text) == 'string' and #text
-    if length == HEADER + PAGE * RUN then
-      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, HEADER + 1 - RUN) }
+    if length == 221 then
+      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, 18) }
     elseif length == 0 and call('EXISTS', KEYS[number]) == 0 then
       text = false
     end
@@ -125,13 +120,13 @@ local function open(list, number)
     expires, generation, longest, largest, before, runs, oldest, newest, last = 0, 0, 0, 0, 0, 0, 0, 0, 0
     return true
   end
-  runs = ((length or 0) - HEADER) / RUN
-  if runs < 1 or runs % 1 > 0 or string.byte(text, 13) ~= 108 then
+  runs = ((length or 0) - 29) / 12
+  if runs < 1 or runs % 1 > 0 then
     return false
   end
-  expires, generation, longest, largest, before, oldest = unpack('>I4dxdI4I4d', text)
-  newest, last = unpack('>dI4', pages and range(pages.key, -RUN, -1) or text, pages and 1 or length - 11)
-  if not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
+  expires, generation, mark, longest, largest, before, oldest = unpack('>I4dc1dI4I4d', text)
+  newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, '-12', '-1') or text, pages and 1 or length - 11)
+  if mark ~= 'l' or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
     return false
   end
   if newest > list.clock then
@@ -147,10 +142,10 @@ local function room(list, number)
   local left, quota = nil, list
   repeat
     local first, time, position = first_after(now - quota.window)
-    local used = (last - position) % RANGE
+    local used = (last - position) % 4294967296
     quota.first, quota.before, quota.used, quota.time = first, position, used, time
-    left = (not left or quota.limit - used < left) and quota.limit - used or left
-    quota = quota.next
+    local own = quota.limit - used
+    left, quota = left and left < own and left or own, quota.next
   until not quota
   return left
 end
@@ -161,8 +156,8 @@ local function first_kept(list, units)
   if longest > list.window then
     first = last_with(largest, list.before, (first_after(now - longest)), first - 1)
   end
-  if (last - before) % RANGE + units >= RANGE then
-    first = last_with(RANGE - units, last, first - 1, list.first - 1) + 1
+  if (last - before) % 4294967296 + units >= 4294967296 then
+    first = last_with(4294967296 - units, last, first - 1, list.first - 1) + 1
   end
   if first == list.first then
     return first, list.before
@@ -176,12 +171,12 @@ local function charge(list, number, units)
   if list.window > longest or list.window == longest and list.limit > largest then
     longest, largest, is_changed = list.window, list.limit, true
   end
-  local run, first, position = pack('>dI4', clock, (last + units) % RANGE), first_kept(list, units)
+  local run, first, position = pack('>dI4', clock, (last + units) % 4294967296), first_kept(list, units)
   local is_due = expires * 1000000 < clock + longest
-  if is_changed or is_due or 2 * first >= runs or (last - before) % RANGE + units >= RANGE then
+  if is_changed or is_due or 2 * first >= runs or (last - before) % 4294967296 + units >= 4294967296 then
     local ttl = lifetime(longest)
-    local from, to = HEADER + first * RUN, HEADER + (newest == clock and runs - 1 or runs) * RUN
-    local kept = runs > 0 and from < to and (pages and range(key, from, to - 1) or sub(text, from + 1, to)) or ''
+    local from, to = 29 + 12 * first, 29 + 12 * (newest == clock and runs - 1 or runs)
+    local kept = runs > 0 and from < to and (pages and call('GETRANGE', key, from, to - 1) or sub(text, from + 1, to)) or ''
     generation = runs == 0 and list.bucket > 0 and now or generation
     text = pack('>I4dc1dI4I4', is_due and expiry(ttl) or expires, generation, 'l', longest, largest, position) .. kept .. run
     if is_due then
@@ -192,7 +187,7 @@ local function charge(list, number, units)
     values[number] = list.is_long or text
   else
     if newest == clock then
-      call('SETRANGE', key, HEADER + (runs - 1) * RUN, run)
+      call('SETRANGE', key, 17 + 12 * runs, run)
     else
       call('APPEND', key, run)
     end

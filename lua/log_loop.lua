@@ -14,9 +14,9 @@ log.lua describes the bytes. A loop creates no function: to create those of the 
 
 do
   local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
-  left = {}
   while args[at] do
     if args[at] == 0 then
+      left = left or {}
       left[#left + 1], left[#left + 2] = at, 0
     else
       local list, cost, first = args[at + 6], args[at + 7], args[at + 9]
@@ -63,14 +63,14 @@ do
           end
         end
         if not is_decided then
-          size, left[#left + 1], left[#left + 2] = size + 1, at, number
-          reply[size] = false
+          left = left or {}
+          reply[size + 1], size, left[#left + 1], left[#left + 2] = false, size + 1, at, number
         end
       end
     end
     at = at + args[at + 1]
   end
-  if not left[1] then
+  if not left then
     return cmsgpack.pack(reply)
   end
 end

@@ -31,10 +31,10 @@ local function refund_log(list, number, charged)
     return false
   end
   local _, _, _, own = run_at(at)
-  local taken, parts = min(charged.units, (own - position) % RANGE), { sub(text, 1, HEADER + at * RUN) }
+  local taken, parts = min(charged.units, (own - position) % 4294967296), { sub(text, 1, 29 + 12 * at) }
   for index = at, runs - 1 do
     local _, _, run_time, run_position = run_at(index)
-    local after = (run_position - taken) % RANGE
+    local after = (run_position - taken) % 4294967296
     if after ~= position then
       -- A run without units is left out.
       parts[#parts + 1], position = pack('>dI4', run_time, after), after
@@ -49,18 +49,18 @@ local function credit_log(list, number, charged)
   if not used or used == 0 then
     return false, problem
   end
-  local left = (last - before) % RANGE - min(charged.units, used)
+  local left = (last - before) % 4294967296 - min(charged.units, used)
   -- The newest run that keeps units.
   local at, _, position, time = runs, nil, nil, 0
   repeat
     at = at - 1
     _, position, time = run_at(at)
-  until at == 0 or (position - before) % RANGE < left
+  until at == 0 or (position - before) % 4294967296 < left
   if left == 0 or time <= now - max(longest, list.window) then
     return ''
   end
-  return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, HEADER + at * RUN)
-    .. pack('>dI4', time, (before + left) % RANGE)
+  return sub(text, 1, 4) .. pack('>d', list.bucket > 0 and now or 0) .. sub(text, 13, 29 + 12 * at)
+    .. pack('>dI4', time, (before + left) % 4294967296)
 end
 
 local function reset_log(list, number)
@@ -68,8 +68,4 @@ local function reset_log(list, number)
   return text and '' or false, problem
 end
 
-local prepare_log = kinds.log
-kinds.log = function(list)
-  prepare_log(list)
-  list.refund, list.credit, list.reset = refund_log, credit_log, reset_log
-end
+changes_of.log = { refund = refund_log, credit = credit_log, reset = reset_log }

@@ -3,19 +3,19 @@ prelude: what the files of the general path share. Behind the loop, if there is 
 
 KEYS    none
 ARGV    none
-reply   none; defines short names, `size`, `kinds`, `wrong_type`, `lifetime`, `expiry` and `read_lists`
+reply   none; defines short names, `size`, `kinds`, `changes_of`, `WRONG_TYPE`, `lifetime`, `expiry` and `read_lists`
 calls   none
 server  Redis 6.0
 
 `kinds` has a function by kind of value. It prepares a list of quotas, and gives it three functions: `room(list, number)`
 opens the value of a key and returns the units that all quotas have left, or nothing and why the value cannot be decided;
 `charge(list, number, units)` charges what `room` has opened, and appends the reply; `refuse(list, number, cost)` appends the
-reply to a cost that is refused or 0.
+reply to a cost that is refused or 0. `changes_of` has, by kind, the functions of refund.
 ]]
 
 local call, unpack, pack, sub, spread = redis.call, struct.unpack, struct.pack, string.sub, table.unpack or unpack
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
-local size, kinds = #reply, {}
+local size, kinds, changes_of = #reply, {}, {}
 
 local WRONG_TYPE = 'WRONGTYPE this key holds no count'
 

@@ -23,14 +23,14 @@ end
 table.sort(places)
 at = at + 5
 for number = 1, #places do
-  local list, problem = lists[places[number]], nil
+  local list, kind, problem = lists[places[number]], args[places[number] + 1], nil
   local quota = list
   repeat
     quota.generation, quota.position, quota, at = args[at], args[at + 1], quota.next, at + 2
   until not quota
   values[number] = true
   -- The new value, '' if nothing is left, a function that changes a sorted set, or false.
-  changes[number], problem = list[args[args[2]]](list, number, charged)
+  changes[number], problem = changes_of[kind][args[args[2]]](list, number, charged)
   if problem then
     return redis.error_reply(problem)
   end

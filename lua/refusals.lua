@@ -28,15 +28,10 @@ local PARTS = 10
 -- The length of a part, the number of the newest part, the end of the last block, the blocks, and the refusals in
 -- each part, oldest first.
 local FORMAT = '>dddI4' .. string.rep('I4', PARTS)
-local MAX_COUNT = 4294967295
 
 local list, version, has_blocked, reply = KEYS[1], nil, false, {}
 -- The blocked keys of each limiter, once they are counted.
 local blocked_of = {}
-
-local function text_of(number)
-  return string.format('%.0f', number)
-end
 
 -- Whether the list has room for a member.
 local function has_room(limiter)
@@ -53,27 +48,6 @@ local function has_room(limiter)
     blocked_of[limiter] = blocked
   end
   return blocked_of[limiter] < MAX_PER_LIMITER and not is_full(list, MAX_AUTOMATIC)
-end
-
-local function length_of(blocks, first, longest, doubles)
-  local length = first
-  for _ = 1, doubles and blocks or 0 do
-    if length >= longest then
-      break
-    end
-    length = length * 2
-  end
-  return math.min(length, longest)
-end
-
--- Returns how many refusals each part has after the time has moved on to the part `current`.
-local function advance(record, width, current)
-  local counts, passed = {}, current - record[2]
-  local is_known = record[1] == width and passed >= 0
-  for part = 1, PARTS do
-    counts[part] = is_known and part + passed <= PARTS and record[4 + part + passed] or 0
-  end
-  return counts
 end
 
 local function count_refusals(key, at)
@@ -96,24 +70,29 @@ local function count_refusals(key, at)
     blocked_until, blocks = 0, 0
   end
   local current, refused_at, sum = math.floor(now / width), math.max(now - age, 0), 0
-  local counts = advance(record, width, current)
+  -- How many parts have ended since; all, if the rule has changed or the clock has stepped back.
+  local passed = record[1] == width and current >= record[2] and current - record[2] or PARTS
+  local counts = {}
+  for index = 1, PARTS do
+    counts[index] = index + passed <= PARTS and record[4 + index + passed] or 0
+  end
   local part = PARTS - (current - math.floor(refused_at / width))
   if refused_at >= blocked_until and part > 0 then
-    counts[part] = math.min(counts[part] + count, MAX_COUNT)
+    counts[part] = math.min(counts[part] + count, 4294967295)
   end
   for index = 1, PARTS do
     sum = sum + counts[index]
   end
   local outcome, length = 0, 0
   if sum >= refusals then
-    length = length_of(blocks, ARGV[at + 5] + 0, ARGV[at + 6] + 0, ARGV[at + 7] == '1')
+    length = math.min(ARGV[at + 5] * 2 ^ (ARGV[at + 7] * blocks), ARGV[at + 6] + 0)
     version = version or begin_change(list)
     -- With its comma, as names of limiters have none.
     local limiter = string.match(member, '^[^,]*,')
     if not has_room(limiter) then
       outcome = 3
     -- Not if an operator has blocked the key.
-    elseif call('ZADD', list, 'NX', text_of(now + length), member) == 1 then
+    elseif call('ZADD', list, 'NX', now + length, member) == 1 then
       -- Even if the record cannot be written, the list needs a new version and a time to live.
       has_blocked = true
       blocked_of[limiter] = blocked_of[limiter] and blocked_of[limiter] + 1
@@ -127,7 +106,7 @@ local function count_refusals(key, at)
   local needed = math.max(sum > 0 and (current + PARTS) * width or 0, blocks > 0 and blocked_until + quiet or 0)
   if needed > now then
     local value = struct.pack(FORMAT, width, current, blocked_until, blocks, (table.unpack or unpack)(counts))
-    call('SET', key, value, 'PX', text_of(math.ceil((needed - now) / 1000) + 1000))
+    call('SET', key, value, 'PX', math.ceil((needed - now) / 1000) + 1000)
   end
   return outcome, blocks, length
 end

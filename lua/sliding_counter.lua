@@ -31,13 +31,9 @@ local function settle_counter(quota, counters, at)
   return count + min(part, previous), is_ahead
 end
 
-local function add_to_counter(_, counters, at, units)
-  counters[at + 3] = counters[at + 3] + units
-end
-
 rules.sliding_counter = function(quota)
   local window = quota.window
-  quota.settle, quota.add, quota.current = settle_counter, add_to_counter, floor(now / window)
+  quota.settle, quota.count, quota.current = settle_counter, 3, floor(now / window)
   quota.remaining = (quota.current + 1) * window - now
   quota.needs = quota.remaining + window
 end

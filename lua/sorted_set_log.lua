@@ -78,13 +78,8 @@ local function room(list, number)
     set.first = set.oldest
     if set.newest > now then
       rewind_set(list)
-    else
-      local edge = now - list.window
-      if set.newest <= edge then
-        set.expired = set.length
-      elseif set.oldest <= edge then
-        set.expired, set.oldest = call('ZCOUNT', set.key, '-inf', edge), nil
-      end
+    elseif set.oldest <= now - list.window then
+      set.expired, set.oldest = call('ZCOUNT', set.key, '-inf', now - list.window), nil
     end
   end
   set.used = set.length - set.expired
@@ -114,8 +109,10 @@ local function charge(list, _, units)
       end
       call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, MAX_TRIMMED) - 1)
     end
-  elseif set.length > 0 then
+  else
     call('UNLINK', set.key)
+    -- A user who may not run PEXPIRE fails here, before there are units that never expire.
+    call('PEXPIRE', set.key, list.ttl)
   end
   while count > 0 do
     local members = {}
@@ -127,12 +124,7 @@ local function charge(list, _, units)
     count = count - #members
   end
   if set.used == 0 then
-    local renewed = redis.pcall('PEXPIRE', set.key, list.ttl)
-    if type(renewed) == 'table' then
-      -- The user may not run PEXPIRE: better no units than some that never expire.
-      call('UNLINK', set.key)
-      error(renewed.err, 0)
-    end
+    call('PEXPIRE', set.key, list.ttl)
   end
   local quota = list
   repeat

@@ -49,8 +49,4 @@ local function reset_set(list, number)
   return set.length ~= 0 and '' or false, problem
 end
 
-local prepare_set = kinds.sorted_set
-kinds.sorted_set = function(list)
-  prepare_set(list)
-  list.refund, list.credit, list.reset = refund_set, credit_set, reset_set
-end
+changes_of.sorted_set = { refund = refund_set, credit = credit_set, reset = reset_set }

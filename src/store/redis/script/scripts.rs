@@ -29,7 +29,7 @@ macro_rules! files {
 }
 
 files!(
-    "clock" "call" "log_loop" "fixed_window_loop" "sliding_counter_loop" "gcra_loop" "prelude" "log" "counters"
+    "clock" "call" "log_loop" "counters_loop" "prelude" "log" "counters"
     "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide" "log_refund" "counters_refund" "gcra_refund"
     "sorted_set_refund" "refund" "block_list" "block" "blocked" "refusals"
 );
@@ -39,10 +39,10 @@ const CLOCK: &str = joined!("clock");
 // The loop of an algorithm stands before all functions: if it leaves no entry, the script returns and none is created.
 const LOG: &str = joined!("call" "log_loop" "prelude" "log" "decide");
 const FIXED_WINDOW: &str =
-    joined!("call" "fixed_window_loop" "prelude" "counters" "fixed_window" "decide");
+    joined!("call" "counters_loop" "prelude" "counters" "fixed_window" "decide");
 const SLIDING_COUNTER: &str =
-    joined!("call" "sliding_counter_loop" "prelude" "counters" "sliding_counter" "decide");
-const GCRA: &str = joined!("call" "gcra_loop" "prelude" "counters" "gcra" "decide");
+    joined!("call" "counters_loop" "prelude" "counters" "sliding_counter" "decide");
+const GCRA: &str = joined!("call" "counters_loop" "prelude" "counters" "gcra" "decide");
 const SORTED_SET_LOG: &str = joined!("call" "prelude" "sorted_set_log" "decide");
 const MIXED: &str = joined!(
     "call" "prelude" "log" "counters" "fixed_window" "sliding_counter" "gcra" "sorted_set_log" "decide"

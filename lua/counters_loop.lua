@@ -1,0 +1,77 @@
+--[[
+counters_loop: decides the usual checks of counters: those of a row that has one counter, which counts at this time, and is not
+due for a new time to live. Leaves all others to `decide`.
+
+KEYS    those of call
+ARGV    those of call
+reply   1 if it is admitted, or 0; the numbers of the counter
+calls   SETRANGE
+server  Redis 6.0
+
+The files of the algorithms describe the numbers. A fixed window and a sliding counter are usual while they have a count of
+this window; a gcra while it drains at the limit of the quota.
+]]
+
+do
+  local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
+  while args[at] do
+    if args[at] == 0 then
+      left = left or {}
+      left[#left + 1], left[#left + 2] = at, 0
+    else
+      local list, cost, first = args[at + 6], args[at + 7], args[at + 9]
+      local algorithm, limit, window, usual = args[list + 5], args[list + 6], args[list + 7], args[list + 8]
+      local current, format, length, remaining, most = (now - now % window) / window, '>I4xc7ddI4', 32, 0, 0
+      local lives = (current + 2) * window / 1000000
+      if algorithm == 'sliding_counter' then
+        -- Up to `most`, products with the window are exact.
+        format, length, remaining, most = '>I4xc7ddI4I4', 36, (current + 1) * window - now, 9007199254740991 / window
+      elseif algorithm == 'gcra' then
+        format, length, lives = '>I4xc7ddI4dI4I4', 48, (now + window + (window - window % 100000) / 100000) / 1000000
+      end
+      for number = first, first + args[at + 2] - 1 do
+        local stored, is_usual, numbers = values[number], false, nil
+        if stored and #stored == length then
+          local expires, found, generation, time, count, rest, inflow, rate = unpack(format, stored)
+          if found ~= usual or expires < lives then
+            is_usual = false
+          elseif length == 32 then
+            is_usual = time == current and count > 0
+            if is_usual and count + cost <= limit then
+              numbers = pack('>ddI4', generation, time, count + cost)
+            end
+          elseif length == 36 then
+            -- `count` is that of the previous window, `rest` that of this one.
+            is_usual = time == current and rest > 0 and count <= most and rest <= most
+            if is_usual and count * remaining / window <= limit - rest - cost then
+              numbers = pack('>ddI4I4', generation, time, count, rest + cost)
+            end
+          elseif rate == limit and time <= now and inflow < 4000000000 then
+            local parts = count * window + rest - (now - time) * limit
+            is_usual, rest = true, parts % window
+            count = (parts - rest) / window
+            if parts <= 0 then
+              generation, count, rest, inflow = now, 0, 0, 0
+            end
+            if count + cost <= limit and (rest == 0 or count + cost < limit) then
+              numbers = pack('>ddI4dI4I4', generation, now, count + cost, rest, inflow + cost, limit)
+            end
+          end
+        end
+        if numbers then
+          call('SETRANGE', KEYS[number], '12', numbers)
+          values[number], reply[size + 1], reply[size + 2], size = true, 1, numbers, size + 2
+        elseif is_usual then
+          reply[size + 1], reply[size + 2], size = 0, string.sub(stored, 13), size + 2
+        else
+          left = left or {}
+          reply[size + 1], size, left[#left + 1], left[#left + 2] = false, size + 1, at, number
+        end
+      end
+    end
+    at = at + args[at + 1]
+  end
+  if not left then
+    return cmsgpack.pack(reply)
+  end
+end
