@@ -31,6 +31,7 @@ mod failures;
 mod leases;
 mod levels;
 mod numbers;
+mod oracle;
 mod outage_log;
 mod processes;
 mod recovery;
