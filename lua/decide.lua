@@ -94,6 +94,9 @@ local function decide_run(lists, at, only)
     end
     decide(levels, args[at + 3], args[at + 4])
   end
+  if not next(shared) then
+    return
+  end
   local numbers = {}
   for number in pairs(shared) do
     numbers[#numbers + 1] = number
