@@ -102,21 +102,24 @@ end
 
 local function room(list, number)
   text, pages = values[number], nil
-  local length, mark = text and text ~= true and #text, nil
   if list.is_long then
     text = redis.pcall('GETRANGE', KEYS[number], '0', '220')
-    length = type(text) == 'string' and #text
-    if length == 221 then
-      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, 18) }
-    elseif length == 0 and call('EXISTS', KEYS[number]) == 0 then
-      text = false
-    end
   elseif text == true or text == nil then
     text = redis.pcall('GET', KEYS[number])
-    length = type(text) == 'string' and #text
   end
-  runs = ((length or 0) - 29) / 12
-  if text == false then
+  local length, mark = 0, nil
+  if type(text) == 'table' then
+    return nil, text.err
+  elseif text then
+    length = #text
+    if list.is_long and length == 221 then
+      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, 18) }
+    elseif list.is_long and length == 0 and call('EXISTS', KEYS[number]) == 0 then
+      text = false
+    end
+  end
+  runs = (length - 29) / 12
+  if not text then
     expires, generation, longest, largest, before, runs, oldest, newest, last = 0, 0, 0, 0, 0, 0, 0, 0, 0
   elseif runs < 1 or runs % 1 > 0 then
     return nil, WRONG_TYPE

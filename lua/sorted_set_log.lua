@@ -69,7 +69,7 @@ local function room(list, number)
   set = { key = KEYS[number], expired = 0 }
   set.length = redis.pcall('ZCARD', set.key)
   if type(set.length) == 'table' then
-    return nil, WRONG_TYPE
+    return nil, set.length.err
   end
   if set.length > 0 then
     local newest, member = member_at('-1')
