@@ -1,10 +1,10 @@
 //! Prints a Lua script that runs in Redis, with line numbers: `cargo run --example script -- --numbered`
 //!
-//! Errors of Redis name a line: `user_script:123:` is line 123. By default it prints the script `decide`. Pass
-//! `refund`, `credit`, `block` or `blocked` to print another.
+//! Errors of Redis name a line: `user_script:123:` is line 123. By default it prints the script `log`, which decides
+//! checks of sliding logs. Pass the name of another script to print it, such as `gcra`, `mixed`, `refund` or `block`.
 //!
-//! With `--state`, it prints what is stored for a limiter and a key, as text:
-//! `cargo run --example script -- --state redis://127.0.0.1 'tollgate:v2:{default,ada}'`
+//! With `--state`, it prints what is stored under a key, as text:
+//! `cargo run --example script -- --state redis://127.0.0.1 'tollgate:v3:{default,ada}:log'`
 
 #[path = "script/state.rs"]
 mod state;
@@ -12,6 +12,7 @@ mod state;
 use std::env;
 use std::process::ExitCode;
 
+use redis::Commands;
 use tollgate::RedisStore;
 
 fn main() -> ExitCode {
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
         return print_state(url, key);
     }
     let (options, names): (Vec<_>, Vec<_>) = args.into_iter().partition(|arg| arg == "--numbered");
-    let name = names.first().map_or("decide", String::as_str);
+    let name = names.first().map_or("log", String::as_str);
     let Some((_, text)) = RedisStore::scripts().find(|(script, _)| *script == name) else {
         eprintln!("script: no script is named {name}");
         return ExitCode::FAILURE;
@@ -38,23 +39,32 @@ fn main() -> ExitCode {
 }
 
 fn print_state(url: &str, key: &str) -> ExitCode {
-    let value = redis::Client::open(url)
-        .and_then(|client| client.get_connection())
-        .and_then(|mut connection| redis::cmd("GET").arg(key).query(&mut connection));
-    let value: Option<Vec<u8>> = match value {
-        Ok(value) => value,
+    match state(url, key) {
+        Ok(Some(text)) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Ok(None) => {
+            eprintln!("script: this key holds no count");
+            ExitCode::FAILURE
+        }
         Err(error) => {
             eprintln!("script: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match value.as_deref().map(state::describe) {
-        None => println!("nothing is stored"),
-        Some(Some(text)) => print!("{text}"),
-        Some(None) => {
-            eprintln!("script: this key holds no count");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
     }
-    ExitCode::SUCCESS
+}
+
+/// Returns what is stored under a key, or `None` if it is no count.
+fn state(url: &str, key: &str) -> redis::RedisResult<Option<String>> {
+    let mut connection = redis::Client::open(url)?.get_connection()?;
+    let kind: String = redis::cmd("TYPE").arg(key).query(&mut connection)?;
+    Ok(match kind.as_str() {
+        "none" => Some("nothing is stored\n".to_owned()),
+        "string" => state::describe(&connection.get::<_, Vec<u8>>(key)?),
+        "zset" => Some(state::describe_set(
+            &connection.zrange_withscores(key, 0, -1)?,
+        )),
+        _ => None,
+    })
 }

@@ -2,162 +2,111 @@
 
 use std::fmt::Write;
 
-/// The length of a section's header.
-const HEADER: usize = 11;
-
-/// The runs of a segment.
-const SEGMENT: usize = 64;
-
-/// Describes a value, one line for each count. `None` if it is not of this format.
+/// Describes a log or a row of counters, one line for each run or counter. `None` if it is neither.
 pub(crate) fn describe(value: &[u8]) -> Option<String> {
-    let (expires, mut rest) = split(value, 4)?;
-    let mut text = format!("expires at {} s\n", number(expires));
-    let mut headers = Vec::new();
-    loop {
-        let (header, behind) = split(rest, HEADER)?;
-        rest = behind;
-        let length = number(&header[9..]);
-        headers.push((header, usize::try_from(length).ok()?));
-        if length == 0 {
-            break;
-        }
-    }
-    for (header, length) in headers {
-        let length = if length == 0 { rest.len() } else { length };
-        let (data, behind) = split(rest, length)?;
-        let (window, buckets) = (number(&header[1..7]), number(&header[7..9]));
-        let count = match header[0] {
-            b'l' => log(data, window)?,
-            b'f' => numbers("fixed_window", data, &["window", "count"], "dd4")?,
-            b'c' => {
-                let names = ["window", "previous", "count"];
-                numbers("sliding_counter", data, &names, "dd44")?
-            }
-            b'b' => format!("{}, {buckets} a window", self::buckets(data)?),
-            b'g' => {
-                let names = ["time", "level", "rest", "flowed in", "rate"];
-                numbers("gcra", data, &names, "dd4d44")?
-            }
-            b'j' => journal(data)?,
-            _ => return None,
-        };
-        writeln!(text, "window {window} us: {count}").ok()?;
-        rest = behind;
+    let mut rest = value;
+    let mut text = format!("expires at {} s\n", number(&mut rest, 4)?);
+    if value.get(12) == Some(&b'l') {
+        log(&mut text, rest)?;
+    } else {
+        row(&mut text, rest)?;
     }
     Some(text)
 }
 
-fn log(data: &[u8], window: u64) -> Option<String> {
-    let (_, rest) = split(data, 16)?;
-    let list = number(&data[8..12]);
-    let width = if window > 1 << 30 { 6 } else { 4 };
-    let mut text = String::from("sliding_log");
-    if list < 2 {
-        runs(&mut text, data, rest, width, list == 1)?;
-        return Some(text);
-    }
-    let (form, rest) = split(rest, 1)?;
-    let has_unit_runs = form[0] > 1;
-    let run = if has_unit_runs { width } else { width + 4 };
-    let (segment, newest) = split(rest, 16 + SEGMENT * run)?;
-    runs(&mut text, segment, &segment[16..], width, has_unit_runs)?;
-    write!(text, ", then a list until {list} s").ok()?;
-    runs(&mut text, data, newest, width, form[0] % 2 == 1)?;
-    Some(text)
+/// Describes the units of a sorted set, each with its time.
+pub(crate) fn describe_set(units: &[(String, u64)]) -> String {
+    let lines = units.iter();
+    lines.fold(String::new(), |text, (_, time)| {
+        text + &format!("1 unit at {time} us\n")
+    })
 }
 
-/// Describes runs whose first 16 bytes are `head`. The times of runs have `width` bytes.
-fn runs(
-    text: &mut String,
-    head: &[u8],
-    mut rest: &[u8],
-    width: usize,
-    has_unit_runs: bool,
-) -> Option<()> {
-    let (base, mut before) = (double(&head[..8])?, number(&head[12..16]));
+fn log(text: &mut String, mut rest: &[u8]) -> Option<()> {
+    let generation = double(&mut rest)?;
+    rest = rest.get(1..)?;
+    let (longest, largest) = (double(&mut rest)?, number(&mut rest, 4)?);
+    writeln!(
+        text,
+        "longest window {longest} us, largest limit {largest} in it"
+    )
+    .ok()?;
+    if generation > 0 {
+        writeln!(text, "buckets, generation {generation}").ok()?;
+    }
+    let mut before = number(&mut rest, 4)?;
     while !rest.is_empty() {
-        let (time, behind) = split(rest, width)?;
-        let time = base + number(time);
-        let (position, behind) = if has_unit_runs {
-            ((before + 1) % (1 << 32), behind)
-        } else {
-            let (position, behind) = split(behind, 4)?;
-            (number(position), behind)
-        };
+        let (time, position) = (double(&mut rest)?, number(&mut rest, 4)?);
         let units = (position + (1 << 32) - before) % (1 << 32);
-        write!(text, ", {units} at {time}").ok()?;
-        (before, rest) = (position, behind);
+        writeln!(text, "{units} units at {time} us").ok()?;
+        before = position;
     }
     Some(())
 }
 
-/// The newest units of all logs.
-fn journal(data: &[u8]) -> Option<String> {
-    let (base, mut rest) = split(data, 8)?;
-    let (base, mut text) = (double(base)?, String::from("journal"));
-    while !rest.is_empty() {
-        let (time, behind) = split(rest, 4)?;
-        write!(text, ", 1 at {}", base + number(time)).ok()?;
-        rest = behind;
-    }
-    Some(text)
-}
-
-fn buckets(data: &[u8]) -> Option<String> {
-    let (head, mut rest) = split(data, 20)?;
-    let base = double(&head[8..16])?;
-    let mut text = format!("sliding_buckets, generation {}", double(&head[..8])?);
-    while !rest.is_empty() {
-        let (bucket, behind) = split(rest, 6)?;
-        let (later, count) = (number(&bucket[..2]), number(&bucket[2..]));
-        write!(text, ", {count} in bucket {}", base + later).ok()?;
-        rest = behind;
-    }
-    Some(text)
-}
-
-/// Describes numbers, the first of which is a generation: `d` for a double, `4` for four bytes.
-fn numbers(algorithm: &str, data: &[u8], names: &[&str], form: &str) -> Option<String> {
-    let (mut rest, mut text) = (data, String::from(algorithm));
-    for (name, form) in std::iter::once(&"generation")
-        .chain(names)
-        .zip(form.chars())
-    {
-        let (field, behind) = split(rest, if form == 'd' { 8 } else { 4 })?;
-        let value = if form == 'd' {
-            double(field)?
-        } else {
-            number(field)
+fn row(text: &mut String, mut rest: &[u8]) -> Option<()> {
+    let length = usize::try_from(number(&mut rest, 1)?).ok()?;
+    let (headers, mut rest) = rest.split_at_checked(length)?;
+    for header in headers.chunks(7) {
+        let (code, mut window) = header.split_first()?;
+        // A number has eight bytes as a double, or four.
+        let (algorithm, names): (_, &[(&str, usize)]) = match code {
+            b'f' => ("fixed_window", &[("window", 8), ("count", 4)]),
+            b'c' => (
+                "sliding_counter",
+                &[("window", 8), ("previous", 4), ("count", 4)],
+            ),
+            b'g' => (
+                "gcra",
+                &[
+                    ("time", 8),
+                    ("level", 4),
+                    ("rest", 8),
+                    ("flowed in", 4),
+                    ("rate", 4),
+                ],
+            ),
+            _ => return None,
         };
-        write!(text, ", {name} {value}").ok()?;
-        rest = behind;
+        let window = number(&mut window, 6)?;
+        write!(text, "window {window} us: {algorithm}").ok()?;
+        for (name, size) in [("generation", 8)].iter().chain(names) {
+            let value = match size {
+                8 => double(&mut rest)?,
+                _ => number(&mut rest, *size)?,
+            };
+            write!(text, ", {name} {value}").ok()?;
+        }
+        text.push('\n');
     }
     while !rest.is_empty() {
-        let (hole, behind) = split(rest, 12)?;
-        let [start, end, units] = [&hole[..4], &hole[4..8], &hole[8..]].map(number);
-        write!(text, ", {units} given back of {start} to {end}").ok()?;
-        rest = behind;
+        let window = number(&mut rest, 6)?;
+        let [start, end, units] = [(); 3].map(|()| number(&mut rest, 4));
+        writeln!(
+            text,
+            "window {window} us: {} given back of {} to {}",
+            units?, start?, end?
+        )
+        .ok()?;
     }
-    Some(text)
+    Some(())
 }
 
-fn split(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8])> {
-    (at > 0).then(|| bytes.split_at_checked(at)).flatten()
+/// Takes a number of so many bytes.
+fn number(rest: &mut &[u8], bytes: usize) -> Option<u64> {
+    let (taken, behind) = rest.split_at_checked(bytes)?;
+    *rest = behind;
+    let add = |number, byte: &u8| number << 8 | u64::from(*byte);
+    Some(taken.iter().fold(0, add))
 }
 
-fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
-/// A whole number that is stored as a double.
+/// Takes a whole number that is stored as a double.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "whole"
 )]
-fn double(bytes: &[u8]) -> Option<u64> {
-    let double = f64::from_be_bytes(bytes.try_into().ok()?);
+fn double(rest: &mut &[u8]) -> Option<u64> {
+    let double = f64::from_bits(number(rest, 8)?);
     (double >= 0.0).then_some(double as u64)
 }

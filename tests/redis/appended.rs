@@ -79,14 +79,14 @@ async fn appended(quotas: Vec<Quota>, offered: u32, cost: u32) -> Appended {
 #[tokio::test]
 async fn a_decision_appends_few_bytes_and_a_refusal_none() {
     let is_before_7 = RedisServer::start().is_before_redis_7();
-    // The name of the key is 25 bytes.
+    // The name of the key is 29 bytes.
     for (count, offered, most) in [
-        (1, 10, 80),
-        (1, 90, 72),
-        (1, 110, 74),
-        (4, 10, 95),
-        (4, 90, 102),
-        (4, 110, 100),
+        (1, 10, 105),
+        (1, 90, 97),
+        (1, 110, 97),
+        (4, 10, 99),
+        (4, 90, 97),
+        (4, 110, 97),
     ] {
         let appended = appended(logs(count), offered, 1).await;
         let text = format!("{count} logs, {offered} units a window: {appended:?}");

@@ -189,7 +189,7 @@ async fn a_batch_succeeds_after_a_script_flush_and_beside_a_bad_key() {
     let mut connection = server.connect();
     let limiter = limiter(&server, Quota::per_hour(9)).await;
     run(&mut connection, &["SCRIPT", "FLUSH"]);
-    let name = "tollgate:v3:{default,key:3}";
+    let name = "tollgate:v3:{default,key:3}:log";
     run(&mut connection, &["SET", name, "somebody else's"]);
     let decisions = check_all(&limiter, (0..6).map(|key| format!("key:{key}"))).await;
     for (key, decision) in decisions.into_iter().enumerate() {

@@ -1,25 +1,11 @@
-//! Upper bounds of memory and commands in Redis. `benches/memory.rs` prints the actual values.
+//! Upper bounds of commands in Redis. `stored.rs` has those of memory; `benches/memory.rs` prints the actual values.
 
 use redis::Connection;
-use tollgate::{Algorithm, RateLimiter};
+use tollgate::RateLimiter;
 
 use crate::store_on;
-use crate::support::costs::{algorithms, commands, fill, forget_calls, limiter, memory_of_all};
-use crate::support::redis_server::{RedisServer, times_to_live};
-
-#[tokio::test]
-async fn a_sliding_log_holds_at_most_12_bytes_a_unit() {
-    const LIMIT: u32 = 10_000;
-    let server = RedisServer::start();
-    let limiter = limiter(store_on(&server), Algorithm::SlidingLog, LIMIT).await;
-    fill(&limiter, "ada", LIMIT).await;
-    assert_eq!(limiter.peek("ada").await.unwrap().remaining(), 0);
-
-    let mut connection = server.connect();
-    let keys = times_to_live(&mut connection);
-    let bytes = memory_of_all(&mut connection, &keys);
-    assert!(bytes <= 12 * u64::from(LIMIT), "{bytes} bytes");
-}
+use crate::support::costs::{algorithms, commands, forget_calls, limiter};
+use crate::support::redis_server::RedisServer;
 
 #[tokio::test]
 async fn no_algorithm_runs_more_than_six_commands_for_a_quota_that_needs_no_trim() {

@@ -9,10 +9,13 @@ use redis::{Cmd, Commands, Pipeline, RedisError, RedisFuture, Value};
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore, Source};
 
 use crate::store_on;
+use crate::stored::name_of;
+use crate::support::costs::algorithms;
 use crate::support::node::Node;
 use crate::support::redis_server::{DeadPort, RedisServer, run, signal};
 
-const NAME: &str = "tollgate:v3:{default,ada}";
+const ROW: &str = "tollgate:v3:{default,ada}";
+const LOG: &str = "tollgate:v3:{default,ada}:log";
 
 #[tokio::test]
 async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {
@@ -23,18 +26,22 @@ async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {
     let both = RateLimiter::new(store_on(&server), both);
     let gcra = Quota::per_hour(5).algorithm(Algorithm::Gcra);
     let gcra = RateLimiter::new(store_on(&server), gcra);
+    // So many units that the log is read in pages.
+    let long = RateLimiter::new(store_on(&server), Quota::per_hour(5_000));
     // MGET reads a list as nothing, and SET would replace it.
     for is_list in [false, true] {
-        let () = connection.del(NAME).unwrap();
-        if is_list {
-            let () = connection.rpush(NAME, "somebody else's").unwrap();
-        } else {
-            let () = connection.set(NAME, "somebody else's").unwrap();
+        for name in [LOG, ROW] {
+            let () = connection.del(name).unwrap();
+            if is_list {
+                let () = connection.rpush(name, "somebody else's").unwrap();
+            } else {
+                let () = connection.set(name, "somebody else's").unwrap();
+            }
         }
-        for limiter in [&limiter, &both, &gcra] {
+        for limiter in [&limiter, &both, &gcra, &long] {
             for cost in [1, 0, 6] {
                 let error = limiter.check_n("ada", cost).await.unwrap_err();
-                if cost > 5 {
+                if cost > limiter.quotas().iter().next().unwrap().limit() {
                     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
                     continue;
                 }
@@ -43,12 +50,14 @@ async fn a_key_of_another_type_is_a_misconfiguration_and_stays_unchanged() {
             }
             assert!(limiter.admin().credit("ada", 1).await.is_err());
         }
-        if is_list {
-            let values: Vec<String> = connection.lrange(NAME, 0, -1).unwrap();
-            assert_eq!(values, ["somebody else's"]);
-        } else {
-            let value: String = connection.get(NAME).unwrap();
-            assert_eq!(value, "somebody else's");
+        for name in [LOG, ROW] {
+            if is_list {
+                let values: Vec<String> = connection.lrange(name, 0, -1).unwrap();
+                assert_eq!(values, ["somebody else's"]);
+            } else {
+                let value: String = connection.get(name).unwrap();
+                assert_eq!(value, "somebody else's");
+            }
         }
     }
     assert!(limiter.check("bob").await.unwrap().is_allowed());
@@ -63,13 +72,12 @@ fn store_nonsense(connection: &mut redis::Connection) {
         .unwrap()
         .to_be_bytes()
         .to_vec();
-    value.push(b'f');
+    value.extend(b"\x07f");
     value.extend(&window.to_be_bytes()[2..]);
-    value.extend([0, 1, 0, 0]);
     value.extend(0.5_f64.to_be_bytes());
     value.extend(f64::from(index).to_be_bytes());
     value.extend(1_u32.to_be_bytes());
-    let () = connection.set_ex(NAME, value, 3_600).unwrap();
+    let () = connection.set_ex(ROW, value, 3_600).unwrap();
 }
 
 #[tokio::test]
@@ -118,16 +126,17 @@ async fn a_reply_that_makes_no_sense_for_one_key_fails_neither_the_call_nor_the_
 #[tokio::test]
 async fn no_quota_is_charged_if_one_fails() {
     let server = RedisServer::start();
-    let set = Quota::per_hour(5).algorithm(Algorithm::SortedSetLog);
-    let limiter = RateLimiter::new(store_on(&server), [Quota::per_minute(5), set]);
+    let hour = Duration::from_secs(3_600);
+    let quotas = algorithms().map(|(_, algorithm)| Quota::new(5, hour).algorithm(algorithm));
+    let limiter = RateLimiter::new(store_on(&server), quotas.collect::<Vec<_>>());
     let mut connection = server.connect();
-    let of_set = format!("{NAME}:set:3600000000");
-    for broken in [NAME, of_set.as_str()] {
+    for (_, algorithm) in algorithms() {
+        let broken = &name_of("{default,ada}", algorithm, hour);
         let () = connection.set(broken, "somebody else's").unwrap();
         let error = limiter.check("ada").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Misconfigured);
         let keys: Vec<String> = connection.keys("*").unwrap();
-        assert_eq!(keys, [broken]);
+        assert_eq!(keys, [broken.as_str()]);
         let () = connection.del(broken).unwrap();
     }
 }

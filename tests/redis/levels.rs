@@ -10,6 +10,7 @@ use tollgate::{
 };
 
 use crate::store_on;
+use crate::stored::name_of;
 use crate::support::costs::{calls, forget_calls};
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
@@ -169,13 +170,15 @@ async fn a_reader_in_between_never_sees_a_charge_of_a_refused_check() {
 /// A reader ends when it has seen this number of states.
 const STATES: usize = 2_000;
 
+const PAIR_WINDOW: Duration = Duration::from_secs(8_000 * 3_600);
+
 /// A user and a tenant with equal quotas, of each algorithm whose count is one value. Their values are equal if both
 /// were charged by the same checks.
 fn pairs(store: &RedisStore) -> Vec<[RateLimiter; 2]> {
     let algorithms = Algorithm::ALL.iter().map(|facts| facts.algorithm);
     let in_values = algorithms.filter(|algorithm| *algorithm != Algorithm::SortedSetLog);
     let pair = |(index, algorithm): (usize, Algorithm)| {
-        let quota = Quota::new(1_000_000, 8_000 * HOUR).algorithm(algorithm);
+        let quota = Quota::new(1_000_000, PAIR_WINDOW).algorithm(algorithm);
         ["user", "tenant"].map(|name| {
             let limiter = RateLimiter::new(store.clone(), quota.clone());
             limiter.name(format!("{name}{index}"))
@@ -219,9 +222,11 @@ async fn a_reader_of_the_stored_values_never_sees_one_level_charged_without_the_
     let server = RedisServer::start();
     let pairs = pairs(&store_on(&server));
     let mut get = redis::cmd("MGET");
-    for index in 0..pairs.len() {
-        get.arg(format!("tollgate:v3:{{user{index},ada}}"));
-        get.arg(format!("tollgate:v3:{{tenant{index},acme}}"));
+    for (index, [user, _]) in pairs.iter().enumerate() {
+        let algorithm = user.quotas().iter().next().unwrap().counted_by();
+        for tag in [format!("{{user{index},ada}}"), format!("{{tenant{index},acme}}")] {
+            get.arg(name_of(&tag, algorithm, PAIR_WINDOW));
+        }
     }
     let mut connection = server.connect();
     read_under_load(&pairs, &["ada"], move || {

@@ -8,7 +8,7 @@ use redis::Commands;
 use tollgate::{Algorithm, Decision, Quota, RateLimiter};
 
 use crate::store_on;
-use crate::stored::first_time;
+use crate::stored::{HEADER, double_at};
 use crate::support::redis_server::RedisServer;
 use crate::support::test_time::TestTime;
 
@@ -32,8 +32,15 @@ async fn every_microsecond_is_kept() {
                     .remove(0)
                     .1
             }
-            // The base of a log, the generation of a counter.
-            _ => first_time(&connection.get::<_, Vec<u8>>(&key).unwrap()).to_string(),
+            // The first run of a log; the generation of buckets and of the counter of a row.
+            _ => {
+                let at = match algorithm {
+                    Algorithm::SlidingLog => HEADER,
+                    Algorithm::SlidingBuckets(_) => 4,
+                    _ => 12,
+                };
+                double_at(&connection.get::<_, Vec<u8>>(&key).unwrap(), at).to_string()
+            }
         };
         let stored: u64 = stored
             .parse()

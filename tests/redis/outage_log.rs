@@ -55,7 +55,7 @@ async fn an_outage_beside_a_key_of_another_type_begins_and_ends_and_so_does_the_
     let mut server = Node::start(&[]);
     let limiter = limiter(&server.url());
     let spoil = |server: &Node| {
-        let () = server.ask(&["SET", "tollgate:v3:{search,wrong}", "somebody else's"]);
+        let () = server.ask(&["SET", "tollgate:v3:{search,wrong}:log", "somebody else's"]);
     };
     spoil(&server);
     let (mut lines, keys) = (Lines::default(), ["ada", "wrong"]);
@@ -65,7 +65,7 @@ async fn an_outage_beside_a_key_of_another_type_begins_and_ends_and_so_does_the_
     server.restart();
     spoil(&server);
     lines.grow_to(3, &limiter, &keys).await;
-    let _: u64 = server.ask(&["DEL", "tollgate:v3:{search,wrong}"]);
+    let _: u64 = server.ask(&["DEL", "tollgate:v3:{search,wrong}:log"]);
     lines.grow_to(4, &limiter, &keys).await;
     lines.assert_say(&[
         ["ERROR", "the store is misconfigured", "WRONGTYPE"],

@@ -45,7 +45,7 @@ async fn a_url_sets_the_prefix_and_what_it_opens_can_be_pinged_and_examined() {
     let decision = hourly(store).check("ada").await.unwrap();
     assert_eq!(decision.source(), Source::Redis);
     let keys: Vec<String> = redis::cmd("KEYS")
-        .arg("shop:v3:{default,ada}")
+        .arg("shop:v3:{default,ada}:log")
         .query(&mut server.connect())
         .unwrap();
     assert_eq!(keys.len(), 1);

@@ -262,13 +262,13 @@ async fn of_two_settings_of_hash_tags_the_last_one_applies() {
             store_on(&server)
                 .hash_tags(tags)
                 .hash_tags_by_first_part(TAGS),
-            "tollgate:v3:{35}:user,acme,ada",
+            "tollgate:v3:{35}:user,acme,ada;log",
         ),
         (
             store_on(&server)
                 .hash_tags_by_first_part(TAGS)
                 .hash_tags(tags),
-            "tollgate:v3:{0}:user,acme,ada",
+            "tollgate:v3:{0}:user,acme,ada;log",
         ),
     ] {
         let limiter = RateLimiter::new(store, Quota::per_hour(9)).name("user");

@@ -368,7 +368,7 @@ async fn a_full_server() {
 async fn a_key_of_another_type() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    let name = "tollgate:v3:{default,ada}";
+    let name = "tollgate:v3:{default,ada}:log";
     let () = connection.set(name, "somebody else's").unwrap();
     let at = format!(
         "Redis at 127.0.0.1:{} has a value of another type",

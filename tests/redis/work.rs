@@ -6,7 +6,7 @@ use redis::Commands;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter};
 
 use crate::store_on;
-use crate::stored::store_log;
+use crate::stored::{name_of, store_log};
 use crate::support::redis_server::{RedisServer, run};
 
 const NOW_UNITS: u64 = 100;
@@ -22,15 +22,15 @@ fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
         .map(|unit| old + unit)
         .chain(now..now + live)
         .collect();
-    let value = "tollgate:v3:{default,ada}";
+    let value = name_of("{default,ada}", algorithm, Duration::from_secs(30));
     if algorithm == Algorithm::SlidingLog {
-        return store_log(connection, value, 30_000_000, &times);
+        return store_log(connection, &value, 30_000_000, u32::MAX, &times);
     }
     for (chunk, times) in (0_u64..).zip(times.chunks(50_000)) {
         let first = 1_000_000_000_000_000 + chunk * 50_000;
         let units: Vec<(u64, u64)> = times.iter().copied().zip(first..).collect();
         let () = connection
-            .zadd_multiple(format!("{value}:set:30000000"), &units)
+            .zadd_multiple(&value, &units)
             .unwrap();
     }
 }
@@ -102,7 +102,7 @@ async fn a_million_expired_units_are_dropped_in_under_a_millisecond() {
 async fn a_log_accepts_a_hundred_thousand_units_at_once_and_a_counter_any_number() {
     let server = RedisServer::start();
     for (name, algorithm) in [
-        ("list", Algorithm::SlidingLog),
+        ("log", Algorithm::SlidingLog),
         ("set", Algorithm::SortedSetLog),
     ] {
         let quota = Quota::per_hour(u32::MAX).algorithm(algorithm);

@@ -213,6 +213,10 @@ impl FixedNumbers for Gcra {
         let &[time, units, part, inflow, rate] = numbers else {
             return None;
         };
+        // No script stores a level above the rate, and its product with a window may exceed all numbers.
+        if units > rate {
+            return None;
+        }
         Some(Self {
             time,
             units: u32::try_from(units).ok()?,

@@ -320,8 +320,12 @@ impl Call {
 fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
     let is_same = |(known, level): (&OwnedCheck, &Check<'_>)| {
         let known = known.check();
-        // Each check that asks for more than its cost has an answer of its own.
-        known.cost() == level.cost()
+        // The keys are those of the last entry, but may be of other levels of it. Each check that asks for more than its cost
+        // has an answer of its own.
+        let has_same_key = levels.len() == 1
+            || (known.limiter(), known.key()) == (level.limiter(), level.key());
+        has_same_key
+            && known.cost() == level.cost()
             && known.more() == 0
             && level.more() == 0
             && known.quotas() == level.quotas()
@@ -400,6 +404,25 @@ mod tests {
 
     fn entry(key: &str, cost: u32, count: usize) -> (String, u32, usize) {
         (key.to_owned(), cost, count)
+    }
+
+    #[test]
+    fn a_check_of_the_same_keys_in_another_order_is_an_entry_of_its_own() {
+        let (mut queue, quotas) = (Queue::default(), Quotas::from(Quota::per_minute(9)));
+        let [limiter, ada, bob] = ["l", "ada", "bob"].map(Key::from);
+        let subject = |key| Subject {
+            limiter: &limiter,
+            key,
+            quotas: &quotas,
+        };
+        let mut receivers = Vec::new();
+        for [from, to] in [[&ada, &bob], [&bob, &ada], [&bob, &ada]] {
+            let (answer, receiver) = oneshot::channel();
+            let levels = [subject(from).check(2), subject(to).check(3)];
+            queue.push(&levels, Waiter::new(answer, Duration::from_secs(60)));
+            receivers.push(receiver);
+        }
+        assert_eq!(take(&mut queue), [entry("ada", 2, 1), entry("bob", 2, 2)]);
     }
 
     #[test]

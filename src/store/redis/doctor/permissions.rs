@@ -16,13 +16,13 @@ use crate::store::redis::protocol::{Value, problems};
 const TOPIC: &str = "permissions";
 
 /// The time to live of the scratch key in milliseconds, in case it cannot be removed. Longer than the commands
-/// from SET to RPUSH may take, because RPUSH must find the key.
+/// from SET to APPEND may take, because APPEND must find the key.
 const SCRATCH_TTL: &str = "60000";
 
 /// The commands that the scripts run on keys, in an order that leaves no key behind.
 ///
-/// All are tried on one key, a text. So RPUSH fails with WRONGTYPE if it is permitted, and never makes a
-/// list, which would have no time to live. ZADD XX never makes a sorted set.
+/// All are tried on one key, a text. So commands of sorted sets fail with WRONGTYPE if they are permitted. ZADD XX never
+/// makes a sorted set, which would have no time to live.
 const PROBES: [Probe; 18] = [
     ("UNLINK", &[]),
     ("PEXPIRE", &[SCRATCH_TTL]),

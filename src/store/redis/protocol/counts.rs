@@ -120,7 +120,7 @@ impl<'a> Count<'a> {
         !self.is_apart()
             && quota.calendar().is_none()
             && (quota.counted_by() != Algorithm::Gcra
-                || units.checked_mul(quota.counted_micros()) < Some(EXACT))
+                || units.saturating_mul(quota.counted_micros()) < EXACT)
     }
 }
 

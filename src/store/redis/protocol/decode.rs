@@ -7,7 +7,7 @@ use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
 use super::counts::{Count, Value, header};
-use super::encode::{BatchEntry, CallPlan, Run};
+use super::encode::{BatchEntry, CallPlan, Level, Run};
 use super::errors::{self, malformed_reply};
 use super::last_reply::{LastReply, Numbers};
 use super::packed_counter;
@@ -96,6 +96,16 @@ struct EntryParts {
     /// The units that were charged beyond the cost.
     extra: u32,
     levels: SmallVec<[LevelParts; 1]>,
+}
+
+impl EntryParts {
+    /// Returns the units that a check has charged to a level.
+    fn units_of(&self, level: &Level) -> u64 {
+        match level.cost {
+            0 => 0,
+            cost => u64::from(cost) + u64::from(self.extra),
+        }
+    }
 }
 
 /// What the script has replied for a level, in the order of the quotas of its count.
@@ -218,7 +228,7 @@ impl<'r> ReplyReader<'r, '_> {
                     continue;
                 };
                 for (index, (level, number)) in run.levels.iter().zip(own).enumerate() {
-                    let units = parts.admitted * u64::from(level.cost);
+                    let units = parts.admitted * parts.units_of(level);
                     if level.is_shared && units > 0 {
                         charged.push((*number, index, units));
                     }
@@ -267,7 +277,7 @@ impl<'r> ReplyReader<'r, '_> {
                 match value {
                     Some(value) => {
                         if at == 0 {
-                            value.units = value.units.saturating_sub(level.cost.into());
+                            value.units = value.units.saturating_sub(parts.units_of(level));
                         }
                         let reply = value.replies.get(at)?;
                         Some(reply.before(value.units, quota, self.time))

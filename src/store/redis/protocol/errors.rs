@@ -451,7 +451,7 @@ mod tests {
                 ErrorKind::Unavailable,
             ),
             (
-                "ERR ACL failure in script: User limiter has no permissions to run the 'rpush' command",
+                "ERR ACL failure in script: User limiter has no permissions to run the 'append' command",
                 ErrorKind::Misconfigured,
             ),
             (
