@@ -19,7 +19,7 @@ do
       left = left or {}
       left[#left + 1], left[#left + 2] = at, 0
     else
-      local list, cost, first = args[at + 6], args[at + 7], args[at + 9]
+      local list, cost, first = args[at + 7], args[at + 8], args[at + 9]
       local algorithm, limit, window, usual = args[list + 5], args[list + 6], args[list + 7], args[list + 8]
       local current, format, length, remaining, most = (now - now % window) / window, '>I4xxc7ddI4', 33, 0, 0
       local lives = (current + 2) * window / 1000000
