@@ -118,7 +118,8 @@ async fn used(limiter: &RateLimiter, key: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_check_that_fails_by_a_missing_permission_frees_nothing_and_each_key_has_a_time_to_live() {
+async fn a_check_that_fails_by_a_missing_permission_frees_nothing_and_each_key_has_a_time_to_live()
+{
     let server = RedisServer::start();
     let mut connection = server.connect();
     let store = store(&server);

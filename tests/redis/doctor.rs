@@ -209,7 +209,8 @@ async fn exactly_the_missing_permissions_are_named() {
     let server = RedisServer::start();
     let least = least_permissions();
     for missing in [
-        "append", "getrange", "strlen", "pttl", "pexpire", "unlink", "zadd", "zrem", "set", "eval", "evalsha",
+        "append", "getrange", "strlen", "pttl", "pexpire", "unlink", "zadd", "zrem", "set", "eval",
+        "evalsha",
     ] {
         let permissions = format!("{least} +info +ping +config +acl|whoami -{missing}");
         let report = store_as(&server, missing, &permissions).doctor().await;

@@ -224,7 +224,10 @@ async fn a_reader_of_the_stored_values_never_sees_one_level_charged_without_the_
     let mut get = redis::cmd("MGET");
     for (index, [user, _]) in pairs.iter().enumerate() {
         let algorithm = user.quotas().iter().next().unwrap().counted_by();
-        for tag in [format!("{{user{index},ada}}"), format!("{{tenant{index},acme}}")] {
+        for tag in [
+            format!("{{user{index},ada}}"),
+            format!("{{tenant{index},acme}}"),
+        ] {
             get.arg(name_of(&tag, algorithm, PAIR_WINDOW));
         }
     }

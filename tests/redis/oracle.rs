@@ -145,18 +145,40 @@ impl Log {
 /// A counter as of its last charge.
 #[derive(Clone, Copy, Debug)]
 enum Counter {
-    FixedWindow { window: u64, count: u64 },
-    SlidingCounter { window: u64, previous: u64, count: u64 },
+    FixedWindow {
+        window: u64,
+        count: u64,
+    },
+    SlidingCounter {
+        window: u64,
+        previous: u64,
+        count: u64,
+    },
     /// The level is in units times the window.
-    Gcra { time: u64, level: u64, rate: u64 },
+    Gcra {
+        time: u64,
+        level: u64,
+        rate: u64,
+    },
 }
 
 impl Counter {
     fn new(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow { window: 0, count: 0 },
-            Algorithm::SlidingCounter => Self::SlidingCounter { window: 0, previous: 0, count: 0 },
-            _ => Self::Gcra { time: 0, level: 0, rate: 0 },
+            Algorithm::FixedWindow => Self::FixedWindow {
+                window: 0,
+                count: 0,
+            },
+            Algorithm::SlidingCounter => Self::SlidingCounter {
+                window: 0,
+                previous: 0,
+                count: 0,
+            },
+            _ => Self::Gcra {
+                time: 0,
+                level: 0,
+                rate: 0,
+            },
         }
     }
 
@@ -165,7 +187,11 @@ impl Counter {
         let current = now / length;
         match self {
             Self::FixedWindow { window, .. } => *window = (current + 1).min(*window),
-            Self::SlidingCounter { window, previous, count } if *window > current => {
+            Self::SlidingCounter {
+                window,
+                previous,
+                count,
+            } if *window > current => {
                 (*window, *previous, *count) = (current, 0, *previous + *count);
             }
             Self::SlidingCounter { .. } => {}
@@ -177,16 +203,25 @@ impl Counter {
     fn at(self, length: u64, now: u64) -> Self {
         let current = now / length;
         match self {
-            Self::FixedWindow { window, .. } if window < current => {
-                Self::FixedWindow { window: current, count: 0 }
-            }
+            Self::FixedWindow { window, .. } if window < current => Self::FixedWindow {
+                window: current,
+                count: 0,
+            },
             Self::SlidingCounter { window, count, .. } if window < current => {
                 let previous = if window + 1 == current { count } else { 0 };
-                Self::SlidingCounter { window: current, previous, count: 0 }
+                Self::SlidingCounter {
+                    window: current,
+                    previous,
+                    count: 0,
+                }
             }
             Self::Gcra { time, level, rate } => {
                 let level = level.saturating_sub((now - time) * rate);
-                Self::Gcra { time: now, level, rate }
+                Self::Gcra {
+                    time: now,
+                    level,
+                    rate,
+                }
             }
             same => same,
         }
@@ -195,7 +230,11 @@ impl Counter {
     fn used(self, length: u64, now: u64) -> u64 {
         match self.at(length, now) {
             Self::FixedWindow { count, .. } => count,
-            Self::SlidingCounter { window, previous, count } => {
+            Self::SlidingCounter {
+                window,
+                previous,
+                count,
+            } => {
                 let overlap = (window + 1) * length - now;
                 count + (previous * overlap).div_ceil(length)
             }
@@ -282,7 +321,9 @@ impl Model {
             }
             _ => Value::Log(Log::default()),
         };
-        self.values.entry(Self::place(key, quota)).or_insert_with(new)
+        self.values
+            .entry(Self::place(key, quota))
+            .or_insert_with(new)
     }
 
     fn used(&mut self, key: &str, quota: &Quota) -> u64 {
@@ -315,7 +356,11 @@ impl Model {
                 continue;
             }
             // Of quotas that share a value, the longest window is asked; of a counter, the lowest limit charges.
-            let sharing = || quotas.iter().filter(|other| Self::place(key, other) == place);
+            let sharing = || {
+                quotas
+                    .iter()
+                    .filter(|other| Self::place(key, other) == place)
+            };
             let asked = |quota: &Quota| (micros(quota.window()), u64::from(quota.limit()));
             let longest = sharing().map(asked).max().unwrap();
             let strictest = sharing().min_by_key(|quota| quota.limit()).unwrap();
@@ -384,7 +429,11 @@ impl Model {
                 return true;
             }
             if let Value::Log(log) = value {
-                assert_eq!(log.used(now, log.longest), 0, "{place:?} has expired: {log:?}");
+                assert_eq!(
+                    log.used(now, log.longest),
+                    0,
+                    "{place:?} has expired: {log:?}"
+                );
             }
             false
         });
@@ -428,7 +477,11 @@ impl Sequence {
                 .deadline(Duration::from_secs(10))
                 .refusal_cache(Duration::ZERO)
         };
-        let general = if mode == Mode::GeneralPathAlone { GENERAL_PATH_ALONE } else { "" };
+        let general = if mode == Mode::GeneralPathAlone {
+            GENERAL_PATH_ALONE
+        } else {
+            ""
+        };
         let mut sequence = Self {
             store: with(general),
             loop_alone: with(LOOP_ALONE),
@@ -450,7 +503,11 @@ impl Sequence {
 
     fn quota(&mut self, algorithm: Algorithm) -> Quota {
         let windows = self.pick(&[1, 2, 5]);
-        let limits = if self.is_large { [900, 1_500, 2_500, 5_000] } else { [1, 3, 10, 40] };
+        let limits = if self.is_large {
+            [900, 1_500, 2_500, 5_000]
+        } else {
+            [1, 3, 10, 40]
+        };
         let limit = self.pick(&limits);
         Quota::new(limit, Duration::from_micros(self.window * windows)).algorithm(algorithm)
     }
@@ -463,7 +520,11 @@ impl Sequence {
             algorithms = vec![self.pick(&algorithms)];
         }
         for _ in 0..3 {
-            let count = if self.is_steady { 1 } else { self.random.random_range(1..4) };
+            let count = if self.is_steady {
+                1
+            } else {
+                self.random.random_range(1..4)
+            };
             let mut quotas: Vec<Quota> = Vec::new();
             for _ in 0..count {
                 let algorithm = self.pick(&algorithms);
@@ -488,8 +549,16 @@ impl Sequence {
     }
 
     fn entry(&mut self) -> (Vec<Level>, u32) {
-        let costs: &[u32] = if self.is_large { &[1, 1, 7, 100, 400] } else { &[0, 1, 1, 1, 2, 5] };
-        let (plan, cost, key) = (self.random.random_range(0..3), self.pick(costs), self.pick(&KEYS));
+        let costs: &[u32] = if self.is_large {
+            &[1, 1, 7, 100, 400]
+        } else {
+            &[0, 1, 1, 1, 2, 5]
+        };
+        let (plan, cost, key) = (
+            self.random.random_range(0..3),
+            self.pick(costs),
+            self.pick(&KEYS),
+        );
         if !self.is_steady && self.random.random_bool(0.3) {
             // Two keys, of which the second is often shared with other entries of the call.
             let other = if self.random.random_bool(0.7) && key != KEYS[2] {
@@ -497,13 +566,21 @@ impl Sequence {
             } else {
                 KEYS[(KEYS.iter().position(|known| *known == key).unwrap() + 1) % 3]
             };
-            let (plan_of_other, cost_of_other) = (self.pick(&[0, 0, plan]), self.pick(&[0, 1, cost]));
-            return (vec![(key, plan, cost), (other, plan_of_other, cost_of_other)], 0);
+            let (plan_of_other, cost_of_other) =
+                (self.pick(&[0, 0, plan]), self.pick(&[0, 1, cost]));
+            return (
+                vec![(key, plan, cost), (other, plan_of_other, cost_of_other)],
+                0,
+            );
         }
         if self.random.random_bool(0.05) {
             return (vec![(FOREIGN, plan, cost)], 0);
         }
-        let more = if self.is_steady || cost == 0 { 0 } else { self.pick(&[0, 0, 0, 5, 40]) };
+        let more = if self.is_steady || cost == 0 {
+            0
+        } else {
+            self.pick(&[0, 0, 0, 5, 40])
+        };
         (vec![(key, plan, cost)], more)
     }
 
@@ -512,7 +589,11 @@ impl Sequence {
         let mut entries = Vec::new();
         for _ in 0..self.random.random_range(1..6) {
             let entry = self.entry();
-            let again = if self.is_steady || entry.1 > 0 { 1 } else { self.pick(&[1, 1, 1, 3]) };
+            let again = if self.is_steady || entry.1 > 0 {
+                1
+            } else {
+                self.pick(&[1, 1, 1, 3])
+            };
             entries.extend(std::iter::repeat_n(entry, again));
         }
         entries
@@ -520,14 +601,26 @@ impl Sequence {
 
     fn step_clock(&mut self) {
         let window = self.window;
-        let steps = [0, 1, window / 50, window / 10, window / 3, window, 3 * window];
+        let steps = [
+            0,
+            1,
+            window / 50,
+            window / 10,
+            window / 3,
+            window,
+            3 * window,
+        ];
         let step = self.pick(if self.is_steady { &steps[..4] } else { &steps });
         let step = self.random.random_range(0..=step);
         self.time.advance(Duration::from_micros(step));
         self.forget();
-        if self.random.random_bool(if self.is_steady { 0.005 } else { 0.03 }) {
+        if self
+            .random
+            .random_bool(if self.is_steady { 0.005 } else { 0.03 })
+        {
             let most = self.pick(&[window, 6 * window]);
-            self.time.step_back(Duration::from_micros(self.random.random_range(0..most)));
+            self.time
+                .step_back(Duration::from_micros(self.random.random_range(0..most)));
             self.forget();
         }
     }
@@ -539,7 +632,11 @@ impl Sequence {
     }
 
     /// Sends entries to Redis in one call, while a look at another key is in flight.
-    async fn send(&self, store: &RedisStore, entries: &[(Vec<Level>, u32)]) -> Vec<Result<Vec<Answer>, Error>> {
+    async fn send(
+        &self,
+        store: &RedisStore,
+        entries: &[(Vec<Level>, u32)],
+    ) -> Vec<Result<Vec<Answer>, Error>> {
         let (limiter, other) = (Key::from("l"), Key::from("other"));
         let keys: Vec<Vec<Key>> = entries
             .iter()
@@ -549,7 +646,9 @@ impl Sequence {
             let checks: Vec<_> = levels
                 .iter()
                 .zip(keys)
-                .map(|((_, plan, cost), key)| Check::new(&limiter, key, &self.model.plans[*plan], *cost))
+                .map(|((_, plan, cost), key)| {
+                    Check::new(&limiter, key, &self.model.plans[*plan], *cost)
+                })
                 .collect();
             async move {
                 match checks.as_slice() {
@@ -598,7 +697,11 @@ impl Sequence {
                 }
             };
             let plans = &self.model.plans;
-            assert_eq!(found, expected, "entry {index} of {entries:?} at {}, {plans:?}", self.model.now);
+            assert_eq!(
+                found, expected,
+                "entry {index} of {entries:?} at {}, {plans:?}",
+                self.model.now
+            );
             counts.entries += 1;
         }
         let logs = self.model.values.values().map(|value| match value {
@@ -624,7 +727,10 @@ fn numbers_of(answer: &Answer) -> Vec<Numbers> {
 #[test]
 fn a_hundred_thousand_checks_are_decided_as_by_a_naive_model() {
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut counts = Counts::default();
     let mut seed = 0;
     while counts.entries < 100_000 {
@@ -634,7 +740,8 @@ fn a_hundred_thousand_checks_are_decided_as_by_a_naive_model() {
             let steps = if sequence.is_large { 300 } else { 100 };
             for step in 0..steps {
                 sequence.step_clock();
-                let outcome = std::panic::AssertUnwindSafe(|| runtime.block_on(sequence.call(&mut counts)));
+                let outcome =
+                    std::panic::AssertUnwindSafe(|| runtime.block_on(sequence.call(&mut counts)));
                 if std::panic::catch_unwind(outcome).is_err() {
                     panic!("seed {seed}, {mode:?}, step {step}");
                 }
@@ -643,6 +750,12 @@ fn a_hundred_thousand_checks_are_decided_as_by_a_naive_model() {
         seed += 1;
     }
     println!("{seed} sequences: {counts:?}");
-    assert!(counts.by_loop > 10_000 && counts.grants > 1_000 && counts.failed > 500, "{counts:?}");
-    assert!(counts.refused > 10_000 && counts.longest_log > 4_000, "{counts:?}");
+    assert!(
+        counts.by_loop > 10_000 && counts.grants > 1_000 && counts.failed > 500,
+        "{counts:?}"
+    );
+    assert!(
+        counts.refused > 10_000 && counts.longest_log > 4_000,
+        "{counts:?}"
+    );
 }

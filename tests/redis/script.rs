@@ -395,7 +395,10 @@ fn each_file_of_a_script_stands_behind_a_line_with_its_path() {
         assert_eq!(files.first(), Some(&"clock.lua"));
         // Those that decide checks end alike.
         let last = *files.last().unwrap();
-        assert!(last == "decide.lua" || last == format!("{name}.lua"), "{name}: {last}");
+        assert!(
+            last == "decide.lua" || last == format!("{name}.lua"),
+            "{name}: {last}"
+        );
     }
     assert_eq!(missing, BTreeSet::new());
 }
@@ -403,12 +406,19 @@ fn each_file_of_a_script_stands_behind_a_line_with_its_path() {
 #[test]
 fn a_loop_precedes_all_functions() {
     let loops = RedisStore::scripts().filter_map(|(name, script)| {
-        let file = if name == "log" { "-- lua/log_loop.lua\n" } else { "-- lua/counters_loop.lua\n" };
+        let file = if name == "log" {
+            "-- lua/log_loop.lua\n"
+        } else {
+            "-- lua/counters_loop.lua\n"
+        };
         script.contains(file).then(|| {
             let (before, _) = script.split_once("-- lua/prelude.lua\n").unwrap();
             assert!(before.contains(file), "{name}");
             let code = before.lines().filter(|line| !line.starts_with("--"));
-            assert!(code.into_iter().all(|line| !line.contains("function(")), "{name}");
+            assert!(
+                code.into_iter().all(|line| !line.contains("function(")),
+                "{name}"
+            );
             name
         })
     });

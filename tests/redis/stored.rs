@@ -420,8 +420,8 @@ async fn a_long_window_that_was_asked_once_makes_no_log_longer_than_twice_its_la
 fn spoiled(values: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
     let length = prop_oneof![4 => Just(None), 1 => any::<prop::sample::Index>().prop_map(Some)];
-    let changed = (prop::sample::select(values), changes, length).prop_map(
-        |(mut value, changes, length)| {
+    let changed =
+        (prop::sample::select(values), changes, length).prop_map(|(mut value, changes, length)| {
             for (at, byte) in changes {
                 let at = at.index(value.len());
                 value[at] = byte;
@@ -430,8 +430,7 @@ fn spoiled(values: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
                 value.truncate(length.index(value.len()));
             }
             value
-        },
-    );
+        });
     // The lengths of a log of one run and of rows.
     let lengths = prop::sample::select(vec![1, 11, 12, 32, 36, 41, 48, 53, 300]);
     let foreign = lengths.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length));
@@ -506,8 +505,7 @@ fn any_bytes_fail_their_own_entry_and_never_the_call_or_other_entries() {
                     }
                 }
                 // A change of such a key may fail, and never with an error of the script itself.
-                let changed =
-                    runtime.block_on(async { limiter.admin().credit("bad0", 1).await });
+                let changed = runtime.block_on(async { limiter.admin().credit("bad0", 1).await });
                 if let Err(error) = changed {
                     let text = error.to_string();
                     assert!(text.contains("WRONGTYPE"), "{name}: {text}: {spoiled:?}");

@@ -29,9 +29,7 @@ fn fill(connection: &mut redis::Connection, algorithm: Algorithm, live: u64) {
     for (chunk, times) in (0_u64..).zip(times.chunks(50_000)) {
         let first = 1_000_000_000_000_000 + chunk * 50_000;
         let units: Vec<(u64, u64)> = times.iter().copied().zip(first..).collect();
-        let () = connection
-            .zadd_multiple(&value, &units)
-            .unwrap();
+        let () = connection.zadd_multiple(&value, &units).unwrap();
     }
 }
 

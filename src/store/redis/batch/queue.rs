@@ -322,8 +322,8 @@ fn is_identical(known: &[OwnedCheck], levels: &[Check<'_>]) -> bool {
         let known = known.check();
         // The keys are those of the last entry, but may be of other levels of it. Each check that asks for more than its cost
         // has an answer of its own.
-        let has_same_key = levels.len() == 1
-            || (known.limiter(), known.key()) == (level.limiter(), level.key());
+        let has_same_key =
+            levels.len() == 1 || (known.limiter(), known.key()) == (level.limiter(), level.key());
         has_same_key
             && known.cost() == level.cost()
             && known.more() == 0
