@@ -5,8 +5,8 @@ KEYS    the values that are read whole, each once; then long logs and sorted set
 ARGV    call: values, runs
 ARGV    list: quotas, kind, is_long, bucket, ttl
 ARGV    quota: algorithm, limit, window, header
-ARGV    run: is_usual, length, entries, count, more, levels
-ARGV    level: list, cost, is_shared
+ARGV    run: is_usual, length, entries, count, more, levels, is_shared
+ARGV    level: list, cost
 ARGV    key: value
 reply   none; defines `args`, `values`, `reply` and `left`
 calls   MGET; if a value is missing EXISTS
@@ -20,7 +20,7 @@ A list has one kind of value: log, counters or sorted_set; `bucket` is the lengt
 the same levels in a row, each of `count` identical checks, which want up to `more` units beyond their cost. `length` is how
 many arguments it has. `value` is the number of a key. In a run of one level, the keys of the other entries follow the one
 that is given. A run that `is_usual` is for the loop of an algorithm: one check of one level, one quota, and a cost, of
-values that no earlier run has. A level `is_shared` if other entries of the run may have its value, too.
+values that no earlier run has. A run `is_shared` if entries have values in common.
 ]]
 
 local args = { cmsgpack.unpack(ARGV[1]) }

@@ -9,7 +9,7 @@ calls   GET; to charge SETRANGE, SET; after a step back of the clock PEXPIRE, SE
 server  Redis 6.0
 
   expires 4     the second at which the value expires
-  length 1, headers   the length of all headers; then code 1, window 6 of each counter
+  length 2, headers   the length of all headers; then code 1, window 6 of each counter
   generation 8, numbers   of each counter, as the file of its algorithm says
   holes         18 bytes each: what was given back of a gcra, see gcra_refund.lua
 
@@ -47,10 +47,11 @@ local function layout_of(headers)
   local made = layouts[headers]
   if not made then
     local format, at, starts = '', 3, {}
-    for index = 2, #headers, 7 do
+    for index = 3, #headers, 7 do
       local header = sub(headers, index, index + 6)
       local code = sub(header, 1, 1)
-      if #header < 7 or not FORMATS[code] or starts[header] then
+      -- A call in Lua has at most 8 000 values.
+      if #header < 7 or not FORMATS[code] or starts[header] or at > 7000 then
         return
       end
       format, starts[header], at = format .. FORMATS[code], at, at + NUMBERS[code]
@@ -64,23 +65,23 @@ end
 
 -- Opens a value that is missing, has holes, or other counters than the list: those of the list come first in the row.
 local function open_other(list)
-  local stored, old, headers = nil, nil, sub(list.layout.headers, 2)
+  local stored, old, headers = nil, nil, sub(list.layout.headers, 3)
   if text then
-    stored = #text > 11 and layout_of(sub(text, 5, 5 + string.byte(text, 5)))
+    stored = #text > 12 and layout_of(sub(text, 5, 6 + unpack('>I2', text, 5)))
     if not stored or #text < stored.length or (#text - stored.length) % HOLE > 0 then
       return false
     end
     old = { unpack(stored.format, text) }
-    for index = 2, #stored.headers, 7 do
+    for index = 3, #stored.headers, 7 do
       local header = sub(stored.headers, index, index + 6)
       headers = list.layout.starts[header] and headers or headers .. header
     end
   end
-  if #headers > 252 then
+  row = { old and old[1] or 0, pack('>I2', #headers) .. headers }
+  layout = layout_of(row[2])
+  if not layout then
     return false
   end
-  row = { old and old[1] or 0, string.char(#headers) .. headers }
-  layout = layout_of(row[2])
   for header, at in pairs(layout.starts) do
     local from = stored and stored.starts[header]
     for index = 0, NUMBERS[sub(header, 1, 1)] - 1 do
@@ -212,7 +213,10 @@ kinds.counters = function(list)
     list.needs, list.problem = max(list.needs, quota.needs), list.problem or quota.problem
     quota, last = quota.next, quota
   until not quota
-  list.layout = layout_of(string.char(#headers) .. headers)
+  list.layout = layout_of(pack('>I2', #headers) .. headers)
+  if not list.layout then
+    list.layout, list.problem = layout_of('\0\0'), 'ERR too many counters of one key'
+  end
   quota = list
   repeat
     quota.at, quota = list.layout.starts[quota.header], quota.next

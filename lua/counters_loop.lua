@@ -19,15 +19,15 @@ do
       left = left or {}
       left[#left + 1], left[#left + 2] = at, 0
     else
-      local list, cost, first = args[at + 6], args[at + 7], args[at + 9]
+      local list, cost, first = args[at + 7], args[at + 8], args[at + 9]
       local algorithm, limit, window, usual = args[list + 5], args[list + 6], args[list + 7], args[list + 8]
-      local current, format, length, remaining, most = (now - now % window) / window, '>I4xc7ddI4', 32, 0, 0
+      local current, format, length, remaining, most = (now - now % window) / window, '>I4xxc7ddI4', 33, 0, 0
       local lives = (current + 2) * window / 1000000
       if algorithm == 'sliding_counter' then
         -- Up to `most`, products with the window are exact.
-        format, length, remaining, most = '>I4xc7ddI4I4', 36, (current + 1) * window - now, 9007199254740991 / window
+        format, length, remaining, most = '>I4xxc7ddI4I4', 37, (current + 1) * window - now, 9007199254740991 / window
       elseif algorithm == 'gcra' then
-        format, length, lives = '>I4xc7ddI4dI4I4', 48, (now + window + (window - window % 100000) / 100000) / 1000000
+        format, length, lives = '>I4xxc7ddI4dI4I4', 49, (now + window + (window - window % 100000) / 100000) / 1000000
       end
       for number = first, first + args[at + 2] - 1 do
         local stored, is_usual, numbers = values[number], false, nil
@@ -35,12 +35,12 @@ do
           local expires, found, generation, time, count, rest, inflow, rate = unpack(format, stored)
           if found ~= usual or expires < lives then
             is_usual = false
-          elseif length == 32 then
+          elseif length == 33 then
             is_usual = time == current and count > 0
             if is_usual and count + cost <= limit then
               numbers = pack('>ddI4', generation, time, count + cost)
             end
-          elseif length == 36 then
+          elseif length == 37 then
             -- `count` is that of the previous window, `rest` that of this one.
             is_usual = time == current and rest > 0 and count <= most and rest <= most
             if is_usual and count * remaining / window <= limit - rest - cost then
@@ -59,10 +59,10 @@ do
           end
         end
         if numbers then
-          call('SETRANGE', KEYS[number], '12', numbers)
+          call('SETRANGE', KEYS[number], '13', numbers)
           values[number], reply[size + 1], reply[size + 2], size = true, 1, numbers, size + 2
         elseif is_usual then
-          reply[size + 1], reply[size + 2], size = 0, string.sub(stored, 13), size + 2
+          reply[size + 1], reply[size + 2], size = 0, string.sub(stored, 14), size + 2
         else
           left = left or {}
           reply[size + 1], size, left[#left + 1], left[#left + 2] = false, size + 1, at, number

@@ -65,7 +65,7 @@ end
 
 -- Works without the window of a calendar, too.
 local function reset_counters(list, number)
-  list.problem = nil
+  list.problem = not list.at and list.problem or nil
   return change_each(list, number, clear)
 end
 

@@ -8,12 +8,12 @@ reply   then, if units are charged, the reply of each level to its charge; if a 
 calls   those of the kinds of values
 server  Redis 6.0
 
-A level of cost 0 replies as to a refusal. A shared value replies once to all its charges: behind the entries of the run, in the
-order of the numbers.
+A level of cost 0 replies as to a refusal. In a run that `is_shared`, each value replies once to all its charges: behind the
+entries, in the order of the numbers.
 ]]
 
--- Of the shared values of a run, by number: the list, the units that are left, those to charge, and the reply to the last
--- charge, if there was one.
+-- Of the values of a run that shares them, by number: the list, the units that are left, those to charge, and the reply to the
+-- last charge, if there was one.
 local shared = {}
 
 -- Charges what is due to a shared value, and keeps the reply.
@@ -30,7 +30,7 @@ local function settle(number)
 end
 
 -- Decides an entry.
-local function decide(levels, count, more)
+local function decide(levels, count, more, is_shared)
   local admitted, depth, least = count, #levels, 4294967296
   for index = 1, depth do
     local level = levels[index]
@@ -42,7 +42,7 @@ local function decide(levels, count, more)
         size = size + 1
         reply[size] = problem
         return
-      elseif level.is_shared then
+      elseif is_shared then
         shared[number] = { list = list, left = left, units = 0, reply = {} }
       end
     end
@@ -83,16 +83,19 @@ end
 
 -- Decides the entry of a run that has the key of this number, or with 0 all its entries.
 local function decide_run(lists, at, only)
-  local levels, depth, keys = {}, args[at + 5], at + 6 + 3 * args[at + 5]
+  local levels, depth, keys = {}, args[at + 5], at + 7 + 2 * args[at + 5]
   for index = 1, depth do
-    local from = at + 3 + 3 * index
-    levels[index] = { list = lists[args[from]], cost = args[from + 1], is_shared = args[from + 2] > 0, number = only }
+    local from = at + 5 + 2 * index
+    levels[index] = { list = lists[args[from]], cost = args[from + 1], number = only }
   end
   for entry = 0, only > 0 and 0 or args[at + 2] - 1 do
     for index = 1, only > 0 and 0 or depth do
       levels[index].number = depth > 1 and args[keys + entry * depth + index - 1] or args[keys] + entry
     end
-    decide(levels, args[at + 3], args[at + 4])
+    decide(levels, args[at + 3], args[at + 4], args[at + 6] > 0)
+  end
+  if not next(shared) then
+    return
   end
   local numbers = {}
   for number in pairs(shared) do

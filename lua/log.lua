@@ -89,7 +89,7 @@ local function rewind(list, number)
   -- The newest bucket began earlier than its last moment.
   local from, _, from_before = first_after(newest - max(list.bucket - 1, 0) - longest)
   local to = max(first_after(list.clock - 1), from)
-  local ttl = lifetime(longest)
+  local ttl = ceil(2 * longest / 1000) + 1000
   generation = list.bucket > 0 and now or 0
   text = pack('>I4d', expiry(ttl), generation) .. sub(text, 13, 25) .. pack('>I4', from_before)
     .. sub(text, 30 + 12 * from, 29 + 12 * to) .. pack('>dI4', list.clock, last)
@@ -100,44 +100,37 @@ local function rewind(list, number)
   oldest = unpack('>d', text, 30)
 end
 
--- Opens a value. Returns whether it is a log.
-local function open(list, number)
+local function room(list, number)
   text, pages = values[number], nil
-  local length, mark = text and text ~= true and #text, nil
   if list.is_long then
     text = redis.pcall('GETRANGE', KEYS[number], '0', '220')
-    length = type(text) == 'string' and #text
-    if length == 221 then
-      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, 18) }
-    elseif length == 0 and call('EXISTS', KEYS[number]) == 0 then
-      text = false
-    end
   elseif text == true or text == nil then
     text = redis.pcall('GET', KEYS[number])
-    length = type(text) == 'string' and #text
   end
-  if text == false then
+  local length, mark = 0, nil
+  if type(text) == 'table' then
+    return nil, text.err
+  elseif text then
+    length = #text
+    if list.is_long and length == 221 then
+      length, pages = call('STRLEN', KEYS[number]), { key = KEYS[number], [0] = sub(text, 18) }
+    elseif list.is_long and length == 0 and call('EXISTS', KEYS[number]) == 0 then
+      text = false
+    end
+  end
+  runs = (length - 29) / 12
+  if not text then
     expires, generation, longest, largest, before, runs, oldest, newest, last = 0, 0, 0, 0, 0, 0, 0, 0, 0
-    return true
-  end
-  runs = ((length or 0) - 29) / 12
-  if runs < 1 or runs % 1 > 0 then
-    return false
-  end
-  expires, generation, mark, longest, largest, before, oldest = unpack('>I4dc1dI4I4d', text)
-  newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, '-12', '-1') or text, pages and 1 or length - 11)
-  if mark ~= 'l' or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
-    return false
-  end
-  if newest > list.clock then
-    rewind(list, number)
-  end
-  return true
-end
-
-local function room(list, number)
-  if not open(list, number) then
+  elseif runs < 1 or runs % 1 > 0 then
     return nil, WRONG_TYPE
+  else
+    expires, generation, mark, longest, largest, before, oldest = unpack('>I4dc1dI4I4d', text)
+    newest, last = unpack('>dI4', pages and call('GETRANGE', pages.key, '-12', '-1') or text, pages and 1 or length - 11)
+    if mark ~= 'l' or not (longest >= 1000 and longest < 1e15 and oldest >= 0 and newest >= oldest and newest < 1e16) then
+      return nil, WRONG_TYPE
+    elseif newest > list.clock then
+      rewind(list, number)
+    end
   end
   local left, quota = nil, list
   repeat
@@ -150,31 +143,25 @@ local function room(list, number)
   return left
 end
 
--- Returns the first run that a charge keeps, and the position before it.
-local function first_kept(list, units)
-  local first = list.first
-  if longest > list.window then
-    first = last_with(largest, list.before, (first_after(now - longest)), first - 1)
-  end
-  if (last - before) % 4294967296 + units >= 4294967296 then
-    first = last_with(4294967296 - units, last, first - 1, list.first - 1) + 1
-  end
-  if first == list.first then
-    return first, list.before
-  end
-  local _, position = run_at(first)
-  return first, position
-end
-
 local function charge(list, number, units)
   local key, clock, is_changed = KEYS[number], list.clock, false
   if list.window > longest or list.window == longest and list.limit > largest then
     longest, largest, is_changed = list.window, list.limit, true
   end
-  local run, first, position = pack('>dI4', clock, (last + units) % 4294967296), first_kept(list, units)
+  -- The first run to keep, and the position before it.
+  local first, position, run = list.first, list.before, pack('>dI4', clock, (last + units) % 4294967296)
+  if longest > list.window then
+    first = last_with(largest, position, (first_after(now - longest)), first - 1)
+  end
+  if (last - before) % 4294967296 + units >= 4294967296 then
+    first = last_with(4294967296 - units, last, first - 1, list.first - 1) + 1
+  end
+  if first < list.first then
+    position = select(2, run_at(first))
+  end
   local is_due = expires * 1000000 < clock + longest
   if is_changed or is_due or 2 * first >= runs or (last - before) % 4294967296 + units >= 4294967296 then
-    local ttl = lifetime(longest)
+    local ttl = ceil(2 * longest / 1000) + 1000
     local from, to = 29 + 12 * first, 29 + 12 * (newest == clock and runs - 1 or runs)
     local kept = runs > 0 and from < to and (pages and call('GETRANGE', key, from, to - 1) or sub(text, from + 1, to)) or ''
     generation = runs == 0 and list.bucket > 0 and now or generation

@@ -8,6 +8,9 @@ calls   those of log; of a long value GET
 server  Redis 6.0
 ]]
 
+-- By kind of value: what refund may do. Each returns the new value, '' if nothing is left, or false; or nothing and a problem.
+local changes_of = {}
+
 -- Opens a value to change it, and returns the units that count, or nothing and a problem.
 local function open_whole(list, number)
   local left, problem = list.room(list, number)

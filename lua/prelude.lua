@@ -3,28 +3,24 @@ prelude: what the files of the general path share. Behind the loop, if there is 
 
 KEYS    none
 ARGV    none
-reply   none; defines short names, `size`, `kinds`, `changes_of`, `WRONG_TYPE`, `lifetime`, `expiry` and `read_lists`
+reply   none; defines short names, `size`, `kinds`, `WRONG_TYPE`, `expiry` and `read_lists`
 calls   none
 server  Redis 6.0
 
 `kinds` has a function by kind of value. It prepares a list of quotas, and gives it three functions: `room(list, number)`
 opens the value of a key and returns the units that all quotas have left, or nothing and why the value cannot be decided;
 `charge(list, number, units)` charges what `room` has opened, and appends the reply; `refuse(list, number, cost)` appends the
-reply to a cost that is refused or 0. `changes_of` has, by kind, the functions of refund.
+reply to a cost that is refused or 0.
 ]]
 
 local call, unpack, pack, sub, spread = redis.call, struct.unpack, struct.pack, string.sub, table.unpack or unpack
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
-local size, kinds, changes_of = #reply, {}, {}
+local size, kinds = #reply, {}
 
 local WRONG_TYPE = 'WRONGTYPE this key holds no count'
 
--- Returns the time to live of what counts for a time, in milliseconds: twice as long, and a second for what is rounded.
-local function lifetime(window)
-  return ceil(2 * window / 1000) + 1000
-end
-
--- Returns the second at which a key expires that is given a time to live.
+-- Returns the second at which a key expires that is given a time to live, in milliseconds. That is twice as long as units count,
+-- and a second for what is rounded.
 local function expiry(ttl)
   return floor((floor(now / 1000) + ttl) / 1000)
 end
@@ -39,7 +35,7 @@ local function read_lists(at, stop)
       local quota = {
         algorithm = args[from], limit = args[from + 1], window = args[from + 2], header = args[from + 3], next = false,
         is_long = args[place + 2] > 0, bucket = args[place + 3], ttl = args[place + 4], room = false, charge = false, refuse = false,
-        needs = 0, used = 0, time = 0, clock = now,
+        needs = 0, used = 0, time = 0, clock = now, first = 0, before = 0,
       }
       if last then
         last.next = quota

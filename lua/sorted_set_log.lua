@@ -69,7 +69,7 @@ local function room(list, number)
   set = { key = KEYS[number], expired = 0 }
   set.length = redis.pcall('ZCARD', set.key)
   if type(set.length) == 'table' then
-    return nil, WRONG_TYPE
+    return nil, set.length.err
   end
   if set.length > 0 then
     local newest, member = member_at('-1')
@@ -109,10 +109,8 @@ local function charge(list, _, units)
       end
       call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, MAX_TRIMMED) - 1)
     end
-  else
+  elseif set.length > 0 then
     call('UNLINK', set.key)
-    -- A user who may not run PEXPIRE fails here, before there are units that never expire.
-    call('PEXPIRE', set.key, list.ttl)
   end
   while count > 0 do
     local members = {}
@@ -124,7 +122,12 @@ local function charge(list, _, units)
     count = count - #members
   end
   if set.used == 0 then
-    call('PEXPIRE', set.key, list.ttl)
+    local renewed = redis.pcall('PEXPIRE', set.key, list.ttl)
+    if type(renewed) == 'table' then
+      -- The user may not run PEXPIRE: better no units than some that never expire.
+      call('UNLINK', set.key)
+      error(renewed.err, 0)
+    end
   end
   local quota = list
   repeat

@@ -39,7 +39,9 @@ local function credit_set(list, number, charged)
   return function()
     set = own
     call('PEXPIRE', own.key, list.ttl)
-    remove_expired(own.newest - list.window)
+    if own.expired > 0 then
+      remove_expired(own.newest - list.window)
+    end
     call('ZREMRANGEBYRANK', own.key, -charged.units, '-1')
   end
 end

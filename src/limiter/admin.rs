@@ -160,7 +160,7 @@ impl Admin {
     ///
     /// - [`SlidingLog`](crate::Algorithm::SlidingLog) and [`SlidingBuckets`](crate::Algorithm::SlidingBuckets): the
     ///   newest of those in the longest window. So every window has that much more room.
-    /// - [`SortedSetLog`](crate::Algorithm::SortedSetLog): the oldest, which would have returned first.
+    /// - [`SortedSetLog`](crate::Algorithm::SortedSetLog): the newest.
     /// - [`SlidingCounter`](crate::Algorithm::SlidingCounter): those of the current window, then as few as
     ///   needed of the previous window.
     /// - [`FixedWindow`](crate::Algorithm::FixedWindow) and [`Gcra`](crate::Algorithm::Gcra): these have a

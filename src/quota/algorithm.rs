@@ -7,7 +7,7 @@
 ///
 /// | algorithm | promise about any span as long as the window | stored for each key |
 /// |---|---|---|
-/// | [`SlidingLog`](Self::SlidingLog) | never more than the limit | 8 to 11 bytes a charge |
+/// | [`SlidingLog`](Self::SlidingLog) | never more than the limit | 12 bytes a charge, up to 34 with what waits to be removed |
 /// | [`SortedSetLog`](Self::SortedSetLog) | never more than the limit | a sorted set, 20 bytes a unit up to 128 of them, 120 to 130 beyond |
 /// | [`SlidingBuckets(n)`](Self::SlidingBuckets) | never more than the limit; a unit returns at most window/n late | up to n + 1 counts |
 /// | [`SlidingCounter`](Self::SlidingCounter) | about the limit for steady traffic, below twice the limit at worst | two counts |

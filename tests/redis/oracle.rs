@@ -283,10 +283,13 @@ type Numbers = (u64, i64, u64);
 /// The numbers of all levels, and the units beyond the cost. `None` for a key of another program.
 type Reply = Option<(Vec<Vec<Numbers>>, u64)>;
 
+/// The name of a key, and if it has several counters, the algorithm and the window of one.
+type Place = (String, Option<(String, u64)>);
+
 #[derive(Default)]
 struct Model {
     plans: Vec<Quotas>,
-    values: HashMap<(String, Option<String>), Value>,
+    values: HashMap<Place, Value>,
     now: u64,
 }
 
@@ -297,11 +300,14 @@ fn micros(duration: Duration) -> u64 {
 impl Model {
     /// The name of the key that counts a quota, and if it has several counters, which one. The quotas of a list that share a
     /// key are opened together.
-    fn place(key: &str, quota: &Quota) -> (String, Option<String>) {
+    fn place(key: &str, quota: &Quota) -> Place {
         let (algorithm, window) = (quota.counted_by(), quota.window());
         let name = name_of(&format!("{{l,{key}}}"), algorithm, window);
         let is_row = name.ends_with('}');
-        (name, is_row.then(|| format!("{algorithm:?} {window:?}")))
+        (
+            name,
+            is_row.then(|| (format!("{algorithm:?}"), micros(window))),
+        )
     }
 
     /// The length of a bucket, or 0, and the time of a charge.
@@ -429,13 +435,13 @@ impl Model {
             if stored.iter().any(|(name, _)| *name == place.0) {
                 return true;
             }
-            if let Value::Log(log) = value {
-                assert_eq!(
-                    log.used(now, log.longest),
-                    0,
-                    "{place:?} has expired: {log:?}"
-                );
-            }
+            let used = match value {
+                Value::Log(log) => log.used(now, log.longest),
+                Value::Counter(counter) => {
+                    counter.used(place.1.as_ref().map_or(0, |(_, window)| *window), now)
+                }
+            };
+            assert_eq!(used, 0, "{place:?} has expired: {value:?}");
             false
         });
     }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::connection::{Acquired, Connection, ConnectionPool, KEYLESS, last_asked, noting_asked};
 use super::protocol::{
-    BatchEntry, EntryReply, KeyNames, ServerClock, ServerName, decode_replies, encode_checks,
-    encode_credit, encode_refund, encode_reset, errors as error,
+    BatchEntry, Change, EntryReply, KeyNames, ServerClock, ServerName, decode_replies,
+    encode_change, encode_checks, errors as error,
 };
 use super::script::{Script, Scripts};
 use crate::decision::Answer;
@@ -81,12 +81,30 @@ impl Client {
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         self.meter
             .record_batch(entries.iter().map(|entry| entry.count).sum());
-        let mut replies = self.call_decide(connection, entries).await?;
-        let mut failed = replies.iter().filter_map(|reply| reply.as_ref().err());
-        if let Some(time) = failed.find_map(error::time_without_window) {
-            self.clock.learn(time);
-            self.decide_with_other_windows(connection, entries, &mut replies)
-                .await;
+        let mut replies = match self.call(connection, entries).await {
+            // A cluster that is moving the slot, and has only some of the keys, has not run the call. A full server has
+            // written nothing, since it refuses the first write of a script or none. So each entry goes in a call of its
+            // own: what can be decided does not wait for the slot, and what is refused is refused exactly.
+            Err(error)
+                if entries.len() > 1
+                    && (error::is_moving(&error) || error.kind() == ErrorKind::Full) =>
+            {
+                let mut replies = Vec::with_capacity(entries.len());
+                for entry in entries {
+                    replies.push(self.call_of_one(connection, entry).await);
+                }
+                replies
+            }
+            replies => replies?,
+        };
+        for (reply, entry) in replies.iter_mut().zip(entries) {
+            let error = reply.as_ref().err();
+            // The script wrote nothing for an entry without the window of a calendar. It is rare: the clock of this process
+            // differs from that of the server by more than a window.
+            if let Some(time) = error.and_then(error::time_without_window) {
+                self.clock.learn(time);
+                *reply = self.call_of_one(connection, entry).await;
+            }
         }
         let mut errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         if errors.any(error::is_from_replica) {
@@ -95,65 +113,26 @@ impl Client {
         Ok(replies)
     }
 
-    /// Decides the entries anew for which the call lacked the window of a calendar at the time of the server.
-    ///
-    /// The script wrote nothing for them, so this is safe. It is rare: the clock of this process differs from that of the
-    /// server by more than a window.
-    async fn decide_with_other_windows(
+    /// Decides an entry in a call of its own.
+    async fn call_of_one(
         &self,
         connection: &Acquired,
-        entries: &[BatchEntry<'_>],
-        replies: &mut [Result<EntryReply, Error>],
-    ) {
-        let lacks_window = |reply: &&mut Result<EntryReply, Error>| {
-            let error = reply.as_ref().err();
-            error.is_some_and(|error| error::time_without_window(error).is_some())
-        };
-        let (repeated, replies): (Vec<BatchEntry<'_>>, Vec<&mut Result<EntryReply, Error>>) =
-            entries
-                .iter()
-                .zip(replies)
-                .filter(|(_, reply)| lacks_window(reply))
-                .unzip();
-        match self.call_decide(connection, &repeated).await {
-            Ok(repeated) => {
-                for (reply, new_reply) in replies.into_iter().zip(repeated) {
-                    *reply = new_reply;
-                }
-            }
-            Err(error) => {
-                for reply in replies {
-                    *reply = Err(error.clone());
-                }
-            }
-        }
+        entry: &BatchEntry<'_>,
+    ) -> Result<EntryReply, Error> {
+        let replies = Box::pin(self.call(connection, &[*entry])).await?;
+        let reply = replies.into_iter().next();
+        reply.unwrap_or_else(|| Err(error::malformed_reply("no answer", &self.server())))
     }
 
-    /// Sends a call. A cluster that is moving the slot, and has only some of the keys, has not run it. A full server has
-    /// written nothing, since it refuses the first write of a script or none. Then each entry goes in a call of its own,
-    /// so that what can be decided does not wait for the slot, and what is refused is refused exactly.
-    async fn call_decide(
+    /// Sends one call.
+    async fn call(
         &self,
         connection: &Acquired,
         entries: &[BatchEntry<'_>],
     ) -> Result<Vec<Result<EntryReply, Error>>, Error> {
         let (script, call, plan) = encode_checks(&self.scripts, &self.names, &self.clock, entries);
-        let is_alone = entries.len() == 1;
-        match run(connection, script, &call, is_alone).await {
-            Err(error)
-                if !is_alone && (error::is_moving(&error) || error.kind() == ErrorKind::Full) =>
-            {
-                let mut replies = Vec::with_capacity(entries.len());
-                for entry in entries.chunks(1) {
-                    match Box::pin(self.call_decide(connection, entry)).await {
-                        Ok(reply) => replies.extend(reply),
-                        Err(error) => replies.push(Err(error)),
-                    }
-                }
-                Ok(replies)
-            }
-            reply => decode_replies(reply?, &connection.server(), entries, &plan),
-        }
+        let reply = run(connection, script, &call, entries.len() == 1).await?;
+        decode_replies(reply, &connection.server(), entries, &plan)
     }
 
     /// Decides one check of these levels in a call of its own, within the deadline: over this connection, or
@@ -198,8 +177,14 @@ impl Client {
         &self,
         reset: Reset<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_reset(&self.scripts.refund, &self.names, &self.clock, &reset);
-        self.change(reset.subject, call)
+        let what = "reset";
+        self.change(
+            reset.subject,
+            &Change {
+                what,
+                ..Change::default()
+            },
+        )
     }
 
     /// Takes back units that a check charged.
@@ -207,8 +192,14 @@ impl Client {
         &self,
         refund: &Refund<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_refund(&self.scripts.refund, &self.names, &self.clock, refund);
-        self.change(refund.subject, call)
+        let change = Change {
+            what: "refund",
+            units: refund.units(),
+            cost: refund.cost,
+            refundable: refund.held,
+            answer: Some(refund.answer()),
+        };
+        self.change(refund.subject, &change)
     }
 
     /// Reduces the units that count against a key.
@@ -216,16 +207,25 @@ impl Client {
         &self,
         credit: &Credit<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
-        let call = encode_credit(&self.scripts.refund, &self.names, &self.clock, credit);
-        self.change(credit.subject, call)
+        let (what, units) = ("credit", credit.units());
+        self.change(
+            credit.subject,
+            &Change {
+                what,
+                units,
+                ..Change::default()
+            },
+        )
     }
 
     /// Runs the script that changes counts.
     fn change(
         &self,
         subject: Subject<'_>,
-        call: Cmd,
+        change: &Change<'_>,
     ) -> impl Future<Output = Result<(), Error>> + use<> {
+        let script = &self.scripts.refund;
+        let call = encode_change(script, &self.names, &self.clock, subject, change);
         let (client, index) = (self.clone(), self.connection_index(subject));
         async move {
             let reply = client.run(index, &client.scripts.refund, call).await;

@@ -183,10 +183,15 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// # Keys
 ///
-/// The counts of all quotas of a limiter and a key are packed in one string, `prefix:v3:{limiter,key}`. A log
-/// with more than about 128 charges continues in a list, `prefix:v3:{limiter,key}:log:window`. A
-/// [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v3:{limiter,key}:set:window`. The
-/// window is in microseconds, and names are printable ASCII.
+/// A limiter and a key have at most one string for each of these, however many quotas there are:
+///
+/// - all counters, [`FixedWindow`](crate::Algorithm::FixedWindow), [`SlidingCounter`](crate::Algorithm::SlidingCounter)
+///   and [`Gcra`](crate::Algorithm::Gcra): `prefix:v3:{limiter,key}`,
+/// - all quotas of [`SlidingLog`](crate::Algorithm::SlidingLog): `prefix:v3:{limiter,key}:log`,
+/// - [`SlidingBuckets`](crate::Algorithm::SlidingBuckets) of one length: `prefix:v3:{limiter,key}:buckets:length`.
+///
+/// A [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v3:{limiter,key}:set:window`. Lengths and
+/// windows are in microseconds, and names are printable ASCII. The repository's `lua/README.md` describes the bytes.
 ///
 /// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
 /// [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With

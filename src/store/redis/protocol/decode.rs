@@ -6,10 +6,10 @@ use redis::Value as RedisValue;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
+use super::call_plan::{BatchEntry, CallPlan, Run};
 use super::counts::{Count, Value, header};
-use super::encode::{BatchEntry, CallPlan, Level, Run};
 use super::errors::{self, malformed_reply};
-use super::last_reply::{LastReply, Numbers};
+use super::last_reply::LastReply;
 use super::packed_counter;
 use super::server_name::ServerName;
 use crate::algorithm::{QuotaCheck, State};
@@ -55,76 +55,63 @@ pub(crate) fn decode_replies(
         nonsense: None,
     };
     reader.time = reader.number_of_call()?;
-    let mut decided: Vec<Option<Result<EntryReply, Error>>> = Vec::new();
-    decided.resize_with(entries.len(), || None);
-    // First what a loop has decided, then what it has left, and all other runs.
-    for run in plan.runs.iter().filter(|run| run.is_usual) {
-        for index in run.entries.clone() {
-            if let (false, Some(entry), Some(place)) = (
-                reader.skip_false(),
-                entries.get(index),
-                decided.get_mut(index),
-            ) {
-                let parts = reader.entry(entry, run)?;
-                *place = Some(parts.map(|parts| reader.reply(run, &parts, &[], &mut Vec::new())));
+    let mut charges = Vec::with_capacity(entries.len());
+    charges.resize_with(entries.len(), || None);
+    // First what a loop has decided, then what it has left and all other runs.
+    for is_of_loop in [true, false] {
+        for run in plan.runs.iter().filter(|run| run.is_usual || !is_of_loop) {
+            let charges = charges.get_mut(run.entries.clone()).unwrap_or_default();
+            let entries = entries.get(run.entries.clone()).unwrap_or_default();
+            for (charge, entry) in charges.iter_mut().zip(entries) {
+                if charge.is_none() && !(is_of_loop && reader.skip_false()) {
+                    *charge = Some(reader.charge(entry, run)?);
+                }
+            }
+            if run.is_shared {
+                reader.shared(run, charges)?;
             }
         }
-    }
-    for run in &plan.runs {
-        let (entries, decided) = (
-            entries.get(run.entries.clone()).unwrap_or_default(),
-            decided.get_mut(run.entries.clone()).unwrap_or_default(),
-        );
-        reader.run(run, entries, decided)?;
     }
     if !reader.rest.is_empty() {
         return Err(malformed_reply("more values than expected", server));
     }
-    let unanswered = || Err(malformed_reply("no answer", server));
-    let replies = decided.into_iter();
+    let runs = plan
+        .runs
+        .iter()
+        .flat_map(|run| run.entries.clone().map(move |_| run));
+    let replies = runs.zip(charges.into_iter().flatten());
     Ok(replies
-        .map(|reply| reply.unwrap_or_else(unanswered))
+        .map(|(run, charge)| Ok(reader.reply(run, charge?)))
         .collect())
 }
 
 /// What the script has replied to an entry.
-struct EntryParts {
+struct Charge {
     /// The checks that were admitted.
     admitted: u64,
-    /// Whether a reply to refused checks follows, or the checks only look.
-    has_refused: bool,
     /// The units that were charged beyond the cost.
     extra: u32,
-    levels: SmallVec<[LevelParts; 1]>,
-}
-
-impl EntryParts {
-    /// Returns the units that a check has charged to a level.
-    fn units_of(&self, level: &Level) -> u64 {
-        match level.cost {
-            0 => 0,
-            cost => u64::from(cost) + u64::from(self.extra),
-        }
-    }
+    /// Whether a reply to refused checks follows, or the checks only look.
+    has_refused: bool,
+    levels: SmallVec<[LevelReply; 1]>,
 }
 
 /// What the script has replied for a level, in the order of the quotas of its count.
 #[derive(Default)]
-struct LevelParts {
-    charged: Replies,
+struct LevelReply {
+    charged: SmallVec<[LastReply; 1]>,
+    /// The units that were charged from the next check on that has no answer yet.
+    later_units: u64,
     refused: SmallVec<[QuotaAnswer; 1]>,
 }
 
-type Replies = SmallVec<[LastReply; 1]>;
-
-/// A value that several entries of a run have charged.
-struct SharedValue {
-    number: u64,
-    /// The units of the checks that have no answer yet.
-    units: u64,
-    replies: Replies,
-    /// The error of all its checks, if the reply makes no sense.
-    error: Option<Error>,
+/// Returns the units that a check of this cost has charged.
+fn units(cost: u32, extra: u32) -> u64 {
+    if cost == 0 {
+        0
+    } else {
+        u64::from(cost) + u64::from(extra)
+    }
 }
 
 /// Reads a packed reply from front to back.
@@ -139,212 +126,170 @@ struct ReplyReader<'r, 'a> {
 }
 
 impl<'r> ReplyReader<'r, '_> {
-    /// Reads the replies to the entries of a run that have none yet.
-    fn run(
+    /// Reads the reply to an entry. The outer error makes the rest unreadable too.
+    fn charge(
+        &mut self,
+        entry: &BatchEntry<'_>,
+        run: &Run,
+    ) -> Result<Result<Charge, Error>, Error> {
+        if let Some(text) = self.text()? {
+            return Ok(Err(errors::from_script(&text, self.server)));
+        }
+        let (mut admitted, mut extra) = (self.number_of_call()?, 0);
+        if entry.more() > 0 {
+            // In place of the number of admitted checks stands that of charged units.
+            let cost = run.levels.first().map_or(0, |level| level.cost);
+            extra = u32::try_from(admitted.saturating_sub(cost.into())).unwrap_or(u32::MAX);
+            admitted = admitted.min(1);
+        }
+        let count = u64::from(entry.count);
+        if admitted > count || extra > entry.more() {
+            return Err(malformed_reply(
+                "more checks admitted than sent",
+                self.server,
+            ));
+        }
+        let mut charge = Charge {
+            admitted,
+            extra,
+            has_refused: admitted < count || run.levels.iter().all(|level| level.cost == 0),
+            levels: SmallVec::new(),
+        };
+        let plan = self.plan;
+        for level in &run.levels {
+            let mut replied = LevelReply::default();
+            if let Some(count_of_level) = plan.count(level) {
+                if admitted > 0 && level.cost > 0 && !run.is_shared {
+                    replied.charged = self.charged(count_of_level)?;
+                    replied.later_units = admitted * units(level.cost, extra);
+                }
+                if admitted < count || level.cost == 0 {
+                    replied.refused = self.refused(count_of_level, level.cost)?;
+                }
+            }
+            charge.levels.push(replied);
+        }
+        Ok(self.take_nonsense().map_or(Ok(charge), Err))
+    }
+
+    /// Reads the replies of the values of a run that shares them, in the order of their numbers. Each is the reply to the
+    /// last of its charges.
+    fn shared(
         &mut self,
         run: &Run,
-        entries: &[BatchEntry<'_>],
-        decided: &mut [Option<Result<EntryReply, Error>>],
+        charges: &mut [Option<Result<Charge, Error>>],
     ) -> Result<(), Error> {
-        let mut parts = Vec::with_capacity(entries.len());
-        for (entry, decided) in entries.iter().zip(&*decided) {
-            parts.push(match decided {
-                Some(_) => None,
-                None => Some(self.entry(entry, run)?),
-            });
+        let plan = self.plan;
+        let numbers = plan.numbers_of(run).chunks(run.levels.len().max(1));
+        let mut uses = Vec::new();
+        for (entry, (charge, own)) in charges.iter().zip(numbers).enumerate() {
+            let Some(Ok(charge)) = charge else {
+                continue;
+            };
+            for (index, (level, number)) in run.levels.iter().zip(own).enumerate() {
+                let units = charge.admitted * units(level.cost, charge.extra);
+                if units > 0 {
+                    uses.push((*number, entry, index, units));
+                }
+            }
         }
-        let numbers = self.plan.numbers_of(run).chunks(run.levels.len().max(1));
-        let mut shared = self.shared_values(run, &parts)?;
-        for ((parts, own), decided) in parts.into_iter().zip(numbers).zip(decided) {
-            if let Some(parts) = parts {
-                let reply = parts.map(|parts| self.reply(run, &parts, own, &mut shared));
-                let mut values = shared.iter().filter(|value| own.contains(&value.number));
-                let error = values.find_map(|value| value.error.clone());
-                *decided = Some(error.map_or(reply, Err));
+        uses.sort_unstable();
+        for uses in uses.chunk_by(|(one, ..), (next, ..)| one == next) {
+            let level = uses
+                .first()
+                .and_then(|(_, _, index, _)| run.levels.get(*index));
+            let Some(count) = level.and_then(|level| plan.count(level)) else {
+                continue;
+            };
+            let (replies, nonsense) = (self.charged(count)?, self.take_nonsense());
+            let mut later_units = 0;
+            for (_, entry, index, units) in uses.iter().rev() {
+                later_units += units;
+                let charge = charges.get_mut(*entry).and_then(Option::as_mut);
+                match (charge, &nonsense) {
+                    (Some(charge), Some(error)) => *charge = Err(error.clone()),
+                    (Some(Ok(charge)), None) => {
+                        if let Some(replied) = charge.levels.get_mut(*index) {
+                            (replied.charged, replied.later_units) = (replies.clone(), later_units);
+                        }
+                    }
+                    _ => {}
+                }
             }
         }
         Ok(())
     }
 
-    /// Reads the reply to an entry. The outer error makes the rest unreadable too.
-    fn entry(
-        &mut self,
-        entry: &BatchEntry<'_>,
-        run: &Run,
-    ) -> Result<Result<EntryParts, Error>, Error> {
-        if let Some(text) = self.text()? {
-            return Ok(Err(errors::from_script(&text, self.server)));
-        }
-        let (mut admitted, mut extra) = (self.number_of_call()?, Some(0));
-        if entry.more() > 0 {
-            // In place of the number of admitted checks stands that of charged units.
-            let cost = run.levels.first().map_or(0, |level| level.cost);
-            let beyond = admitted.saturating_sub(cost.into());
-            extra = u32::try_from(beyond)
-                .ok()
-                .filter(|extra| *extra <= entry.more());
-            admitted = admitted.min(1);
-        }
-        let (Some(extra), true) = (extra, admitted <= entry.count.into()) else {
-            return Err(malformed_reply(
-                "more checks admitted than sent",
-                self.server,
-            ));
-        };
-        let mut parts = EntryParts {
-            admitted,
-            has_refused: admitted < entry.count.into()
-                || run.levels.iter().all(|level| level.cost == 0),
-            extra,
-            levels: SmallVec::new(),
-        };
-        for level in &run.levels {
-            let (plan, mut replied) = (self.plan, LevelParts::default());
-            if let Some(count) = plan.count_of(level) {
-                if admitted > 0 && level.cost > 0 && !level.is_shared {
-                    replied.charged = self.charged(count)?;
-                }
-                if admitted < entry.count.into() || level.cost == 0 {
-                    replied.refused = self.refused(count, level.cost)?;
-                }
-            }
-            parts.levels.push(replied);
-        }
-        Ok(self.take_nonsense().map_or(Ok(parts), Err))
-    }
-
-    /// Reads the replies of the shared values of a run, in the order of their numbers.
-    fn shared_values(
-        &mut self,
-        run: &Run,
-        parts: &[Option<Result<EntryParts, Error>>],
-    ) -> Result<Vec<SharedValue>, Error> {
-        let plan = self.plan;
-        let mut charged: Vec<(u64, usize, u64)> = Vec::new();
-        if run.levels.iter().any(|level| level.is_shared) {
-            let numbers = plan.numbers_of(run).chunks(run.levels.len());
-            for (parts, own) in parts.iter().zip(numbers) {
-                let Some(Ok(parts)) = parts else {
-                    continue;
-                };
-                for (index, (level, number)) in run.levels.iter().zip(own).enumerate() {
-                    let units = parts.admitted * parts.units_of(level);
-                    if level.is_shared && units > 0 {
-                        charged.push((*number, index, units));
-                    }
-                }
-            }
-            charged.sort_unstable();
-        }
-        let mut values = Vec::<SharedValue>::new();
-        for (number, level, units) in charged {
-            if let Some(known) = values.last_mut().filter(|known| known.number == number) {
-                known.units += units;
-                continue;
-            }
-            let level = run.levels.get(level);
-            let count = level.and_then(|level| plan.count_of(level));
-            let replies = count.map(|count| self.charged(count)).transpose()?;
-            values.push(SharedValue {
-                number,
-                units,
-                replies: replies.unwrap_or_default(),
-                error: self.take_nonsense(),
-            });
-        }
-        Ok(values)
-    }
-
-    /// Returns the answers to the checks of an entry, whose keys have these numbers.
-    fn reply(
-        &self,
-        run: &Run,
-        parts: &EntryParts,
-        own: &[u64],
-        shared: &mut [SharedValue],
-    ) -> EntryReply {
+    /// Returns the answers to the checks of an entry.
+    fn reply(&self, run: &Run, mut charge: Charge) -> EntryReply {
         let is_look = run.levels.iter().all(|level| level.cost == 0);
-        let answers = if is_look { 0 } else { parts.admitted };
-        let admitted = (0..answers).rev().map(|later| {
-            let mut answer = self.answer(run, |index, quota, at| {
-                let level = run.levels.get(index)?;
-                let replied = parts.levels.get(index)?;
-                let number = own.get(index).filter(|_| level.is_shared);
-                let value = number.and_then(|number| {
-                    let at = shared.binary_search_by_key(number, |value| value.number);
-                    shared.get_mut(at.ok()?)
-                });
-                match value {
-                    Some(value) => {
-                        if at == 0 {
-                            value.units = value.units.saturating_sub(parts.units_of(level));
-                        }
-                        let reply = value.replies.get(at)?;
-                        Some(reply.before(value.units, quota, self.time))
-                    }
-                    None if level.cost == 0 => replied.refused.get(at).cloned(),
-                    None => {
-                        let later = later * u64::from(level.cost);
-                        Some(replied.charged.get(at)?.before(later, quota, self.time))
-                    }
+        let answers = if is_look { 0 } else { charge.admitted };
+        let mut admitted = SmallVec::new();
+        for _ in 0..answers {
+            for (level, replied) in run.levels.iter().zip(&mut charge.levels) {
+                let own = units(level.cost, charge.extra);
+                replied.later_units = replied.later_units.saturating_sub(own);
+            }
+            let mut answer = self.answer(run, &charge, |replied, quota, at| {
+                match replied.charged.get(at) {
+                    Some(last) => Some(last.before(replied.later_units, quota, self.time)),
+                    // A level of cost 0.
+                    None => replied.refused.get(at).cloned(),
                 }
             });
-            answer.set_extra(parts.extra);
-            answer
-        });
-        let admitted = admitted.collect();
-        let refused = parts.has_refused.then(|| {
-            self.answer(run, |index, _, at| {
-                parts.levels.get(index)?.refused.get(at).cloned()
+            answer.set_extra(charge.extra);
+            admitted.push(answer);
+        }
+        let refused = charge.has_refused.then(|| {
+            self.answer(run, &charge, |replied, _, at| {
+                replied.refused.get(at).cloned()
             })
         });
         EntryReply { admitted, refused }
     }
 
-    /// Returns an answer with the quotas of all levels in the order in which each was asked. `reply` has that of a level,
-    /// and of the place of a quota in its count.
+    /// Returns an answer with the quotas of all levels in the order in which each was asked. `reply` has that of a quota by
+    /// its place in the count of a level.
     fn answer(
         &self,
         run: &Run,
-        mut reply: impl FnMut(usize, &Quota, usize) -> Option<QuotaAnswer>,
+        charge: &Charge,
+        reply: impl Fn(&LevelReply, &Quota, usize) -> Option<QuotaAnswer>,
     ) -> Answer {
-        let mut answer = Answer::at(self.time, Source::Redis, []);
-        let mut of_check = SmallVec::<[(usize, QuotaAnswer); 4]>::new();
-        for (index, level) in run.levels.iter().enumerate() {
-            if level.is_first_of_check() {
-                push_in_order(&mut of_check, &mut answer);
-            }
-            let Some(count) = self.plan.count_of(level) else {
-                continue;
-            };
-            for (at, (place, quota)) in count.quotas.iter().enumerate() {
-                if let Some(quota_answer) = reply(index, quota, at) {
-                    of_check.push((*place, quota_answer));
-                }
+        let mut answers = SmallVec::<[((usize, usize), QuotaAnswer); 4]>::new();
+        for (level, replied) in run.levels.iter().zip(&charge.levels) {
+            let quotas = self
+                .plan
+                .count(level)
+                .map_or(&[][..], |count| &count.quotas);
+            for (at, (place, quota)) in quotas.iter().enumerate() {
+                let answer = reply(replied, quota, at);
+                answers.extend(answer.map(|answer| ((level.check, *place), answer)));
             }
         }
-        push_in_order(&mut of_check, &mut answer);
-        answer
+        answers.sort_by_key(|(place, _)| *place);
+        let answers = answers.into_iter().map(|(_, answer)| answer);
+        Answer::at(self.time, Source::Redis, answers)
     }
 
     /// Reads the reply of a count to a charge, for each of its quotas.
-    fn charged(&mut self, count: &Count<'_>) -> Result<Replies, Error> {
+    fn charged(&mut self, count: &Count<'_>) -> Result<SmallVec<[LastReply; 1]>, Error> {
         if count.value == Value::Row {
             let counters = self.counters(count)?;
             return Ok(counters.into_iter().map(LastReply::Counter).collect());
         }
-        let mut replies = Replies::new();
+        let mut replies = SmallVec::new();
         for _ in &count.quotas {
             let (used, reset) = (self.units()?, self.number()?);
             let receipt = match count.value {
                 Value::Buckets { .. } => Receipt::new(self.number()?, self.number()?),
                 _ => Receipt::default(),
             };
-            replies.push(LastReply::Numbers(Numbers {
+            replies.push(LastReply::Numbers {
                 used,
                 reset,
                 receipt,
-            }));
+            });
         }
         Ok(replies)
     }
@@ -488,13 +433,5 @@ impl<'r> ReplyReader<'r, '_> {
         let (bytes, rest) = split.ok_or_else(incomplete)?;
         self.rest = rest;
         Ok(Some(bytes))
-    }
-}
-
-/// Appends the answers of the quotas of a check in the order of its list.
-fn push_in_order(of_check: &mut SmallVec<[(usize, QuotaAnswer); 4]>, answer: &mut Answer) {
-    of_check.sort_by_key(|(place, _)| *place);
-    for (_, quota_answer) in of_check.drain(..) {
-        answer.push(quota_answer);
     }
 }

@@ -83,27 +83,15 @@ pub(crate) fn is_replica(error: &RedisError) -> bool {
 
 /// Whether an entry failed because the server is a replica.
 pub(crate) fn is_from_replica(error: &Error) -> bool {
-    StdError::source(error).is_some_and(|source| source.is::<Replica>())
+    matches!(entry_failure(error), Some(EntryFailure::Replica))
 }
-
-/// The source of the error of an entry that a replica could not decide.
-#[derive(Debug)]
-struct Replica;
-
-impl fmt::Display for Replica {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the server is a replica")
-    }
-}
-
-impl StdError for Replica {}
 
 /// Returns the time of the server if nothing was written because the call has no window of a calendar at that time.
 pub(crate) fn time_without_window(error: &Error) -> Option<u64> {
-    let source = StdError::source(error)?;
-    match source.downcast_ref::<RedisError>() {
-        Some(error) => time_behind_no_window(&error.to_string()),
-        None => Some(source.downcast_ref::<WindowMissing>()?.time),
+    match entry_failure(error) {
+        Some(EntryFailure::NoWindow { time }) => Some(*time),
+        Some(EntryFailure::Replica) => None,
+        None => time_behind_no_window(&redis_error(error)?.to_string()),
     }
 }
 
@@ -113,32 +101,45 @@ fn time_behind_no_window(text: &str) -> Option<u64> {
     numbers.find(|number| !number.is_empty())?.parse().ok()
 }
 
-/// The source of the error of an entry of a calendar of which the call has no window at this time of the server.
+/// The source of the error of an entry that a store treats in its own way.
 #[derive(Debug)]
-struct WindowMissing {
-    time: u64,
+enum EntryFailure {
+    Replica,
+    /// The call has no window of a calendar at this time of the server.
+    NoWindow {
+        time: u64,
+    },
 }
 
-impl fmt::Display for WindowMissing {
+impl fmt::Display for EntryFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the window of the calendar is not among those of the call")
+        f.write_str(match self {
+            Self::Replica => "the server is a replica",
+            Self::NoWindow { .. } => "the window of the calendar is not among those of the call",
+        })
     }
 }
 
-impl StdError for WindowMissing {}
+impl StdError for EntryFailure {}
+
+fn entry_failure(error: &Error) -> Option<&EntryFailure> {
+    StdError::source(error)?.downcast_ref()
+}
+
+fn redis_error(error: &Error) -> Option<&RedisError> {
+    StdError::source(error)?.downcast_ref()
+}
 
 /// Whether a cluster has not run a call because it is moving the slot and has only some of the keys.
 pub(crate) fn is_moving(error: &Error) -> bool {
-    let source = StdError::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
-    source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::TryAgain))
+    let try_again = RedisKind::Server(ServerErrorKind::TryAgain);
+    redis_error(error).is_some_and(|source| source.kind() == try_again)
 }
 
 /// Whether a cluster has not run a call because its keys are in several slots.
 pub(crate) fn is_cross_slot(error: &Error) -> bool {
-    let source = StdError::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
-    source.is_some_and(|source| source.kind() == RedisKind::Server(ServerErrorKind::CrossSlot))
+    let cross_slot = RedisKind::Server(ServerErrorKind::CrossSlot);
+    redis_error(error).is_some_and(|source| source.kind() == cross_slot)
 }
 
 /// The error of a check of several levels whose keys are in several slots of a cluster.
@@ -361,10 +362,10 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     if code == NO_WINDOW
         && let Some(time) = time_behind_no_window(text)
     {
-        return error.with_source(WindowMissing { time });
+        return error.with_source(EntryFailure::NoWindow { time });
     }
     if matches_code(code, text, READONLY) {
-        return error.with_source(Replica);
+        return error.with_source(EntryFailure::Replica);
     }
     error
 }

@@ -5,9 +5,16 @@
 pub(super) const CALL_FIELDS: [&str; 2] = ["values", "runs"];
 pub(super) const LIST_FIELDS: [&str; 5] = ["quotas", "kind", "is_long", "bucket", "ttl"];
 pub(super) const QUOTA_FIELDS: [&str; 4] = ["algorithm", "limit", "window", "header"];
-pub(super) const RUN_FIELDS: [&str; 6] =
-    ["is_usual", "length", "entries", "count", "more", "levels"];
-pub(super) const LEVEL_FIELDS: [&str; 3] = ["list", "cost", "is_shared"];
+pub(super) const RUN_FIELDS: [&str; 7] = [
+    "is_usual",
+    "length",
+    "entries",
+    "count",
+    "more",
+    "levels",
+    "is_shared",
+];
+pub(super) const LEVEL_FIELDS: [&str; 2] = ["list", "cost"];
 pub(super) const KEY_FIELDS: [&str; 1] = ["value"];
 
 /// The fields of a refund, a credit or a reset behind the lists, and those of each quota.

@@ -5,19 +5,16 @@ use crate::decision::{QuotaAnswer, Receipt, Wait};
 use crate::quota::Quota;
 
 /// The reply of a quota to the last check.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) enum LastReply {
-    Numbers(Numbers),
+    /// The numbers that the script computed.
+    Numbers {
+        used: u32,
+        reset: u64,
+        receipt: Receipt,
+    },
     /// The count as it is stored now.
     Counter(State),
-}
-
-/// The numbers that the script computed.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Numbers {
-    pub(super) used: u32,
-    pub(super) reset: u64,
-    pub(super) receipt: Receipt,
 }
 
 impl LastReply {
@@ -25,7 +22,16 @@ impl LastReply {
     #[inline]
     pub(super) fn before(&self, later_units: u64, quota: &Quota, time: u64) -> QuotaAnswer {
         match self {
-            Self::Numbers(numbers) => numbers.before(later_units),
+            // All units of a call have the same time, so nothing else changes with earlier ones.
+            Self::Numbers {
+                used,
+                reset,
+                receipt,
+            } => {
+                let later_units = u32::try_from(later_units).unwrap_or(u32::MAX);
+                let used = used.saturating_sub(later_units);
+                QuotaAnswer::from_micros(used, Wait::Zero, *reset).with_receipt(*receipt)
+            }
             Self::Counter(counter) => {
                 let mut counter = counter.clone();
                 if later_units > 0 {
@@ -34,15 +40,5 @@ impl LastReply {
                 counter.evaluate(QuotaCheck::new(quota, 0, time)).into()
             }
         }
-    }
-}
-
-impl Numbers {
-    /// All units of a call have the same time, so nothing else changes with earlier ones.
-    #[inline]
-    fn before(self, later_units: u64) -> QuotaAnswer {
-        let used = u64::from(self.used).saturating_sub(later_units);
-        let used = u32::try_from(used).unwrap_or(u32::MAX);
-        QuotaAnswer::from_micros(used, Wait::Zero, self.reset).with_receipt(self.receipt)
     }
 }

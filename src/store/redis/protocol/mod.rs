@@ -2,6 +2,7 @@
 //!
 //! The format is documented in `lua/README.md`.
 
+mod call_plan;
 mod counts;
 mod decode;
 mod encode;
@@ -14,11 +15,10 @@ pub(super) mod problems;
 mod server_clock;
 mod server_name;
 
+pub(super) use call_plan::BatchEntry;
 pub(super) use counts::{Count, Value};
 pub(super) use decode::{EntryReply, decode_replies};
-pub(super) use encode::{
-    BatchEntry, MAX_ENTRY_UNITS, encode_checks, encode_credit, encode_refund, encode_reset,
-};
+pub(super) use encode::{Change, MAX_ENTRY_UNITS, encode_change, encode_checks};
 #[cfg(feature = "cluster")]
 pub(super) use key_names::slot_of_key;
 pub(super) use key_names::{HashTags, KeyNames, SLOTS, member};

@@ -1,0 +1,304 @@
+//! Plans a call: which values its entries have, and in which order the script sees them.
+
+use std::ops::Range;
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::counts::{Count, Value};
+use super::fields::{CALL_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RUN_FIELDS};
+use crate::key::Fingerprint;
+use crate::quota::{Algorithm, Quota, Quotas};
+use crate::store::requests::{Check, OwnedCheck, Subject};
+
+/// Identical checks, of one level or several. The script decides them one after the other, as if each had
+/// arrived alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchEntry<'a> {
+    pub(crate) levels: &'a [OwnedCheck],
+    pub(crate) count: u32,
+    /// Whether an earlier entry of the call may have a limiter and key of this one.
+    pub(crate) may_repeat: bool,
+}
+
+impl<'a> BatchEntry<'a> {
+    /// Creates the entry of a call that has no other.
+    pub(crate) fn only(levels: &'a [OwnedCheck]) -> Self {
+        Self {
+            levels,
+            count: 1,
+            may_repeat: false,
+        }
+    }
+
+    /// Returns how many units the entry asks for beyond its cost.
+    pub(super) fn more(&self) -> u32 {
+        match self.levels {
+            [level] => level.check().more(),
+            _ => 0,
+        }
+    }
+
+    fn checks(&self) -> impl Iterator<Item = Check<'a>> + use<'a> {
+        self.levels.iter().map(OwnedCheck::check)
+    }
+}
+
+/// The values and the runs of a call. The reply is in the same order.
+#[derive(Debug)]
+pub(crate) struct CallPlan<'a> {
+    /// Each list of quotas, and its counts.
+    lists: SmallVec<[(&'a Quotas, Range<usize>); 4]>,
+    /// Each with the place of its description among the arguments.
+    pub(super) counts: SmallVec<[(u64, Count<'a>); 4]>,
+    pub(super) runs: SmallVec<[Run; 4]>,
+    /// The values that are read before the script decides, and behind them the others.
+    pub(super) keys: Vec<(Subject<'a>, Value)>,
+    pub(super) read_first: u64,
+    /// The number of the key of each level of each entry, from 1.
+    numbers: SmallVec<[u64; 64]>,
+    /// The place among the arguments behind all lists.
+    pub(super) end_of_lists: u64,
+}
+
+/// Entries in a row with the same number of checks, and levels of the same counts and costs.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// Whether the loop of the script may decide it.
+    pub(super) is_usual: bool,
+    /// Whether entries of several levels may have values in common, which then reply once.
+    pub(super) is_shared: bool,
+    pub(super) entries: Range<usize>,
+    pub(super) count: u32,
+    pub(super) more: u32,
+    pub(super) levels: SmallVec<[Level; 2]>,
+    /// Where the numbers of the keys are, level by level of each entry.
+    numbers: Range<usize>,
+}
+
+/// A count of a level of a check: to the script, each is a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Level {
+    /// Which check of the entry.
+    pub(super) check: usize,
+    /// Which count of the call.
+    pub(super) count: usize,
+    pub(super) cost: u32,
+}
+
+/// Marks the number of a key that is not read first.
+const APART: u64 = 1 << 32;
+
+impl<'a> CallPlan<'a> {
+    pub(super) fn of(entries: &[BatchEntry<'a>]) -> Self {
+        let mut plan = Self {
+            lists: SmallVec::new(),
+            counts: SmallVec::new(),
+            runs: SmallVec::new(),
+            keys: Vec::with_capacity(entries.len()),
+            read_first: 0,
+            numbers: SmallVec::new(),
+            end_of_lists: CALL_FIELDS.len() as u64 + 1,
+        };
+        let (mut apart, mut known) = (Vec::new(), KnownKeys::default());
+        let repeats = entries.iter().any(|entry| entry.may_repeat);
+        for (index, entry) in entries.iter().enumerate() {
+            let (first, mut levels) = (plan.numbers.len(), SmallVec::<[Level; 2]>::new());
+            let (mut is_new, mut fits) = (true, true);
+            for (check_index, check) in entry.checks().enumerate() {
+                for count in plan.counts_of(check.quotas()) {
+                    let Some((_, facts)) = plan.counts.get(count) else {
+                        continue;
+                    };
+                    let (value, is_apart) = (facts.value, facts.is_apart());
+                    let mut new_key = || {
+                        let keys = if is_apart { &mut apart } else { &mut plan.keys };
+                        keys.push((check.subject, value));
+                        keys.len() as u64 + if is_apart { APART } else { 0 }
+                    };
+                    let number = if repeats {
+                        let known = known.of(check.subject, value, count, new_key);
+                        is_new &= known.is_new;
+                        fits &= known.is_of_count;
+                        known.number
+                    } else {
+                        new_key()
+                    };
+                    plan.numbers.push(number);
+                    levels.push(Level {
+                        check: check_index,
+                        count,
+                        cost: check.cost(),
+                    });
+                }
+            }
+            plan.add_entry(index, entry, levels, first, is_new, fits);
+        }
+        plan.read_first = plan.keys.len() as u64;
+        plan.keys.append(&mut apart);
+        for number in plan.numbers.iter_mut().filter(|number| **number > APART) {
+            *number = *number - APART + plan.read_first;
+        }
+        let has_loop = plan
+            .algorithm()
+            .is_some_and(|algorithm| algorithm != Algorithm::SortedSetLog);
+        for run in &mut plan.runs {
+            run.is_usual &= has_loop;
+        }
+        plan
+    }
+
+    /// Returns the indexes of the counts of a list of quotas.
+    fn counts_of(&mut self, quotas: &'a Quotas) -> Range<usize> {
+        let mut lists = self.lists.iter();
+        if let Some((_, counts)) = lists.find(|(known, _)| *known == quotas) {
+            return counts.clone();
+        }
+        let first = self.counts.len();
+        for count in Count::all(quotas) {
+            let fields = LIST_FIELDS.len() + QUOTA_FIELDS.len() * count.quotas.len();
+            self.counts.push((self.end_of_lists, count));
+            self.end_of_lists += fields as u64;
+        }
+        self.lists.push((quotas, first..self.counts.len()));
+        first..self.counts.len()
+    }
+
+    /// Adds an entry to the last run, or to a new one.
+    fn add_entry(
+        &mut self,
+        index: usize,
+        entry: &BatchEntry<'_>,
+        levels: SmallVec<[Level; 2]>,
+        first: usize,
+        is_new: bool,
+        fits: bool,
+    ) {
+        let end = self.numbers.len();
+        let is_single = levels.len() == 1;
+        let is_usual = is_single
+            && is_new
+            && (entry.count, entry.more()) == (1, 0)
+            && levels
+                .iter()
+                .all(|level| level.cost > 0 && self.count(level).is_some_and(Count::is_usual));
+        // The script knows the keys of a run of one level by the first one.
+        let follows = || matches!(self.numbers.get(first.saturating_sub(1)..end), Some([last, own]) if last + 1 == *own);
+        let goes_on = fits && (!is_single || is_new && follows());
+        if let Some(run) = self.runs.last_mut().filter(|run| {
+            goes_on
+                && run.is_usual == is_usual
+                && (run.count, run.more) == (entry.count, entry.more())
+                && run.levels == levels
+        }) {
+            run.is_shared |= !is_single && !is_new;
+            run.entries.end = index + 1;
+            run.numbers.end = end;
+            return;
+        }
+        self.runs.push(Run {
+            is_usual,
+            is_shared: !is_single && !is_new,
+            entries: index..index + 1,
+            count: entry.count,
+            more: entry.more(),
+            levels,
+            numbers: first..end,
+        });
+    }
+
+    /// Returns the algorithm of all quotas, or `None` if they need several scripts.
+    pub(super) fn algorithm(&self) -> Option<Algorithm> {
+        let script = |quota: &Quota| quota.counted_by().facts().script;
+        let mut quotas = self.lists.iter().flat_map(|(quotas, _)| quotas.iter());
+        let first = quotas.next()?;
+        let is_same = quotas.all(|quota| script(quota) == script(first));
+        is_same.then(|| first.counted_by())
+    }
+
+    /// Returns what a level counts.
+    pub(super) fn count(&self, level: &Level) -> Option<&Count<'a>> {
+        Some(&self.counts.get(level.count)?.1)
+    }
+
+    /// Returns the numbers of the keys of a run, level by level of each entry.
+    pub(super) fn numbers_of(&self, run: &Run) -> &[u64] {
+        self.numbers.get(run.numbers.clone()).unwrap_or_default()
+    }
+}
+
+impl Run {
+    /// Returns how many keys the call names: of a run of one level, the first one.
+    pub(super) fn named_keys(&self) -> usize {
+        if self.levels.len() == 1 {
+            1
+        } else {
+            self.numbers.len()
+        }
+    }
+
+    /// Returns how many arguments the run has.
+    pub(super) fn length(&self) -> u64 {
+        let levels = LEVEL_FIELDS.len() * self.levels.len();
+        (RUN_FIELDS.len() + levels + KEY_FIELDS.len() * self.named_keys()) as u64
+    }
+}
+
+/// The keys that a later entry may have too.
+#[derive(Default)]
+struct KnownKeys(HashTable<KnownKey>);
+
+struct KnownKey {
+    subject: Fingerprint,
+    value: Value,
+    number: u64,
+    /// The count that used it last.
+    count: usize,
+}
+
+/// What is known of the key of a level.
+struct Found {
+    number: u64,
+    is_new: bool,
+    /// Whether no other count has used it since this one.
+    is_of_count: bool,
+}
+
+impl KnownKeys {
+    /// Returns the key of a count, which may be new.
+    fn of(
+        &mut self,
+        subject: Subject<'_>,
+        value: Value,
+        count: usize,
+        new_key: impl FnOnce() -> u64,
+    ) -> Found {
+        let subject = subject.fingerprint();
+        let hash = subject.hash();
+        if let Some(known) = self.0.find_mut(hash, |known| {
+            known.subject == subject && known.value == value
+        }) {
+            let is_of_count = known.count == count;
+            known.count = count;
+            return Found {
+                number: known.number,
+                is_new: false,
+                is_of_count,
+            };
+        }
+        let number = new_key();
+        let known = KnownKey {
+            subject,
+            value,
+            number,
+            count,
+        };
+        self.0
+            .insert_unique(hash, known, |known| known.subject.hash());
+        Found {
+            number,
+            is_new: true,
+            is_of_count: true,
+        }
+    }
+}
