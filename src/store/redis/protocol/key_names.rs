@@ -74,13 +74,32 @@ impl KeyNames {
         value: Value,
         command: &mut Cmd,
     ) {
-        let name = KeyName {
-            names: self,
-            subject,
-            value,
-        };
         // Writing to a command does not fail.
-        let _ = name.write_to(command.writer_for_next_arg());
+        let _ = self.write_to(subject, value, command.writer_for_next_arg());
+    }
+
+    /// Writes the name in pieces: it is written for each check, and formatting takes five times as long. The braces enclose
+    /// the hash tag, which all keys of a subject share, so that they are in one slot.
+    fn write_to(&self, subject: Subject<'_>, value: Value, mut out: impl Write) -> io::Result<()> {
+        let (limiter, key) = (subject.limiter.as_str(), subject.key.as_str());
+        let mut pieces = |pieces: &[&str]| {
+            let mut pieces = pieces.iter();
+            pieces.try_for_each(|piece| out.write_all(piece.as_bytes()))
+        };
+        pieces(&[&self.prefix, ":", FORMAT_VERSION, ":{"])?;
+        let shared_tag = self.hash_tags.number(subject);
+        match shared_tag {
+            None => pieces(&[limiter, ",", key, "}"])?,
+            Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key])?,
+        }
+        // No key contains a semicolon: it is encoded.
+        let separator = if shared_tag.is_some() { ";" } else { ":" };
+        match value {
+            Value::Row => Ok(()),
+            Value::Log => write!(out, "{separator}log"),
+            Value::Buckets { length } => write!(out, "{separator}buckets:{length}"),
+            Value::SortedSet { window } => write!(out, "{separator}set:{window}"),
+        }
     }
 
     /// The name of the block list, which all stores of this prefix share.
@@ -162,41 +181,6 @@ fn crc_of(subject: Subject<'_>) -> u16 {
     crc.get()
 }
 
-/// The name of one key. The braces enclose the hash tag, which all keys of a subject share, so that
-/// they are in one slot.
-#[derive(Clone, Copy)]
-struct KeyName<'a> {
-    names: &'a KeyNames,
-    subject: Subject<'a>,
-    value: Value,
-}
-
-impl KeyName<'_> {
-    /// Writes the name in pieces: it is written for each check, and formatting takes five times as long.
-    fn write_to(&self, mut out: impl Write) -> io::Result<()> {
-        let KeyNames { prefix, hash_tags } = self.names;
-        let (limiter, key) = (self.subject.limiter.as_str(), self.subject.key.as_str());
-        let mut pieces = |pieces: &[&str]| {
-            let mut pieces = pieces.iter();
-            pieces.try_for_each(|piece| out.write_all(piece.as_bytes()))
-        };
-        pieces(&[prefix, ":", FORMAT_VERSION, ":{"])?;
-        let shared_tag = hash_tags.number(self.subject);
-        match shared_tag {
-            None => pieces(&[limiter, ",", key, "}"])?,
-            Some(tag) => pieces(&[&tag.to_string(), "}:", limiter, ",", key])?,
-        }
-        // No key contains a semicolon: it is encoded.
-        let separator = if shared_tag.is_some() { ";" } else { ":" };
-        match self.value {
-            Value::Row => Ok(()),
-            Value::Log => write!(out, "{separator}log"),
-            Value::Buckets { length } => write!(out, "{separator}buckets:{length}"),
-            Value::SortedSet { window } => write!(out, "{separator}set:{window}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -205,21 +189,15 @@ mod tests {
     use super::*;
     use crate::quota::{Algorithm, Quota, Quotas};
 
-    fn text(name: KeyName<'_>) -> String {
-        let mut text = Vec::new();
-        name.write_to(&mut text).unwrap();
-        String::from_utf8(text).unwrap()
-    }
-
     /// The names of the values that count the quotas of a subject.
     fn names_of(names: &KeyNames, subject: Subject<'_>) -> Vec<String> {
         let counts = Count::all(subject.quotas).into_iter();
-        let names = counts.map(|Count { value, .. }| KeyName {
-            names,
-            subject,
-            value,
+        let names = counts.map(|count| {
+            let mut text = Vec::new();
+            names.write_to(subject, count.value, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
         });
-        names.map(text).collect()
+        names.collect()
     }
 
     fn names(prefix: &str, limiter: &str, key: &str, quotas: impl Into<Quotas>) -> Vec<String> {
