@@ -62,9 +62,10 @@ fn state(url: &str, key: &str) -> redis::RedisResult<Option<String>> {
     Ok(match kind.as_str() {
         "none" => Some("nothing is stored\n".to_owned()),
         "string" => state::describe(&connection.get::<_, Vec<u8>>(key)?),
-        "zset" => Some(state::describe_set(
-            &connection.zrange_withscores(key, 0, -1)?,
-        )),
+        "zset" => {
+            let units: Vec<_> = connection.zrange_withscores(key, 0, -1)?;
+            Some(state::describe_set(&units))
+        }
         _ => None,
     })
 }
