@@ -147,7 +147,7 @@ pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
 }
 
 /// Converts a number below 2^53, as Lua has it.
+#[expect(clippy::cast_precision_loss, reason = "below 2^53")]
 fn double(number: u64) -> f64 {
-    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).map_or(0.0, f64::from);
-    half(number >> 32) * (f64::from(u32::MAX) + 1.0) + half(number)
+    number as f64
 }
