@@ -63,8 +63,11 @@ fn state(url: &str, key: &str) -> redis::RedisResult<Option<String>> {
         "none" => Some("nothing is stored\n".to_owned()),
         "string" => state::describe(&connection.get::<_, Vec<u8>>(key)?),
         "zset" => {
-            let units: Vec<_> = connection.zrange_withscores(key, 0, -1)?;
-            Some(state::describe_set(&units))
+            let units: Vec<(String, u64)> = connection.zrange_withscores(key, 0, -1)?;
+            let lines = units
+                .iter()
+                .map(|(_, time)| format!("1 unit at {time} us\n"));
+            Some(lines.collect())
         }
         _ => None,
     })

@@ -10,14 +10,6 @@ pub(crate) fn describe(value: &[u8]) -> Option<String> {
     Some(format!("expires at {expires} s\n{text}"))
 }
 
-/// Describes the units of a sorted set, each with its time.
-pub(crate) fn describe_set(units: &[(String, u64)]) -> String {
-    let lines = units.iter();
-    lines.fold(String::new(), |text, (_, time)| {
-        text + &format!("1 unit at {time} us\n")
-    })
-}
-
 fn log(mut rest: &[u8]) -> Option<String> {
     let mut text = String::new();
     let generation = double(&mut rest)?;

@@ -9,7 +9,7 @@ use redis::{Commands, Connection};
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::state::{describe, describe_set};
+use crate::state::describe;
 use crate::store_on;
 use crate::support::costs::{algorithms, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
@@ -145,8 +145,7 @@ async fn the_example_describes_what_is_stored() {
     for (name, algorithm) in algorithms() {
         let key = name_of("{default,ada}", algorithm, YEAR);
         if algorithm == Algorithm::SortedSetLog {
-            let units: Vec<(String, u64)> = connection.zrange_withscores(&key, 0, -1).unwrap();
-            assert_eq!(describe_set(&units).matches("1 unit at 1").count(), 3);
+            // `tests/examples.rs` runs the example.
             continue;
         }
         let text = describe(&value(&mut connection, &key)).unwrap();
