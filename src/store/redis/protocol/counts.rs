@@ -109,18 +109,19 @@ impl<'a> Count<'a> {
         time_to_live_millis(windows.max().unwrap_or_default())
     }
 
-    /// Returns whether the loop of a script may decide a check of this cost.
+    /// Returns whether the loop of a script may decide a check: it computes in microseconds, not in longer ticks.
     pub(super) fn is_usual(&self) -> bool {
         /// A double holds every integer below this number.
         const EXACT: u64 = 1 << 53;
         let [(_, quota)] = &*self.quotas else {
             return false;
         };
-        let units = u64::from(quota.limit());
-        !self.is_apart()
-            && quota.calendar().is_none()
-            && (quota.counted_by() != Algorithm::Gcra
-                || units.saturating_mul(quota.counted_micros()) < EXACT)
+        let parts = u64::from(quota.limit()).saturating_mul(quota.counted_micros());
+        let is_exact = match quota.counted_by() {
+            Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
+            _ => true,
+        };
+        !self.is_apart() && quota.calendar().is_none() && is_exact
     }
 }
 
