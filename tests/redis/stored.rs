@@ -60,15 +60,9 @@ fn seconds(connection: &mut Connection) -> u32 {
     seconds
 }
 
-/// A log with a unit at each of these times, which lives for an hour.
-pub(crate) fn store_log(
-    connection: &mut Connection,
-    name: &str,
-    window: u64,
-    limit: u32,
-    times: &[u64],
-) {
-    let mut bytes = (seconds(connection) + 3_600).to_be_bytes().to_vec();
+/// The bytes of a log with a unit at each of these times.
+pub(crate) fn log_of(expires: u32, window: u64, limit: u32, times: &[u64]) -> Vec<u8> {
+    let mut bytes = expires.to_be_bytes().to_vec();
     bytes.extend([0; 8]);
     bytes.push(b'l');
     bytes.extend(double(window));
@@ -78,7 +72,21 @@ pub(crate) fn store_log(
         bytes.extend(double(*time));
         bytes.extend(position.to_be_bytes());
     }
-    let () = connection.set_ex(name, bytes, 3_600).unwrap();
+    bytes
+}
+
+/// Stores such a log, which lives for an hour.
+pub(crate) fn store_log(
+    connection: &mut Connection,
+    name: &str,
+    window: u64,
+    limit: u32,
+    times: &[u64],
+) {
+    let expires = seconds(connection) + 3_600;
+    let () = connection
+        .set_ex(name, log_of(expires, window, limit, times), 3_600)
+        .unwrap();
 }
 
 fn value(connection: &mut Connection, name: &str) -> Vec<u8> {

@@ -435,3 +435,202 @@ impl<'r> ReplyReader<'r, '_> {
         Ok(Some(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rmp::encode;
+
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::key::Key;
+    use crate::quota::{Algorithm, Quotas};
+    use crate::store::requests::{Check, OwnedCheck};
+
+    /// One field of a reply.
+    #[derive(Clone, Debug)]
+    enum Field {
+        Number(i64),
+        Fraction(f64),
+        False,
+        Text(Vec<u8>),
+    }
+
+    fn numbers(numbers: &[i64]) -> Vec<Field> {
+        let numbers = numbers.iter();
+        numbers.map(|number| Field::Number(*number)).collect()
+    }
+
+    fn packed(fields: &[Field]) -> Vec<u8> {
+        let mut packed = Vec::new();
+        encode::write_array_len(&mut packed, fields.len().try_into().unwrap()).unwrap();
+        for field in fields {
+            match field {
+                Field::Number(number) => drop(encode::write_sint(&mut packed, *number).unwrap()),
+                Field::Fraction(number) => encode::write_f64(&mut packed, *number).unwrap(),
+                Field::False => encode::write_bool(&mut packed, false).unwrap(),
+                Field::Text(text) => {
+                    encode::write_str_len(&mut packed, text.len().try_into().unwrap()).unwrap();
+                    packed.extend(text);
+                }
+            }
+        }
+        packed
+    }
+
+    type Replies = Result<Vec<Result<EntryReply, Error>>, Error>;
+
+    /// Decodes the reply to entries of one key each: quotas, cost and number of checks.
+    fn decoded(entries: &[(&Quotas, u32, u32)], reply: Vec<u8>) -> Replies {
+        let key = Key::from("k");
+        let checks = entries.iter();
+        let checks = checks.map(|(quotas, cost, _)| Check::new(&key, &key, quotas, *cost));
+        let levels: Vec<[OwnedCheck; 1]> = checks.map(|check| [check.into()]).collect();
+        let entries: Vec<_> = (levels.iter().zip(entries))
+            .map(|(levels, (.., count))| BatchEntry {
+                levels,
+                count: *count,
+                may_repeat: false,
+            })
+            .collect();
+        let server = ServerName::new("Redis", "127.0.0.1:6379");
+        let plan = CallPlan::of(&entries);
+        decode_replies(RedisValue::BulkString(reply), &server, &entries, &plan)
+    }
+
+    /// The kind of error of each entry.
+    fn kinds(replies: Replies) -> Vec<Option<ErrorKind>> {
+        let replies = replies.unwrap().into_iter();
+        replies.map(|reply| Some(reply.err()?.kind())).collect()
+    }
+
+    #[test]
+    fn what_a_loop_decides_comes_first_and_each_entry_has_its_answers_or_an_error() {
+        let log = Quotas::from(Quota::per_second(5));
+        let entries = [(&log, 1, 1), (&log, 1, 3), (&log, 1, 1), (&log, 0, 7)];
+        let reply = [
+            numbers(&[1_000]),
+            // The loop has left the third to the general path.
+            numbers(&[1, 3, 17]),
+            vec![Field::False],
+            // Two of three are admitted.
+            numbers(&[2, 4, 18, 4, 9, 19]),
+            vec![Field::Text(b"WRONGTYPE this key holds no count".to_vec())],
+            // Looks share one reply.
+            numbers(&[7, 3, 0, 17]),
+        ];
+        let replies = decoded(&entries, packed(&reply.concat())).unwrap();
+        let answers: Vec<_> = replies
+            .into_iter()
+            .map(|reply| {
+                let reply = reply.map_err(|error| error.kind())?;
+                let quotas = |answer: &Answer| answer.quotas().to_vec();
+                let admitted: Vec<_> = reply.admitted.iter().map(quotas).collect();
+                Ok((admitted, reply.refused.as_ref().map(quotas)))
+            })
+            .collect();
+        let said = |used, wait, reset| vec![QuotaAnswer::from_micros(used, wait, reset)];
+        let admitted = |used, reset| said(used, Wait::Zero, reset);
+        assert_eq!(
+            answers,
+            [
+                Ok((vec![admitted(3, 17)], None)),
+                Ok((
+                    vec![admitted(3, 18), admitted(4, 18)],
+                    Some(said(4, Wait::Micros(9), 19))
+                )),
+                Err(ErrorKind::Misconfigured),
+                Ok((vec![], Some(admitted(3, 17)))),
+            ]
+        );
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_the_error_of_their_entry() {
+        let log = Quotas::from(Quota::per_second(5));
+        let entries = [(&log, 1, 2), (&log, 2, 2), (&log, 3, 2)];
+        let whole = numbers(&[9, 2, 3, 17, 1, 4, 18, 4, 9, 19, 0, 5, 7, 7]);
+        assert_eq!(kinds(decoded(&entries, packed(&whole))), [None; 3]);
+        let invalid = Some(ErrorKind::InvalidReply);
+        for (at, field) in [
+            (5, Field::Number(-1)),
+            (6, Field::Number(-1)),
+            (7, Field::Number(-1)),
+            (8, Field::Number(-2)),
+            (9, Field::Fraction(0.5)),
+            (6, Field::Fraction(f64::NAN)),
+        ] {
+            let mut fields = whole.clone();
+            fields[at] = field.clone();
+            let found = kinds(decoded(&entries, packed(&fields)));
+            assert_eq!(found, [None, invalid, None], "{at} {field:?}");
+        }
+    }
+
+    #[test]
+    fn counters_that_no_script_stores_are_the_error_of_their_entry() {
+        let of = |algorithm| Quota::per_second(10).algorithm(algorithm);
+        let [meter, window] = [Algorithm::Gcra, Algorithm::FixedWindow].map(of);
+        let (both, window) = (Quotas::from([meter, window.clone()]), Quotas::from(window));
+        let entries = [(&both, 1, 1), (&window, 1, 1)];
+        let row = |level: u32| {
+            let mut row = Vec::new();
+            // By their headers, the fixed window comes first.
+            for double in [5.0_f64, 7.0] {
+                row.extend(double.to_be_bytes());
+            }
+            row.extend(2_u32.to_be_bytes());
+            for double in [5.0_f64, 7.0] {
+                row.extend(double.to_be_bytes());
+            }
+            row.extend(level.to_be_bytes());
+            row.extend(0.0_f64.to_be_bytes());
+            row.extend([2_u32, 10].map(u32::to_be_bytes).concat());
+            row
+        };
+        let reply = |row: Vec<u8>| {
+            let of_window = row[..20].to_vec();
+            let fields = [Field::Number(7_000_000), Field::Number(1), Field::Text(row)];
+            let last = [Field::Number(1), Field::Text(of_window)];
+            decoded(&entries, packed(&[&fields[..], &last].concat()))
+        };
+        assert_eq!(kinds(reply(row(2))), [None, None]);
+        let invalid = Some(ErrorKind::InvalidReply);
+        // Above the rate, whose product with a window might exceed all numbers.
+        assert_eq!(kinds(reply(row(u32::MAX))), [invalid, None]);
+        // Of another length, the reply cannot be read.
+        for length in [20, 55, 57] {
+            let mut other = row(2);
+            other.resize(length, 0);
+            assert_eq!(reply(other).unwrap_err().kind(), ErrorKind::InvalidReply);
+        }
+    }
+
+    #[test]
+    fn a_reply_of_another_shape_is_an_error() {
+        let log = Quotas::from(Quota::per_second(5));
+        let entries = [(&log, 1, 2)];
+        let whole = numbers(&[9, 1, 3, 5, 3, 7, 5]);
+        let bytes = packed(&whole);
+        assert_eq!(kinds(decoded(&entries, bytes.clone())), [None]);
+        let with = |at: usize, field| {
+            let mut fields = whole.clone();
+            fields[at] = field;
+            packed(&fields)
+        };
+        let mut replies = vec![
+            packed(&[&whole[..], &whole[..1]].concat()),
+            with(0, Field::Number(-1)),
+            with(0, Field::Text(b"9".to_vec())),
+            with(1, Field::Number(-1)),
+            with(1, Field::Number(3)),
+            with(1, Field::Fraction(0.5)),
+            with(4, Field::Text(b"OK".to_vec())),
+        ];
+        // Cut off anywhere.
+        replies.extend((0..bytes.len()).map(|end| bytes[..end].to_vec()));
+        for reply in replies {
+            let error = decoded(&entries, reply.clone()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidReply, "{reply:?}");
+        }
+    }
+}

@@ -206,3 +206,124 @@ fn calendar_text(calendar: &Calendar, clock: &ServerClock) -> SmallVec<[u8; 32]>
         .flat_map(|number| u32::try_from(number).unwrap_or(u32::MAX).to_be_bytes())
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Arg::Simple;
+    use rmp::decode;
+
+    use super::*;
+    use crate::key::Key;
+    use crate::quota::{Algorithm, Quotas};
+    use crate::store::requests::{Check, OwnedCheck};
+
+    /// Limiter, key, quotas and cost.
+    type Level<'a> = (&'a str, &'a str, &'a Quotas, u32);
+
+    /// The keys and arguments of a call of these entries, each with its number of checks. Of a header, its code.
+    fn words(entries: &[(&[Level<'_>], u32)]) -> String {
+        let owned = |(limiter, key, quotas, cost): &Level<'_>| {
+            let [limiter, key] = [*limiter, *key].map(Key::from);
+            OwnedCheck::from(Check::new(&limiter, &key, quotas, *cost))
+        };
+        let levels = entries.iter().map(|(levels, _)| levels.iter().map(owned));
+        let levels: Vec<Vec<OwnedCheck>> = levels.map(Iterator::collect).collect();
+        let entries = levels.iter().zip(entries);
+        let entries: Vec<_> = entries
+            .map(|(levels, (_, count))| BatchEntry {
+                levels,
+                count: *count,
+                may_repeat: true,
+            })
+            .collect();
+        let names = KeyNames::default().with_prefix("p");
+        let scripts = Scripts::shared();
+        let (_, call, _) = encode_checks(&scripts, &names, &ServerClock::default(), &entries);
+        let args = call.args_iter().skip(3).map(|arg| match arg {
+            Simple(bytes) => bytes.to_vec(),
+            _ => unreachable!(),
+        });
+        let mut args: Vec<_> = args.collect();
+        let packed = args.pop().unwrap();
+        let mut rest = &*packed;
+        let keys = args.into_iter().map(|arg| String::from_utf8(arg).unwrap());
+        let mut words: Vec<_> = keys.collect();
+        while let Some(first) = rest.first() {
+            words.push(if first & 0xe0 == 0xa0 {
+                let length = decode::read_str_len(&mut rest).unwrap();
+                let (text, behind) = rest.split_at(usize::try_from(length).unwrap());
+                rest = behind;
+                let text = String::from_utf8_lossy(text);
+                let is_name = text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+                text.chars()
+                    .take(if is_name { text.len() } else { 1 })
+                    .collect()
+            } else {
+                decode::read_int::<u64, _>(&mut rest).unwrap().to_string()
+            });
+        }
+        words.join(" ")
+    }
+
+    #[test]
+    fn lists_and_keys_travel_once_and_entries_that_are_alike_as_one_run() {
+        let two = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
+        let equal = two.clone();
+        let one = Quotas::from(Quota::per_minute(7));
+        let expected = "p:v3:{l,a}:log p:v3:{l,b}:log p:v3:{l,c}:log p:v3:{l,d}:log p:v3:{l,e}:log \
+            5 25 2 log 0 0 3000 sliding_log 9 1000000 l sliding_log 5 1000000 l \
+            1 log 0 0 121000 sliding_log 7 60000000 l \
+            0 10 2 1 0 1 0 3 3 1 \
+            0 10 1 1 0 1 0 16 4 2 \
+            1 10 2 1 0 1 0 16 4 3 \
+            0 10 1 2 0 1 0 16 4 5";
+        let entries: [(&[Level<'_>], u32); 6] = [
+            (&[("l", "a", &two, 3)], 1),
+            (&[("l", "b", &equal, 3)], 1),
+            // Not usual: an earlier entry has its value.
+            (&[("l", "b", &one, 4)], 1),
+            (&[("l", "c", &one, 4)], 1),
+            (&[("l", "d", &one, 4)], 1),
+            // Nor are two checks.
+            (&[("l", "e", &one, 4)], 2),
+        ];
+        assert_eq!(words(&entries), expected);
+    }
+
+    #[test]
+    fn entries_of_several_levels_have_the_keys_of_all_and_share_them() {
+        let [user, service] = [5, 1_000].map(|limit| Quotas::from(Quota::per_second(limit)));
+        let tree = |key| [("u", key, &user, 1), ("s", "all", &service, 2)];
+        let expected = "p:v3:{u,ada}:log p:v3:{s,all}:log p:v3:{u,bob}:log \
+            3 21 1 log 0 0 3000 sliding_log 5 1000000 l 1 log 0 0 3000 sliding_log 1000 1000000 l \
+            0 15 2 1 0 2 1 3 1 12 2 1 2 3 2";
+        assert_eq!(words(&[(&tree("ada"), 1), (&tree("bob"), 1)]), expected);
+    }
+
+    #[test]
+    fn long_logs_and_sorted_sets_stand_behind_the_values_that_are_read_whole() {
+        let of = |algorithm| Quota::per_minute(9).algorithm(algorithm);
+        let [set, window] = [Algorithm::SortedSetLog, Algorithm::FixedWindow].map(of);
+        let quotas = Quotas::from([set, Quota::per_minute(5_000), window]);
+        let expected = "p:v3:{l,a} p:v3:{l,a}:log p:v3:{l,a}:set:60000000 \
+            1 30 1 counters 0 0 121000 fixed_window 9 60000000 f \
+            1 log 1 0 121000 sliding_log 5000 60000000 l \
+            1 sorted_set 0 0 121000 sorted_set_log 9 60000000  \
+            0 16 1 1 0 3 0 3 2 12 2 21 2 1 2 3";
+        assert_eq!(words(&[(&[("l", "a", &quotas, 2)], 1)]), expected);
+    }
+
+    #[test]
+    fn a_gcra_of_inexact_products_is_not_usual() {
+        let is_usual = |limit, micros| {
+            let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
+            let quotas = Quotas::from(quota.algorithm(Algorithm::Gcra));
+            let words = words(&[(&[("l", "a", &quotas, 1)], 1)]);
+            words.contains(" 1 10 1 1 0 1 0 3 1 1")
+        };
+        assert!(is_usual(100, 60_000_000));
+        // Beyond 2^53, and beyond 2^64.
+        assert!(!is_usual(1_000_000_000, 10_000_000));
+        assert!(!is_usual(u32::MAX, 366 * 86_400_000_000));
+    }
+}

@@ -20,3 +20,28 @@ pub(super) const KEY_FIELDS: [&str; 1] = ["value"];
 /// The fields of a refund, a credit or a reset behind the lists, and those of each quota.
 pub(super) const CHANGE_FIELDS: [&str; 5] = ["what", "units", "time", "cost", "refundable"];
 pub(super) const RECEIPT_FIELDS: [&str; 2] = ["generation", "position"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::script::{header, source};
+
+    #[test]
+    fn the_headers_of_the_scripts_list_the_same_fields() {
+        let call = header(source("call")).remove("ARGV").unwrap();
+        let of_call = [
+            ("call", &CALL_FIELDS[..]),
+            ("list", &LIST_FIELDS),
+            ("quota", &QUOTA_FIELDS),
+            ("run", &RUN_FIELDS),
+            ("level", &LEVEL_FIELDS),
+            ("key", &KEY_FIELDS),
+        ]
+        .map(|(of, fields)| format!("{of}: {}", fields.join(", ")));
+        assert_eq!(call, of_call);
+        let refund = header(source("refund")).remove("ARGV").unwrap();
+        let change = format!("then {}", CHANGE_FIELDS.join(", "));
+        assert!(refund[0].ends_with(&change), "{refund:?}");
+        assert_eq!(refund[1], format!("quota: {}", RECEIPT_FIELDS.join(", ")));
+    }
+}
