@@ -6,7 +6,9 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::counts::{Count, Value};
-use super::fields::{CALL_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS, GROUP_FIELDS};
+use super::fields::{
+    CALL_FIELDS, GROUP_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS,
+};
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::{Check, OwnedCheck, Subject};

@@ -59,7 +59,11 @@ pub(crate) fn decode_replies(
     charges.resize_with(entries.len(), || None);
     // First what a loop has decided, then what it has left and all other groups.
     for is_of_loop in [true, false] {
-        for group in plan.groups.iter().filter(|group| group.is_usual || !is_of_loop) {
+        for group in plan
+            .groups
+            .iter()
+            .filter(|group| group.is_usual || !is_of_loop)
+        {
             let charges = charges.get_mut(group.entries.clone()).unwrap_or_default();
             let entries = entries.get(group.entries.clone()).unwrap_or_default();
             for (charge, entry) in charges.iter_mut().zip(entries) {

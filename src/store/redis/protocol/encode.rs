@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_keys_travel_once_and_entries_that_are_alike_as_one_run() {
+    fn lists_and_keys_travel_once_and_entries_that_are_alike_as_one_group() {
         let two = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
         let equal = two.clone();
         let one = Quotas::from(Quota::per_minute(7));
@@ -314,16 +314,22 @@ mod tests {
     }
 
     #[test]
-    fn a_gcra_of_inexact_products_is_not_usual() {
-        let is_usual = |limit, micros| {
-            let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
-            let quotas = Quotas::from(quota.algorithm(Algorithm::Gcra));
-            let words = words(&[(&[("l", "a", &quotas, 1)], 1)]);
-            words.contains(" 1 10 1 1 0 1 0 3 1 1")
-        };
-        assert!(is_usual(100, 60_000_000));
-        // Beyond 2^53, and beyond 2^64.
-        assert!(!is_usual(1_000_000_000, 10_000_000));
-        assert!(!is_usual(u32::MAX, 366 * 86_400_000_000));
+    fn inexact_products_are_not_usual() {
+        for (algorithm, is_inexact) in [
+            (Algorithm::Gcra, true),
+            (Algorithm::SlidingCounter, true),
+            (Algorithm::FixedWindow, false),
+        ] {
+            let is_usual = |limit, micros| {
+                let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
+                let quotas = Quotas::from(quota.algorithm(algorithm));
+                let words = words(&[(&[("l", "a", &quotas, 1)], 1)]);
+                words.contains(" 1 10 1 1 0 1 0 3 1 1")
+            };
+            assert!(is_usual(100, 60_000_000));
+            // Beyond 2^53, and beyond 2^64.
+            assert_eq!(is_usual(1_000_000_000, 10_000_000), !is_inexact);
+            assert_eq!(is_usual(u32::MAX, 366 * 86_400_000_000), !is_inexact);
+        }
     }
 }

@@ -33,7 +33,7 @@ mod tests {
             ("call", &CALL_FIELDS[..]),
             ("list", &LIST_FIELDS),
             ("quota", &QUOTA_FIELDS),
-            ("run", &RUN_FIELDS),
+            ("group", &GROUP_FIELDS),
             ("level", &LEVEL_FIELDS),
             ("key", &KEY_FIELDS),
         ]
