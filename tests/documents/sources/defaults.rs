@@ -306,7 +306,7 @@ fn checks_before_lease(limit: u32) -> Option<usize> {
 
 /// The part that the script of Redis charges.
 fn grants_an_eighth() -> bool {
-    include_str!("../../../lua/grant.lua").contains("\nlocal MAX_PART = 8\n")
+    include_str!("../../../lua/decide.lua").contains("floor(min(8 * more, least) / 8)")
 }
 
 fn windows_are_bounded() -> bool {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
+use super::packed_counter;
 use crate::algorithm::time_to_live_millis;
 use crate::quota::{Algorithm, Quota, Quotas};
 
@@ -140,15 +141,9 @@ pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
         Algorithm::Gcra => counter(b'g'),
         Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
             header.push(b'l');
-            header.extend_from_slice(&double(window).to_be_bytes());
+            header.extend_from_slice(&packed_counter::double_of(window).to_be_bytes());
         }
         Algorithm::SortedSetLog => {}
     }
     header
-}
-
-/// Converts a number below 2^53, as Lua has it.
-fn double(number: u64) -> f64 {
-    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).map_or(0.0, f64::from);
-    half(number >> 32) * (f64::from(u32::MAX) + 1.0) + half(number)
 }
