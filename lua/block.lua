@@ -15,13 +15,10 @@ local list, record, ends = KEYS[1], KEYS[2], now + ARGV[2]
 -- Every process reads the whole list when it has changed, at most once a second.
 local MAX_BLOCKED = 10000
 
--- UNLINK and ZREM come first: a full server accepts them, and then the rest of the script. It refuses ZADD only as
--- the first write.
-if ends == now then
+-- ZREM comes first: a full server accepts it, and then the rest of the script. It refuses ZADD only as the first write.
+if ends == now and call('ZREM', list, ARGV[1]) == 0 then
   call('UNLINK', record)
-  if call('ZREM', list, ARGV[1]) == 0 then
-    return 1
-  end
+  return 1
 end
 local version = begin_change(list)
 if ends > now then
@@ -30,7 +27,7 @@ if ends > now then
     return 0
   end
   call('ZADD', list, ends, ARGV[1])
-  call('UNLINK', record)
 end
 end_change(list, version)
+call('UNLINK', record)
 return 1

@@ -2,25 +2,31 @@
 call: reads the arguments of a call, and all values that are read whole. Behind the clock, before everything else.
 
 KEYS    the values that are read whole, each once; then long logs and sorted sets
-ARGV    call: values, runs
+ARGV    call: values, groups
 ARGV    list: quotas, kind, is_long, bucket, ttl
 ARGV    quota: algorithm, limit, window, header
-ARGV    run: is_usual, length, entries, count, more, levels, is_shared
+ARGV    group: is_usual, length, entries, count, more, levels, is_shared
 ARGV    level: list, cost
 ARGV    key: value
-reply   none; defines `args`, `values`, `reply` and `left`
+reply   none; defines `args`, `values`, `reply` and `leftover`
 calls   MGET; if a value is missing EXISTS
 server  Redis 6.0
 
 The arguments are one MessagePack array, or its values one after the other. `values` is how many keys are read whole. From
-the third argument on come lists of quotas, each with its quotas; at the place `runs` begin the runs, each with its levels
-and then the keys of its entries. A level names the place of its `list`. Times are in microseconds, `ttl` in milliseconds.
+the third argument on come the lists, each with its quotas; at the place `groups` begin the groups, each with its levels and
+then the keys of its entries. Times are in microseconds, `ttl` in milliseconds; logs know their own.
 
-A list has one kind of value: log, counters or sorted_set; `bucket` is the length of a bucket, or 0. A run is `entries` of
-the same levels in a row, each of `count` identical checks, which want up to `more` units beyond their cost. `length` is how
-many arguments it has. `value` is the number of a key. In a run of one level, the keys of the other entries follow the one
-that is given. A run that `is_usual` is for the loop of an algorithm: one check of one level, one quota, and a cost, of
-values that no earlier run has. A run `is_shared` if entries have values in common.
+- `kind` is log, counters or sorted_set. `bucket` is the length of a bucket, or 0. A log of a high limit `is_long`: it is read
+  in pages. Quotas of counters are sorted by header, then by limit; those of logs by window, then by limit, highest first.
+- `algorithm` is the file of the rule, or sliding_buckets, or calendar_window: a fixed_window whose `window` is a text, see there.
+  `header` is what a row has in front of its numbers; of a log, 'l' and the window as a double.
+- `entries` is how many entries of the same levels follow each other, each of `count` identical checks. `length` is how many
+  arguments the group has. `list` is the place of a list, `value` the number of a key. In a group of one level, the keys
+  of the other entries follow the one that is given.
+- `more` is how many units beyond its cost a check wants, for a lease. If it is not 0, `count` is 1 and every cost is above 0.
+- A group that `is_usual` is for a loop: one check of one level and one quota, a cost, and values that no earlier group has; a
+  log that is not long; a sliding_counter or gcra whose limit times window is below 2^53; no calendar. A group `is_shared` if
+  entries of several levels may have values in common.
 ]]
 
 local args = { cmsgpack.unpack(ARGV[1]) }
@@ -46,8 +52,8 @@ if args[1] > 0 then
   end
 end
 
--- First the time; then the replies to the entries of all usual runs, or false if one follows behind; then all others.
+-- First the time; then the replies to the entries of all usual groups, or false if one follows behind; then all others.
 local reply = { now }
 
--- What a loop leaves to `decide`: the place of a run, and the number of one of its keys, or 0 for all; and so on.
-local left = nil
+-- What a loop leaves to `decide`: the place of a group, and the number of one of its keys, or 0 for all; and so on.
+local leftover = nil

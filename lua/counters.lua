@@ -4,7 +4,7 @@ src/algorithm/counter_state.rs.
 
 KEYS    none; the caller passes the number of a key
 ARGV    none; the caller passes a list of quotas, sorted by header, then by limit
-reply   the numbers of each counter of the list, as they are stored
+reply   the numbers of each counter of the list, as they are stored, or as of now: the client reads both alike
 calls   GET; to charge SETRANGE, SET; after a step back of the clock PEXPIRE, SET
 server  Redis 6.0
 

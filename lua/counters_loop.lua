@@ -9,19 +9,21 @@ calls   SETRANGE
 server  Redis 6.0
 
 The files of the algorithms describe the numbers. A fixed window and a sliding counter are usual while they have a count of
-this window; a gcra while it drains at the limit of the quota.
+this window; a gcra while it drains at the limit of the quota. A row of one counter has no other length, so its length field
+is skipped.
 ]]
 
 do
   local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
   while args[at] do
     if args[at] == 0 then
-      left = left or {}
-      left[#left + 1], left[#left + 2] = at, 0
+      leftover = leftover or {}
+      leftover[#leftover + 1], leftover[#leftover + 2] = at, 0
     else
       local list, cost, first = args[at + 7], args[at + 8], args[at + 9]
       local algorithm, limit, window, usual = args[list + 5], args[list + 6], args[list + 7], args[list + 8]
       local current, format, length, remaining, most = (now - now % window) / window, '>I4xxc7ddI4', 33, 0, 0
+      -- The second until which the value has to live.
       local lives = (current + 2) * window / 1000000
       if algorithm == 'sliding_counter' then
         -- Up to `most`, products with the window are exact.
@@ -46,7 +48,7 @@ do
             if is_usual and count * remaining / window <= limit - rest - cost then
               numbers = pack('>ddI4I4', generation, time, count, rest + cost)
             end
-          elseif rate == limit and time <= now and inflow < 4000000000 then
+          elseif rate == limit and time <= now and inflow + cost <= 4294967295 then
             local parts = count * window + rest - (now - time) * limit
             is_usual, rest = true, parts % window
             count = (parts - rest) / window
@@ -64,14 +66,14 @@ do
         elseif is_usual then
           reply[size + 1], reply[size + 2], size = 0, string.sub(stored, 14), size + 2
         else
-          left = left or {}
-          reply[size + 1], size, left[#left + 1], left[#left + 2] = false, size + 1, at, number
+          leftover = leftover or {}
+          reply[size + 1], size, leftover[#leftover + 1], leftover[#leftover + 2] = false, size + 1, at, number
         end
       end
     end
     at = at + args[at + 1]
   end
-  if not left then
+  if not leftover then
     return cmsgpack.pack(reply)
   end
 end

@@ -7,8 +7,8 @@ reply   the new value; '' if nothing is left; false if nothing changes
 calls   those of counters
 server  Redis 6.0
 
-What is left is written as it was stored, with the generation it has: other charges can still be given back. After a step
-back of the clock, units are no longer where they were charged, so no charge is found; a credit works all the same.
+What is left is written as it was stored, with the generation it has: other charges can still be given back. A counter that
+is later than now, after a step back of the clock, has its units elsewhere, so no charge is found; a credit works all the same.
 ]]
 
 -- By algorithm: `take(quota, row, at, settled, charged)` gives back units of a charge, and returns whether any still counted;

@@ -8,11 +8,11 @@ reply   then, if units are charged, the reply of each level to its charge; if a 
 calls   those of the kinds of values
 server  Redis 6.0
 
-A level of cost 0 replies as to a refusal. In a run that `is_shared`, each value replies once to all its charges: behind the
+A level of cost 0 replies as to a refusal. In a group that `is_shared`, each value replies once to all its charges: behind the
 entries, in the order of the numbers.
 ]]
 
--- Of the values of a run that shares them, by number: the list, the units that are left, those to charge, and the reply to the
+-- Of the values of a group that shares them, by number: the list, the units that are left, those to charge, and the reply to the
 -- last charge, if there was one.
 local shared = {}
 
@@ -81,8 +81,8 @@ local function decide(levels, count, more, is_shared)
   end
 end
 
--- Decides the entry of a run that has the key of this number, or with 0 all its entries.
-local function decide_run(lists, at, only)
+-- Decides the entry of a group that has the key of this number, or with 0 all its entries.
+local function decide_group(lists, at, only)
   local levels, depth, keys = {}, args[at + 5], at + 7 + 2 * args[at + 5]
   for index = 1, depth do
     local from = at + 5 + 2 * index
@@ -113,14 +113,14 @@ local function decide_run(lists, at, only)
 end
 
 local lists = read_lists(3, args[2])
-if left then
-  for index = 1, #left, 2 do
-    decide_run(lists, left[index], left[index + 1])
+if leftover then
+  for index = 1, #leftover, 2 do
+    decide_group(lists, leftover[index], leftover[index + 1])
   end
 else
   local at = args[2]
   while args[at] do
-    decide_run(lists, at, 0)
+    decide_group(lists, at, 0)
     at = at + args[at + 1]
   end
 end

@@ -8,9 +8,12 @@ reply   none
 calls   none
 server  Redis 6.0
 
-Numbers: a time 8; the level at that time in whole units 4, the rest of the level in units times microseconds 8; the units
-that flowed in since the level was last 0, or this number overflowed, 4; the rate at which the level drains, which is the
-limit of the last charge, 4. A whole unit is a window.
+Numbers: a time 8; the level at that time, in whole units 4 and a rest 8; the units that flowed in since the level was last 0,
+or this number overflowed, 4; the rate at which the level drains, which is the limit of the last charge, 4.
+
+A unit has as many parts as its window has microseconds, so in each microsecond `rate` parts drain, and all numbers are whole. The
+rest is in parts. With 5 units in 10 seconds, 1 unit that was charged 3 seconds ago is 10 000 000 - 5 x 3 000 000 < 0 parts: none.
+2 units charged 3 seconds ago are 5 000 000 parts: level 0, rest 5 000 000, which is counted as 1 unit.
 ]]
 
 -- Returns the tick of a counter, the parts of a whole unit, and the parts that drain in a tick.

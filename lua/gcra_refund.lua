@@ -1,12 +1,16 @@
 --[[
-gcra_refund: gives back units of a gcra, or credits them, for refund. Twin of src/algorithm/gcra/holes.rs, which says what
-holes are for.
+gcra_refund: gives back units of a gcra, or credits them, for refund. Twin of src/algorithm/gcra/holes.rs.
 
 KEYS    none
 ARGV    none; the caller passes a quota, a row with the place of a counter in it, and what was charged
 reply   those of counters_refund
 calls   none
 server  Redis 6.0
+
+Units drain in the order in which they flowed in. The position of a charge is the inflow up to and with it: of 3 charges of 2 units,
+at 2, 4 and 6, with a level of 3, the first has drained, and 1 unit of the second is left. So a refund of the second gives back 1. If
+2 units of the third were given back before, the level is 1 and all that is left is the second's: the hole from 4 to 6 of 2
+units tells it.
 
 A hole is adjacent charges of which units were given back: the window of the counter 6, the position where the first of them
 starts 4; that where the last ends 4, or one less while more of that charge may be given back; the units that were given

@@ -1,10 +1,11 @@
 --[[
-log_loop: decides the usual checks of logs: those of a value that is there, has the quota's window as its longest, and is not
-due for a trim or a new time to live. Leaves all others to `decide`.
+log_loop: decides the usual checks of logs: those of a value that is there, has the quota's window as its longest, counts units,
+and is not due for a trim or a new time to live. Leaves all others to `decide`: also a cost that is refused by more than a
+unit, and runs so unevenly spaced that the first look misses.
 
 KEYS    those of call
 ARGV    those of call
-reply   admitted: 1, used, reset; of buckets also generation, position
+reply   admitted: 1, used, reset; of buckets also generation, and the time of the run
 reply   refused: 0, used, wait, reset
 calls   APPEND; if the newest run is of this time SETRANGE
 server  Redis 6.0
@@ -16,8 +17,8 @@ do
   local call, unpack, pack, at, size = redis.call, struct.unpack, struct.pack, args[2], 1
   while args[at] do
     if args[at] == 0 then
-      left = left or {}
-      left[#left + 1], left[#left + 2] = at, 0
+      leftover = leftover or {}
+      leftover[#leftover + 1], leftover[#leftover + 2] = at, 0
     else
       local list, cost, first = args[at + 7], args[at + 8], args[at + 9]
       local bucket, limit, window, usual = args[list + 3], args[list + 6], args[list + 7], args[list + 8]
@@ -30,7 +31,9 @@ do
           local length = #stored
           local expires, generation, found, largest, position = unpack('>I4dc9I4I4', stored)
           local newest, last = unpack('>dI4', stored, length - 11)
-          if found == usual and largest >= limit and newest <= clock and newest > edge and expires >= below then
+          -- A log of 2^32 units is trimmed.
+          local fits = (last - position) % 4294967296 + cost < 4294967296
+          if found == usual and fits and largest >= limit and newest <= clock and newest > edge and expires >= below then
             local time, count, index = unpack('>d', stored, 30), (length - 29) / 12, 0
             if time <= edge then
               -- The run that has expired last and its neighbour, if runs are spaced evenly.
@@ -48,7 +51,7 @@ do
               if newest < clock then
                 call('APPEND', KEYS[number], run)
               else
-                call('SETRANGE', KEYS[number], string.format('%d', length - 12), run)
+                call('SETRANGE', KEYS[number], length - 12, run)
               end
               values[number], reply[size + 1], reply[size + 2], reply[size + 3] = true, 1, used + cost, time + passed
               size, is_decided = size + 3, true
@@ -63,14 +66,14 @@ do
           end
         end
         if not is_decided then
-          left = left or {}
-          reply[size + 1], size, left[#left + 1], left[#left + 2] = false, size + 1, at, number
+          leftover = leftover or {}
+          reply[size + 1], size, leftover[#leftover + 1], leftover[#leftover + 2] = false, size + 1, at, number
         end
       end
     end
     at = at + args[at + 1]
   end
-  if not left then
+  if not leftover then
     return cmsgpack.pack(reply)
   end
 end

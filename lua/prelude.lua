@@ -19,8 +19,8 @@ local size, kinds = #reply, {}
 
 local WRONG_TYPE = 'WRONGTYPE this key holds no count'
 
--- Returns the second at which a key expires that is given a time to live, in milliseconds. That is twice as long as units count,
--- and a second for what is rounded.
+-- Returns the second at which a key expires that is given a time to live in milliseconds: twice as long as units count, and a
+-- second for what is rounded.
 local function expiry(ttl)
   return floor((floor(now / 1000) + ttl) / 1000)
 end

@@ -12,7 +12,7 @@ server  Redis 5.0
 the number of refusals, and in microseconds the length of a tenth of the time within which they count, the first and
 the longest block, and the time after which earlier blocks are forgotten. `doubles` is 1 if blocks double, or 0.
 
-`outcome` is one of these. `blocks` is how often the key was blocked, if it is.
+`outcome` is one of these. `blocks` is how often the key was blocked, if it is; `micros` is for outcomes 1 and 2.
 
   0  no block is due
   1  the key is blocked now, for `micros`

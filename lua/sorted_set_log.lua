@@ -12,7 +12,7 @@ server  Redis 6.0
 
 Members are numbers of 16 digits that count up from the newest one. So each is unique, and those of one microsecond sort in
 the order of their charges. Expired units are removed by the next charges. A unit that had expired when the newest one was
-charged counts no more, wherever the clock steps.
+charged counts no more, wherever the clock steps, also if the newest one was refunded since: there a log may count more.
 ]]
 
 local FIRST_MEMBER = 1000000000000000
@@ -73,7 +73,10 @@ local function room(list, number)
   end
   if set.length > 0 then
     local newest, member = member_at('-1')
-    set.newest, set.member = newest + 0, member + 0
+    set.newest, set.member = newest + 0, tonumber(member)
+    if not set.member or set.member > 9e15 then
+      return nil, WRONG_TYPE
+    end
     set.oldest = set.length > 1 and member_at('0') + 0 or set.newest
     set.first = set.oldest
     if set.newest > now then

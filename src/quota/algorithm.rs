@@ -196,7 +196,7 @@ algorithm_table! {
         key_tag: "log",
         script: "sliding_log",
         needs_receipt: false,
-        work_per_unit: 1,
+        work_per_unit: 0,
     },
     Algorithm::SortedSetLog => AlgorithmFacts {
         algorithm: Algorithm::SortedSetLog,

@@ -343,12 +343,6 @@ impl Quota {
             _ => limit < other.limit,
         }
     }
-
-    /// Returns whether both quotas have one algorithm and window, for the same limiter and key.
-    pub(crate) fn counts_as(&self, other: &Self) -> bool {
-        (self.algorithm, self.counted_micros()) == (other.algorithm, other.counted_micros())
-            && self.calendar == other.calendar
-    }
 }
 
 const fn window_in_range(micros: u64) -> bool {

@@ -38,10 +38,7 @@ pub struct Quotas(Arc<List>);
 
 #[derive(Debug)]
 struct List {
-    quotas: SmallVec<[ListedQuota; 1]>,
-    /// The index of the quota with the lowest limit of each algorithm and window.
-    #[cfg(any(feature = "redis", test))]
-    strictest: SmallVec<[usize; 1]>,
+    quotas: SmallVec<[Quota; 1]>,
     /// The index of the quota that charges each stored count.
     charging: SmallVec<[usize; 1]>,
     /// The lowest limit. A higher cost is never admitted.
@@ -57,34 +54,15 @@ pub(super) const EMPTY_RULE: &str = "it would admit every check; list at least o
 /// A lease is at most this part of the shortest window.
 const MAX_LEASE_PART: u32 = 10;
 
-/// A quota, and the number of the stored count that it uses.
-#[derive(Debug, PartialEq, Eq)]
-struct ListedQuota {
-    quota: Quota,
-    counter: usize,
-}
-
 impl Quotas {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        let mut list: SmallVec<[ListedQuota; 1]> = SmallVec::new();
-        let mut strictest: SmallVec<[usize; 1]> = SmallVec::new();
-        for (index, quota) in quotas.into_iter().enumerate() {
+        let mut list: SmallVec<[Quota; 1]> = SmallVec::new();
+        for quota in quotas {
             let quota = with_own_calendar_count(quota, &list);
-            let shared = list.iter().find(|other| other.quota.counts_as(&quota));
-            let counter = shared.map_or(strictest.len(), |other| other.counter);
-            match strictest.get_mut(counter) {
-                None => strictest.push(index),
-                Some(strictest) => {
-                    let other = list.get(*strictest);
-                    if other.is_some_and(|other| quota.limit() < other.quota.limit()) {
-                        *strictest = index;
-                    }
-                }
-            }
-            list.push(ListedQuota { quota, counter });
+            list.push(quota);
         }
         let charging = charging(&list);
-        let quotas = list.iter().map(|listed| &listed.quota);
+        let quotas = list.iter();
         let max_costs = quotas
             .clone()
             .map(|quota| quota.counted_by().facts().max_cost);
@@ -92,8 +70,6 @@ impl Quotas {
             min_limit: quotas.map(Quota::limit).min(),
             max_cost: max_costs.min().unwrap_or(u32::MAX),
             quotas: list,
-            #[cfg(any(feature = "redis", test))]
-            strictest,
             charging,
             leased: OnceLock::new(),
         }))
@@ -147,7 +123,7 @@ impl Quotas {
     /// Returns the quotas, in the order in which they were listed.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Quota> {
-        self.0.quotas.iter().map(|listed| &listed.quota)
+        self.0.quotas.iter()
     }
 
     /// Returns the number of quotas.
@@ -166,7 +142,7 @@ impl Quotas {
     #[inline]
     pub(crate) fn equals(&self, quotas: &[Quota]) -> bool {
         match (&*self.0.quotas, quotas) {
-            ([listed], [quota]) => listed.quota == *quota,
+            ([own], [quota]) => own == quota,
             _ => self.iter().eq(quotas),
         }
     }
@@ -185,49 +161,36 @@ impl Quotas {
     #[inline]
     pub(crate) fn single(&self) -> Option<&Quota> {
         match &*self.0.quotas {
-            [listed] => Some(&listed.quota),
+            [quota] => Some(quota),
             _ => None,
         }
     }
 
-    /// Returns the quota with the lowest limit of each algorithm and window, in their order.
-    #[cfg(any(feature = "redis", test))]
-    pub(crate) fn strictest(&self) -> impl Iterator<Item = &Quota> {
-        self.strictest_with_index().map(|(_, quota)| quota)
-    }
-
-    /// Returns the quota with the lowest limit of each algorithm and window, with its index in the list.
-    #[cfg(any(feature = "redis", test))]
-    pub(crate) fn strictest_with_index(&self) -> impl Iterator<Item = (usize, &Quota)> {
-        self.with_index(&self.0.strictest)
-    }
-
     /// Returns the quota that charges each stored count, with its index in the list.
     pub(crate) fn charging(&self) -> impl Iterator<Item = (usize, &Quota)> {
-        self.with_index(&self.0.charging)
-    }
-
-    fn with_index<'a>(&'a self, indices: &'a [usize]) -> impl Iterator<Item = (usize, &'a Quota)> {
-        let quotas = &self.0.quotas;
-        let indices = indices.iter();
-        indices.filter_map(|index| Some((*index, &quotas.get(*index)?.quota)))
+        let indices = self.0.charging.iter();
+        indices.filter_map(|index| Some((*index, self.0.quotas.get(*index)?)))
     }
 }
 
 /// Returns the index of the quota that charges each stored count.
-fn charging(list: &[ListedQuota]) -> SmallVec<[usize; 1]> {
+fn charging(list: &[Quota]) -> SmallVec<[usize; 1]> {
     let mut charging: SmallVec<[usize; 1]> = SmallVec::new();
-    for (index, ListedQuota { quota, .. }) in list.iter().enumerate() {
-        let quota_at = |index: usize| list.get(index).map(|listed| &listed.quota);
+    for (index, quota) in list.iter().enumerate() {
         let shares = |other: &&mut usize| {
-            quota_at(**other).is_some_and(|other| quota.shares_count_with(other))
+            let other = list.get(**other);
+            other.is_some_and(|other| quota.shares_count_with(other))
         };
         match charging.iter_mut().find(shares) {
             None => charging.push(index),
-            Some(other) if quota_at(*other).is_some_and(|other| quota.charges_before(other)) => {
-                *other = index;
+            Some(other) => {
+                if list
+                    .get(*other)
+                    .is_some_and(|other| quota.charges_before(other))
+                {
+                    *other = index;
+                }
             }
-            Some(_) => {}
         }
     }
     charging
@@ -235,11 +198,11 @@ fn charging(list: &[ListedQuota]) -> SmallVec<[usize; 1]> {
 
 /// Gives a quota a count of its own if its calendar is another one than those of the same unit before it. They would
 /// share the number that stands for their windows.
-fn with_own_calendar_count(quota: Quota, before: &[ListedQuota]) -> Quota {
+fn with_own_calendar_count(quota: Quota, before: &[Quota]) -> Quota {
     let Some(calendar) = quota.calendar() else {
         return quota;
     };
-    let before = before.iter().filter_map(|listed| listed.quota.calendar());
+    let before = before.iter().filter_map(Quota::calendar);
     let mut before = before.filter(|other| other.unit() == calendar.unit());
     let ordinal = before.try_fold(0_u8, |ordinal, other| {
         if other == calendar {
@@ -346,19 +309,27 @@ impl FromIterator<Quota> for Quotas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::Algorithm;
 
     #[test]
-    fn quotas_with_the_same_window_share_a_count() {
-        let quotas = Quotas::from([
+    fn each_stored_count_is_charged_by_one_quota() {
+        let charging = |quotas: &[Quota]| -> Vec<(usize, u32)> {
+            let quotas = Quotas::from(quotas);
+            let charging = quotas.charging();
+            charging
+                .map(|(index, quota)| (index, quota.limit()))
+                .collect()
+        };
+        // Of a log, the longest window; then the highest limit.
+        let logs = [
             Quota::per_minute(5),
             Quota::per_second(2),
             Quota::per_minute(9),
-        ]);
-        let limits: Vec<_> = quotas.strictest().map(Quota::limit).collect();
-        assert_eq!(limits, [5, 2]);
-        let quotas = Quotas::from([9, 5, 7].map(Quota::per_minute));
-        let limits: Vec<_> = quotas.strictest().map(Quota::limit).collect();
-        assert_eq!(limits, [5]);
+        ];
+        assert_eq!(charging(&logs), [(2, 9)]);
+        // Of a counter, the lowest limit.
+        let counters = logs.map(|quota| quota.algorithm(Algorithm::FixedWindow));
+        assert_eq!(charging(&counters), [(0, 5), (1, 2)]);
     }
 
     #[cfg(feature = "calendar")]
@@ -366,15 +337,17 @@ mod tests {
     fn each_calendar_of_a_list_has_a_count_of_its_own() {
         let texts = "5/day@UTC, 6/day@Europe/Berlin, 7/day@UTC, 8/day@Asia/Tokyo, 9/month@UTC, 4/day@Europe/Berlin";
         let quotas: Quotas = texts.parse().unwrap();
-        let mut counted: Vec<_> = quotas.strictest().map(Quota::counted_micros).collect();
+        let mut counted: Vec<_> = quotas
+            .charging()
+            .map(|(_, quota)| quota.counted_micros())
+            .collect();
         counted.sort_unstable();
         counted.dedup();
         assert_eq!(counted.len(), 4);
         // The count of a calendar does not depend on its zone or billing day, so that a change keeps it.
         let count = |text: &str| {
             Quotas::from(text.parse::<Quota>().unwrap())
-                .strictest()
-                .next()
+                .single()
                 .unwrap()
                 .counted_micros()
         };

@@ -270,14 +270,12 @@ impl Call {
             let is_new = levels.len() == 1 || !self.contains(level);
             let units = check.cost().saturating_add(check.more());
             highest_cost = highest_cost.max(check.cost());
-            for quota in check.quotas().strictest() {
-                let algorithm = quota.counted_by();
-                let (parts, per_unit) = (algorithm.parts(), algorithm.facts().work_per_unit);
+            for quota in check.quotas().iter() {
                 if is_new {
-                    of_entry += WORK_PER_COUNT + parts;
+                    of_entry += WORK_PER_COUNT;
                 }
-                // Each check adds up the buckets.
-                of_check += WORK_PER_CHECK + u64::from(units) * per_unit + parts / 4;
+                let per_unit = quota.counted_by().facts().work_per_unit;
+                of_check += WORK_PER_CHECK + u64::from(units) * per_unit;
             }
         }
         EntryWork {

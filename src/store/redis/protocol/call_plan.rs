@@ -6,7 +6,9 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::counts::{Count, Value};
-use super::fields::{CALL_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RUN_FIELDS};
+use super::fields::{
+    CALL_FIELDS, GROUP_FIELDS, KEY_FIELDS, LEVEL_FIELDS, LIST_FIELDS, QUOTA_FIELDS,
+};
 use crate::key::Fingerprint;
 use crate::quota::{Algorithm, Quota, Quotas};
 use crate::store::requests::{Check, OwnedCheck, Subject};
@@ -44,14 +46,14 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// The values and the runs of a call. The reply is in the same order.
+/// The values and the groups of a call. The reply is in the same order.
 #[derive(Debug)]
 pub(crate) struct CallPlan<'a> {
     /// Each list of quotas, and its counts.
     lists: SmallVec<[(&'a Quotas, Range<usize>); 4]>,
     /// Each with the place of its description among the arguments.
     pub(super) counts: SmallVec<[(u64, Count<'a>); 4]>,
-    pub(super) runs: SmallVec<[Run; 4]>,
+    pub(super) groups: SmallVec<[Group; 4]>,
     /// The values that are read before the script decides, and behind them the others.
     pub(super) keys: Vec<(Subject<'a>, Value)>,
     pub(super) read_first: u64,
@@ -63,7 +65,7 @@ pub(crate) struct CallPlan<'a> {
 
 /// Entries in a row with the same number of checks, and levels of the same counts and costs.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct Group {
     /// Whether the loop of the script may decide it.
     pub(super) is_usual: bool,
     /// Whether entries of several levels may have values in common, which then reply once.
@@ -94,7 +96,7 @@ impl<'a> CallPlan<'a> {
         let mut plan = Self {
             lists: SmallVec::new(),
             counts: SmallVec::new(),
-            runs: SmallVec::new(),
+            groups: SmallVec::new(),
             keys: Vec::with_capacity(entries.len()),
             read_first: 0,
             numbers: SmallVec::new(),
@@ -142,8 +144,8 @@ impl<'a> CallPlan<'a> {
         let has_loop = plan
             .algorithm()
             .is_some_and(|algorithm| algorithm != Algorithm::SortedSetLog);
-        for run in &mut plan.runs {
-            run.is_usual &= has_loop;
+        for group in &mut plan.groups {
+            group.is_usual &= has_loop;
         }
         plan
     }
@@ -164,7 +166,7 @@ impl<'a> CallPlan<'a> {
         first..self.counts.len()
     }
 
-    /// Adds an entry to the last run, or to a new one.
+    /// Adds an entry to the last group, or to a new one.
     fn add_entry(
         &mut self,
         index: usize,
@@ -182,21 +184,21 @@ impl<'a> CallPlan<'a> {
             && levels
                 .iter()
                 .all(|level| level.cost > 0 && self.count(level).is_some_and(Count::is_usual));
-        // The script knows the keys of a run of one level by the first one.
+        // The script knows the keys of a group of one level by the first one.
         let follows = || matches!(self.numbers.get(first.saturating_sub(1)..end), Some([last, own]) if last + 1 == *own);
         let goes_on = fits && (!is_single || is_new && follows());
-        if let Some(run) = self.runs.last_mut().filter(|run| {
+        if let Some(group) = self.groups.last_mut().filter(|group| {
             goes_on
-                && run.is_usual == is_usual
-                && (run.count, run.more) == (entry.count, entry.more())
-                && run.levels == levels
+                && group.is_usual == is_usual
+                && (group.count, group.more) == (entry.count, entry.more())
+                && group.levels == levels
         }) {
-            run.is_shared |= !is_single && !is_new;
-            run.entries.end = index + 1;
-            run.numbers.end = end;
+            group.is_shared |= !is_single && !is_new;
+            group.entries.end = index + 1;
+            group.numbers.end = end;
             return;
         }
-        self.runs.push(Run {
+        self.groups.push(Group {
             is_usual,
             is_shared: !is_single && !is_new,
             entries: index..index + 1,
@@ -221,14 +223,14 @@ impl<'a> CallPlan<'a> {
         Some(&self.counts.get(level.count)?.1)
     }
 
-    /// Returns the numbers of the keys of a run, level by level of each entry.
-    pub(super) fn numbers_of(&self, run: &Run) -> &[u64] {
-        self.numbers.get(run.numbers.clone()).unwrap_or_default()
+    /// Returns the numbers of the keys of a group, level by level of each entry.
+    pub(super) fn numbers_of(&self, group: &Group) -> &[u64] {
+        self.numbers.get(group.numbers.clone()).unwrap_or_default()
     }
 }
 
-impl Run {
-    /// Returns how many keys the call names: of a run of one level, the first one.
+impl Group {
+    /// Returns how many keys the call names: of a group of one level, the first one.
     pub(super) fn named_keys(&self) -> usize {
         if self.levels.len() == 1 {
             1
@@ -237,10 +239,10 @@ impl Run {
         }
     }
 
-    /// Returns how many arguments the run has.
+    /// Returns how many arguments the group has.
     pub(super) fn length(&self) -> u64 {
         let levels = LEVEL_FIELDS.len() * self.levels.len();
-        (RUN_FIELDS.len() + levels + KEY_FIELDS.len() * self.named_keys()) as u64
+        (GROUP_FIELDS.len() + levels + KEY_FIELDS.len() * self.named_keys()) as u64
     }
 }
 

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
+use super::packed_counter;
 use crate::algorithm::time_to_live_millis;
 use crate::quota::{Algorithm, Quota, Quotas};
 
@@ -109,18 +110,19 @@ impl<'a> Count<'a> {
         time_to_live_millis(windows.max().unwrap_or_default())
     }
 
-    /// Returns whether the loop of a script may decide a check of this cost.
+    /// Returns whether the loop of a script may decide a check: it computes in microseconds, not in longer ticks.
     pub(super) fn is_usual(&self) -> bool {
         /// A double holds every integer below this number.
         const EXACT: u64 = 1 << 53;
         let [(_, quota)] = &*self.quotas else {
             return false;
         };
-        let units = u64::from(quota.limit());
-        !self.is_apart()
-            && quota.calendar().is_none()
-            && (quota.counted_by() != Algorithm::Gcra
-                || units.saturating_mul(quota.counted_micros()) < EXACT)
+        let parts = u64::from(quota.limit()).saturating_mul(quota.counted_micros());
+        let is_exact = match quota.counted_by() {
+            Algorithm::SlidingCounter | Algorithm::Gcra => parts < EXACT,
+            _ => true,
+        };
+        !self.is_apart() && quota.calendar().is_none() && is_exact
     }
 }
 
@@ -139,15 +141,9 @@ pub(super) fn header(quota: &Quota) -> SmallVec<[u8; 16]> {
         Algorithm::Gcra => counter(b'g'),
         Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => {
             header.push(b'l');
-            header.extend_from_slice(&double(window).to_be_bytes());
+            header.extend_from_slice(&packed_counter::double_of(window).to_be_bytes());
         }
         Algorithm::SortedSetLog => {}
     }
     header
-}
-
-/// Converts a number below 2^53, as Lua has it.
-#[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-fn double(number: u64) -> f64 {
-    number as f64
 }

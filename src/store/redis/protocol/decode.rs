@@ -6,7 +6,7 @@ use redis::Value as RedisValue;
 use rmp::{Marker, decode};
 use smallvec::SmallVec;
 
-use super::call_plan::{BatchEntry, CallPlan, Run};
+use super::call_plan::{BatchEntry, CallPlan, Group};
 use super::counts::{Count, Value, header};
 use super::errors::{self, malformed_reply};
 use super::last_reply::LastReply;
@@ -57,31 +57,35 @@ pub(crate) fn decode_replies(
     reader.time = reader.number_of_call()?;
     let mut charges = Vec::with_capacity(entries.len());
     charges.resize_with(entries.len(), || None);
-    // First what a loop has decided, then what it has left and all other runs.
+    // First what a loop has decided, then what it has left and all other groups.
     for is_of_loop in [true, false] {
-        for run in plan.runs.iter().filter(|run| run.is_usual || !is_of_loop) {
-            let charges = charges.get_mut(run.entries.clone()).unwrap_or_default();
-            let entries = entries.get(run.entries.clone()).unwrap_or_default();
+        for group in plan
+            .groups
+            .iter()
+            .filter(|group| group.is_usual || !is_of_loop)
+        {
+            let charges = charges.get_mut(group.entries.clone()).unwrap_or_default();
+            let entries = entries.get(group.entries.clone()).unwrap_or_default();
             for (charge, entry) in charges.iter_mut().zip(entries) {
                 if charge.is_none() && !(is_of_loop && reader.skip_false()) {
-                    *charge = Some(reader.charge(entry, run)?);
+                    *charge = Some(reader.charge(entry, group)?);
                 }
             }
-            if run.is_shared {
-                reader.shared(run, charges)?;
+            if group.is_shared {
+                reader.shared(group, charges)?;
             }
         }
     }
     if !reader.rest.is_empty() {
         return Err(malformed_reply("more values than expected", server));
     }
-    let runs = plan
-        .runs
+    let groups = plan
+        .groups
         .iter()
-        .flat_map(|run| run.entries.clone().map(move |_| run));
-    let replies = runs.zip(charges.into_iter().flatten());
+        .flat_map(|group| group.entries.clone().map(move |_| group));
+    let replies = groups.zip(charges.into_iter().flatten());
     Ok(replies
-        .map(|(run, charge)| Ok(reader.reply(run, charge?)))
+        .map(|(group, charge)| Ok(reader.reply(group, charge?)))
         .collect())
 }
 
@@ -130,7 +134,7 @@ impl<'r> ReplyReader<'r, '_> {
     fn charge(
         &mut self,
         entry: &BatchEntry<'_>,
-        run: &Run,
+        group: &Group,
     ) -> Result<Result<Charge, Error>, Error> {
         if let Some(text) = self.text()? {
             return Ok(Err(errors::from_script(&text, self.server)));
@@ -138,7 +142,7 @@ impl<'r> ReplyReader<'r, '_> {
         let (mut admitted, mut extra) = (self.number_of_call()?, 0);
         if entry.more() > 0 {
             // In place of the number of admitted checks stands that of charged units.
-            let cost = run.levels.first().map_or(0, |level| level.cost);
+            let cost = group.levels.first().map_or(0, |level| level.cost);
             extra = u32::try_from(admitted.saturating_sub(cost.into())).unwrap_or(u32::MAX);
             admitted = admitted.min(1);
         }
@@ -152,14 +156,14 @@ impl<'r> ReplyReader<'r, '_> {
         let mut charge = Charge {
             admitted,
             extra,
-            has_refused: admitted < count || run.levels.iter().all(|level| level.cost == 0),
+            has_refused: admitted < count || group.levels.iter().all(|level| level.cost == 0),
             levels: SmallVec::new(),
         };
         let plan = self.plan;
-        for level in &run.levels {
+        for level in &group.levels {
             let mut replied = LevelReply::default();
             if let Some(count_of_level) = plan.count(level) {
-                if admitted > 0 && level.cost > 0 && !run.is_shared {
+                if admitted > 0 && level.cost > 0 && !group.is_shared {
                     replied.charged = self.charged(count_of_level)?;
                     replied.later_units = admitted * units(level.cost, extra);
                 }
@@ -172,21 +176,21 @@ impl<'r> ReplyReader<'r, '_> {
         Ok(self.take_nonsense().map_or(Ok(charge), Err))
     }
 
-    /// Reads the replies of the values of a run that shares them, in the order of their numbers. Each is the reply to the
+    /// Reads the replies of the values of a group that shares them, in the order of their numbers. Each is the reply to the
     /// last of its charges.
     fn shared(
         &mut self,
-        run: &Run,
+        group: &Group,
         charges: &mut [Option<Result<Charge, Error>>],
     ) -> Result<(), Error> {
         let plan = self.plan;
-        let numbers = plan.numbers_of(run).chunks(run.levels.len().max(1));
+        let numbers = plan.numbers_of(group).chunks(group.levels.len().max(1));
         let mut uses = Vec::new();
         for (entry, (charge, own)) in charges.iter().zip(numbers).enumerate() {
             let Some(Ok(charge)) = charge else {
                 continue;
             };
-            for (index, (level, number)) in run.levels.iter().zip(own).enumerate() {
+            for (index, (level, number)) in group.levels.iter().zip(own).enumerate() {
                 let units = charge.admitted * units(level.cost, charge.extra);
                 if units > 0 {
                     uses.push((*number, entry, index, units));
@@ -197,7 +201,7 @@ impl<'r> ReplyReader<'r, '_> {
         for uses in uses.chunk_by(|(one, ..), (next, ..)| one == next) {
             let level = uses
                 .first()
-                .and_then(|(_, _, index, _)| run.levels.get(*index));
+                .and_then(|(_, _, index, _)| group.levels.get(*index));
             let Some(count) = level.and_then(|level| plan.count(level)) else {
                 continue;
             };
@@ -221,16 +225,16 @@ impl<'r> ReplyReader<'r, '_> {
     }
 
     /// Returns the answers to the checks of an entry.
-    fn reply(&self, run: &Run, mut charge: Charge) -> EntryReply {
-        let is_look = run.levels.iter().all(|level| level.cost == 0);
+    fn reply(&self, group: &Group, mut charge: Charge) -> EntryReply {
+        let is_look = group.levels.iter().all(|level| level.cost == 0);
         let answers = if is_look { 0 } else { charge.admitted };
         let mut admitted = SmallVec::new();
         for _ in 0..answers {
-            for (level, replied) in run.levels.iter().zip(&mut charge.levels) {
+            for (level, replied) in group.levels.iter().zip(&mut charge.levels) {
                 let own = units(level.cost, charge.extra);
                 replied.later_units = replied.later_units.saturating_sub(own);
             }
-            let mut answer = self.answer(run, &charge, |replied, quota, at| {
+            let mut answer = self.answer(group, &charge, |replied, quota, at| {
                 match replied.charged.get(at) {
                     Some(last) => Some(last.before(replied.later_units, quota, self.time)),
                     // A level of cost 0.
@@ -241,7 +245,7 @@ impl<'r> ReplyReader<'r, '_> {
             admitted.push(answer);
         }
         let refused = charge.has_refused.then(|| {
-            self.answer(run, &charge, |replied, _, at| {
+            self.answer(group, &charge, |replied, _, at| {
                 replied.refused.get(at).cloned()
             })
         });
@@ -252,12 +256,12 @@ impl<'r> ReplyReader<'r, '_> {
     /// its place in the count of a level.
     fn answer(
         &self,
-        run: &Run,
+        group: &Group,
         charge: &Charge,
         reply: impl Fn(&LevelReply, &Quota, usize) -> Option<QuotaAnswer>,
     ) -> Answer {
         let mut answers = SmallVec::<[((usize, usize), QuotaAnswer); 4]>::new();
-        for (level, replied) in run.levels.iter().zip(&charge.levels) {
+        for (level, replied) in group.levels.iter().zip(&charge.levels) {
             let quotas = self
                 .plan
                 .count(level)

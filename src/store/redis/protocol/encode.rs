@@ -6,7 +6,7 @@ use redis::{Cmd, RedisWrite};
 use rmp::encode;
 use smallvec::SmallVec;
 
-use super::call_plan::{BatchEntry, CallPlan, Run};
+use super::call_plan::{BatchEntry, CallPlan, Group};
 use super::counts::{Count, Value, header};
 use super::fields::{CALL_FIELDS, CHANGE_FIELDS, LIST_FIELDS, QUOTA_FIELDS, RECEIPT_FIELDS};
 use super::key_names::KeyNames;
@@ -51,31 +51,31 @@ fn begin(script: &Script, names: &KeyNames, keys: &[(Subject<'_>, Value)]) -> Cm
     call
 }
 
-/// Packs the lists and the runs in the format of `cmsgpack`.
+/// Packs the lists and the groups in the format of `cmsgpack`.
 fn pack_plan(plan: &CallPlan<'_>, clock: &ServerClock, out: &mut impl Write) -> io::Result<()> {
-    let of_runs: u64 = plan.runs.iter().map(Run::length).sum();
-    pack_length(plan.end_of_lists - 1 + of_runs, out)?;
+    let of_groups: u64 = plan.groups.iter().map(Group::length).sum();
+    pack_length(plan.end_of_lists - 1 + of_groups, out)?;
     pack_numbers([plan.read_first, plan.end_of_lists], out)?;
     for (_, count) in &plan.counts {
         pack_count(count, clock, out)?;
     }
-    for run in &plan.runs {
+    for group in &plan.groups {
         let head = [
-            run.is_usual.into(),
-            run.length(),
-            run.entries.len() as u64,
-            run.count.into(),
-            run.more.into(),
-            run.levels.len() as u64,
-            run.is_shared.into(),
+            group.is_usual.into(),
+            group.length(),
+            group.entries.len() as u64,
+            group.count.into(),
+            group.more.into(),
+            group.levels.len() as u64,
+            group.is_shared.into(),
         ];
         pack_numbers(head, out)?;
-        for level in &run.levels {
+        for level in &group.levels {
             let list = plan.counts.get(level.count).map_or(0, |(place, _)| *place);
             pack_numbers([list, level.cost.into()], out)?;
         }
-        let keys = plan.numbers_of(run).iter().copied();
-        pack_numbers(keys.take(run.named_keys()), out)?;
+        let keys = plan.numbers_of(group).iter().copied();
+        pack_numbers(keys.take(group.named_keys()), out)?;
     }
     Ok(())
 }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_and_keys_travel_once_and_entries_that_are_alike_as_one_run() {
+    fn lists_and_keys_travel_once_and_entries_that_are_alike_as_one_group() {
         let two = Quotas::from([Quota::per_second(5), Quota::per_second(9)]);
         let equal = two.clone();
         let one = Quotas::from(Quota::per_minute(7));
@@ -314,16 +314,22 @@ mod tests {
     }
 
     #[test]
-    fn a_gcra_of_inexact_products_is_not_usual() {
-        let is_usual = |limit, micros| {
-            let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
-            let quotas = Quotas::from(quota.algorithm(Algorithm::Gcra));
-            let words = words(&[(&[("l", "a", &quotas, 1)], 1)]);
-            words.contains(" 1 10 1 1 0 1 0 3 1 1")
-        };
-        assert!(is_usual(100, 60_000_000));
-        // Beyond 2^53, and beyond 2^64.
-        assert!(!is_usual(1_000_000_000, 10_000_000));
-        assert!(!is_usual(u32::MAX, 366 * 86_400_000_000));
+    fn inexact_products_are_not_usual() {
+        for (algorithm, is_inexact) in [
+            (Algorithm::Gcra, true),
+            (Algorithm::SlidingCounter, true),
+            (Algorithm::FixedWindow, false),
+        ] {
+            let is_usual = |limit, micros| {
+                let quota = Quota::new(limit, std::time::Duration::from_micros(micros));
+                let quotas = Quotas::from(quota.algorithm(algorithm));
+                let words = words(&[(&[("l", "a", &quotas, 1)], 1)]);
+                words.contains(" 1 10 1 1 0 1 0 3 1 1")
+            };
+            assert!(is_usual(100, 60_000_000));
+            // Beyond 2^53, and beyond 2^64.
+            assert_eq!(is_usual(1_000_000_000, 10_000_000), !is_inexact);
+            assert_eq!(is_usual(u32::MAX, 366 * 86_400_000_000), !is_inexact);
+        }
     }
 }

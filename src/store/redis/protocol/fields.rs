@@ -1,11 +1,11 @@
 //! The fields of calls, in the order in which they travel. The headers in `lua/` list the same names.
 
-/// The fields of a call: of the call, of each list of quotas and each quota in it, of each run and each of its levels, and
+/// The fields of a call: of the call, of each list of quotas and each quota in it, of each group and each of its levels, and
 /// of each key of an entry.
-pub(super) const CALL_FIELDS: [&str; 2] = ["values", "runs"];
+pub(super) const CALL_FIELDS: [&str; 2] = ["values", "groups"];
 pub(super) const LIST_FIELDS: [&str; 5] = ["quotas", "kind", "is_long", "bucket", "ttl"];
 pub(super) const QUOTA_FIELDS: [&str; 4] = ["algorithm", "limit", "window", "header"];
-pub(super) const RUN_FIELDS: [&str; 7] = [
+pub(super) const GROUP_FIELDS: [&str; 7] = [
     "is_usual",
     "length",
     "entries",
@@ -33,7 +33,7 @@ mod tests {
             ("call", &CALL_FIELDS[..]),
             ("list", &LIST_FIELDS),
             ("quota", &QUOTA_FIELDS),
-            ("run", &RUN_FIELDS),
+            ("group", &GROUP_FIELDS),
             ("level", &LEVEL_FIELDS),
             ("key", &KEY_FIELDS),
         ]

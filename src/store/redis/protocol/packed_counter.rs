@@ -63,11 +63,21 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
+/// The bits of the mantissa that a double stores, and its exponent of 1.
+const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
+const ONE: u64 = 1_023;
+
+/// Returns the bits of the double of a whole number below 2^53.
+pub(super) fn double_of(number: u64) -> u64 {
+    let Some(exponent) = number.checked_ilog2() else {
+        return 0;
+    };
+    let fraction = number << MANTISSA.saturating_sub(exponent) & ((1 << MANTISSA) - 1);
+    (ONE + u64::from(exponent)) << MANTISSA | fraction
+}
+
 /// Returns the whole number, below 2^53, of a double with these bits.
 fn whole(bits: u64) -> Option<u64> {
-    const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
-    // The exponent of 1, and of 2^52, whose mantissa is the number itself.
-    const ONE: u64 = 1_023;
     let exponent = bits >> MANTISSA;
     let fraction = bits & ((1 << MANTISSA) - 1) | 1 << MANTISSA;
     match (bits, (ONE + u64::from(MANTISSA)).checked_sub(exponent)) {
@@ -89,6 +99,7 @@ mod tests {
         #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
         for number in [0, 1, 2, 3, 5, 1_795_300_000_000_001, (1 << 53) - 1] {
             assert_eq!(whole((number as f64).to_bits()), Some(number));
+            assert_eq!(double_of(number), (number as f64).to_bits());
         }
         for number in [
             0.5,
