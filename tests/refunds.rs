@@ -41,7 +41,9 @@ fn credit(algorithm: Algorithm, units: &mut Vec<Unit>, given: u32, now: u64) {
             .position(|unit| unit.time / WINDOW == now / WINDOW)
             .filter(|_| algorithm == Algorithm::SlidingCounter);
         let index = match algorithm {
-            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) => units.iter().rposition(counts),
+            Algorithm::SlidingLog | Algorithm::SlidingBuckets(_) | Algorithm::SortedSetLog => {
+                units.iter().rposition(counts)
+            }
             _ => units.iter().position(counts),
         };
         units.remove(of_this_window.or(index).unwrap());
