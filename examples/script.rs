@@ -62,9 +62,13 @@ fn state(url: &str, key: &str) -> redis::RedisResult<Option<String>> {
     Ok(match kind.as_str() {
         "none" => Some("nothing is stored\n".to_owned()),
         "string" => state::describe(&connection.get::<_, Vec<u8>>(key)?),
-        "zset" => Some(state::describe_set(
-            &connection.zrange_withscores(key, 0, -1)?,
-        )),
+        "zset" => {
+            let units: Vec<(String, u64)> = connection.zrange_withscores(key, 0, -1)?;
+            let lines = units
+                .iter()
+                .map(|(_, time)| format!("1 unit at {time} us\n"));
+            Some(lines.collect())
+        }
         _ => None,
     })
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use support::example::{Example, built};
 use support::node::Node;
 use support::redis_server::{DeadPort, RedisServer, run};
-use tollgate::{Quota, RateLimiter, RedisStore};
+use tollgate::{Algorithm, Quota, RateLimiter, RedisStore};
 
 /// A client at this address of this machine.
 fn client_at(address: [u8; 4]) -> Client {
@@ -980,6 +980,48 @@ fn the_script_is_printed_as_redis_gets_it() {
         assert_eq!(printed(&[name]).as_deref(), Some(text));
     }
     assert_eq!(printed(&["missing"]), None);
+}
+
+#[tokio::test]
+async fn the_state_of_a_key_is_printed_as_text() {
+    let server = RedisServer::start();
+    let counted_by = |algorithm| Quota::per_hour(90).algorithm(algorithm);
+    let algorithms = [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingBuckets(60),
+        Algorithm::SortedSetLog,
+        Algorithm::Gcra,
+    ];
+    let store = RedisStore::open(&server.url()).expect("a URL");
+    let limiter = RateLimiter::new(store, algorithms.map(counted_by));
+    let _ = limiter.check_n("ada", 3).await.expect("an answer");
+    let printed = |key: &str| {
+        let mut command = Command::new(built("script"));
+        command.args(["--state", &server.url(), key]);
+        let output = command.output().expect("the example runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        output.status.success().then_some(text)
+    };
+    for (suffix, lines, part) in [
+        ("", 2, "window 3600000000 us: gcra, generation "),
+        (
+            ":log",
+            3,
+            "longest window 3600000000 us, largest limit 90 in it\n3 units at ",
+        ),
+        (":buckets:60000000", 4, "\nbuckets, generation "),
+        (":set:3600000000", 3, "1 unit at "),
+        (":other", 1, "nothing is stored"),
+    ] {
+        let key = format!("tollgate:v3:{{default,ada}}{suffix}");
+        let text = printed(&key).expect(&key);
+        assert_eq!(text.lines().count(), lines, "{text}");
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    run(&mut server.connect(), &["SET", "somebody", "else's"]);
+    assert_eq!(printed("somebody"), None);
+    run(&mut server.connect(), &["RPUSH", "list", "x"]);
+    assert_eq!(printed("list"), None);
 }
 
 /// A key as an operator enters it in the first form of its limiter.

@@ -5,26 +5,15 @@ use std::fmt::Write;
 /// Describes a log or a row of counters, one line for each run or counter. `None` if it is neither.
 pub(crate) fn describe(value: &[u8]) -> Option<String> {
     let mut rest = value;
-    let mut text = format!("expires at {} s\n", number(&mut rest, 4)?);
-    if value.get(12) == Some(&b'l') {
-        log(&mut text, rest)?;
-    } else {
-        row(&mut text, rest)?;
-    }
-    Some(text)
+    let expires = number(&mut rest, 4)?;
+    let text = row(rest).or_else(|| log(rest))?;
+    Some(format!("expires at {expires} s\n{text}"))
 }
 
-/// Describes the units of a sorted set, each with its time.
-pub(crate) fn describe_set(units: &[(String, u64)]) -> String {
-    let lines = units.iter();
-    lines.fold(String::new(), |text, (_, time)| {
-        text + &format!("1 unit at {time} us\n")
-    })
-}
-
-fn log(text: &mut String, mut rest: &[u8]) -> Option<()> {
+fn log(mut rest: &[u8]) -> Option<String> {
+    let mut text = String::new();
     let generation = double(&mut rest)?;
-    rest = rest.get(1..)?;
+    rest = rest.strip_prefix(b"l")?;
     let (longest, largest) = (double(&mut rest)?, number(&mut rest, 4)?);
     writeln!(
         text,
@@ -41,12 +30,15 @@ fn log(text: &mut String, mut rest: &[u8]) -> Option<()> {
         writeln!(text, "{units} units at {time} us").ok()?;
         before = position;
     }
-    Some(())
+    Some(text)
 }
 
-fn row(text: &mut String, mut rest: &[u8]) -> Option<()> {
-    let length = usize::try_from(number(&mut rest, 1)?).ok()?;
+fn row(mut rest: &[u8]) -> Option<String> {
+    let mut text = String::new();
+    let length = usize::try_from(number(&mut rest, 2)?).ok()?;
     let (headers, mut rest) = rest.split_at_checked(length)?;
+    // An exact log has zeros here.
+    headers.first()?;
     for header in headers.chunks(7) {
         let (code, mut window) = header.split_first()?;
         // A number has eight bytes as a double, or four.
@@ -89,7 +81,7 @@ fn row(text: &mut String, mut rest: &[u8]) -> Option<()> {
         )
         .ok()?;
     }
-    Some(())
+    Some(text)
 }
 
 /// Takes a number of so many bytes.

@@ -72,7 +72,7 @@ fn store_nonsense(connection: &mut redis::Connection) {
         .unwrap()
         .to_be_bytes()
         .to_vec();
-    value.extend(b"\x07f");
+    value.extend(b"\0\x07f");
     value.extend(&window.to_be_bytes()[2..]);
     value.extend(0.5_f64.to_be_bytes());
     value.extend(f64::from(index).to_be_bytes());

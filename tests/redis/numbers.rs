@@ -37,7 +37,7 @@ async fn every_microsecond_is_kept() {
                 let at = match algorithm {
                     Algorithm::SlidingLog => HEADER,
                     Algorithm::SlidingBuckets(_) => 4,
-                    _ => 12,
+                    _ => 13,
                 };
                 double_at(&connection.get::<_, Vec<u8>>(&key).unwrap(), at).to_string()
             }

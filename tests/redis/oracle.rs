@@ -146,11 +146,11 @@ impl Log {
 /// A counter as of its last charge.
 #[derive(Clone, Copy, Debug)]
 enum Counter {
-    FixedWindow {
+    Fixed {
         window: u64,
         count: u64,
     },
-    SlidingCounter {
+    Sliding {
         window: u64,
         previous: u64,
         count: u64,
@@ -166,11 +166,11 @@ enum Counter {
 impl Counter {
     fn new(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow {
+            Algorithm::FixedWindow => Self::Fixed {
                 window: 0,
                 count: 0,
             },
-            Algorithm::SlidingCounter => Self::SlidingCounter {
+            Algorithm::SlidingCounter => Self::Sliding {
                 window: 0,
                 previous: 0,
                 count: 0,
@@ -187,15 +187,15 @@ impl Counter {
     fn open(&mut self, length: u64, now: u64) {
         let current = now / length;
         match self {
-            Self::FixedWindow { window, .. } => *window = (current + 1).min(*window),
-            Self::SlidingCounter {
+            Self::Fixed { window, .. } => *window = (current + 1).min(*window),
+            Self::Sliding {
                 window,
                 previous,
                 count,
             } if *window > current => {
                 (*window, *previous, *count) = (current, 0, *previous + *count);
             }
-            Self::SlidingCounter { .. } => {}
+            Self::Sliding { .. } => {}
             Self::Gcra { time, .. } => *time = now.min(*time),
         }
     }
@@ -204,13 +204,13 @@ impl Counter {
     fn at(self, length: u64, now: u64) -> Self {
         let current = now / length;
         match self {
-            Self::FixedWindow { window, .. } if window < current => Self::FixedWindow {
+            Self::Fixed { window, .. } if window < current => Self::Fixed {
                 window: current,
                 count: 0,
             },
-            Self::SlidingCounter { window, count, .. } if window < current => {
+            Self::Sliding { window, count, .. } if window < current => {
                 let previous = if window + 1 == current { count } else { 0 };
-                Self::SlidingCounter {
+                Self::Sliding {
                     window: current,
                     previous,
                     count: 0,
@@ -230,8 +230,8 @@ impl Counter {
 
     fn used(self, length: u64, now: u64) -> u64 {
         match self.at(length, now) {
-            Self::FixedWindow { count, .. } => count,
-            Self::SlidingCounter {
+            Self::Fixed { count, .. } => count,
+            Self::Sliding {
                 window,
                 previous,
                 count,
@@ -246,7 +246,7 @@ impl Counter {
     fn charge(&mut self, quota: &Quota, length: u64, now: u64, units: u64) {
         *self = self.at(length, now);
         match self {
-            Self::FixedWindow { count, .. } | Self::SlidingCounter { count, .. } => *count += units,
+            Self::Fixed { count, .. } | Self::Sliding { count, .. } => *count += units,
             Self::Gcra { level, rate, .. } => {
                 (*level, *rate) = (*level + units * length, quota.limit().into());
             }

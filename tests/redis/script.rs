@@ -9,7 +9,7 @@ use redis::Commands;
 use tollgate::{Algorithm, ErrorKind, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::store_on;
-use crate::stored::{HEADER, RUN, store_log};
+use crate::stored::{HEADER, RUN, name_of, store_log};
 use crate::support::costs::{algorithms, calls, forget_calls};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
 
@@ -204,23 +204,44 @@ async fn the_whole_range_of_limits_windows_and_costs_works() {
     assert_eq!(large.peek("ada").await.unwrap().used(), 100_000);
 }
 
+/// A limiter with windows of a second, of two, and so on.
+fn limiter_of(server: &RedisServer, count: u64, name: &str, algorithm: Algorithm) -> RateLimiter {
+    let quota = |seconds| Quota::new(2, Duration::from_secs(seconds)).algorithm(algorithm);
+    let quotas: Quotas = (1..=count).map(quota).collect();
+    RateLimiter::new(store_on(server), quotas).name(format!("{count} quotas {name}"))
+}
+
 #[tokio::test]
-async fn a_limiter_may_have_any_number_of_quotas() {
+async fn a_limiter_may_have_a_thousand_quotas_and_any_number_of_logs() {
     let server = RedisServer::start();
     // Around the number from which on an array is packed, and beyond what a Lua function returns.
-    let counts = [30, 990, 1_000, 1_300, 3_000].into_iter();
-    let cases = counts.flat_map(|count| algorithms().map(move |(name, of)| (count, name, of)));
-    for (count, name, algorithm) in cases {
-        let quotas: Quotas = (1..=count)
-            .map(|n| Quota::new(2, Duration::from_secs(n)).algorithm(algorithm))
-            .collect();
-        // Some windows end during the test; the longest does not.
-        let name = format!("{count} quotas {name}");
-        let limiter = RateLimiter::new(store_on(&server), quotas).name(name);
-        assert!(limiter.check_n("ada", 2).await.unwrap().is_allowed());
-        let looked = limiter.peek("ada").await.unwrap();
-        assert_eq!(looked.quotas().count() as u64, count);
-        assert_eq!(looked.quotas().last().unwrap().used(), 2);
+    for count in [30, 660, 664, 990, 1_000, 1_100, 3_000] {
+        for (name, algorithm) in algorithms() {
+            let is_counter = name_of("{}", algorithm, HOUR).ends_with('}');
+            if is_counter && count > 1_100 {
+                continue;
+            }
+            let limiter = limiter_of(&server, count, name, algorithm);
+            assert!(limiter.check_n("ada", 2).await.unwrap().is_allowed());
+            let looked = limiter.peek("ada").await.unwrap();
+            assert_eq!(looked.quotas().count() as u64, count);
+            // Some windows end during the test; the longest does not.
+            assert_eq!(looked.quotas().last().unwrap().used(), 2);
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_counters_than_a_row_holds_fail_their_own_check() {
+    let server = RedisServer::start();
+    let many = limiter_of(&server, 3_000, "many", Algorithm::Gcra);
+    let few = RateLimiter::new(store_on(&server), Quota::per_hour(9));
+    for used in 1..=9 {
+        let (error, decision) = tokio::join!(many.check("ada"), few.check("ada"));
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains("too many counters"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Misconfigured);
+        assert_eq!(decision.unwrap().used(), used);
     }
 }
 
@@ -355,7 +376,7 @@ fn the_line_that_an_error_names_is_that_line_of_the_script() {
     let call = |is_usual| {
         let call = format!(
             r#"[1, 12, 1, "log", 0, 0, 3000, "sliding_log", {{}}, 1000000, "l",
-                {is_usual}, 10, 1, 1, 0, 1, 3, 1, 0, 1]"#
+                {is_usual}, 10, 1, 1, 0, 1, 0, 3, 1, 1]"#
         );
         vec![packed(&call)]
     };

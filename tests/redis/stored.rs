@@ -9,7 +9,7 @@ use redis::{Commands, Connection};
 use tollgate::store::TestClock;
 use tollgate::{Algorithm, ErrorKind, Quota, RateLimiter, RedisStore};
 
-use crate::state::{describe, describe_set};
+use crate::state::describe;
 use crate::store_on;
 use crate::support::costs::{algorithms, memory_of};
 use crate::support::redis_server::{RedisServer, run, times_to_live};
@@ -127,7 +127,7 @@ async fn the_bytes_of_a_log_and_of_a_row_are_those_that_are_documented() {
     assert_eq!(log, expected);
 
     let mut expected = expires[4..].to_vec();
-    expected.extend(*b"\x07f\0\0\x03\x93\x87\0");
+    expected.extend(*b"\0\x07f\0\0\x03\x93\x87\0");
     expected.extend(double(time));
     expected.extend(double(time / 60_000_000));
     expected.extend([0, 0, 0, 3]);
@@ -145,8 +145,7 @@ async fn the_example_describes_what_is_stored() {
     for (name, algorithm) in algorithms() {
         let key = name_of("{default,ada}", algorithm, YEAR);
         if algorithm == Algorithm::SortedSetLog {
-            let units: Vec<(String, u64)> = connection.zrange_withscores(&key, 0, -1).unwrap();
-            assert_eq!(describe_set(&units).matches("1 unit at 1").count(), 3);
+            // `tests/examples.rs` runs the example.
             continue;
         }
         let text = describe(&value(&mut connection, &key)).unwrap();
@@ -440,7 +439,7 @@ fn spoiled(values: Vec<Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
             value
         });
     // The lengths of a log of one run and of rows.
-    let lengths = prop::sample::select(vec![1, 11, 12, 32, 36, 41, 48, 53, 300]);
+    let lengths = prop::sample::select(vec![1, 11, 13, 33, 37, 41, 49, 53, 300]);
     let foreign = lengths.prop_flat_map(|length| prop::collection::vec(any::<u8>(), length));
     prop_oneof![3 => changed, 1 => foreign]
 }
