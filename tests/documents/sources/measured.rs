@@ -118,6 +118,7 @@ pub(super) fn redis_cost(block: &Block) -> String {
         }
         ["charges"] => of_charges(&results),
         ["latency"] => of_ways(&results),
+        ["alone"] => of_lone_checks(&results),
         ["keys"] => {
             let measured = results.section("**Along keys: Redis CPU").table();
             of_algorithms(
@@ -199,6 +200,26 @@ fn of_ways(results: &Document) -> Vec<Vec<String>> {
         row.map(str::to_owned).collect()
     });
     rows.collect()
+}
+
+/// Returns what one check at a time costs, beside the script and the native module.
+fn of_lone_checks(results: &Document) -> Vec<Vec<String>> {
+    let measured = under(results, TEN_LIVE[0]);
+    let rows = [
+        ("`SlidingLog`", "SlidingLog"),
+        ("`SlidingBuckets(60)`", "SlidingBuckets(60)"),
+        ("`SlidingCounter`", "SlidingCounter"),
+        ("`Gcra`", "Gcra"),
+        ("`FixedWindow`", "FixedWindow"),
+        ("the script", "textbook sorted set"),
+        ("redis-cell, a native module", "redis-cell, a native module"),
+    ]
+    .map(|(name, row)| {
+        let figures = STEADY.map(|(column, after)| measured.cell_after(row, column, after));
+        let figures = figures.map(str::to_owned).into_iter();
+        std::iter::once(name.to_owned()).chain(figures).collect()
+    });
+    rows.into()
 }
 
 /// Returns the table under a line in bold that starts and ends like this.
