@@ -192,6 +192,8 @@ pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 ///
 /// A [`SortedSetLog`](crate::Algorithm::SortedSetLog) is a sorted set, `prefix:v3:{limiter,key}:set:window`. Lengths and
 /// windows are in microseconds, and names are printable ASCII. The repository's `lua/README.md` describes the bytes.
+/// A key has at most about 1 100 counters of [`Gcra`](crate::Algorithm::Gcra), or twice as many of another algorithm;
+/// a check of more fails.
 ///
 /// Every key has a TTL of at most two windows and a second. All keys of a check are in one cluster slot. The
 /// [blocked](crate::Admin::block) keys are in `prefix:v3:{blocks}` until the last block has ended. With
