@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Error, ErrorKind, Quota, RateLimiter, RedisStore};
+use tollgate::{Error, ErrorKind, Quota, Quotas, RateLimiter, RedisStore};
 
 use crate::support::decided;
 use crate::support::redis_server::RedisServer;
@@ -14,9 +14,15 @@ fn limiter(url: &str, deadline: Duration) -> RateLimiter {
     limiter_of(url, deadline, QUOTA)
 }
 
-fn limiter_of(url: &str, deadline: Duration, quota: Quota) -> RateLimiter {
+/// A limiter of so many quotas that two or three of its checks fit into a call.
+fn limiter_of_large_checks(url: &str, deadline: Duration) -> RateLimiter {
+    let quotas = (3_600..3_628).map(|seconds| Quota::new(1_000_000, Duration::from_secs(seconds)));
+    limiter_of(url, deadline, quotas.collect::<Quotas>())
+}
+
+fn limiter_of(url: &str, deadline: Duration, quotas: impl Into<Quotas>) -> RateLimiter {
     let store = RedisStore::open(url).unwrap().deadline(deadline);
-    RateLimiter::new(store.block_list_refresh(Duration::ZERO), quota)
+    RateLimiter::new(store.block_list_refresh(Duration::ZERO), quotas.into())
 }
 
 /// Checks this many keys at once, and returns the errors.
@@ -69,8 +75,7 @@ async fn checks_that_wait_for_their_turn_say_so_and_do_not_open_the_circuit_brea
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
     // Few of these checks fit into a call, and two calls are in flight at once.
-    let quota = QUOTA.algorithm(Algorithm::SlidingBuckets(1_000));
-    let limiter = limiter_of(&relay.url(), Duration::from_secs(3), quota);
+    let limiter = limiter_of_large_checks(&relay.url(), Duration::from_secs(3));
     let _ = decided(&limiter, "first").await;
     relay.set_round_trip(Duration::from_millis(800));
     overload(&limiter, 100, 30, "set more `RedisStore::connections`").await;
@@ -82,8 +87,7 @@ async fn a_process_that_checks_more_than_the_connections_carry_gets_as_many_answ
 {
     let server = RedisServer::start();
     let relay = Relay::to(server.port()).await;
-    let quota = QUOTA.algorithm(Algorithm::SlidingBuckets(1_000));
-    let limiter = limiter_of(&relay.url(), Duration::from_secs(1), quota);
+    let limiter = limiter_of_large_checks(&relay.url(), Duration::from_secs(1));
     let _ = decided(&limiter, "first").await;
     relay.set_round_trip(Duration::from_millis(200));
     let mut checks = Vec::new();
