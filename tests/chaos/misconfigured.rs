@@ -115,12 +115,12 @@ fn each_wrong_setup_has_an_error_and_a_line_of_its_own_and_heals_when_mended() {
             mistake.is_told(&server).await;
             let () = server.ask(&["FLUSHALL"]);
         }
-        let () = server.ask(&["SET", "tollgate:v3:{default,/ada}", "somebody else's"]);
+        let () = server.ask(&["SET", "tollgate:v3:{default,/ada}:log", "somebody else's"]);
         let wrong_type = Mistake {
             fault: "wrong type of key",
             url: server.url(),
             says: "WRONGTYPE",
-            mends: &["DEL", "tollgate:v3:{default,/ada}"],
+            mends: &["DEL", "tollgate:v3:{default,/ada}:log"],
         };
         wrong_type.is_told(&server).await;
     });

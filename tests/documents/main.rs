@@ -469,7 +469,7 @@ fn broken_links_are_found() {
         let document = Document::parse(Path::new(path), text.to_owned());
         report(&document, &broken_links(&document)).join("\n")
     };
-    let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#the-files)\n\n# Here\n";
+    let links = "[a](nowhere.md) [b](LICENSE-MIT) [c](#none) [d](#here) [e](lua/README.md#a-call)\n\n# Here\n";
     assert_eq!(
         found("CONTRIBUTING.md", links),
         "CONTRIBUTING.md:1: broken link nowhere.md\nCONTRIBUTING.md:1: broken link #none"
@@ -516,7 +516,7 @@ fn broken_links_are_found() {
         "https://docs.rs/axum",
         "docs/playground.png",
         "src/guide/keys.md#behind-a-proxy",
-        "lua/README.md#the-files",
+        "lua/README.md#a-call",
     ] {
         assert_eq!(found("README.md", &format!("![a]({link})\n\n# Here\n")), "");
     }
@@ -525,7 +525,7 @@ fn broken_links_are_found() {
         "https://docs.rs/axum",
         &format!("{guide}/keys/#behind-a-proxy"),
         &format!("{source}/docs/playground.png"),
-        &format!("{source}/lua/README.md#the-files"),
+        &format!("{source}/lua/README.md#a-call"),
     ] {
         let page = format!("![a]({link})\n\n# Here\n");
         assert_eq!(found("src/guide/security.md", &page), "");
