@@ -124,6 +124,8 @@ async fn counts_after_a_storm(
     // A second after its first check, the limiter is compared with those of other services.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let (clients_before, tasks_before) = (clients(), tasks());
+    let undecided = || turns.undecided.load(Ordering::Relaxed);
+    let undecided_before = undecided();
 
     let mut storms = JoinSet::new();
     for seed in 0..TASKS {
@@ -140,7 +142,12 @@ async fn counts_after_a_storm(
         tasks() == tasks_before
     })
     .await;
-    assert_eq!(clients(), clients_before);
+    // A connection on which checks reach their deadline may be replaced.
+    if undecided() == undecided_before {
+        assert_eq!(clients(), clients_before);
+    } else {
+        assert_eq!(clients().matches("id=").count(), 1);
+    }
 
     let mut counted = BTreeMap::new();
     for key in 0..KEYS {
@@ -149,7 +156,7 @@ async fn counts_after_a_storm(
         assert_eq!(ask(&patient, &format!("/{key}")).await.status(), 200);
         counted.insert(key, used);
     }
-    (told, counted, turns.undecided.load(Ordering::Relaxed))
+    (told, counted, undecided())
 }
 
 /// Each reported unit is unique and is on the server.
