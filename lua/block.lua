@@ -12,8 +12,6 @@ refusals and its automatic blocks are forgotten.
 ]]
 
 local list, record, ends = KEYS[1], KEYS[2], now + ARGV[2]
--- Every process reads the whole list when it has changed, at most once a second.
-local MAX_BLOCKED = 10000
 
 -- ZREM comes first: a full server accepts it, and then the rest of the script. It refuses ZADD only as the first write.
 if ends == now and call('ZREM', list, ARGV[1]) == 0 then
@@ -22,8 +20,8 @@ if ends == now and call('ZREM', list, ARGV[1]) == 0 then
 end
 local version = begin_change(list)
 if ends > now then
-  -- A member that is in the list already needs no room.
-  if is_full(list, MAX_BLOCKED) and call('ZADD', list, 'XX', 'CH', ends, ARGV[1]) == 0 then
+  -- Every process reads the whole list when it has changed, so it has an end. A member that is in it already needs no room.
+  if is_full(list, 10000) and call('ZADD', list, 'XX', 'CH', ends, ARGV[1]) == 0 then
     return 0
   end
   call('ZADD', list, ends, ARGV[1])

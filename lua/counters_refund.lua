@@ -79,13 +79,11 @@ takes.fixed_window = function(quota, counters, at, _, charged)
   return true
 end
 
-takes.calendar_window, takes.sliding_counter = takes.fixed_window, takes.fixed_window
-
 credits.fixed_window = function(_, counters, at, _, units)
   counters[at + 2] = counters[at + 2] - units
 end
 
-credits.calendar_window = credits.fixed_window
+takes.calendar_window, takes.sliding_counter, credits.calendar_window = takes.fixed_window, takes.fixed_window, credits.fixed_window
 
 -- Takes the units of this window first, which would count longest, and then as few of the previous one as needed.
 credits.sliding_counter = function(quota, counters, at, settled, units, is_ahead)

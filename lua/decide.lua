@@ -94,22 +94,21 @@ local function decide_group(lists, at, only)
     end
     decide(levels, args[at + 3], args[at + 4], args[at + 6] > 0)
   end
-  if not next(shared) then
-    return
-  end
-  local numbers = {}
-  for number in pairs(shared) do
-    numbers[#numbers + 1] = number
-  end
-  table.sort(numbers)
-  for index = 1, #numbers do
-    settle(numbers[index])
-    for _, item in ipairs(shared[numbers[index]].reply) do
-      size = size + 1
-      reply[size] = item
+  if next(shared) then
+    local numbers = {}
+    for number in pairs(shared) do
+      numbers[#numbers + 1] = number
     end
+    table.sort(numbers)
+    for index = 1, #numbers do
+      settle(numbers[index])
+      for _, item in ipairs(shared[numbers[index]].reply) do
+        size = size + 1
+        reply[size] = item
+      end
+    end
+    shared = {}
   end
-  shared = {}
 end
 
 local lists = read_lists(3, args[2])

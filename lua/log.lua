@@ -48,20 +48,23 @@ local function first_after(edge)
   elseif oldest > edge then
     return 0, oldest, before
   end
-  -- Runs are often spaced evenly: the first probe is a guess.
-  local from, to = 1, runs - 1
-  local probe = (edge - oldest) / (newest - oldest) * to
-  probe = probe - probe % 1 + 1
+  -- It is from run `from` to run `to`. Runs are spaced about evenly: the first probes are guesses between the times of the run
+  -- before `from`, and of `to`.
+  local from, to, from_time, to_time, guesses = 1, runs - 1, oldest, newest, 0
   while true do
+    local probe = (edge - from_time) / (to_time - from_time) * (to - from + 1)
+    probe, guesses = from + (probe - probe % 1), guesses + 1
+    if guesses > 6 or not (probe >= from and probe <= to) then
+      probe = floor((from + to) / 2)
+    end
     local earlier, position, time = run_at(probe)
     if from >= to or earlier <= edge and time > edge then
       return probe, time, position
     elseif time > edge then
-      to = probe - 1
+      to, to_time = probe - 1, earlier
     else
-      from = probe + 1
+      from, from_time = probe + 1, time
     end
-    probe = floor((from + to) / 2)
   end
 end
 

@@ -1,7 +1,7 @@
 --[[
 log_loop: decides the usual checks of logs: those of a value that is there, has the quota's window as its longest, counts units,
 and is not due for a trim or a new time to live. Leaves all others to `decide`: also a cost that is refused by more than a
-unit, and runs so unevenly spaced that the first look misses.
+unit, and runs spaced so unevenly that eight looks miss.
 
 KEYS    those of call
 ARGV    those of call
@@ -24,7 +24,6 @@ do
       local bucket, limit, window, usual = args[list + 3], args[list + 6], args[list + 7], args[list + 8]
       local clock = bucket > 0 and now - now % bucket + bucket - 1 or now
       local edge, most, passed, below = now - window, limit - cost, window - now, (clock + window) / 1000000
-      local time_of_run = pack('>d', clock)
       for number = first, first + args[at + 2] - 1 do
         local stored, is_decided = values[number], false
         if stored and #stored > 40 then
@@ -35,19 +34,27 @@ do
           local fits = (last - position) % 4294967296 + cost < 4294967296
           if found == usual and fits and largest >= limit and newest <= clock and newest > edge and expires >= below then
             local time, count, index = unpack('>d', stored, 30), (length - 29) / 12, 0
-            if time <= edge then
-              -- The run that has expired last and its neighbour, if runs are spaced evenly.
-              index = (edge - time) / (newest - time) * (count - 1)
-              index = index - index % 1 + 1
-              if 2 * index < count then
-                local expired
-                expired, position, time = unpack('>dI4d', stored, index * 12 + 18)
-                index = expired <= edge and time > edge and index or count
+            -- The first run that counts is from `from` to `to`. Runs are spaced about evenly: probes are guesses.
+            local from, to, from_time, to_time, expired = 1, count - 1, time, newest, time
+            for _ = 1, time <= edge and 8 or 0 do
+              index = (edge - from_time) / (to_time - from_time) * (to - from + 1)
+              index = from + (index - index % 1)
+              if not (2 * index < count) then
+                break
+              end
+              expired, position, time = unpack('>dI4d', stored, index * 12 + 18)
+              if time <= edge then
+                from, from_time = index + 1, time
+              elseif expired > edge then
+                to, to_time = index - 1, expired
+              else
+                break
               end
             end
             local used = (last - position) % 4294967296
-            if 2 * index < count and used <= most then
-              local run = time_of_run .. pack('>I4', (last + cost) % 4294967296)
+            local is_found = 2 * index < count and (index == 0 or expired <= edge and time > edge)
+            if is_found and used <= most then
+              local run = pack('>dI4', clock, (last + cost) % 4294967296)
               if newest < clock then
                 call('APPEND', KEYS[number], run)
               else
@@ -58,7 +65,7 @@ do
               if bucket > 0 then
                 reply[size + 1], reply[size + 2], size = generation, clock, size + 2
               end
-            elseif 2 * index < count and used == most + 1 and used <= limit then
+            elseif is_found and used == most + 1 and used <= limit then
               -- The cost fits as soon as one unit is gone.
               reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = 0, used, time + passed, time + passed
               size, is_decided = size + 4, true

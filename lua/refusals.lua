@@ -20,8 +20,6 @@ the longest block, and the time after which earlier blocks are forgotten. `doubl
   3  a block is due, but the list has no room for a key of this limiter
 ]]
 
--- The rest of the list is for operators.
-local MAX_AUTOMATIC = 9000
 -- A flood at one limiter leaves room for others.
 local MAX_PER_LIMITER = 1000
 local PARTS = 10
@@ -47,7 +45,8 @@ local function has_room(limiter)
     end
     blocked_of[limiter] = blocked
   end
-  return blocked_of[limiter] < MAX_PER_LIMITER and not is_full(list, MAX_AUTOMATIC)
+  -- The rest of the list is for operators.
+  return blocked_of[limiter] < MAX_PER_LIMITER and not is_full(list, 9000)
 end
 
 local function count_refusals(key, at)
@@ -97,10 +96,7 @@ local function count_refusals(key, at)
       has_blocked = true
       blocked_of[limiter] = blocked_of[limiter] and blocked_of[limiter] + 1
       outcome, blocks, blocked_until = 1, blocks + 1, now + length
-      for index = 1, PARTS do
-        counts[index] = 0
-      end
-      sum = 0
+      counts, sum = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, 0
     end
   end
   local needed = math.max(sum > 0 and (current + PARTS) * width or 0, blocks > 0 and blocked_until + quiet or 0)

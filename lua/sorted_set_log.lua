@@ -15,13 +15,8 @@ the order of their charges. Expired units are removed by the next charges. A uni
 charged counts no more, wherever the clock steps, also if the newest one was refunded since: there a log may count more.
 ]]
 
-local FIRST_MEMBER = 1000000000000000
-
 -- Members of one command, each with its score.
 local CHUNK = 2000
-
--- Members that one charge removes, at about a microsecond each. The next charge removes more.
-local MAX_TRIMMED = 1000
 
 -- The open set: its key, the members and those that have expired, the oldest time that counts if it is known, the newest
 -- time and member.
@@ -101,7 +96,7 @@ local function leaves_in(list, index)
 end
 
 local function charge(list, _, units)
-  local reset, count, member = set.used > 0 and leaves_in(list, 0) or list.window, units, FIRST_MEMBER - 1
+  local reset, count, member = set.used > 0 and leaves_in(list, 0) or list.window, units, 999999999999999
   if set.used > 0 then
     member = set.member
     if set.expired > 0 then
@@ -110,7 +105,8 @@ local function charge(list, _, units)
       if set.first > edge or member_at(set.expired - 1) + 0 > edge then
         call('PEXPIRE', set.key, list.ttl)
       end
-      call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, MAX_TRIMMED) - 1)
+      -- At about a microsecond each. The next charge removes more.
+      call('ZREMRANGEBYRANK', set.key, '0', min(set.expired, 1000) - 1)
     end
   elseif set.length > 0 then
     call('UNLINK', set.key)
