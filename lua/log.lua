@@ -196,7 +196,7 @@ end
 
 -- Returns the microseconds until a unit expires, by its number from the oldest that counts in the window of a quota.
 local function expires_in(quota, unit)
-  local _, _, time = run_at(last_with(quota.used - unit + 1, last, quota.first, runs - 1))
+  local time = unit > 1 and select(3, run_at(last_with(quota.used - unit + 1, last, quota.first, runs - 1))) or quota.time
   return time + quota.window - now
 end
 
