@@ -280,9 +280,8 @@ pub(crate) fn from_redis(error: RedisError, server: &ServerName) -> Error {
 fn cause_of(error: &RedisError) -> String {
     if let Some(code) = error.code() {
         let detail = error.detail().unwrap_or_default();
-        return format!("{code} {}", without_arguments(detail))
-            .trim_end()
-            .to_owned();
+        let text = format!("{code} {}", without_arguments(detail));
+        return without_position(&text).trim_end().to_owned();
     }
     // Further lines hold the bytes that could not be parsed.
     let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
@@ -353,10 +352,7 @@ pub(crate) fn from_script(text: &str, server: &ServerName) -> Error {
     let code = words.find(|word| is_code(word));
     let code = code.unwrap_or_default();
     let text = text.trim_end();
-    let cause = match text.split_once(": -") {
-        Some((position, cause)) if position.starts_with('@') => cause,
-        _ => text,
-    };
+    let cause = without_position(text);
     let (description, remedy) = problems::describe_reply(server, without_arguments(cause));
     let error = Error::with_remedy(kind_of(code, text), description, remedy);
     if code == NO_WINDOW
@@ -392,6 +388,14 @@ pub(crate) fn malformed_reply(cause: &str, server: &ServerName) -> Error {
 pub(crate) fn malformed_entry(cause: &str, server: &ServerName) -> Error {
     let (text, remedy) = problems::describe_malformed_entry(server, cause);
     Error::with_remedy(ErrorKind::InvalidReply, text, remedy).of_one_check()
+}
+
+/// Returns the error that ended a script. Before Redis 7.0, the position in the script precedes it.
+fn without_position(text: &str) -> &str {
+    let behind = text
+        .split_once("@user_script")
+        .and_then(|(_, behind)| behind.split_once(": -"));
+    behind.map_or(text, |(_, error)| error)
 }
 
 fn is_code(word: &str) -> bool {
