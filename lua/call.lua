@@ -55,5 +55,5 @@ end
 -- First the time; then the replies to the entries of all usual groups, or false if one follows behind; then all others.
 local reply = { now }
 
--- What a loop leaves to `decide`: the place of a group, and the number of one of its keys, or 0 for all; and so on.
+-- The entries that a loop leaves to `decide`: the place of a group, and the number of one of its keys, or 0 for all; and so on.
 local leftover = nil

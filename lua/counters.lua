@@ -146,7 +146,7 @@ local function room(list, number)
     return nil, WRONG_TYPE
   end
   if is_rewound then
-    -- Of the counters, only those that are later than now are stored as of now.
+    -- Only counters that are later than now are stored as of now.
     local settled = row
     open(list, number)
     quota = list

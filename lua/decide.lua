@@ -12,7 +12,7 @@ A level of cost 0 replies as to a refusal. In a group that `is_shared`, each val
 entries, in the order of the numbers.
 ]]
 
--- Of the values of a group that shares them, by number: the list, the units that are left, those to charge, and the reply to the
+-- The values of a group that shares them, by number: the list, the units that are left, those to charge, and the reply to the
 -- last charge, if there was one.
 local shared = {}
 

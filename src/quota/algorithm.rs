@@ -94,8 +94,6 @@ pub struct AlgorithmFacts {
     pub promise: Promise,
     /// The highest cost of one check.
     pub max_cost: u32,
-    /// The algorithm in the names of stored keys, where the number of buckets follows it.
-    pub(crate) key_tag: &'static str,
     /// The name of the file in `lua/` without its extension, and of the algorithm in a call of the script.
     pub(crate) script: &'static str,
     /// Whether a refund needs the receipt of the charge. The logs find a charge by its time.
@@ -193,7 +191,6 @@ algorithm_table! {
         text: "sliding-log",
         promise: Promise::Limit,
         max_cost: MAX_COST_OF_LOGS,
-        key_tag: "log",
         script: "sliding_log",
         needs_receipt: false,
         work_per_unit: 0,
@@ -203,7 +200,6 @@ algorithm_table! {
         text: "sorted-set-log",
         promise: Promise::Limit,
         max_cost: MAX_COST_OF_LOGS,
-        key_tag: "set",
         script: "sorted_set_log",
         needs_receipt: false,
         work_per_unit: 1,
@@ -213,7 +209,6 @@ algorithm_table! {
         text: "sliding-buckets",
         promise: Promise::Limit,
         max_cost: u32::MAX,
-        key_tag: "buckets",
         script: "sliding_buckets",
         needs_receipt: true,
         work_per_unit: 0,
@@ -223,7 +218,6 @@ algorithm_table! {
         text: "sliding-counter",
         promise: Promise::BelowTwice,
         max_cost: u32::MAX,
-        key_tag: "counter",
         script: "sliding_counter",
         needs_receipt: true,
         work_per_unit: 0,
@@ -233,7 +227,6 @@ algorithm_table! {
         text: "gcra",
         promise: Promise::BelowTwice,
         max_cost: u32::MAX,
-        key_tag: "gcra",
         script: "gcra",
         needs_receipt: true,
         work_per_unit: 0,
@@ -243,7 +236,6 @@ algorithm_table! {
         text: "fixed-window",
         promise: Promise::Twice,
         max_cost: u32::MAX,
-        key_tag: "fixed",
         script: "fixed_window",
         needs_receipt: true,
         work_per_unit: 0,
@@ -307,7 +299,6 @@ mod tests {
             assert_eq!(names.len(), Algorithm::ALL.len());
         };
         distinct(|facts| facts.text);
-        distinct(|facts| facts.key_tag);
         distinct(|facts| facts.script);
         for facts in Algorithm::ALL {
             assert_eq!(facts.algorithm.facts(), facts);
